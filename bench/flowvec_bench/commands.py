@@ -1,0 +1,110 @@
+"""`flowvec bench`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from tqdm import tqdm
+
+from flowvec.commands import Compute, Format, MaxBatchTokens, Provider, TextField
+from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS, Encoder
+from flowvec.errors import InputValueError, MissingDependencyError
+from flowvec.inputs import read_rows
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Measure speed on this machine.",
+    epilog="Example: flowvec bench throughput mini",
+)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure speed on this machine."""
+    if importlib.util.find_spec("psutil") is None:
+        raise MissingDependencyError(
+            'flowvec bench needs psutil: python -m pip install "flowvec[cpu,bench]"'
+        )
+
+
+@app.command(epilog="Example: flowvec bench throughput mini --json result.json")
+def throughput(
+    bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
+    texts: Annotated[
+        str | None,
+        typer.Option(help="A txt, jsonl or csv file; without it a seeded mix of lengths."),
+    ] = None,
+    text_field: TextField = "text",
+    file_format: Format = None,
+    batching: Annotated[
+        str | None, typer.Option(help="none, characters or tokens; without it all three.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many texts of the seeded mix.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of the mix.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repeats; medians are shown.")] = 5,
+    provider: Provider = None,
+    compute: Compute = "auto",
+    max_batch_tokens: MaxBatchTokens = DEFAULT_MAX_BATCH_TOKENS,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
+    ] = None,
+) -> None:
+    """Texts and tokens a second: batches in input order, by characters, and by token count."""
+    from flowvec_bench.machine import describe_machine
+    from flowvec_bench.mix import mixed_lengths
+    from flowvec_bench.throughput import BATCHINGS, measure_throughput
+
+    if batching is not None and batching not in BATCHINGS:
+        raise InputValueError(f"batching must be one of {', '.join(BATCHINGS)}, not {batching!r}")
+    if json_out is not None and not json_out.absolute().parent.is_dir():
+        raise InputValueError(f"there is no directory {json_out.absolute().parent}")
+    if texts is None:
+        items = mixed_lengths(count, seed)
+    else:
+        rows = read_rows(texts, text_field=text_field, file_format=file_format)
+        items = [row.text for row in rows]
+    asked = BATCHINGS if batching is None else (batching,)
+    with (
+        Encoder.load(bundle, provider=provider, compute=cast(Any, compute)) as encoder,
+        tqdm(total=repeats + 1, desc="repeats", disable=not sys.stderr.isatty()) as progress,
+    ):
+        results = measure_throughput(
+            encoder, items, cast(Any, asked), max_batch_tokens, repeats, lambda: progress.update(1)
+        )
+        info = encoder.info()
+    machine = describe_machine()
+    typer.echo(f"{machine.cpu}, {machine.cores} cores, {machine.system}")
+    typer.echo(
+        f"{info.name} on {info.provider} in {info.compute}, {info.streams} streams, "
+        f"onnxruntime {info.onnxruntime}, flowvec {machine.flowvec}"
+    )
+    first = results[0]
+    typer.echo(f"{first.texts} texts of {first.tokens / first.texts:.1f} tokens on average\n")
+    typer.echo(
+        f"{'batching':11}{'texts/s':>9}{'tokens/s':>10}{'padding':>9}{'batches':>9}"
+        f"{'tokenize s':>12}{'session s':>11}{'spread':>8}"
+    )
+    for r in results:
+        typer.echo(
+            f"{r.batching:11}{r.texts_per_second:9.0f}{r.tokens_per_second:10.0f}"
+            f"{r.padding:9.1%}{r.batches:9}{r.tokenize_seconds:12.3f}{r.session_seconds:11.3f}"
+            f"{r.spread:8.0%}"
+        )
+    if json_out is not None:
+        result = {
+            "benchmark": "throughput",
+            "machine": asdict(machine),
+            "encoder": asdict(info),
+            "texts": texts or f"mixed lengths, seed {seed}",
+            "max_batch_tokens": max_batch_tokens,
+            "repeats": repeats,
+            "results": [asdict(r) for r in results],
+        }
+        json_out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

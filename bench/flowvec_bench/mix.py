@@ -1,0 +1,35 @@
+"""A seeded mix of text lengths, made of real sentences that ship with flowvec."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from flowvec.demo import load_passages
+from flowvec_bench.texts import split_sentences
+
+__all__ = ["mixed_lengths"]
+
+# Lengths are log-normal: a median of 20 words, and one text in ten above 65, as in mixed traffic.
+_MEDIAN_WORDS = 20
+_SIGMA = 0.9
+_MOST_WORDS = 400
+
+
+def mixed_lengths(count: int, seed: int) -> list[str]:
+    """Texts of 1 to 400 words of running English, with log-normal lengths.
+
+    Args:
+        count: how many.
+        seed: equal seeds give equal texts.
+    """
+    rng = random.Random(seed)
+    sentences = [s for p in load_passages() for s in split_sentences(p.text)]
+    texts = []
+    for _ in range(count):
+        wanted = min(_MOST_WORDS, max(1, round(_MEDIAN_WORDS * math.exp(rng.gauss(0, _SIGMA)))))
+        words: list[str] = []
+        while len(words) < wanted:
+            words += rng.choice(sentences).split()
+        texts.append(" ".join(words[:wanted]))
+    return texts

@@ -1,0 +1,240 @@
+"""The encoder in a form that exports well.
+
+BERT, RoBERTa, XLM-R and DistilBERT are one architecture under several names. `Backbone` is that
+architecture with one fused product for query, key and value, 1/sqrt(head width) folded into it, the
+mask computed once, the one row of token-type embeddings that a single text needs added to the
+positions, and weights stored the way a matrix product reads them. Every other encoder runs as
+transformers' own module.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+__all__ = ["NAMES", "Backbone", "Shape", "TransformersBackbone", "from_transformers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a BERT-like encoder.
+
+    Attributes:
+        layers: transformer layers.
+        width: length of a token vector.
+        heads: attention heads.
+        epsilon: what LayerNorm adds to the variance.
+        activation: transformers' name of the feed-forward activation.
+        first_position: row of the position table that the first token uses.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    epsilon: float
+    activation: str
+    first_position: int
+
+
+# Where each architecture keeps its weights: our name -> its name. `{i}` is the layer.
+_BERT = {
+    "words": "embeddings.word_embeddings.weight",
+    "positions": "embeddings.position_embeddings.weight",
+    "types": "embeddings.token_type_embeddings.weight",
+    "embedding_norm": "embeddings.LayerNorm",
+    "query": "encoder.layer.{i}.attention.self.query",
+    "key": "encoder.layer.{i}.attention.self.key",
+    "value": "encoder.layer.{i}.attention.self.value",
+    "attention_out": "encoder.layer.{i}.attention.output.dense",
+    "attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+    "up": "encoder.layer.{i}.intermediate.dense",
+    "down": "encoder.layer.{i}.output.dense",
+    "output_norm": "encoder.layer.{i}.output.LayerNorm",
+}
+_DISTILBERT = {
+    "words": "embeddings.word_embeddings.weight",
+    "positions": "embeddings.position_embeddings.weight",
+    "embedding_norm": "embeddings.LayerNorm",
+    "query": "transformer.layer.{i}.attention.q_lin",
+    "key": "transformer.layer.{i}.attention.k_lin",
+    "value": "transformer.layer.{i}.attention.v_lin",
+    "attention_out": "transformer.layer.{i}.attention.out_lin",
+    "attention_norm": "transformer.layer.{i}.sa_layer_norm",
+    "up": "transformer.layer.{i}.ffn.lin1",
+    "down": "transformer.layer.{i}.ffn.lin2",
+    "output_norm": "transformer.layer.{i}.output_layer_norm",
+}
+NAMES: dict[str, dict[str, str]] = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "distilbert": _DISTILBERT,
+}
+
+
+class _Linear(nn.Module):
+    """x W + b with W stored (in, out), as ONNX's MatMul takes it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.T.contiguous())
+        self.bias = nn.Parameter(bias.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+class _Layer(nn.Module):
+    """One post-LayerNorm transformer layer."""
+
+    def __init__(self, shape: Shape, state: dict[str, Tensor], fold_scale: bool) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.head_width = shape.width // shape.heads
+        scale = 1.0 / math.sqrt(self.head_width)
+        self.scale = 1.0 if fold_scale else scale
+        query_scale = scale if fold_scale else 1.0
+        weights, biases = (
+            [state[f"query.{part}"] * query_scale, state[f"key.{part}"], state[f"value.{part}"]]
+            for part in ("weight", "bias")
+        )
+        self.qkv = _Linear(torch.cat(weights), torch.cat(biases))
+        self.attention_out = _Linear(state["attention_out.weight"], state["attention_out.bias"])
+        self.attention_norm = _norm(state, "attention_norm", shape)
+        self.up = _Linear(state["up.weight"], state["up.bias"])
+        self.down = _Linear(state["down.weight"], state["down.bias"])
+        self.output_norm = _norm(state, "output_norm", shape)
+        self.activation = ACT2FN[shape.activation]
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x (batch, sequence, width), additive mask (batch, 1, 1, sequence) -> like x."""
+        batch, sequence, width = x.shape
+        # One transpose for all three: (3, batch, heads, sequence, head width).
+        qkv = self.qkv(x).view(batch, sequence, 3, self.heads, self.head_width)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = query @ key.transpose(2, 3)
+        if self.scale != 1.0:
+            scores = scores * self.scale
+        context = torch.softmax(scores + mask, dim=-1) @ value
+        joined = context.transpose(1, 2).reshape(batch, sequence, width)
+        x = self.attention_norm(x + self.attention_out(joined))
+        out: Tensor = self.output_norm(x + self.down(self.activation(self.up(x))))
+        return out
+
+
+class Backbone(nn.Module):
+    """A BERT-like encoder.
+
+    Args:
+        shape: its sizes.
+        state: weights by our names: `words`, `positions`, `types`, `layer.<i>.<name>`, ...
+        fold_scale: fold 1/sqrt(head width) into the query weights. Not where those are stored in
+            float16 and the factor is no power of two, since they would be rounded twice.
+    """
+
+    def __init__(self, shape: Shape, state: dict[str, Tensor], fold_scale: bool = True) -> None:
+        super().__init__()
+        positions = state["positions"][shape.first_position :]
+        if "types" in state:
+            positions = positions + state["types"][0]
+        self.words = nn.Parameter(state["words"].clone())
+        self.positions = nn.Parameter(positions.clone())
+        self.embedding_norm = _norm(state, "embedding_norm", shape)
+        self.layers = nn.ModuleList(
+            _Layer(shape, _below(state, f"layer.{i}."), fold_scale) for i in range(shape.layers)
+        )
+
+    @property
+    def max_positions(self) -> int:
+        """The most tokens of a text."""
+        return len(self.positions)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+        """Run the encoder over right-padded texts.
+
+        Args:
+            input_ids: int64 (batch, sequence).
+            attention_mask: int64 (batch, sequence), 1 for tokens.
+
+        Returns:
+            The embedding output and each layer's, float32 (batch, sequence, width).
+        """
+        x = nn.functional.embedding(input_ids, self.words)
+        x = self.embedding_norm(x + self.positions[: input_ids.shape[1]])
+        # Large enough to vanish in a softmax, small enough for half types.
+        mask = (1.0 - attention_mask.to(x.dtype))[:, None, None, :] * -3e4
+        hidden_states = [x]
+        for layer in self.layers:
+            x = layer(x, mask)
+            hidden_states.append(x)
+        return hidden_states
+
+
+class TransformersBackbone(nn.Module):
+    """transformers' own module under `Backbone`'s signature: reference, and fallback."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+        """See `Backbone.forward`."""
+        output = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
+        )
+        return list(output.hidden_states)
+
+
+def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | TransformersBackbone:
+    """Our backbone for a transformers model of a known architecture, else that model, wrapped."""
+    config = model.config
+    names = NAMES.get(config.model_type)
+    positions = getattr(config, "position_embedding_type", None) or "absolute"
+    if names is None or positions != "absolute" or getattr(config, "is_decoder", False):
+        return TransformersBackbone(model)
+    # transformers gives DistilBERT's own names (dim, n_layers, ...) the common ones as aliases.
+    shape = Shape(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        epsilon=getattr(config, "layer_norm_eps", 1e-12),
+        activation=getattr(config, "hidden_act", None) or config.activation,
+        # RoBERTa counts positions from its padding token's id on.
+        first_position=config.pad_token_id + 1 if "roberta" in config.model_type else 0,
+    )
+    return Backbone(shape, _rename(model.state_dict(), names, shape.layers), fold_scale)
+
+
+def _rename(
+    theirs: dict[str, Tensor], names: dict[str, str], layers: int
+) -> dict[str, Tensor]:
+    """A checkpoint's weights under our names."""
+    ours: dict[str, Tensor] = {}
+    for name, their_name in names.items():
+        if "{i}" in their_name:
+            for i in range(layers):
+                for part in ("weight", "bias"):
+                    ours[f"layer.{i}.{name}.{part}"] = theirs[f"{their_name.format(i=i)}.{part}"]
+        elif their_name.endswith(".weight"):
+            ours[name] = theirs[their_name]
+        else:
+            for part in ("weight", "bias"):
+                ours[f"{name}.{part}"] = theirs[f"{their_name}.{part}"]
+    return ours
+
+
+def _below(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _norm(state: dict[str, Tensor], name: str, shape: Shape) -> nn.LayerNorm:
+    norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+    with torch.no_grad():
+        norm.weight.copy_(state[f"{name}.weight"])
+        norm.bias.copy_(state[f"{name}.bias"])
+    return norm

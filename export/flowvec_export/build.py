@@ -1,0 +1,247 @@
+"""`export`: from a source to a bundle, checked against torch before it appears."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from flowvec import Bundle, Encoder, Manifest
+from flowvec.bundle import MODEL, TOKENIZER, record_file
+from flowvec.errors import ExportError
+from flowvec_export.backbone import TransformersBackbone, from_transformers
+from flowvec_export.graph import (
+    INPUTS,
+    OPSET,
+    OUTPUT,
+    SentenceEncoder,
+    store_as_float16,
+    to_onnx,
+    write_onnx,
+)
+from flowvec_export.parity import Parity, measure
+from flowvec_export.pooling import Pooling, parse_pooling
+from flowvec_export.source import Source, read_source
+from flowvec_export.transforms import Identity, Transform
+
+__all__ = ["Weights", "export"]
+
+logger = logging.getLogger("flowvec.export")
+
+Weights = Literal["float32", "float16"]
+
+
+def export(
+    source: str | Path,
+    out: str | Path,
+    *,
+    pooling: str | None = None,
+    transform: Transform | None = None,
+    normalize: bool | None = None,
+    max_length: int | None = None,
+    name: str | None = None,
+    weights: Weights = "float32",
+    overwrite: bool = False,
+    on_step: Callable[[str], object] | None = None,
+) -> Bundle:
+    """Export a checkpoint as a bundle: one ONNX graph from token ids to vectors.
+
+    The graph is run in ONNX Runtime's CPU provider and compared with transformers' own module in
+    float32. The bundle is written beside `out` and renamed, so it is there whole or not at all.
+
+    Args:
+        source: a Hugging Face name, or a local directory of a BERT, RoBERTa, XLM-R, DistilBERT or
+            MPNet encoder or of a sentence-transformers model of one.
+        out: the directory to make.
+        pooling: one of `POOLINGS`, or several joined by `+`; None takes the source's own, `mean`
+            for a plain encoder.
+        transform: a further step between the source's own Dense layers and normalisation.
+        normalize: end in L2 normalisation; None does as the source does, and normalises for a plain
+            encoder.
+        max_length: the most tokens of a text; None takes the source's own.
+        name: the model's name; None takes the source's.
+        weights: storage of the weight matrices. `float16` halves the file; the graph still
+            computes in float32.
+        overwrite: replace an existing bundle.
+        on_step: called with a line of text before each step.
+
+    Returns:
+        The finished, verified bundle.
+
+    Raises:
+        ExportError: the source cannot be read or exported, or the graph misses parity
+            (max |a - b| / ||b|| above 1e-4 or cosine below 0.99999). Nothing is left behind.
+    """
+    say = on_step or logger.info
+    target = Path(out).expanduser().absolute()
+    _check_target(target, overwrite)
+    say(f"reading {source}")
+    found = read_source(source)
+    model, reference = _assemble(found, pooling, transform, normalize, weights)
+    length = _checked_length(found, max_length)
+
+    say("tracing the graph")
+    proto = to_onnx(model, found.pad_id)
+    if weights == "float16":
+        store_as_float16(proto)
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        staged.mkdir()
+        write_onnx(proto, staged / MODEL)
+        (staged / TOKENIZER).write_text(found.tokenizer.to_str(), encoding="utf-8")
+        manifest = Manifest(
+            name=name or found.name,
+            dim=_dim(model, found),
+            max_length=length,
+            pooling="+".join(model.pooling.modes),
+            transform=tuple(step.describe() for step in _steps(model)),
+            normalised=model.normalise,
+            prompts=found.prompts,
+            default_prompt_name=found.default_prompt_name,
+            similarity=found.similarity,  # type: ignore[arg-type]
+            pad_id=found.pad_id,
+            inputs=INPUTS,
+            output=OUTPUT,
+            opset=OPSET,
+            weights=weights,
+            source=_origin(found),
+            licence=found.licence,
+            parity={},
+            files={file: record_file(staged / file) for file in (MODEL, TOKENIZER)},
+        )
+        _write_manifest(staged, manifest)
+        say("comparing with torch")
+        parity = _compare(staged, reference, found)
+        parity.require()
+        figures = {
+            "texts": parity.texts,
+            "max_relative_error": _round(parity.max_relative_error),
+            "min_cosine": round(parity.min_cosine, 7),
+        }
+        _write_manifest(staged, replace(manifest, parity=figures))
+        _put_in_place(staged, target)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return Bundle.load(target)
+
+
+def _assemble(
+    source: Source,
+    pooling: str | None,
+    transform: Transform | None,
+    normalize: bool | None,
+    weights: Weights,
+) -> tuple[SentenceEncoder, SentenceEncoder]:
+    """The module to export, and transformers' own as the reference for it."""
+    if weights not in ("float32", "float16"):
+        raise ExportError(f"weights must be float32 or float16, not {weights!r}")
+    modes = parse_pooling(pooling or source.pooling or "mean")
+    pool = Pooling(modes, source.pooler)
+    steps = [*source.transforms, *([transform] if transform is not None else [])]
+    width = pool.out_dim(source.model.config.hidden_size)
+    for step in steps:
+        if step.in_dim != width:
+            raise ExportError(
+                f"{step.describe()} takes {step.in_dim} dimensions, but is given {width}; was it "
+                "made for another pooling?"
+            )
+        width = step.out_dim
+    if normalize is None:
+        normalize = True if source.normalise is None else source.normalise
+    if weights == "float16":
+        _round_matrices(source.model, steps)
+    # A factor that is no power of two would round the stored query weights a second time.
+    head_width = source.model.config.hidden_size // source.model.config.num_attention_heads
+    exact = math.frexp(math.sqrt(head_width))[0] == 0.5
+    backbone = from_transformers(source.model, fold_scale=weights == "float32" or exact)
+    model, reference = (
+        SentenceEncoder(part, pool, steps, normalize).eval()
+        for part in (backbone, TransformersBackbone(source.model))
+    )
+    return model, reference
+
+
+def _round_matrices(model: torch.nn.Module, steps: list[Transform]) -> None:
+    """Round weight matrices to float16 values: what the bundle stores is what is compared."""
+    with torch.no_grad():
+        for module in (model, *steps):
+            for parameter in module.parameters():
+                if parameter.ndim >= 2:
+                    parameter.copy_(parameter.half().float())
+
+
+def _checked_length(source: Source, asked: int | None) -> int:
+    special = source.tokenizer.num_special_tokens_to_add(False)
+    if asked is None:
+        return source.max_length
+    if not special < asked <= source.max_length:
+        raise ExportError(
+            f"max_length must be from {special + 1} to {source.max_length} for {source.origin}, "
+            f"but is {asked}"
+        )
+    return asked
+
+
+def _steps(model: SentenceEncoder) -> list[Transform]:
+    """The transforms that do something."""
+    return [
+        step
+        for step in model.transforms
+        if isinstance(step, Transform) and not isinstance(step, Identity)
+    ]
+
+
+def _dim(model: SentenceEncoder, source: Source) -> int:
+    steps = _steps(model)
+    return steps[-1].out_dim if steps else model.pooling.out_dim(source.model.config.hidden_size)
+
+
+def _origin(source: Source) -> str:
+    """What a manifest says of the source: a hub name, but of a local directory only its name."""
+    return source.name if Path(source.origin).expanduser().is_dir() else source.origin
+
+
+def _compare(staged: Path, reference: SentenceEncoder, source: Source) -> Parity:
+    with Encoder.load(staged, provider="cpu", streams=1) as encoder:
+        return measure(encoder, reference, source.model.config.vocab_size)
+
+
+def _round(value: float) -> float:
+    """Two digits: what the last ones are depends on the machine that exports."""
+    return float(f"{value:.1e}")
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if not target.exists():
+        return
+    if not overwrite:
+        raise ExportError(f"{target} exists; ask to overwrite it, or choose another name")
+    if not (target / "manifest.json").is_file() and any(target.iterdir()):
+        raise ExportError(f"{target} is no bundle, so it is not overwritten")
+
+
+def _put_in_place(staged: Path, target: Path) -> None:
+    """Rename the finished bundle to its name, keeping an old one until then."""
+    for file in staged.iterdir():
+        with file.open("rb+") as handle:
+            os.fsync(handle.fileno())
+    if target.exists():
+        old = target.with_name(f".{target.name}.{os.getpid()}.old")
+        target.rename(old)
+        staged.rename(target)
+        shutil.rmtree(old)
+    else:
+        staged.rename(target)

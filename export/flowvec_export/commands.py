@@ -1,0 +1,90 @@
+"""`flowvec export`."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from flowvec.commands import Json, print_json
+from flowvec.errors import MissingDependencyError
+
+app = typer.Typer(add_completion=False)
+
+_NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors")
+
+
+@app.command(epilog="Example: flowvec export ./my-checkpoint -o ./my-bundle --pooling mean")
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(help="A Hugging Face name, or a local directory of an encoder."),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The bundle's directory to make.")],
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            help="mean, cls, max, mean_sqrt_len, weighted_mean, last_token, pooler, last2_mean, "
+            "first_last_mean, or several joined by +; without it the source's own."
+        ),
+    ] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option(help="End in L2 normalisation; without it as the source does."),
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="The most tokens of a text; without it the source's own.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The model's name.")] = None,
+    weights: Annotated[
+        str, typer.Option(help="Storage of the weights: float32, or float16 at half the size.")
+    ] = "float32",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Turn a checkpoint, its pooling and its Dense layers into one ONNX graph.
+
+    The graph is compared with torch before the bundle appears.
+    """
+    if missing := [package for package in _NEEDS if importlib.util.find_spec(package) is None]:
+        raise MissingDependencyError(
+            f"flowvec export needs {', '.join(missing)}: "
+            'python -m pip install "flowvec[cpu,export]"'
+        )
+    from flowvec_export.build import export as build
+
+    bundle = build(
+        source,
+        out,
+        pooling=pooling,
+        normalize=normalize,
+        max_length=max_length,
+        name=name,
+        weights=cast(Any, weights),
+        overwrite=overwrite,
+        on_step=lambda line: typer.echo(line, err=True),
+    )
+    manifest = bundle.manifest
+    if as_json:
+        print_json(
+            {
+                "out": str(bundle.path),
+                "name": manifest.name,
+                "dim": manifest.dim,
+                "max_length": manifest.max_length,
+                "pooling": manifest.pooling,
+                "transform": manifest.transform,
+                "normalised": manifest.normalised,
+                "parity": manifest.parity,
+                "fingerprint": bundle.fingerprint,
+            }
+        )
+    else:
+        steps = " -> ".join([manifest.pooling, *manifest.transform])
+        typer.echo(
+            f"{bundle.path}: {manifest.name}, {steps}, {manifest.dim} dimensions, at most "
+            f"{manifest.max_length} tokens; differs from torch by at most "
+            f"{manifest.parity['max_relative_error']:.1e}"
+        )

@@ -1,0 +1,82 @@
+"""Parity: the exported graph against the source model in torch float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flowvec import Encoder
+from flowvec.batching import Batch, pad
+from flowvec.errors import ExportError
+from flowvec_export.graph import SentenceEncoder
+
+__all__ = ["MAX_RELATIVE_ERROR", "MIN_COSINE", "Parity", "measure"]
+
+MAX_RELATIVE_ERROR = 1e-4
+MIN_COSINE = 0.99999
+
+# Ragged batches of (rows, longest text): alone, in pairs, and in crowds.
+_BATCHES = ((1, 2), (1, 1 << 30), (2, 7), (4, 1 << 30), (16, 64), (64, 24))
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far the graph is from torch.
+
+    Attributes:
+        texts: rows compared, of lengths from 2 to the model's maximum.
+        max_relative_error: the largest max |a - b| / ||b|| of a row.
+        min_cosine: the smallest cosine of a row's two vectors.
+    """
+
+    texts: int
+    max_relative_error: float
+    min_cosine: float
+
+    @classmethod
+    def of(cls, a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> Parity:
+        """Compare rows of a with the reference b, float32 (rows, dim)."""
+        left, right = a.astype(np.float64), b.astype(np.float64)
+        norms = np.linalg.norm(right, axis=1)
+        errors = np.abs(left - right).max(axis=1) / norms
+        cosines = (left * right).sum(axis=1) / (np.linalg.norm(left, axis=1) * norms)
+        return cls(len(a), float(errors.max()), float(cosines.min()))
+
+    def require(self) -> None:
+        """Raise ExportError if the graph is further from torch than the design allows."""
+        # Written so that NaN fails.
+        if not (self.max_relative_error <= MAX_RELATIVE_ERROR and self.min_cosine >= MIN_COSINE):
+            raise ExportError(
+                f"the graph does not compute what torch does: relative error "
+                f"{self.max_relative_error:.2g} (at most {MAX_RELATIVE_ERROR:g}), cosine "
+                f"{self.min_cosine:.7f} (at least {MIN_COSINE:g}); nothing was written"
+            )
+
+
+def measure(
+    encoder: Encoder, reference: SentenceEncoder, vocabulary: int, seed: int = 0
+) -> Parity:
+    """Run both over seeded random ids in ragged batches of 1 to 64 rows, 2 to max_length tokens."""
+    rng = np.random.default_rng(seed)
+    pad_id = encoder.bundle.manifest.pad_id
+    ours, theirs = [], []
+    for rows, longest in _BATCHES:
+        longest = min(longest, encoder.max_length)
+        lengths = rng.integers(min(2, longest), longest, size=rows, endpoint=True)
+        lengths[0] = longest
+        ids = [_ids(rng, int(length), vocabulary, pad_id) for length in lengths]
+        batch = Batch(tuple(range(rows)), longest)
+        ours.append(encoder.run(ids, [batch]))
+        input_ids, attention_mask = (torch.from_numpy(array) for array in pad(ids, batch, pad_id))
+        with torch.inference_mode():
+            theirs.append(reference(input_ids, attention_mask).numpy())
+    return Parity.of(np.concatenate(ours), np.concatenate(theirs))
+
+
+def _ids(rng: np.random.Generator, length: int, vocabulary: int, pad_id: int) -> list[int]:
+    """Random ids without the padding token, which RoBERTa does not count as a position."""
+    ids: list[int] = rng.integers(0, vocabulary - 1, size=length).tolist()
+    return [i + 1 if i >= pad_id else i for i in ids]

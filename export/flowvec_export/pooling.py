@@ -1,0 +1,104 @@
+"""Pooling: token vectors of the encoder's layers to one vector a text."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from flowvec.errors import ExportError
+
+__all__ = ["POOLINGS", "Pooling", "parse_pooling"]
+
+# `first_last_mean` is what BERT-flow's code calls "last2avg": the outputs of the first and the last
+# transformer layer, hidden_states[1] and [-1]; hidden_states[0] would be the embedding output, and
+# costs about four points of STS. `last2_mean` is [-2] and [-1].
+POOLINGS = (
+    "mean",
+    "cls",
+    "max",
+    "mean_sqrt_len",
+    "weighted_mean",
+    "last_token",
+    "pooler",
+    "last2_mean",
+    "first_last_mean",
+)
+
+_LAYERS = {"first_last_mean": (1, -1), "last2_mean": (-2, -1)}
+
+
+def parse_pooling(name: str) -> tuple[str, ...]:
+    """Split `cls+mean` into its modes, concatenated in that order.
+
+    Raises:
+        ExportError: a mode is unknown.
+    """
+    modes = tuple(name.split("+"))
+    for mode in modes:
+        if mode not in POOLINGS:
+            raise ExportError(f"pooling {mode!r} is unknown; choose from {', '.join(POOLINGS)}")
+    return modes
+
+
+class Pooling(nn.Module):
+    """One or several pooling modes, concatenated.
+
+    Args:
+        modes: from `POOLINGS`.
+        pooler: the checkpoint's dense layer over the first token, for the mode `pooler`.
+    """
+
+    def __init__(self, modes: tuple[str, ...], pooler: nn.Linear | None = None) -> None:
+        super().__init__()
+        self.modes = modes
+        if "pooler" in modes and pooler is None:
+            raise ExportError("this checkpoint has no pooler; choose another pooling")
+        self.pooler = pooler if "pooler" in modes else None
+
+    def out_dim(self, width: int) -> int:
+        """Length of the pooled vector for an encoder of this width."""
+        return width * len(self.modes)
+
+    def forward(self, hidden_states: list[Tensor], attention_mask: Tensor) -> Tensor:
+        """Pool.
+
+        Args:
+            hidden_states: the embedding output and each layer's, (batch, sequence, width) each.
+            attention_mask: int64 (batch, sequence), 1 for tokens.
+
+        Returns:
+            (batch, width * modes).
+        """
+        mask = attention_mask.to(hidden_states[-1].dtype).unsqueeze(-1)
+        parts = [self._pool(mode, hidden_states, mask) for mode in self.modes]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def _pool(self, mode: str, hidden_states: list[Tensor], mask: Tensor) -> Tensor:
+        last = hidden_states[-1]
+        if mode in _LAYERS:
+            first, second = (hidden_states[i] for i in _LAYERS[mode])
+            return masked_mean((first + second) * 0.5, mask)
+        if mode == "mean":
+            return masked_mean(last, mask)
+        if mode == "mean_sqrt_len":
+            return (last * mask).sum(1) / mask.sum(1).clamp(min=1e-9).sqrt()
+        if mode == "weighted_mean":
+            return masked_mean(last, mask * mask.cumsum(1))
+        if mode == "max":
+            # Not the lowest float: half types would turn it into infinity.
+            return torch.where(mask > 0, last, torch.full_like(last, -1e4)).amax(1)
+        if mode == "last_token":
+            # The product with a one-hot row instead of a gather: it stays one small operator.
+            positions = mask.cumsum(1) * mask
+            is_last = (positions == mask.sum(1, keepdim=True)).to(last.dtype)
+            return (last * is_last).sum(1)
+        first_token = last[:, 0]
+        if mode == "cls":
+            return first_token
+        assert self.pooler is not None
+        return torch.tanh(self.pooler(first_token))
+
+
+def masked_mean(hidden: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean over the sequence: (batch, sequence, width), (batch, sequence, 1) -> (batch, width)."""
+    return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1e-9)

@@ -1,0 +1,56 @@
+"""flowvec: text to vectors to neighbours, without torch.
+
+    from flowvec import Collection, Encoder
+
+    with Encoder.load("mini") as encoder:
+        vectors = encoder.encode(["first text", "second text"])
+"""
+
+from __future__ import annotations
+
+from flowvec.bundle import Bundle, Manifest
+from flowvec.collection import Collection, CollectionInfo, Hit
+from flowvec.encoder import Encoder, EncoderInfo, EncodeStatistics
+from flowvec.errors import (
+    BundleError,
+    ClosedError,
+    CollectionError,
+    CorruptCollectionError,
+    EngineError,
+    ExportError,
+    FingerprintMismatchError,
+    FlowvecError,
+    InputTypeError,
+    InputValueError,
+    MissingDependencyError,
+    NonFiniteError,
+    ProviderUnavailableError,
+)
+from flowvec.store import Item
+from flowvec.version import __version__
+
+__all__ = [
+    "Bundle",
+    "BundleError",
+    "ClosedError",
+    "Collection",
+    "CollectionError",
+    "CollectionInfo",
+    "CorruptCollectionError",
+    "EncodeStatistics",
+    "Encoder",
+    "EncoderInfo",
+    "EngineError",
+    "ExportError",
+    "FingerprintMismatchError",
+    "FlowvecError",
+    "Hit",
+    "InputTypeError",
+    "InputValueError",
+    "Item",
+    "Manifest",
+    "MissingDependencyError",
+    "NonFiniteError",
+    "ProviderUnavailableError",
+    "__version__",
+]

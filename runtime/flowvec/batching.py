@@ -1,0 +1,114 @@
+"""Batching: a pure decision about token lengths.
+
+`plan` sorts texts by token count and cuts the order into batches whose padded cost, longest times
+rows, stays within a budget. Lengths and row counts come from few buckets, since an engine
+compiles, and keeps memory for, every shape that it meets. `plan_in_order` is the plain
+alternative, kept to measure against.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Batch", "bucket_length", "pad", "padded_tokens", "plan", "plan_in_order"]
+
+# Row counts a batch may have: steps of about a third, so that cutting off a remainder costs little.
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows that go through the model together, right-padded to `length` tokens.
+
+    Attributes:
+        rows: indices of the texts in the caller's order.
+        length: the padded sequence length in tokens.
+    """
+
+    rows: tuple[int, ...]
+    length: int
+
+
+def bucket_length(length: int) -> int:
+    """Round a token count up to its bucket: multiples of 2, 4, 8, 16, ... as it grows.
+
+    The step is about a thirtieth of the length, so rounding alone adds under 2 % of padding on
+    average and texts of up to 512 tokens meet about 100 shapes.
+    """
+    step = 2
+    while length > 32 * step:
+        step *= 2
+    return -(-length // step) * step
+
+
+def plan(
+    lengths: Sequence[int], max_batch_tokens: int, max_length: int | None = None
+) -> list[Batch]:
+    """Cut texts into batches of similar token count, longest first.
+
+    Args:
+        lengths: tokens of each text, special tokens counted.
+        max_batch_tokens: the most that a batch's length times rows may be; a text that alone
+            exceeds it is a batch of one.
+        max_length: a bound that padding to a bucket must not pass (the model's positions).
+
+    Returns:
+        Batches whose `rows` together are each index exactly once.
+    """
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable").tolist()
+    batches: list[Batch] = []
+    start = 0
+    while start < len(order):
+        longest = lengths[order[start]]
+        length = bucket_length(longest)
+        if max_length is not None and length > max_length:
+            length = max(longest, max_length)
+        fitting = min(max(1, max_batch_tokens // length), len(order) - start)
+        count = _ROWS[bisect_right(_ROWS, fitting) - 1]
+        batches.append(Batch(tuple(order[start : start + count]), length))
+        start += count
+    return batches
+
+
+def plan_in_order(
+    lengths: Sequence[int], order: Iterable[int], batch_size: int, max_length: int | None = None
+) -> list[Batch]:
+    """Cut texts, in a given order, into batches of a fixed number of rows.
+
+    With the input order this is no batching by length at all; with the order of character counts
+    it is what most libraries do. Each batch is padded to its longest text.
+    """
+    indices = list(order)
+    batches = []
+    for start in range(0, len(indices), batch_size):
+        rows = tuple(indices[start : start + batch_size])
+        length = max(lengths[i] for i in rows)
+        batches.append(Batch(rows, length if max_length is None else min(length, max_length)))
+    return batches
+
+
+def padded_tokens(batches: Iterable[Batch]) -> int:
+    """What a plan costs: the tokens that the model computes, padding included."""
+    return sum(batch.length * len(batch.rows) for batch in batches)
+
+
+def pad(
+    ids: Sequence[Sequence[int]], batch: Batch, pad_id: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Right-pad a batch's token ids.
+
+    Returns:
+        `input_ids` and `attention_mask`, both int64 (batch, sequence).
+    """
+    input_ids = np.full((len(batch.rows), batch.length), pad_id, dtype=np.int64)
+    attention_mask = np.zeros_like(input_ids)
+    for i, row in enumerate(batch.rows):
+        tokens = ids[row]
+        input_ids[i, : len(tokens)] = tokens
+        attention_mask[i, : len(tokens)] = 1
+    return input_ids, attention_mask

@@ -1,0 +1,32 @@
+"""The subcommands of `flowvec`, one a file, and the options that several of them share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["Compute", "Format", "Json", "MaxBatchTokens", "Provider", "TextField", "print_json"]
+
+Provider = Annotated[
+    str | None,
+    typer.Option(help="cpu or openvino; without it the fastest that can run here."),
+]
+Compute = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
+MaxBatchTokens = Annotated[
+    int, typer.Option(min=1, help="The most tokens, padding included, computed in one batch.")
+]
+TextField = Annotated[str, typer.Option(help="Field of jsonl or csv that holds the text.")]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="txt, jsonl or csv; without it the file's extension decides."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def print_json(value: Any) -> None:
+    """Print a dataclass, or anything that json takes, as indented JSON."""
+    plain = asdict(value) if hasattr(value, "__dataclass_fields__") else value
+    typer.echo(json.dumps(plain, indent=2, ensure_ascii=False))

@@ -1,0 +1,55 @@
+"""`flowvec search`: the nearest rows of a collection."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from flowvec.collection import Collection
+from flowvec.commands import Compute, Json, Provider, print_json
+from flowvec.commands.index import collection_model
+from flowvec.encoder import Encoder
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog='Example: flowvec search ./notes "how do plants make food" -k 5')
+def search(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
+    query: Annotated[str, typer.Argument(help="The text to search for.")],
+    k: Annotated[int, typer.Option("-k", min=0, help="How many rows to show.")] = 10,
+    min_score: Annotated[
+        float | None, typer.Option(help="Leave out rows that score less than this.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The bundle, where it has moved since the collection was made."),
+    ] = None,
+    provider: Provider = None,
+    compute: Compute = "auto",
+    as_json: Json = False,
+) -> None:
+    """Print the rows of a collection that are nearest to a text, best first."""
+    with (
+        Encoder.load(
+            model or collection_model(directory), provider=provider, compute=cast(Any, compute)
+        ) as encoder,
+        Collection.open(directory, encoder=encoder) as collection,
+    ):
+        hits = collection.search(query, k, min_score=min_score)
+    if as_json:
+        print_json([asdict(hit) for hit in hits])
+        return
+    if not hits:
+        typer.echo("no rows")
+    for hit in hits:
+        typer.echo(f"{hit.score:7.4f}  {hit.id}  {shorten(hit.text or '')}")
+
+
+def shorten(text: str, width: int = 100) -> str:
+    """A text on one line of at most `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,76 @@
+"""Every error that flowvec raises on purpose.
+
+Each derives from `FlowvecError` and from the builtin that a caller would expect (`ValueError`,
+`TypeError`, ...), so `except ValueError` works as well as `except FlowvecError`. Errors of other
+libraries are translated where they are called.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BundleError",
+    "ClosedError",
+    "CollectionError",
+    "CorruptCollectionError",
+    "EngineError",
+    "ExportError",
+    "FingerprintMismatchError",
+    "FlowvecError",
+    "InputTypeError",
+    "InputValueError",
+    "MissingDependencyError",
+    "NonFiniteError",
+    "ProviderUnavailableError",
+]
+
+
+class FlowvecError(Exception):
+    """The root of flowvec's errors."""
+
+
+class InputTypeError(FlowvecError, TypeError):
+    """An argument, or one item of it, is of the wrong type; the message names the index."""
+
+
+class InputValueError(FlowvecError, ValueError):
+    """An argument has a value that cannot be served; the message says which and why."""
+
+
+class NonFiniteError(FlowvecError, ArithmeticError):
+    """The model gave NaN or infinity for a text; the message names the rows."""
+
+
+class BundleError(FlowvecError, ValueError):
+    """A bundle is missing, damaged, of an unknown format, or not what its manifest says."""
+
+
+class MissingDependencyError(FlowvecError, ImportError):
+    """A package of an extra is not installed; the message is the pip line that installs it."""
+
+
+class ProviderUnavailableError(FlowvecError, RuntimeError):
+    """The execution provider or compute type that was asked for cannot run here."""
+
+
+class EngineError(FlowvecError, RuntimeError):
+    """The engine failed while it ran a batch, for want of memory say."""
+
+
+class ClosedError(FlowvecError, RuntimeError):
+    """The Encoder or Collection was used after `close()`."""
+
+
+class CollectionError(FlowvecError, RuntimeError):
+    """A collection cannot be opened, created or written."""
+
+
+class CorruptCollectionError(CollectionError):
+    """Rows of a collection do not match their checksums, or its database is damaged."""
+
+
+class FingerprintMismatchError(CollectionError, ValueError):
+    """A collection's vectors were made by another model than the one given."""
+
+
+class ExportError(FlowvecError, RuntimeError):
+    """A checkpoint cannot be exported, or the exported graph missed parity."""

@@ -1,0 +1,81 @@
+"""Exact nearest neighbours: blockwise matrix products with bounded memory."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.errors import InputValueError
+
+__all__ = ["METRICS", "Metric", "scores", "top_k"]
+
+Metric = Literal["cosine", "ip", "l2"]
+METRICS: tuple[Metric, ...] = ("cosine", "ip", "l2")
+
+_BLOCK_ELEMENTS = 1 << 24  # scores held at once: 64 MiB of float32
+
+Floats = npt.NDArray[np.float32]
+
+
+def scores(queries: Floats, vectors: Floats, metric: Metric) -> Floats:
+    """Similarity of every query with every vector, float32 (queries, rows); higher is better.
+
+    `cosine` expects both sides normalised; `l2` is minus the Euclidean distance.
+    """
+    products: Floats = queries @ vectors.T
+    if metric != "l2":
+        return products
+    squared = (
+        np.square(queries).sum(1)[:, None] - 2.0 * products + np.square(vectors).sum(1)[None, :]
+    )
+    # Rounding can push the square of a tiny distance below zero.
+    distances: Floats = -np.sqrt(np.maximum(squared, 0.0, dtype=np.float32))
+    return distances
+
+
+def top_k(
+    queries: Floats, vectors: Floats, k: int, metric: Metric
+) -> tuple[npt.NDArray[np.int64], Floats]:
+    """The k best rows of `vectors` for each query, best first; ties by row number.
+
+    Args:
+        queries: float32 (queries, dim).
+        vectors: float32 (rows, dim).
+        k: how many; more than there are rows gives all of them.
+        metric: `cosine` (both sides already normalised), `ip` or `l2`.
+
+    Returns:
+        Row numbers, int64 (queries, min(k, rows)), and their scores, float32.
+
+    Raises:
+        InputValueError: k is negative.
+    """
+    if k < 0:
+        raise InputValueError(f"k must not be negative, but is {k}")
+    k = min(k, len(vectors))
+    rows = np.empty((len(queries), k), dtype=np.int64)
+    best = np.empty((len(queries), k), dtype=np.float32)
+    if k == 0:
+        return rows, best
+    step = max(1, _BLOCK_ELEMENTS // len(vectors))
+    for start in range(0, len(queries), step):
+        block = scores(queries[start : start + step], vectors, metric)
+        for i, line in enumerate(block, start):
+            rows[i] = _best_rows(line, k)
+            best[i] = line[rows[i]]
+    return rows, best
+
+
+def _best_rows(line: Floats, k: int) -> npt.NDArray[np.int64]:
+    """Indices of the k largest scores, largest first, ties by index."""
+    if k < len(line):
+        threshold = np.partition(line, len(line) - k)[len(line) - k]
+        # Every row above the threshold is in; rows equal to it fill up in their order.
+        above = np.flatnonzero(line > threshold)
+        equal = np.flatnonzero(line == threshold)[: k - len(above)]
+        chosen = np.sort(np.concatenate((above, equal)))
+    else:
+        chosen = np.arange(len(line))
+    return chosen[np.argsort(-line[chosen], kind="stable")]

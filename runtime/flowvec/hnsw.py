@@ -1,0 +1,148 @@
+"""The HNSW graph over a collection's vectors: hnswlib, with growth, tombstones and safe files.
+
+A graph is a cache. Its files are written beside and renamed, and the caller verifies their hash
+before `load`, since hnswlib checks nothing of what it reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import hnswlib
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.errors import CollectionError
+from flowvec.exact import Metric
+from flowvec.machine import available_cores
+
+__all__ = ["EF_CONSTRUCTION", "EF_SEARCH", "Graph", "M"]
+
+M = 16
+EF_CONSTRUCTION = 200
+EF_SEARCH = 100
+
+Floats = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+
+class Graph:
+    """An HNSW graph of labelled vectors; labels are whole numbers from 1 on.
+
+    Not thread-safe: hnswlib must not be queried while it grows or marks deletions.
+    """
+
+    def __init__(
+        self, dim: int, metric: Metric, m: int = M, ef_construction: int = EF_CONSTRUCTION
+    ) -> None:
+        """An empty graph. Vectors of the metric `cosine` must come normalised."""
+        self.metric = metric
+        self.m = m
+        self.ef_construction = ef_construction
+        self._index = hnswlib.Index(space="l2" if metric == "l2" else "ip", dim=dim)
+        self._deleted = 0
+        self._capacity = 0
+
+    def __len__(self) -> int:
+        """Vectors that a search can find."""
+        return self.total - self._deleted
+
+    @property
+    def total(self) -> int:
+        """Vectors in the graph, tombstones included."""
+        return int(self._index.get_current_count()) if self._capacity else 0
+
+    def add(self, labels: Labels, vectors: Floats) -> None:
+        """Add vectors, float32 (rows, dim), under new labels, int64 (rows,)."""
+        needed = self.total + len(labels)
+        if self._capacity == 0:
+            self._capacity = max(1024, needed)
+            self._index.init_index(
+                max_elements=self._capacity,
+                ef_construction=self.ef_construction,
+                M=self.m,
+                random_seed=0,
+            )
+        elif needed > self._capacity:
+            self._capacity = max(needed, self._capacity + self._capacity // 2)
+            self._index.resize_index(self._capacity)
+        self._index.add_items(vectors, labels, num_threads=available_cores())
+
+    def delete(self, labels: Sequence[int]) -> None:
+        """Mark labels as tombstones; those already marked or never added are ignored."""
+        for label in labels:
+            try:
+                self._index.mark_deleted(int(label))
+            except RuntimeError:
+                continue
+            self._deleted += 1
+
+    def search(self, queries: Floats, k: int, ef: int = EF_SEARCH) -> tuple[Labels, Floats] | None:
+        """The k nearest of each query: labels int64 and scores float32, (queries, k).
+
+        Returns None where the graph cannot reach k live vectors; the caller then searches exactly.
+        """
+        if k > len(self):
+            return None
+        self._index.set_ef(max(ef, k))
+        try:
+            labels, distances = self._index.knn_query(queries, k=k, num_threads=available_cores())
+        except RuntimeError:  # fewer than k could be reached
+            return None
+        if self.metric == "l2":
+            scores = -np.sqrt(np.maximum(distances, 0.0))
+        else:
+            scores = 1.0 - distances
+        return labels.astype(np.int64), scores.astype(np.float32)
+
+    def save(self, path: Path) -> None:
+        """Write the graph to a temporary name, flush it to disk and rename it to `path`.
+
+        Raises:
+            CollectionError: it could not be written whole.
+        """
+        partial = path.with_name(path.name + ".partial")
+        try:
+            self._index.save_index(str(partial))
+            # hnswlib does not notice a full disk: it must be the size that it says.
+            if partial.stat().st_size != self._index.index_file_size():
+                raise CollectionError(f"{partial} was not written whole; is the disk full?")
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
+            sync_folder(path.parent)
+        except (OSError, RuntimeError) as error:
+            partial.unlink(missing_ok=True)
+            if isinstance(error, CollectionError):
+                raise
+            raise CollectionError(f"cannot write {path}: {error}") from error
+
+    def load(self, path: Path, live: Labels) -> None:
+        """Read a verified file, and mark as tombstones all of its labels that are not in `live`.
+
+        Raises:
+            CollectionError: hnswlib cannot read it, or it is of another dim.
+        """
+        try:
+            self._index.load_index(str(path))
+        except RuntimeError as error:
+            raise CollectionError(f"{path} is no graph: {error}") from error
+        self._capacity = int(self._index.get_max_elements())
+        labels = np.asarray(self._index.get_ids_list(), dtype=np.int64)
+        gone = np.setdiff1d(labels, live)
+        self.delete(gone.tolist())
+        # Those marked before the file was written refuse to be marked again, but count.
+        self._deleted = len(gone)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a directory, so that a rename in it survives a power cut; not possible on Windows."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,137 @@
+"""Reading texts for the commands: txt, jsonl and csv files, or standard input.
+
+A row that holds no text is an error that names its file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from flowvec.errors import InputTypeError, InputValueError
+
+__all__ = ["FORMATS", "Row", "read_rows"]
+
+FORMATS = ("txt", "jsonl", "csv")
+# csv refuses longer fields by default; a document may be long.
+_MAX_CSV_FIELD = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One text of an input, with its id (the row number where the input names none)."""
+
+    id: str | int
+    text: str
+
+
+def read_rows(
+    source: str,
+    *,
+    text_field: str = "text",
+    id_field: str | None = None,
+    file_format: str | None = None,
+) -> Iterator[Row]:
+    """Read rows one at a time, at constant memory.
+
+    Args:
+        source: a file's path, or `-` for standard input.
+        text_field: the field of jsonl or csv that holds the text.
+        id_field: the field that holds the id; None numbers the rows from 0.
+        file_format: `txt` (a text a line), `jsonl` or `csv` (with a header); None goes by the
+            file's extension, and by `txt` for standard input.
+
+    Raises:
+        InputValueError: an unknown format, no such file, a field is missing, a line is no JSON or
+            no UTF-8.
+        InputTypeError: a field holds something other than a text.
+    """
+    kind = file_format or _format_of(source)
+    if kind not in FORMATS:
+        raise InputValueError(f"cannot tell how to read {source}; give --format {'|'.join(FORMATS)}")
+    if kind == "txt" and id_field is not None:
+        raise InputValueError("a txt file has no fields; --id-field needs jsonl or csv")
+    name = "standard input" if source == "-" else source
+    with _open(source) as file:
+        try:
+            if kind == "txt":
+                for number, line in enumerate(file):
+                    yield Row(number, line.rstrip("\r\n"))
+                return
+            records = _csv_records(file, name) if kind == "csv" else _json_records(file, name)
+            for number, (where, record) in enumerate(records):
+                text = _field(record, text_field, where)
+                if not isinstance(text, str):
+                    raise InputTypeError(
+                        f"{where}: {text_field} is {type(text).__name__}, not a text"
+                    )
+                yield Row(_id(record, id_field, where, number), text)
+        except UnicodeDecodeError as error:
+            raise InputValueError(f"{name} is not UTF-8: {error}") from None
+
+
+def _format_of(source: str) -> str | None:
+    if source == "-":
+        return "txt"
+    suffix = Path(source).suffix.lower()
+    return {".txt": "txt", ".text": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}.get(
+        suffix
+    )
+
+
+def _open(source: str) -> IO[str]:
+    if source == "-":
+        # The stream stays open: it is not ours to close.
+        return io.TextIOWrapper(
+            io.FileIO(sys.stdin.fileno(), closefd=False), encoding="utf-8", newline=""
+        )
+    try:
+        return Path(source).open(encoding="utf-8-sig", newline="")
+    except OSError as error:
+        raise InputValueError(f"cannot read {source}: {error.strerror or error}") from None
+
+
+def _json_records(file: IO[str], name: str) -> Iterator[tuple[str, dict[str, object]]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        where = f"{name}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputValueError(f"{where} is no JSON: {error}") from None
+        if not isinstance(record, dict):
+            raise InputValueError(f"{where} is no JSON object")
+        yield where, record
+
+
+def _csv_records(file: IO[str], name: str) -> Iterator[tuple[str, dict[str, object]]]:
+    csv.field_size_limit(_MAX_CSV_FIELD)
+    reader = csv.DictReader(file)
+    try:
+        for record in reader:
+            yield f"{name}, line {reader.line_num}", dict(record)
+    except csv.Error as error:
+        raise InputValueError(f"{name}, line {reader.line_num}: {error}") from None
+
+
+def _field(record: dict[str, object], field: str, where: str) -> object:
+    if field not in record:
+        known = ", ".join(str(key) for key in record) or "none"
+        raise InputValueError(f"{where} has no field {field!r}; it has {known}")
+    return record[field]
+
+
+def _id(record: dict[str, object], field: str | None, where: str, number: int) -> str | int:
+    if field is None:
+        return number
+    value = _field(record, field, where)
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InputTypeError(f"{where}: {field} is {type(value).__name__}, not a text or number")
+    return value

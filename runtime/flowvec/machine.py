@@ -1,0 +1,100 @@
+"""What this machine offers a process: cores it may use, processor name, vector instructions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import lru_cache
+from pathlib import Path
+
+__all__ = ["available_cores", "cpu_features", "cpu_name"]
+
+# The instruction sets that decide how fast an encoder runs.
+_FEATURES = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_bf16",
+    "amx_int8",
+)
+
+
+def available_cores() -> int:
+    """Cores this process may use: the smaller of its affinity mask and its cgroup's quota.
+
+    `os.cpu_count()` counts the whole machine, so that a container limited to two cores would start
+    64 threads on them.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    quota = _cgroup_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    if quota is not None:
+        cores = min(cores, max(1, round(quota)))
+    return cores
+
+
+def _cgroup_quota(root: Path, membership: Path) -> float | None:
+    """The tightest CPU quota, in cores, of this process's cgroup and those above it; v2, then v1."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    quotas: list[float] = []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        base = root if controllers == "" else root / controllers
+        if controllers != "" and "cpu" not in controllers.split(","):
+            continue
+        relative = Path(group.lstrip("/"))
+        for folder in (base / relative, *(base / parent for parent in relative.parents)):
+            quota = _read_v2(folder) if controllers == "" else _read_v1(folder)
+            if quota is not None:
+                quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def _read_v2(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _read_v1(folder: Path) -> float | None:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+        return quota / period if quota > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=1)
+def _cpuinfo() -> dict[str, str]:
+    """The first processor's entries in /proc/cpuinfo; empty where there is no such file."""
+    entries: dict[str, str] = {}
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return entries
+    for line in text.split("\n\n", 1)[0].splitlines():
+        key, _, value = line.partition(":")
+        entries[key.strip()] = value.strip()
+    return entries
+
+
+def cpu_name() -> str:
+    """The processor's name as the system gives it."""
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_features() -> list[str]:
+    """Which of the instruction sets that matter here the processor has; empty if unknown."""
+    flags = set(_cpuinfo().get("flags", "").split())
+    return [feature for feature in _FEATURES if feature in flags]
