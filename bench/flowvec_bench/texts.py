@@ -11,8 +11,9 @@ import gzip
 import lzma
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, Any
 
 __all__ = ["natural_sentences", "open_text", "read_paragraphs", "sample", "split_sentences"]
 
@@ -31,9 +32,12 @@ def open_text(path: Path) -> Iterator[str]:
 
     Lines come without their line ends; undecodable bytes become U+FFFD.
     """
-    openers = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
-    opener = openers.get(path.suffix, open)
-    with opener(path, "rt", encoding="utf-8", errors="replace") as lines:
+    openers: dict[str, Callable[..., IO[Any]]] = {
+        ".xz": lzma.open,
+        ".gz": gzip.open,
+        ".bz2": bz2.open,
+    }
+    with openers.get(path.suffix, open)(path, "rt", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             yield line.rstrip("\r\n")
 

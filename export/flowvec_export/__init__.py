@@ -1,8 +1,8 @@
 """flowvec's build time: a checkpoint, its pooling and a transform become one ONNX graph.
 
-    from flowvec_export import export
+from flowvec_export import export
 
-    export("path/to/checkpoint", "my-bundle", pooling="mean")
+export("path/to/checkpoint", "my-bundle", pooling="mean")
 """
 
 from __future__ import annotations

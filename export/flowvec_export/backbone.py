@@ -210,9 +210,7 @@ def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | Transfo
     return Backbone(shape, _rename(model.state_dict(), names, shape.layers), fold_scale)
 
 
-def _rename(
-    theirs: dict[str, Tensor], names: dict[str, str], layers: int
-) -> dict[str, Tensor]:
+def _rename(theirs: dict[str, Tensor], names: dict[str, str], layers: int) -> dict[str, Tensor]:
     """A checkpoint's weights under our names."""
     ours: dict[str, Tensor] = {}
     for name, their_name in names.items():

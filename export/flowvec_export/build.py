@@ -14,8 +14,9 @@ from typing import Literal
 import torch
 
 from flowvec import Bundle, Encoder, Manifest
-from flowvec.bundle import MODEL, TOKENIZER, record_file
+from flowvec.bundle import record_file
 from flowvec.errors import ExportError
+from flowvec.manifest import MODEL, TOKENIZER
 from flowvec_export.backbone import TransformersBackbone, from_transformers
 from flowvec_export.graph import (
     INPUTS,

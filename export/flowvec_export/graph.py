@@ -19,7 +19,15 @@ from flowvec.errors import ExportError
 from flowvec_export.pooling import Pooling
 from flowvec_export.transforms import Transform
 
-__all__ = ["INPUTS", "OPSET", "OUTPUT", "SentenceEncoder", "store_as_float16", "to_onnx", "write_onnx"]
+__all__ = [
+    "INPUTS",
+    "OPSET",
+    "OUTPUT",
+    "SentenceEncoder",
+    "store_as_float16",
+    "to_onnx",
+    "write_onnx",
+]
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
@@ -87,7 +95,9 @@ def to_onnx(model: SentenceEncoder, pad_id: int) -> onnx.ModelProto:
     _clean(proto)
     foreign = {node.domain for node in proto.graph.node} - {"", "ai.onnx"}
     if foreign or proto.functions:
-        raise ExportError(f"the graph uses operators of {', '.join(sorted(foreign)) or 'functions'}")
+        raise ExportError(
+            f"the graph uses operators of {', '.join(sorted(foreign)) or 'functions'}"
+        )
     onnx.checker.check_model(proto, full_check=True)
     return proto
 
@@ -95,7 +105,9 @@ def to_onnx(model: SentenceEncoder, pad_id: int) -> onnx.ModelProto:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep torch's exporter from printing its progress and its own deprecations."""
-    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")}
+    levels = {
+        name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")
+    }
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         for name in levels:
@@ -108,7 +120,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _clean(proto: onnx.ModelProto) -> None:
-    """Drop what differs from run to run or names this machine's files: equal models, equal bytes."""
+    """Drop what differs from run to run or names local files: equal models, equal bytes."""
     proto.producer_name, proto.producer_version = "flowvec", ""
     proto.doc_string = ""
     del proto.metadata_props[:]
@@ -145,7 +157,9 @@ def store_as_float16(proto: onnx.ModelProto) -> None:
         if values.size < _MIN_FLOAT16_ELEMENTS:
             continue
         if np.abs(values).max() > np.finfo(np.float16).max:
-            raise ExportError(f"{tensor.name} holds values that float16 cannot; use float32 weights")
+            raise ExportError(
+                f"{tensor.name} holds values that float16 cannot; use float32 weights"
+            )
         name = tensor.name
         stored = f"{name}.float16"
         tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))

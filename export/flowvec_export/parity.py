@@ -56,9 +56,7 @@ class Parity:
             )
 
 
-def measure(
-    encoder: Encoder, reference: SentenceEncoder, vocabulary: int, seed: int = 0
-) -> Parity:
+def measure(encoder: Encoder, reference: SentenceEncoder, vocabulary: int, seed: int = 0) -> Parity:
     """Run both over seeded random ids in ragged batches of 1 to 64 rows, 2 to max_length tokens."""
     rng = np.random.default_rng(seed)
     pad_id = encoder.bundle.manifest.pad_id

@@ -100,5 +100,5 @@ class Pooling(nn.Module):
 
 
 def masked_mean(hidden: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean over the sequence: (batch, sequence, width), (batch, sequence, 1) -> (batch, width)."""
+    """Mean over the sequence of (batch, sequence, width), weighted by (batch, sequence, 1)."""
     return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1e-9)

@@ -125,7 +125,14 @@ def _locate(source: str | Path) -> Path:
         return Path(
             snapshot_download(
                 str(source),
-                allow_patterns=["*.json", "*.txt", "*.model", "*.safetensors", "README.md", "*.bin"],
+                allow_patterns=[
+                    "*.json",
+                    "*.txt",
+                    "*.model",
+                    "*.safetensors",
+                    "README.md",
+                    "*.bin",
+                ],
                 ignore_patterns=["onnx/*", "openvino/*", "*training_args.bin"],
             )
         )
@@ -177,7 +184,9 @@ def _read_encoder(root: Path, folder: Path, origin: str, settings: dict[str, Any
     asked = settings.get("max_seq_length") or fast.model_max_length
     has_pooler = getattr(model, "pooler", None) is not None and not loading["missing_keys"]
     return Source(
-        name=root.resolve().name if root.exists() and not _is_hub_cache(root) else origin.split("/")[-1],
+        name=root.resolve().name
+        if root.exists() and not _is_hub_cache(root)
+        else origin.split("/")[-1],
         origin=origin,
         model=model.eval(),
         tokenizer=_plain_tokenizer(fast, lower_case=bool(settings.get("do_lower_case"))),
@@ -221,13 +230,13 @@ def _licence(root: Path) -> str | None:
 def _quiet() -> Iterator[None]:
     """Keep transformers' loading report and progress bars off the terminal."""
     verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         transformers.logging.set_verbosity(verbosity)
-        transformers.logging.enable_progress_bar()
+        transformers.logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 # --- sentence-transformers ------------------------------------------------------------------------
@@ -239,7 +248,7 @@ def _read_sentence_transformers(root: Path, modules: Any, origin: str) -> Source
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise ExportError(f"{origin} must begin with Transformer and Pooling, but is {kinds}")
     folders = [root / str(module.get("path", "")) for module in modules]
-    settings = next(
+    settings: dict[str, Any] = next(
         (found for name in _SETTINGS if (found := _read_json(folders[0] / name, missing_ok=True))),
         {},
     )
@@ -290,9 +299,13 @@ def _read_dense(folder: Path) -> Dense:
     config = _read_json(folder / "config.json")
     name = str(config.get("activation_function", "Tanh")).rsplit(".", 1)[-1].lower()
     if name not in ACTIVATIONS:
-        raise ExportError(f"{folder} has the activation {name!r}; known are {', '.join(ACTIVATIONS)}")
+        raise ExportError(
+            f"{folder} has the activation {name!r}; known are {', '.join(ACTIVATIONS)}"
+        )
     if config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-        raise ExportError(f"{folder} works on {config['module_input_name']}, not on the pooled vector")
+        raise ExportError(
+            f"{folder} works on {config['module_input_name']}, not on the pooled vector"
+        )
     state = _read_weights(folder)
     residual: Tensor | None = None
     if config.get("use_residual"):

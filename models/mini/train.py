@@ -214,7 +214,9 @@ def main() -> None:
     torch.set_num_threads(2)
     corpus = Corpus.load(args.work)
     tokenizer = Tokenizer.from_file(str(args.work / "tokenizer.json"))
-    config = BertConfig(**json.loads((HERE / "config.json").read_text()), attn_implementation="eager")
+    config = BertConfig(
+        **json.loads((HERE / "config.json").read_text()), attn_implementation="eager"
+    )
     model = Encoder(config)
     dev = StsDev(args.sts, tokenizer)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def main() -> None:
     # gensim's fast path reads a text file, one sentence a line, without the interpreter's lock.
     corpus = args.work / "pieces.txt"
     with corpus.open("w") as out:
-        for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+        for start, stop in pairwise(offsets):
             out.write(" ".join(map(str, ids[start:stop].tolist())) + "\n")
 
     begun = time.perf_counter()

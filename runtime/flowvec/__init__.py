@@ -1,16 +1,16 @@
 """flowvec: text to vectors to neighbours, without torch.
 
-    from flowvec import Collection, Encoder
+from flowvec import Collection, Encoder
 
-    with Encoder.load("mini") as encoder:
-        vectors = encoder.encode(["first text", "second text"])
+with Encoder.load("mini") as encoder:
+    vectors = encoder.encode(["first text", "second text"])
 """
 
 from __future__ import annotations
 
-from flowvec.bundle import Bundle, Manifest
+from flowvec.bundle import Bundle
 from flowvec.collection import Collection, CollectionInfo, Hit
-from flowvec.encoder import Encoder, EncoderInfo, EncodeStatistics
+from flowvec.encoder import Encoder, EncoderInfo
 from flowvec.errors import (
     BundleError,
     ClosedError,
@@ -26,6 +26,8 @@ from flowvec.errors import (
     NonFiniteError,
     ProviderUnavailableError,
 )
+from flowvec.manifest import Manifest
+from flowvec.pipeline import EncodeStatistics
 from flowvec.store import Item
 from flowvec.version import __version__
 

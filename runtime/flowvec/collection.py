@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.bundle import record_file
 from flowvec.encoder import Encoder
 from flowvec.errors import (
     ClosedError,
@@ -24,24 +23,18 @@ from flowvec.errors import (
     InputTypeError,
     InputValueError,
 )
-from flowvec.exact import METRICS, Metric, top_k
-from flowvec.hnsw import EF_CONSTRUCTION, Graph, M, sync_folder
-from flowvec.postprocess import normalize
-from flowvec.store import FILE, Id, Item, Snapshot, Store, check_ids, encode_metadata
+from flowvec.exact import METRICS, Metric
+from flowvec.hnsw import EF_CONSTRUCTION, M, sync_folder
+from flowvec.neighbours import Neighbours
+from flowvec.store import FILE, Id, Item, Store, check_ids, encode_metadata
 from flowvec.tokenizer import check_texts, replace_surrogates
 from flowvec.version import __version__
 
-__all__ = ["EXACT_BELOW", "Collection", "CollectionInfo", "Hit"]
+__all__ = ["Collection", "CollectionInfo", "Hit"]
 
 logger = logging.getLogger("flowvec.collection")
 
 Floats = npt.NDArray[np.float32]
-Labels = npt.NDArray[np.int64]
-
-# Up to this many rows an exact search costs about a millisecond, and no graph is kept.
-EXACT_BELOW = 10_000
-# A graph is rebuilt once this share of it is tombstones, which cost time and recall.
-_MAX_TOMBSTONES = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +110,8 @@ class Collection:
         self._meta = store.read_meta()
         self._dim = int(self._meta["dim"])
         self._metric = cast(Metric, self._meta["metric"])
-        self._count = store.count()
-        self._flat: tuple[Labels, Floats] | None = None
-        self._graph: Graph | None = None
-        self._graph_is_saved = False
+        m, ef_construction = int(self._meta["M"]), int(self._meta["ef_construction"])
+        self._neighbours = Neighbours(store, path, self._dim, self._metric, m, ef_construction)
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._closed = False
@@ -167,7 +158,7 @@ class Collection:
             "vector_dtype": "float32",
             "M": str(M),
             "ef_construction": str(EF_CONSTRUCTION),
-            "created": _now(),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "created_by": f"flowvec {__version__}",
         }
         if encoder is not None:
@@ -229,8 +220,11 @@ class Collection:
             if self._closed:
                 return
             if self._process == os.getpid():
-                if self._graph is not None and not self._graph_is_saved:
-                    self._save_graph(self._graph)
+                try:
+                    self._neighbours.save()
+                except CollectionError as error:
+                    # The graph is a cache: without it the next search takes longer, that is all.
+                    logger.warning("%s", error)
                 self._store.close()
             self._closed = True
 
@@ -307,7 +301,10 @@ class Collection:
         payload = _check_metadata(metadata, len(keys))
         kept = _last_of_each(keys)
         self._write(
-            [keys[i] for i in kept], rows[kept], [items[i] for i in kept], [payload[i] for i in kept]
+            [keys[i] for i in kept],
+            rows[kept],
+            [items[i] for i in kept],
+            [payload[i] for i in kept],
         )
 
     def _write(
@@ -323,27 +320,7 @@ class Collection:
         with self._used():
             with self._store.transaction():
                 labels, replaced = self._store.upsert(ids, vectors, stored, metadata)
-            self._count -= len(replaced)
-            self._count += len(labels)
-            try:
-                self._forget(replaced)
-                self._remember(np.asarray(labels, dtype=np.int64), self._comparable(vectors))
-            except Exception:
-                # The rows are on disk, so the call has succeeded: what is held in memory is
-                # dropped and read again at the next search.
-                logger.exception("the graph in memory is dropped")
-                self._flat = self._graph = None
-
-    def _remember(self, labels: Labels, rows: Floats) -> None:
-        """Put new rows into what is held in memory."""
-        if self._graph is not None:
-            self._graph.add(labels, rows)
-            self._graph_is_saved = False
-        if self._flat is not None:
-            old_labels, old_rows = self._flat
-            self._flat = np.append(old_labels, labels), np.concatenate((old_rows, rows))
-            if self._count > EXACT_BELOW:
-                self._flat = None
+            self._neighbours.replace(replaced, labels, vectors)
 
     def delete(self, ids: Sequence[Id]) -> int:
         """Delete rows by id; on disk when it returns. Unknown ids are ignored.
@@ -355,30 +332,15 @@ class Collection:
         with self._used():
             with self._store.transaction():
                 labels = self._store.delete(keys)
-            self._count -= len(labels)
-            self._forget(labels)
+            self._neighbours.replace(labels, [])
             return len(labels)
-
-    def _forget(self, labels: Sequence[int]) -> None:
-        """Take deleted labels out of what is held in memory."""
-        if not labels:
-            return
-        if self._flat is not None:
-            old_labels, old_rows = self._flat
-            keep = ~np.isin(old_labels, np.asarray(labels, dtype=np.int64))
-            self._flat = old_labels[keep], old_rows[keep]
-        if self._graph is not None:
-            self._graph.delete(labels)
-            self._graph_is_saved = False
-            if len(self._graph) < (1 - _MAX_TOMBSTONES) * self._graph.total:
-                self._graph = None
 
     # --- reading --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Rows in the collection."""
         with self._used():
-            return self._count
+            return len(self._neighbours)
 
     def get(self, ids: Sequence[Id]) -> list[Item | None]:
         """Rows by id, in the order of the ids; None for an unknown one.
@@ -441,7 +403,7 @@ class Collection:
         if k < 0:
             raise InputValueError(f"k must not be negative, but is {k}")
         with self._used():
-            labels, scores = self._nearest(self._comparable(vectors), min(int(k), self._count))
+            labels, scores = self._neighbours.search(vectors, int(k))
             items = self._store.read(np.unique(labels).tolist())
         hits = []
         for row_labels, row_scores in zip(labels.tolist(), scores.tolist(), strict=True):
@@ -453,121 +415,23 @@ class Collection:
             hits.append(row)
         return hits
 
-    def _nearest(self, queries: Floats, k: int) -> tuple[Labels, Floats]:
-        """Labels and scores of the k nearest rows, (queries, k), best first."""
-        if self._count > EXACT_BELOW:
-            found = self._need_graph().search(queries, k)
-            if found is not None:
-                return found
-        labels, rows = self._need_flat()
-        best, scores = top_k(queries, rows, k, self._metric)
-        return labels[best], scores
-
     def info(self) -> CollectionInfo:
         """The collection's figures."""
         with self._used():
             return CollectionInfo(
                 path=str(self._path),
-                rows=self._count,
+                rows=len(self._neighbours),
                 dim=self._dim,
                 metric=self._metric,
                 model=self._meta.get("model"),
                 fingerprint=self._meta.get("fingerprint"),
                 compute=self._meta.get("compute"),
-                search="hnsw" if self._count > EXACT_BELOW else "exact",
-                graph_rows=0 if self._graph is None else self._graph.total,
+                search="exact" if self._neighbours.is_exact else "hnsw",
+                graph_rows=self._neighbours.graph_rows,
                 bytes=sum(f.stat().st_size for f in self._path.iterdir() if f.is_file()),
                 created=self._meta["created"],
                 created_by=self._meta["created_by"],
             )
-
-    # --- what is held in memory -----------------------------------------------------------------
-
-    def _comparable(self, vectors: Floats) -> Floats:
-        """Vectors as the metric compares them: normalised for cosine."""
-        return normalize(vectors) if self._metric == "cosine" else vectors
-
-    def _need_flat(self) -> tuple[Labels, Floats]:
-        """All labels and comparable vectors, for exact search; kept while the collection is small."""
-        if self._flat is not None:
-            return self._flat
-        labels = np.empty(self._count, dtype=np.int64)
-        rows = np.empty((self._count, self._dim), dtype=np.float32)
-        filled = 0
-        for items in self._store.scan():
-            stop = filled + len(items)
-            labels[filled:stop] = [item.label for item in items]
-            rows[filled:stop] = self._comparable(np.stack([item.vector for item in items]))
-            filled = stop
-        if self._count <= EXACT_BELOW:
-            self._flat = labels, rows
-        return labels, rows
-
-    def _need_graph(self) -> Graph:
-        """The graph, loaded from its newest good file and caught up, or built."""
-        if self._graph is None:
-            self._graph, after = self._load_graph()
-            for items in self._store.scan(after):
-                labels = np.asarray([item.label for item in items], dtype=np.int64)
-                rows = self._comparable(np.stack([item.vector for item in items]))
-                self._graph.add(labels, rows)
-                self._graph_is_saved = False
-        return self._graph
-
-    def _load_graph(self) -> tuple[Graph, int]:
-        """A graph and the highest label that it knows of; an empty one if no file is good."""
-        live = self._store.labels()
-        for snapshot in self._store.snapshots():
-            graph = Graph(self._dim, self._metric, snapshot.m, snapshot.ef_construction)
-            file = self._path / snapshot.file
-            try:
-                if file.is_symlink() or not file.is_file():
-                    raise CollectionError(f"{file} is missing")
-                if file.stat().st_size != snapshot.bytes or (
-                    record_file(file).sha256 != snapshot.sha256
-                ):
-                    raise CollectionError(f"{file} is damaged")
-                graph.load(file, live)
-                if len(graph) < (1 - _MAX_TOMBSTONES) * graph.total:
-                    raise CollectionError(f"{file} is mostly tombstones")
-                # A label that the file should hold and does not would never be found again.
-                if len(graph) != int(np.count_nonzero(live <= snapshot.max_label)):
-                    raise CollectionError(f"{file} lacks rows")
-            except CollectionError as error:
-                logger.warning("the graph is rebuilt from the store: %s", error)
-                continue
-            self._graph_is_saved = True
-            return graph, snapshot.max_label
-        self._graph_is_saved = False
-        m, ef = int(self._meta["M"]), int(self._meta["ef_construction"])
-        return Graph(self._dim, self._metric, m, ef), 0
-
-    def _save_graph(self, graph: Graph) -> None:
-        """Write the graph as a snapshot: file first, then its record, then old ones go."""
-        old = self._store.snapshots()
-        number = max((snapshot.n for snapshot in old), default=0) + 1
-        file = self._path / f"graph-{number}.hnsw"
-        graph.save(file)
-        record = record_file(file)
-        labels = self._store.labels()
-        snapshot = Snapshot(
-            n=number,
-            file=file.name,
-            bytes=record.bytes,
-            sha256=record.sha256,
-            max_label=int(labels[-1]) if len(labels) else 0,
-            count=len(labels),
-            m=graph.m,
-            ef_construction=graph.ef_construction,
-            created=_now(),
-        )
-        with self._store.transaction():
-            self._store.add_snapshot(snapshot)
-            self._store.forget_snapshots(s.n for s in old)
-        for stale in self._path.glob("graph-*.hnsw*"):
-            if stale != file:
-                stale.unlink(missing_ok=True)
-        self._graph_is_saved = True
 
     # --- checks ---------------------------------------------------------------------------------
 
@@ -626,7 +490,3 @@ def _last_of_each(ids: Sequence[Id]) -> list[int]:
     """Indices of the last occurrence of each id, ascending."""
     last = {(isinstance(item, int), item): i for i, item in enumerate(ids)}
     return sorted(last.values())
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

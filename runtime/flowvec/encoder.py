@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,22 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from flowvec.batching import Batch, pad, padded_tokens, plan
+from flowvec.batching import Batch
 from flowvec.bundle import Bundle
-from flowvec.errors import (
-    BundleError,
-    ClosedError,
-    InputTypeError,
-    InputValueError,
-    NonFiniteError,
-)
-from flowvec.postprocess import non_finite_rows, normalize
-from flowvec.session import Compute, Engine, Session, choose_engine, runtime_version
-from flowvec.tokenizer import Tokenized, Tokenizer, check_texts
+from flowvec.errors import BundleError, InputTypeError, InputValueError
+from flowvec.pipeline import WINDOW, EncodeStatistics, Job, Pipeline
+from flowvec.postprocess import normalize
+from flowvec.session import Compute, Engine, choose_engine, runtime_version
+from flowvec.tokenizer import Tokenized, check_texts
 
-__all__ = ["EncodeStatistics", "Encoder", "EncoderInfo"]
-
-logger = logging.getLogger("flowvec.encoder")
+__all__ = ["DEFAULT_MAX_BATCH_TOKENS", "Encoder", "EncoderInfo"]
 
 Floats = npt.NDArray[np.float32]
 Truncation = Literal["truncate", "error"]
@@ -41,36 +28,7 @@ OnEmpty = Literal["encode", "error"]
 
 # Padded tokens a batch: on CPU small batches stay in the cache, and larger ones get slower.
 DEFAULT_MAX_BATCH_TOKENS = 1024
-# Texts tokenized, sorted and computed together: enough for tight batches, little to hold.
-WINDOW = 4096
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-
-
-@dataclass(frozen=True, slots=True)
-class EncodeStatistics:
-    """What one call of `encode`, or one exhausted `stream`, did.
-
-    Attributes:
-        texts: texts encoded.
-        tokens: their tokens after truncation, special tokens included.
-        padding: share of the computed tokens that was padding, 0 to 1.
-        truncated: texts cut at max_length.
-        replaced: texts in which lone surrogates became U+FFFD.
-        batches: runs of the graph.
-        seconds: wall time of the call.
-        tokenize_seconds: time spent tokenizing (it overlaps with the graph's).
-        session_seconds: time spent inside the graph, added up over the streams.
-    """
-
-    texts: int
-    tokens: int
-    padding: float
-    truncated: int
-    replaced: int
-    batches: int
-    seconds: float
-    tokenize_seconds: float
-    session_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +50,6 @@ class EncoderInfo:
     streams: int
     max_batch_tokens: int
     onnxruntime: str | None
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Counts of a running call, gathered on the caller's thread alone."""
-
-    texts: int = 0
-    tokens: int = 0
-    padded: int = 0
-    truncated: int = 0
-    replaced: int = 0
-    batches: int = 0
-    tokenize_seconds: float = 0.0
-    session_seconds: float = 0.0
-
-    def finish(self, seconds: float) -> EncodeStatistics:
-        padding = 1.0 - self.tokens / self.padded if self.padded else 0.0
-        return EncodeStatistics(
-            self.texts,
-            self.tokens,
-            padding,
-            self.truncated,
-            self.replaced,
-            self.batches,
-            seconds,
-            self.tokenize_seconds,
-            self.session_seconds,
-        )
 
 
 class Encoder:
@@ -148,9 +78,7 @@ class Encoder:
         self._engine = engine
         self._max_batch_tokens = max_batch_tokens
         self._on_statistics = on_statistics
-        self._tokenizer = Tokenizer(bundle.tokenizer, bundle.manifest.max_length)
-        self._closed = False
-        self._open()
+        self._pipeline = Pipeline(bundle, engine)
 
     @classmethod
     def load(
@@ -216,12 +144,12 @@ class Encoder:
     @property
     def engine(self) -> Engine:
         """Provider, compute type and streams that run."""
-        return self._session.engine
+        return self._engine
 
     def info(self) -> EncoderInfo:
         """The model's figures and what really runs it."""
         manifest = self._bundle.manifest
-        engine = self._session.engine
+        engine = self._engine
         return EncoderInfo(
             name=manifest.name,
             path=str(self._bundle.path),
@@ -273,6 +201,7 @@ class Encoder:
             InputValueError: an argument cannot be served, or a text is refused by the options.
             NonFiniteError: the model gave NaN or infinity; the message names the rows.
         """
+        job = self._job(prompt_name, normalize_embeddings, max_batch_tokens, truncation)
         single = isinstance(texts, str)
         items = [cast(str, texts)] if single else _as_list(texts)
         check_texts(items, refuse_empty=_checked_choice("on_empty", on_empty, OnEmpty) == "error")
@@ -285,14 +214,7 @@ class Encoder:
         )
         with bar:
             filled = 0
-            for vectors in self._windows(
-                iter(items),
-                prompt_name,
-                normalize_embeddings,
-                max_batch_tokens,
-                truncation,
-                bar.update,
-            ):
+            for vectors in self._pipeline.windows(iter(items), job, self._finished, bar.update):
                 out[filled : filled + len(vectors)] = vectors
                 filled += len(vectors)
         return out[0] if single else out
@@ -315,13 +237,8 @@ class Encoder:
         if isinstance(texts, str):
             raise InputTypeError("stream takes an iterable of texts; encode takes a single one")
         refuse_empty = _checked_choice("on_empty", on_empty, OnEmpty) == "error"
-        windows = self._windows(
-            _checked(texts, refuse_empty),
-            prompt_name,
-            normalize_embeddings,
-            max_batch_tokens,
-            truncation,
-        )
+        job = self._job(prompt_name, normalize_embeddings, max_batch_tokens, truncation)
+        windows = self._pipeline.windows(_checked(texts, refuse_empty), job, self._finished)
         return (vector for vectors in windows for vector in vectors)
 
     def encode_query(self, texts: str | Iterable[str], **options: Any) -> Floats:
@@ -347,9 +264,7 @@ class Encoder:
         left = np.atleast_2d(np.asarray(a, dtype=np.float32))
         right = np.atleast_2d(np.asarray(b, dtype=np.float32))
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
-            raise InputValueError(
-                f"cannot compare vectors of shape {left.shape} and {right.shape}"
-            )
+            raise InputValueError(f"cannot compare vectors of shape {left.shape} and {right.shape}")
         kind = self._bundle.manifest.similarity
         if kind == "cosine":
             left, right = normalize(left), normalize(right)
@@ -370,7 +285,7 @@ class Encoder:
     def tokenize(self, texts: Sequence[str]) -> Tokenized:
         """Token ids of each text, cut at max_length: the first step of `encode`."""
         check_texts(texts)
-        return self._tokenizer(texts)
+        return self._pipeline.tokenizer(texts)
 
     def run(self, ids: Sequence[Sequence[int]], batches: Sequence[Batch]) -> Floats:
         """Run a plan: the last step of `encode`, for a benchmark that makes its own batches.
@@ -386,122 +301,34 @@ class Encoder:
             NonFiniteError: the model gave NaN or infinity.
         """
         out = np.empty((len(ids), self.dim), dtype=np.float32)
-        self._run(ids, batches, out)
+        self._pipeline.run(ids, batches, out)
         return out
 
-    def _run(
+    # --- options --------------------------------------------------------------------------------
+
+    def _job(
         self,
-        ids: Sequence[Sequence[int]],
-        batches: Sequence[Batch],
-        out: Floats,
-        first: int = 0,
-        done: Callable[[int], object] | None = None,
-    ) -> float:
-        """Run batches into `out`; returns the seconds inside the graph, summed over streams."""
-        session, workers = self._ready()
-        pad_id = self._bundle.manifest.pad_id
-
-        def compute(batch: Batch) -> float:
-            feeds = pad(ids, batch, pad_id)
-            begun = time.perf_counter()
-            out[list(batch.rows)] = session.run(*feeds)
-            return time.perf_counter() - begun
-
-        if len(batches) == 1 or self._engine.streams == 1:
-            # A single batch runs here: handing it to another thread would only cost time.
-            seconds = 0.0
-            for batch in batches:
-                seconds += compute(batch)
-                if done is not None:
-                    done(len(batch.rows))
-        else:
-            futures = [workers.submit(compute, batch) for batch in batches]
-            seconds = _collect(futures, batches, done)
-        bad = non_finite_rows(out)
-        if len(bad):
-            rows = ", ".join(str(first + int(row)) for row in bad[:5])
-            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-            raise NonFiniteError(f"the model gave NaN or infinity for item {rows}{more}")
-        return seconds
-
-    def _windows(
-        self,
-        texts: Iterator[str],
         prompt_name: str | None,
         normalize_embeddings: bool | None,
         max_batch_tokens: int | None,
         truncation: Truncation,
-        done: Callable[[int], object] | None = None,
-    ) -> Iterator[Floats]:
-        """Vectors of one window of texts after another, the next one tokenized meanwhile."""
-        self._ready()
-        prompt = self._prompt(prompt_name)
-        must_normalize = self._must_normalize(normalize_embeddings)
+    ) -> Job:
+        """Check a call's options, before any text is touched."""
+        self._pipeline.ready()
         _checked_choice("truncation", truncation, Truncation)
         budget = self._max_batch_tokens if max_batch_tokens is None else max_batch_tokens
         if budget < 1:
             raise InputValueError(f"max_batch_tokens must be at least 1, but is {budget}")
-        return self._generate(texts, prompt, must_normalize, budget, truncation, done)
+        return Job(
+            prompt=self._prompt(prompt_name),
+            normalize=self._must_normalize(normalize_embeddings),
+            max_batch_tokens=budget,
+            refuse_long=truncation == "error",
+        )
 
-    def _generate(
-        self,
-        texts: Iterator[str],
-        prompt: str,
-        must_normalize: bool,
-        budget: int,
-        truncation: Truncation,
-        done: Callable[[int], object] | None,
-    ) -> Iterator[Floats]:
-        begun = time.perf_counter()
-        tally = _Tally()
-
-        def tokenize(window: list[str]) -> tuple[Tokenized, float]:
-            start = time.perf_counter()
-            tokenized = self._tokenizer([prompt + text for text in window] if prompt else window)
-            return tokenized, time.perf_counter() - start
-
-        # The first window is tokenized here; so a call of one window costs no thread.
-        window = list(islice(texts, WINDOW))
-        ready = tokenize(window) if window else None
-        with ThreadPoolExecutor(1, thread_name_prefix="flowvec-tokenize") as ahead:
-            while ready is not None:
-                tokenized, seconds = ready
-                following = list(islice(texts, WINDOW)) if len(window) == WINDOW else []
-                future = ahead.submit(tokenize, following) if following else None
-                if truncation == "error" and tokenized.truncated:
-                    raise InputValueError(
-                        f"item {tally.texts + tokenized.truncated[0]} has more than "
-                        f"{self.max_length} tokens, and truncation is 'error'"
-                    )
-                vectors = self._compute_window(tokenized, budget, tally, done)
-                tally.tokenize_seconds += seconds
-                yield normalize(vectors) if must_normalize else vectors
-                window, ready = following, future.result() if future else None
-        statistics = tally.finish(time.perf_counter() - begun)
-        logger.debug("%s", statistics)
+    def _finished(self, statistics: EncodeStatistics) -> None:
         if self._on_statistics is not None:
             self._on_statistics(statistics)
-
-    def _compute_window(
-        self,
-        tokenized: Tokenized,
-        budget: int,
-        tally: _Tally,
-        done: Callable[[int], object] | None,
-    ) -> Floats:
-        lengths = tokenized.lengths
-        batches = plan(lengths, budget, self.max_length)
-        vectors = np.empty((len(lengths), self.dim), dtype=np.float32)
-        tally.session_seconds += self._run(tokenized.ids, batches, vectors, tally.texts, done)
-        tally.texts += len(lengths)
-        tally.tokens += sum(lengths)
-        tally.padded += padded_tokens(batches)
-        tally.truncated += len(tokenized.truncated)
-        tally.replaced += len(tokenized.replaced)
-        tally.batches += len(batches)
-        return vectors
-
-    # --- options --------------------------------------------------------------------------------
 
     def _prompt(self, name: str | None) -> str:
         manifest = self._bundle.manifest
@@ -527,31 +354,9 @@ class Encoder:
 
     # --- life -----------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        self._session = Session(self._bundle, self._engine)
-        self._workers = ThreadPoolExecutor(
-            self._engine.streams, thread_name_prefix="flowvec-stream"
-        )
-        self._process = os.getpid()
-
-    def _ready(self) -> tuple[Session, ThreadPoolExecutor]:
-        """The session and workers of this process: a forked child inherits neither's threads."""
-        if self._closed:
-            raise ClosedError("this Encoder is closed")
-        if self._process != os.getpid():
-            with _fork_lock:
-                if self._process != os.getpid():
-                    # Kept, never used: destroying a session whose threads were left behind in
-                    # the parent could wait for them for ever.
-                    self._inherited = (self._session, self._workers)
-                    self._open()
-        return self._session, self._workers
-
     def close(self) -> None:
         """Stop the worker threads and let go of the model; calling it twice is harmless."""
-        if not self._closed:
-            self._closed = True
-            self._workers.shutdown(wait=self._process == os.getpid())
+        self._pipeline.close()
 
     def __enter__(self) -> Encoder:
         return self
@@ -569,7 +374,7 @@ class Encoder:
             "fingerprint": self.fingerprint,
             "engine": self._engine,
             "max_batch_tokens": self._max_batch_tokens,
-            "closed": self._closed,
+            "closed": self._pipeline.closed,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -584,41 +389,11 @@ class Encoder:
             self.close()
 
 
-_fork_lock = threading.Lock()
-
-
-def _renew_fork_lock() -> None:
-    """A thread of the parent may have held the lock at the moment of the fork."""
-    global _fork_lock
-    _fork_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_fork_lock)
-
-
-def _collect(
-    futures: Sequence[Future[float]],
-    batches: Sequence[Batch],
-    done: Callable[[int], object] | None,
-) -> float:
-    """Wait for all batches; on the first failure drop those not begun and raise it."""
-    seconds = 0.0
-    try:
-        for future, batch in zip(futures, batches, strict=True):
-            seconds += future.result()
-            if done is not None:
-                done(len(batch.rows))
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise
-    return seconds
-
-
 def _as_list(texts: Iterable[str]) -> list[str]:
     if isinstance(texts, bytes | bytearray | dict) or not isinstance(texts, Iterable):
-        raise InputTypeError(f"texts must be a str or an iterable of str, not {type(texts).__name__}")
+        raise InputTypeError(
+            f"texts must be a str or an iterable of str, not {type(texts).__name__}"
+        )
     return list(texts)
 
 

@@ -91,10 +91,8 @@ class Graph:
             labels, distances = self._index.knn_query(queries, k=k, num_threads=available_cores())
         except RuntimeError:  # fewer than k could be reached
             return None
-        if self.metric == "l2":
-            scores = -np.sqrt(np.maximum(distances, 0.0))
-        else:
-            scores = 1.0 - distances
+        is_l2 = self.metric == "l2"
+        scores = -np.sqrt(np.maximum(distances, 0.0)) if is_l2 else 1.0 - distances
         return labels.astype(np.int64), scores.astype(np.float32)
 
     def save(self, path: Path) -> None:

@@ -54,7 +54,9 @@ def read_rows(
     """
     kind = file_format or _format_of(source)
     if kind not in FORMATS:
-        raise InputValueError(f"cannot tell how to read {source}; give --format {'|'.join(FORMATS)}")
+        raise InputValueError(
+            f"cannot tell how to read {source}; give --format {'|'.join(FORMATS)}"
+        )
     if kind == "txt" and id_field is not None:
         raise InputValueError("a txt file has no fields; --id-field needs jsonl or csv")
     name = "standard input" if source == "-" else source
@@ -80,9 +82,13 @@ def _format_of(source: str) -> str | None:
     if source == "-":
         return "txt"
     suffix = Path(source).suffix.lower()
-    return {".txt": "txt", ".text": "txt", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}.get(
-        suffix
-    )
+    return {
+        ".txt": "txt",
+        ".text": "txt",
+        ".jsonl": "jsonl",
+        ".ndjson": "jsonl",
+        ".csv": "csv",
+    }.get(suffix)
 
 
 def _open(source: str) -> IO[str]:

@@ -39,7 +39,7 @@ def available_cores() -> int:
 
 
 def _cgroup_quota(root: Path, membership: Path) -> float | None:
-    """The tightest CPU quota, in cores, of this process's cgroup and those above it; v2, then v1."""
+    """The tightest CPU quota, in cores, of this process's cgroups and those above them."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -13,7 +13,8 @@ def normalize(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     # A subnormal norm would turn the quotient into infinity.
     norms[norms < np.finfo(np.float32).tiny] = 1.0
-    return np.divide(vectors, norms, dtype=np.float32)
+    unit: npt.NDArray[np.float32] = np.divide(vectors, norms, dtype=np.float32)
+    return unit
 
 
 def non_finite_rows(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:

@@ -206,8 +206,8 @@ class Session:
         outputs = [node.name for node in self._session.get_outputs()]
         if set(self._inputs) != set(bundle.manifest.inputs) or self._output not in outputs:
             raise BundleError(
-                f"{bundle.model} has inputs {self._inputs} and outputs {outputs}; its manifest says "
-                f"{list(bundle.manifest.inputs)} and {self._output}"
+                f"{bundle.model} has inputs {self._inputs} and outputs {outputs}; its "
+                f"manifest says {list(bundle.manifest.inputs)} and {self._output}"
             )
         logger.debug("loaded %s on %s", bundle.model, engine)
 
@@ -293,5 +293,3 @@ def _openvino_device(ort: Any) -> Any | str:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-

@@ -37,7 +37,9 @@ class Identity(Transform):
         self.in_dim = self.out_dim = dim
 
     def forward(self, u: Tensor) -> Tensor:
+        """Give u back."""
         return u
 
     def describe(self) -> str:
+        """See `Transform.describe`."""
         return f"identity({self.in_dim})"

@@ -56,11 +56,13 @@ class Dense(Transform):
         self.activation = ACTIVATIONS[activation]()
 
     def forward(self, u: Tensor) -> Tensor:
+        """Map (batch, in_dim) to (batch, out_dim)."""
         out: Tensor = self.activation(self.linear(u))
         if not self.is_residual:
             return out
         return out + (u if self.projection is None else self.projection(u))
 
     def describe(self) -> str:
+        """See `Transform.describe`."""
         residual = ", residual" if self.is_residual else ""
         return f"dense({self.in_dim}->{self.out_dim}, {self.activation_name}{residual})"

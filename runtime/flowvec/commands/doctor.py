@@ -20,7 +20,9 @@ def doctor(as_json: Json = False) -> None:
         print_json(asdict(report))
     else:
         typer.echo(f"flowvec {report.flowvec}, Python {report.python}, {report.system}")
-        typer.echo(f"processor   {report.cpu}; {', '.join(report.cpu_features) or 'features unknown'}")
+        typer.echo(
+            f"processor   {report.cpu}; {', '.join(report.cpu_features) or 'features unknown'}"
+        )
         typer.echo(f"cores       {report.cores_available} usable of {report.cores_total}")
         for name, version in report.packages.items():
             typer.echo(f"{name:24}  {version or 'not installed'}")

@@ -14,9 +14,10 @@ from numpy.lib import format as npy
 from tqdm import tqdm
 
 from flowvec.commands import Compute, Format, Json, MaxBatchTokens, Provider, TextField, print_json
-from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS, Encoder, EncodeStatistics
+from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS, Encoder
 from flowvec.errors import InputValueError
 from flowvec.inputs import read_rows
+from flowvec.pipeline import EncodeStatistics
 
 app = typer.Typer(add_completion=False)
 
@@ -82,9 +83,9 @@ def encode(
     else:
         rate = count / statistics.seconds if statistics.seconds else 0.0
         typer.echo(
-            f"{out}: {count} x {info.dim} float32 in {statistics.seconds:.1f} s, {rate:.0f} texts/s "
-            f"on {info.provider} in {info.compute}; {statistics.truncated} texts were cut at "
-            f"{info.max_length} tokens"
+            f"{out}: {count} x {info.dim} float32 in {statistics.seconds:.1f} s, {rate:.0f} "
+            f"texts/s on {info.provider} in {info.compute}; {statistics.truncated} texts were "
+            f"cut at {info.max_length} tokens"
         )
 
 

@@ -12,9 +12,10 @@ from tqdm import tqdm
 
 from flowvec.collection import Collection
 from flowvec.commands import Compute, Format, Json, Provider, TextField, print_json
-from flowvec.encoder import WINDOW, Encoder
+from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.inputs import read_rows
+from flowvec.pipeline import WINDOW
 from flowvec.store import FILE
 
 app = typer.Typer(add_completion=False)
@@ -54,7 +55,9 @@ def index(
         Encoder.load(
             model or collection_model(directory), provider=provider, compute=cast(Any, compute)
         ) as encoder,
-        (Collection.open if exists else Collection.create)(directory, encoder=encoder) as collection,
+        (Collection.open if exists else Collection.create)(
+            directory, encoder=encoder
+        ) as collection,
         tqdm(desc="index", unit=" rows", disable=not sys.stderr.isatty()) as progress,
     ):
         added, window = 0, first

@@ -1,0 +1,64 @@
+"""Step 4: the best checkpoint as a sentence-transformers directory with float16 weights.
+
+    python models/mini/save.py
+    flowvec export models/mini/checkpoint -o runtime/flowvec/models/mini --name mini \\
+        --weights float16 --overwrite
+
+Writes models/mini/checkpoint. The weights are rounded to float16 once, here, so that the
+checkpoint and the bundle hold the same numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+from train import Encoder
+from transformers import BertConfig, PreTrainedTokenizerFast
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, default=HERE / "work")
+    parser.add_argument("--out", type=Path, default=HERE / "checkpoint")
+    args = parser.parse_args()
+
+    config = BertConfig(**json.loads((HERE / "config.json").read_text()))
+    model = Encoder(config)
+    model.load_state_dict(torch.load(args.work / "best.pt", weights_only=True))
+    model.half()
+
+    plain = args.work / "encoder"
+    model.bert.save_pretrained(plain)
+    special = {
+        name: f"[{name.split('_')[0].upper()}]"
+        for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    }
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(args.work / "tokenizer.json"),
+        model_max_length=config.max_position_embeddings,
+        **special,
+    ).save_pretrained(plain)
+
+    dense = Dense(config.hidden_size, config.hidden_size, activation_function=torch.nn.Identity())
+    dense.linear.load_state_dict(model.dense.state_dict())
+    shutil.rmtree(args.out, ignore_errors=True)
+    modules = [
+        Transformer(str(plain), model_kwargs={"add_pooling_layer": False}),
+        Pooling(config.hidden_size),
+        dense,
+        Normalize(),
+    ]
+    sentence_transformer = SentenceTransformer(modules=modules, device="cpu")
+    sentence_transformer.half().save(str(args.out), create_model_card=False)
+
+
+if __name__ == "__main__":
+    main()

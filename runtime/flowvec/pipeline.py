@@ -1,0 +1,301 @@
+"""The pipeline behind `Encoder`: windows of texts to windows of vectors.
+
+A window is tokenized once, planned by token count, run batch by batch on one worker thread for each
+stream, and scattered back into input order. The next window is tokenized meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.batching import Batch, pad, padded_tokens, plan
+from flowvec.bundle import Bundle
+from flowvec.errors import ClosedError, InputValueError, NonFiniteError
+from flowvec.postprocess import non_finite_rows, normalize
+from flowvec.session import Engine, Session
+from flowvec.tokenizer import Tokenized, Tokenizer
+
+__all__ = ["WINDOW", "EncodeStatistics", "Job", "Pipeline"]
+
+logger = logging.getLogger("flowvec.pipeline")
+
+Floats = npt.NDArray[np.float32]
+
+# Texts tokenized, sorted and computed together: enough for tight batches, little to hold.
+WINDOW = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeStatistics:
+    """What one call of `encode`, or one exhausted `stream`, did.
+
+    Attributes:
+        texts: texts encoded.
+        tokens: their tokens after truncation, special tokens included.
+        padding: share of the computed tokens that was padding, 0 to 1.
+        truncated: texts cut at max_length.
+        replaced: texts in which lone surrogates became U+FFFD.
+        batches: runs of the graph.
+        seconds: wall time of the call.
+        tokenize_seconds: time spent tokenizing (it overlaps with the graph's).
+        session_seconds: time spent inside the graph, added up over the streams.
+    """
+
+    texts: int
+    tokens: int
+    padding: float
+    truncated: int
+    replaced: int
+    batches: int
+    seconds: float
+    tokenize_seconds: float
+    session_seconds: float
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts of a running call, gathered on the caller's thread alone."""
+
+    texts: int = 0
+    tokens: int = 0
+    padded: int = 0
+    truncated: int = 0
+    replaced: int = 0
+    batches: int = 0
+    tokenize_seconds: float = 0.0
+    session_seconds: float = 0.0
+
+    def finish(self, seconds: float) -> EncodeStatistics:
+        padding = 1.0 - self.tokens / self.padded if self.padded else 0.0
+        return EncodeStatistics(
+            self.texts,
+            self.tokens,
+            padding,
+            self.truncated,
+            self.replaced,
+            self.batches,
+            seconds,
+            self.tokenize_seconds,
+            self.session_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one call asks of the pipeline; all of it is checked already.
+
+    Attributes:
+        prompt: put before each text.
+        normalize: L2-normalise the graph's output.
+        max_batch_tokens: budget of padded tokens for a batch.
+        refuse_long: raise at a text above max_length instead of cutting it.
+    """
+
+    prompt: str
+    normalize: bool
+    max_batch_tokens: int
+    refuse_long: bool
+
+
+class Pipeline:
+    """A bundle's tokenizer and session, and the threads that keep its streams busy."""
+
+    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+        self._bundle = bundle
+        self._engine = engine
+        self._dim = bundle.manifest.dim
+        self._max_length = bundle.manifest.max_length
+        self.tokenizer = Tokenizer(bundle.tokenizer, self._max_length)
+        self._closed = False
+        self._open()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._session = Session(self._bundle, self._engine)
+        self._workers = ThreadPoolExecutor(
+            self._engine.streams, thread_name_prefix="flowvec-stream"
+        )
+        self._process = os.getpid()
+
+    def ready(self) -> tuple[Session, ThreadPoolExecutor]:
+        """The session and workers of this process: a forked child inherits neither's threads.
+
+        Raises:
+            ClosedError: after `close`.
+        """
+        if self._closed:
+            raise ClosedError("this Encoder is closed")
+        if self._process != os.getpid():
+            with _fork_lock:
+                if self._process != os.getpid():
+                    # Kept, never used: destroying a session whose threads were left behind in
+                    # the parent could wait for them for ever.
+                    self._inherited = (self._session, self._workers)
+                    self._open()
+        return self._session, self._workers
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Stop the worker threads; calling it twice is harmless."""
+        if not self._closed:
+            self._closed = True
+            self._workers.shutdown(wait=self._process == os.getpid())
+
+    # --- work -----------------------------------------------------------------------------------
+
+    def run(
+        self,
+        ids: Sequence[Sequence[int]],
+        batches: Sequence[Batch],
+        out: Floats,
+        first: int = 0,
+        done: Callable[[int], object] | None = None,
+    ) -> float:
+        """Run a plan into `out`, float32 (len(ids), dim); `first` numbers the rows in messages.
+
+        Returns:
+            Seconds inside the graph, added up over the streams.
+
+        Raises:
+            NonFiniteError: the model gave NaN or infinity.
+            EngineError: the engine failed.
+        """
+        session, workers = self.ready()
+        pad_id = self._bundle.manifest.pad_id
+
+        def compute(batch: Batch) -> float:
+            feeds = pad(ids, batch, pad_id)
+            begun = time.perf_counter()
+            out[list(batch.rows)] = session.run(*feeds)
+            return time.perf_counter() - begun
+
+        if len(batches) == 1 or self._engine.streams == 1:
+            # A single batch runs here: handing it to another thread would only cost time.
+            seconds = 0.0
+            for batch in batches:
+                seconds += compute(batch)
+                if done is not None:
+                    done(len(batch.rows))
+        else:
+            futures = [workers.submit(compute, batch) for batch in batches]
+            seconds = _collect(futures, batches, done)
+        bad = non_finite_rows(out)
+        if len(bad):
+            rows = ", ".join(str(first + int(row)) for row in bad[:5])
+            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+            raise NonFiniteError(f"the model gave NaN or infinity for item {rows}{more}")
+        return seconds
+
+    def windows(
+        self,
+        texts: Iterator[str],
+        job: Job,
+        finished: Callable[[EncodeStatistics], object],
+        done: Callable[[int], object] | None = None,
+    ) -> Iterator[Floats]:
+        """Vectors of one window of texts after another, float32 (texts, dim), in input order.
+
+        Args:
+            texts: checked texts.
+            job: what the call asks.
+            finished: called once at the end.
+            done: called with the number of texts after each batch.
+
+        Raises:
+            InputValueError: a text is too long and the job refuses it.
+        """
+        begun = time.perf_counter()
+        prompt = job.prompt
+        tally = _Tally()
+
+        def tokenize(window: list[str]) -> tuple[Tokenized, float]:
+            start = time.perf_counter()
+            tokenized = self.tokenizer([prompt + text for text in window] if prompt else window)
+            return tokenized, time.perf_counter() - start
+
+        # The first window is tokenized here; so a call of one window costs no thread.
+        window = list(islice(texts, WINDOW))
+        ready = tokenize(window) if window else None
+        with ThreadPoolExecutor(1, thread_name_prefix="flowvec-tokenize") as ahead:
+            while ready is not None:
+                tokenized, seconds = ready
+                following = list(islice(texts, WINDOW)) if len(window) == WINDOW else []
+                future = ahead.submit(tokenize, following) if following else None
+                if job.refuse_long and tokenized.truncated:
+                    raise InputValueError(
+                        f"item {tally.texts + tokenized.truncated[0]} has more than "
+                        f"{self._max_length} tokens, and truncation is 'error'"
+                    )
+                vectors = self._compute_window(tokenized, job.max_batch_tokens, tally, done)
+                tally.tokenize_seconds += seconds
+                yield normalize(vectors) if job.normalize else vectors
+                window, ready = following, future.result() if future else None
+        statistics = tally.finish(time.perf_counter() - begun)
+        logger.debug("%s", statistics)
+        finished(statistics)
+
+    def _compute_window(
+        self,
+        tokenized: Tokenized,
+        budget: int,
+        tally: _Tally,
+        done: Callable[[int], object] | None,
+    ) -> Floats:
+        lengths = tokenized.lengths
+        batches = plan(lengths, budget, self._max_length)
+        vectors = np.empty((len(lengths), self._dim), dtype=np.float32)
+        tally.session_seconds += self.run(tokenized.ids, batches, vectors, tally.texts, done)
+        tally.texts += len(lengths)
+        tally.tokens += sum(lengths)
+        tally.padded += padded_tokens(batches)
+        tally.truncated += len(tokenized.truncated)
+        tally.replaced += len(tokenized.replaced)
+        tally.batches += len(batches)
+        return vectors
+
+
+_fork_lock = threading.Lock()
+
+
+def _renew_fork_lock() -> None:
+    """A thread of the parent may have held the lock at the moment of the fork."""
+    global _fork_lock
+    _fork_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_fork_lock)
+
+
+def _collect(
+    futures: Sequence[Future[float]],
+    batches: Sequence[Batch],
+    done: Callable[[int], object] | None,
+) -> float:
+    """Wait for all batches; on the first failure drop those not begun and raise it."""
+    seconds = 0.0
+    try:
+        for future, batch in zip(futures, batches, strict=True):
+            seconds += future.result()
+            if done is not None:
+                done(len(batch.rows))
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+    return seconds

@@ -1,0 +1,105 @@
+"""Fixtures that all tests share. Nothing here needs torch, transformers or onnx."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flowvec import Encoder
+from flowvec.session import available_providers
+
+DATA = Path(__file__).resolve().parent / "data"
+SHARED = Path(os.environ.get("FLOWVEC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """STS sets, retrieval sets and Wikipedia text; tests that need them skip without."""
+    folder = SHARED / "data"
+    if not folder.is_dir():
+        pytest.skip("needs the data folder ../shared/data, which is not here")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_dir() -> Path:
+    """A committed bundle: random BERT, mean, Dense with tanh, prompts, not normalised, dim 16."""
+    return DATA / "bundles" / "tiny"
+
+
+@pytest.fixture(scope="session")
+def nan_dir() -> Path:
+    """The tiny bundle with NaN in the embedding of the word "nan"."""
+    return DATA / "bundles" / "nan"
+
+
+@pytest.fixture
+def tiny_copy(tiny_dir: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny bundle that a test may damage."""
+    return Path(shutil.copytree(tiny_dir, tmp_path / "bundle"))
+
+
+@pytest.fixture(scope="session", params=["CPUExecutionProvider", "OpenVINOExecutionProvider"])
+def provider(request: pytest.FixtureRequest) -> str:
+    """Every execution provider that can run here."""
+    if request.param not in available_providers():
+        pytest.skip(f"{request.param} cannot run on this machine")
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_dir: Path) -> Iterator[Encoder]:
+    with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
+        yield encoder
+
+
+@pytest.fixture(scope="session")
+def mini() -> Iterator[Encoder]:
+    with Encoder.load("mini", provider="cpu") as encoder:
+        yield encoder
+
+
+RunCommand = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def flowvec(tmp_path: Path) -> RunCommand:
+    """Run the command line in a process of its own, in an empty folder."""
+
+    def run(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            [sys.executable, "-c", "from flowvec.cli import main; main()", *map(str, arguments)],
+            input=data,
+            capture_output=True,
+            cwd=tmp_path,
+            timeout=300,
+            env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+        )
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    return run
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> RunCommand:
+    """Run Python code in a fresh process."""
+
+    def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=120,
+        )
+
+    return run

@@ -1,0 +1,127 @@
+"""The public surface, and what a process that serves must never import."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import flowvec
+
+RUNTIME = Path(flowvec.__file__).resolve().parent
+
+PUBLIC = {
+    "Bundle",
+    "BundleError",
+    "ClosedError",
+    "Collection",
+    "CollectionError",
+    "CollectionInfo",
+    "CorruptCollectionError",
+    "EncodeStatistics",
+    "Encoder",
+    "EncoderInfo",
+    "EngineError",
+    "ExportError",
+    "FingerprintMismatchError",
+    "FlowvecError",
+    "Hit",
+    "InputTypeError",
+    "InputValueError",
+    "Item",
+    "Manifest",
+    "MissingDependencyError",
+    "NonFiniteError",
+    "ProviderUnavailableError",
+    "__version__",
+}
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert set(flowvec.__all__) == PUBLIC
+    assert all(hasattr(flowvec, name) for name in flowvec.__all__)
+
+
+def test_every_public_method_is_documented() -> None:
+    for name in sorted(PUBLIC - {"__version__"}):
+        thing = getattr(flowvec, name)
+        assert inspect.getdoc(thing), name
+        for attribute, value in vars(thing).items():
+            if not attribute.startswith("_") and (
+                inspect.isfunction(value) or isinstance(value, classmethod | property)
+            ):
+                assert inspect.getdoc(getattr(thing, attribute)), f"{name}.{attribute}"
+
+
+def test_errors_are_also_the_builtins_that_a_caller_expects() -> None:
+    pairs = [
+        (flowvec.InputTypeError, TypeError),
+        (flowvec.InputValueError, ValueError),
+        (flowvec.BundleError, ValueError),
+        (flowvec.MissingDependencyError, ImportError),
+        (flowvec.ProviderUnavailableError, RuntimeError),
+        (flowvec.FingerprintMismatchError, flowvec.CollectionError),
+    ]
+    for error, builtin in pairs:
+        assert issubclass(error, builtin)
+        assert issubclass(error, flowvec.FlowvecError)
+
+
+def test_serving_imports_no_training_stack(python, tiny_dir: Path) -> None:
+    code = """
+import sys
+from flowvec import Collection, Encoder
+with Encoder.load(sys.argv[1]) as encoder, Collection.create("c", encoder=encoder) as collection:
+    collection.add(["a"], ["the cat sleeps"])
+    assert collection.search("a cat")[0].id == "a"
+heavy = {"torch", "transformers", "onnx", "sentence_transformers", "scipy", "sklearn"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+assert not [m for m in sys.modules if m.startswith(("flowvec_export", "flowvec_bench"))]
+"""
+    done = python(code, tiny_dir)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_process_without_onnxruntime_is_told_which_line_to_run(python, tiny_dir: Path) -> None:
+    code = """
+import sys
+sys.modules["onnxruntime"] = None
+import flowvec
+with flowvec.Collection.create("c", dim=2) as collection:
+    collection.add_vectors([1], [[1, 0]])
+try:
+    flowvec.Encoder.load(sys.argv[1])
+except flowvec.MissingDependencyError as error:
+    print(error)
+"""
+    done = python(code, tiny_dir)
+    assert done.returncode == 0, done.stderr
+    assert 'pip install "flowvec[cpu]"' in done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(RUNTIME.rglob("*.py")), ids=lambda p: p.name)
+def test_no_file_of_the_runtime_can_run_pickled_code_or_reach_the_network(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {
+        alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    } | {
+        (node.module or "").split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    }
+    refused = {
+        "pickle", "joblib", "marshal", "shelve", "torch", "transformers", "onnx", "requests",
+        "urllib", "http", "socket", "huggingface_hub", "subprocess",
+    }  # fmt: skip
+    assert not imported & refused
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert not names & {"eval", "exec", "compile", "__import__"}
+    keywords = {
+        k.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for k in node.keywords
+    }
+    assert "allow_pickle" not in keywords

@@ -1,0 +1,408 @@
+"""Promises of the Encoder."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowvec import (
+    BundleError,
+    ClosedError,
+    Encoder,
+    EncodeStatistics,
+    InputTypeError,
+    InputValueError,
+    NonFiniteError,
+)
+from flowvec.pipeline import WINDOW
+
+WORDS = [
+    "the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "woman",
+    "eats", "bread", "red", "blue", "fast", "slow",
+]  # fmt: skip
+
+
+def texts(n: int, seed: int = 0, longest: int = 40) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, size=rng.integers(0, longest))) for _ in range(n)]
+
+
+# --- shapes and order -----------------------------------------------------------------------------
+
+
+def test_shapes_and_types(tiny: Encoder) -> None:
+    one = tiny.encode("the cat")
+    assert one.shape == (16,)
+    assert one.dtype == np.float32
+    several = tiny.encode(["the cat", "a dog"])
+    assert several.shape == (2, 16)
+    none = tiny.encode([])
+    assert none.shape == (0, 16)
+    assert none.dtype == np.float32
+    np.testing.assert_allclose(several[0], one, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [tuple, iter, np.array])
+def test_any_iterable_of_texts_is_taken(tiny: Encoder, kind) -> None:
+    items = ["the cat", "a dog runs", "stocks fell"]
+    np.testing.assert_array_equal(tiny.encode(kind(items)), tiny.encode(items))
+
+
+def test_vectors_come_in_input_order_whatever_the_lengths(tiny: Encoder) -> None:
+    items = texts(300)
+    together = tiny.encode(items)
+    alone = np.stack([tiny.encode(item) for item in items])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    size=st.integers(1, 64),
+    budget=st.integers(1, 4000),
+    permutation=st.randoms(use_true_random=False),
+)
+def test_a_vector_does_not_depend_on_its_batch(
+    seed: int, size: int, budget: int, permutation
+) -> None:
+    encoder = _shared_tiny()
+    items = texts(size, seed)
+    order = list(range(size))
+    permutation.shuffle(order)
+    plain = encoder.encode(items)
+    shuffled = encoder.encode([items[i] for i in order], max_batch_tokens=budget)
+    np.testing.assert_allclose(shuffled, plain[order], atol=1e-5)
+
+
+_TINY: list[Encoder] = []
+
+
+def _shared_tiny() -> Encoder:
+    """Hypothesis may not take fixtures of function scope; one Encoder serves all examples."""
+    if not _TINY:
+        folder = Path(__file__).resolve().parents[1] / "data/bundles/tiny"
+        _TINY.append(Encoder.load(folder, provider="cpu"))
+    return _TINY[0]
+
+
+def test_batch_invariance_of_the_shipped_model(provider: str) -> None:
+    from flowvec.demo import load_passages
+
+    items = [passage.text for passage in load_passages()[:64]]
+    with Encoder.load("mini", provider=provider) as encoder:
+        together = encoder.encode(items)
+        alone = np.stack([encoder.encode(item) for item in items])
+    cosine = (together * alone).sum(1)
+    assert cosine.min() >= 0.9999
+    if encoder.engine.compute == "float32":
+        np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+# --- stream ---------------------------------------------------------------------------------------
+
+
+def test_stream_yields_what_encode_gives(tiny: Encoder) -> None:
+    items = texts(WINDOW + 700, seed=3, longest=6)
+    np.testing.assert_allclose(np.stack(list(tiny.stream(items))), tiny.encode(items), atol=1e-5)
+
+
+def test_stream_takes_no_more_than_two_windows_ahead(tiny: Encoder) -> None:
+    taken = count()
+
+    def endless():
+        while True:
+            next(taken)
+            yield "the cat"
+
+    assert len(list(islice(tiny.stream(endless()), 10))) == 10
+    assert next(taken) <= 2 * WINDOW + 1
+
+
+def test_stream_of_nothing_is_empty(tiny: Encoder) -> None:
+    assert list(tiny.stream([])) == []
+
+
+def test_stream_names_a_bad_item_by_its_index(tiny: Encoder) -> None:
+    with pytest.raises(InputTypeError, match="item 2 is NoneType"):
+        list(tiny.stream(["a", "b", None]))  # type: ignore[list-item]
+    with pytest.raises(InputTypeError, match="encode takes a single one"):
+        tiny.stream("one text")
+
+
+def test_an_error_of_the_callers_iterable_comes_through(tiny: Encoder) -> None:
+    def broken():
+        yield "the cat"
+        raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="the file is gone"):
+        list(tiny.stream(broken()))
+
+
+# --- bad input: the table of reliability ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", [None, float("nan"), 3, b"bytes", {"a": 1}, ["nested"]])
+def test_items_of_a_wrong_type_are_named_before_any_compute(
+    tiny_dir: Path, item: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Encoder.load(tiny_dir, provider="cpu") as encoder:
+        monkeypatch.setattr(encoder._pipeline, "_session", None)  # any run would fail
+        with pytest.raises(InputTypeError, match=rf"item 1 is {type(item).__name__}"):
+            encoder.encode(["fine", item])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("value", [None, 3, b"bytes", {"a": 1}])
+def test_a_collection_of_a_wrong_type_is_refused(tiny: Encoder, value: object) -> None:
+    with pytest.raises(InputTypeError, match=type(value).__name__):
+        tiny.encode(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t"])
+def test_an_empty_text_has_the_models_defined_vector(tiny: Encoder, text: str) -> None:
+    assert tiny.tokenize([text]).ids == [[2, 3]]
+    np.testing.assert_allclose(tiny.encode(text), tiny.encode(""), atol=1e-6)
+    assert np.isfinite(tiny.encode(text)).all()
+    with pytest.raises(InputValueError, match="item 1"):
+        tiny.encode(["a", text], on_empty="error")
+
+
+STRANGE = ["\x00", "\ufeff", "👩\u200d👧", "שלום", "e\u0301", "漢字", "[SEP]", "\ud800", "☃" * 900]
+
+
+@pytest.mark.parametrize("text", STRANGE, ids=ascii)
+def test_strange_texts_have_finite_vectors(mini: Encoder, text: str) -> None:
+    assert np.isfinite(mini.encode(text)).all()
+
+
+def test_ten_megabytes_are_cut_and_counted(mini: Encoder) -> None:
+    seen: list[EncodeStatistics] = []
+    with Encoder.load("mini", provider="cpu", on_statistics=seen.append) as encoder:
+        vectors = encoder.encode(["some words " * 1_000_000, "some words " * 1_000])
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-5)
+    assert seen[-1].truncated == 2
+    assert seen[-1].tokens == 2 * encoder.max_length
+
+
+def test_truncation_can_be_refused(tiny: Encoder) -> None:
+    fits = " ".join(["the"] * (tiny.max_length - 2))
+    tiny.encode([fits], truncation="error")
+    with pytest.raises(InputValueError, match=r"item 1 has more than 64 tokens"):
+        tiny.encode([fits, fits + " the"], truncation="error")
+
+
+def test_a_model_that_gives_nan_fails_with_the_rows_named(nan_dir: Path, provider: str) -> None:
+    with Encoder.load(nan_dir, provider=provider) as encoder:
+        assert np.isfinite(encoder.encode(["the cat"])).all()
+        with pytest.raises(NonFiniteError, match=r"item 1, 3$"):
+            encoder.encode(["the cat", "nan", "a dog", "the nan runs"])
+        with pytest.raises(NonFiniteError, match="item 4097"):
+            list(encoder.stream(["the"] * 4097 + ["nan"]))
+        assert np.isfinite(encoder.encode(["the cat"])).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"truncation": "cut"}, "truncation"),
+        ({"on_empty": "skip"}, "on_empty"),
+        ({"prompt_name": "unknown"}, "document, query"),
+        ({"max_batch_tokens": 0}, "max_batch_tokens"),
+    ],
+)
+def test_options_out_of_range_are_refused(tiny: Encoder, options, message: str) -> None:
+    with pytest.raises(InputValueError, match=message):
+        tiny.encode(["a"], **options)
+    with pytest.raises(InputValueError, match=message):
+        tiny.stream(["a"], **options)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def test_prompts_are_put_before_the_text(tiny: Encoder) -> None:
+    expected = tiny.encode(["the red cat"])
+    np.testing.assert_allclose(tiny.encode(["cat"], prompt_name="query"), expected, atol=1e-6)
+    np.testing.assert_allclose(tiny.encode_query(["cat"]), expected, atol=1e-6)
+    np.testing.assert_allclose(tiny.encode_document("cat"), tiny.encode("a blue cat"), atol=1e-6)
+
+
+def test_a_bundle_without_prompts_encodes_queries_as_they_are(mini: Encoder) -> None:
+    np.testing.assert_array_equal(mini.encode_query("a cat"), mini.encode("a cat"))
+    np.testing.assert_array_equal(mini.encode_document("a cat"), mini.encode("a cat"))
+
+
+def test_normalisation_is_the_bundles_unless_asked(tiny: Encoder, mini: Encoder) -> None:
+    raw = tiny.encode(texts(20))
+    assert np.abs(np.linalg.norm(raw, axis=1) - 1).max() > 0.1
+    unit = tiny.encode(texts(20), normalize_embeddings=True)
+    np.testing.assert_allclose(unit, raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=1e-6)
+    np.testing.assert_array_equal(tiny.encode(texts(20), normalize_embeddings=False), raw)
+
+    assert mini.info().normalised
+    for asked in (None, True):
+        vectors = mini.encode(["a cat", "stocks"], normalize_embeddings=asked)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    with pytest.raises(ValueError, match="normalises inside its graph"):
+        mini.encode(["a cat"], normalize_embeddings=False)
+
+
+def test_similarity_is_the_bundles(tiny: Encoder, tiny_copy: Path) -> None:
+    a, b = np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0], [0.0, 2.0]])
+    np.testing.assert_allclose(tiny.similarity(a, b)[0], [0.96, 0.6, 0.8], atol=1e-6)
+    assert tiny.similarity(a[0], b[0]).shape == (1, 1)
+    expected = {
+        "dot": [24, 3, 8],
+        "euclidean": [-np.sqrt(2), -np.sqrt(20), -np.sqrt(13)],
+        "manhattan": [-2, -6, -5],
+    }
+    manifest = (tiny_copy / "manifest.json").read_text()
+    for kind, values in expected.items():
+        (tiny_copy / "manifest.json").write_text(
+            manifest.replace('"similarity": "cosine"', f'"similarity": "{kind}"')
+        )
+        with Encoder.load(tiny_copy, provider="cpu") as encoder:
+            np.testing.assert_allclose(encoder.similarity(a, b)[0], values, atol=1e-5)
+    with pytest.raises(InputValueError, match="shape"):
+        tiny.similarity(a, np.ones((2, 3)))
+
+
+def test_statistics_tell_what_a_call_did(tiny_dir: Path) -> None:
+    seen: list[EncodeStatistics] = []
+    with Encoder.load(tiny_dir, provider="cpu", on_statistics=seen.append) as encoder:
+        items = ["the cat", "the " * 100, "\ud800"]
+        encoder.encode(items)
+        lengths = encoder.tokenize(items).lengths
+        list(encoder.stream(["the cat"] * (WINDOW + 1)))
+        encoder.encode([])
+    first, streamed, nothing = seen
+    assert (first.texts, first.truncated, first.replaced) == (3, 1, 1)
+    assert first.tokens == sum(lengths)
+    assert 0 <= first.padding < 1
+    assert first.batches >= 1
+    assert first.seconds >= first.tokenize_seconds > 0
+    assert first.session_seconds > 0
+    assert streamed.texts == WINDOW + 1
+    assert streamed.tokens == 4 * (WINDOW + 1)
+    assert (nothing.texts, nothing.tokens, nothing.padding) == (0, 0, 0.0)
+
+
+def test_a_progress_bar_is_shown_only_where_asked(
+    tiny: Encoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.encode(["a"] * 10)
+    assert capsys.readouterr().err == ""
+    tiny.encode(["a"] * 10, show_progress_bar=True)
+    assert "10/10" in capsys.readouterr().err
+
+
+def test_info_tells_what_runs(tiny: Encoder, tiny_dir: Path) -> None:
+    info = tiny.info()
+    assert (info.name, info.dim, info.max_length) == ("tiny", 16, 64)
+    assert (info.provider, info.compute, info.streams) == ("CPUExecutionProvider", "float32", 2)
+    assert info.path == str(tiny_dir)
+    assert info.transform == ("dense(32->16, tanh)",)
+    assert tiny.dim == 16
+    assert tiny.max_length == 64
+    assert "tiny" in repr(tiny)
+
+
+def test_warmup_changes_nothing(tiny: Encoder) -> None:
+    before = tiny.encode("the cat")
+    assert tiny.warmup() is tiny
+    np.testing.assert_array_equal(tiny.encode("the cat"), before)
+
+
+# --- life -----------------------------------------------------------------------------------------
+
+
+def test_a_closed_encoder_refuses_work(tiny_dir: Path) -> None:
+    with Encoder.load(tiny_dir, provider="cpu") as encoder:
+        encoder.encode("a")
+    encoder.close()
+    with pytest.raises(ClosedError):
+        encoder.encode("a")
+    with pytest.raises(ClosedError):
+        encoder.stream(["a"])
+
+
+def test_many_threads_share_one_encoder(tiny: Encoder) -> None:
+    work = [texts(40, seed) for seed in range(16)]
+    expected = [tiny.encode(items) for items in work]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            for found, wanted in zip(pool.map(tiny.encode, work), expected, strict=True):
+                np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_one_callers_bad_input_leaves_the_others_alone(nan_dir: Path) -> None:
+    with Encoder.load(nan_dir, provider="cpu") as encoder, ThreadPoolExecutor(4) as pool:
+        bad = [pool.submit(encoder.encode, ["nan"] * 20) for _ in range(10)]
+        good = [pool.submit(encoder.encode, texts(50, i)) for i in range(10)]
+        assert all(isinstance(f.exception(), NonFiniteError) for f in bad)
+        assert all(np.isfinite(f.result()).all() for f in good)
+
+
+def test_an_encoder_pickles_and_opens_again(tiny_dir: Path) -> None:
+    with Encoder.load(tiny_dir, provider="cpu", streams=2, max_batch_tokens=77) as encoder:
+        again = pickle.loads(pickle.dumps(encoder))
+        np.testing.assert_allclose(again.encode(texts(9)), encoder.encode(texts(9)), atol=1e-6)
+        assert again.info() == encoder.info()
+        again.close()
+        closed = pickle.loads(pickle.dumps(again))
+    with pytest.raises(ClosedError):
+        closed.encode("a")
+
+
+def test_a_pickled_encoder_refuses_a_bundle_that_has_changed(
+    tiny_copy: Path, nan_dir: Path
+) -> None:
+    with Encoder.load(tiny_copy, provider="cpu") as encoder:
+        data = pickle.dumps(encoder)
+    shutil.rmtree(tiny_copy)
+    shutil.copytree(nan_dir, tiny_copy)
+    with pytest.raises(BundleError, match="has changed"):
+        pickle.loads(data)
+
+
+def _encode_in_child(encoder: Encoder, items: list[str]) -> np.ndarray:
+    return encoder.encode(items)
+
+
+def test_an_encoder_works_in_a_spawned_process(tiny: Encoder) -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(_encode_in_child, (tiny, texts(9)))
+    np.testing.assert_allclose(found, tiny.encode(texts(9)), atol=1e-6)
+
+
+FORK = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from flowvec import Encoder
+
+items = ["the cat", "a dog runs", "stocks fell " * 9] * 40
+encoder = Encoder.load(sys.argv[1], provider="cpu", streams=2)
+before = encoder.encode(items)
+child = os.fork()
+if child == 0:
+    same = np.allclose(encoder.encode(items), before, atol=1e-5)
+    os._exit(0 if same else 7)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0, status
+assert np.allclose(encoder.encode(items), before, atol=1e-5)
+"""
+
+
+@pytest.mark.skipif("not hasattr(__import__('os'), 'fork')", reason="this system has no fork")
+def test_a_forked_child_opens_its_own_session(python, tiny_dir: Path) -> None:
+    done = python(FORK, tiny_dir)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,61 @@
+"""Exact search against the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowvec import exact
+from flowvec.errors import InputValueError
+from flowvec.exact import METRICS, scores, top_k
+
+
+def by_definition(query: np.ndarray, rows: np.ndarray, metric: str) -> np.ndarray:
+    if metric == "l2":
+        return -np.sqrt(((rows.astype(np.float64) - query) ** 2).sum(1))
+    return rows.astype(np.float64) @ query
+
+
+@given(
+    n=st.integers(0, 60),
+    k=st.integers(0, 80),
+    queries=st.integers(0, 5),
+    metric=st.sampled_from(METRICS),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_top_k_is_the_sorted_definition(
+    n: int, k: int, queries: int, metric: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    # Few distinct values, so that ties happen.
+    rows = rng.integers(-2, 3, size=(n, 3)).astype(np.float32)
+    asked = rng.integers(-2, 3, size=(queries, 3)).astype(np.float32)
+    found, values = top_k(asked, rows, k, metric)
+    assert found.shape == values.shape == (queries, min(k, n))
+    for i in range(queries):
+        expected = by_definition(asked[i], rows, metric)
+        order = sorted(range(n), key=lambda j: (-expected[j], j))[:k]
+        assert found[i].tolist() == order
+        np.testing.assert_allclose(values[i], expected[order], atol=1e-6)
+
+
+def test_blocks_give_what_one_product_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((500, 8), dtype=np.float32)
+    asked = rng.standard_normal((37, 8), dtype=np.float32)
+    whole = top_k(asked, rows, 7, "ip")
+    monkeypatch.setattr(exact, "_BLOCK_ELEMENTS", 1500)
+    parts = top_k(asked, rows, 7, "ip")
+    np.testing.assert_array_equal(whole[0], parts[0])
+
+
+def test_distances_of_equal_vectors_are_zero_not_nan() -> None:
+    rows = np.full((1, 64), 0.1, dtype=np.float32)
+    assert np.isfinite(scores(rows, rows, "l2")).all()
+
+
+def test_negative_k_is_refused() -> None:
+    with pytest.raises(InputValueError, match="-1"):
+        top_k(np.ones((1, 2), np.float32), np.ones((3, 2), np.float32), -1, "ip")
