@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
@@ -74,11 +73,6 @@ def main() -> None:
     except FlowvecError as error:
         typer.echo(f"flowvec: {error}", err=True)
         sys.exit(2)
-    except BrokenPipeError:
-        # The reader of our output has gone (`flowvec search ... | head`). Python would complain
-        # once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OSError as error:
         typer.echo(f"flowvec: {error}", err=True)
         sys.exit(1)

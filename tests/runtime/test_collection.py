@@ -1,0 +1,489 @@
+"""Promises of the Collection."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from flowvec import (
+    ClosedError,
+    Collection,
+    CollectionError,
+    CorruptCollectionError,
+    Encoder,
+    FingerprintMismatchError,
+    Hit,
+    InputTypeError,
+    InputValueError,
+    neighbours,
+)
+
+TEXTS = ["the cat sleeps", "a dog runs", "stocks fell", "a man eats bread"]
+
+
+def vectors(n: int, dim: int = 8, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, dim), dtype=np.float32)
+
+
+@pytest.fixture
+def small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let collections of more than 50 rows use a graph."""
+    monkeypatch.setattr(neighbours, "EXACT_BELOW", 50)
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def test_texts_are_added_and_found(tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(["a", 2, "c", "d"], TEXTS, [{"n": 1}, None, {}, {"tags": ["x"]}])
+        assert len(c) == 4
+        query = tiny.encode_query("the cat sleeps")
+        stored = tiny.encode_document(TEXTS)
+        hits = c.search("the cat sleeps", k=4)
+        scores = stored @ query / np.linalg.norm(stored, axis=1) / np.linalg.norm(query)
+        order = np.argsort(-scores)
+        assert [hit.id for hit in hits] == [["a", 2, "c", "d"][i] for i in order]
+        np.testing.assert_allclose([hit.score for hit in hits], scores[order], atol=1e-5)
+        assert {hit.id: hit.text for hit in hits} == dict(
+            zip(["a", 2, "c", "d"], TEXTS, strict=True)
+        )
+        assert {hit.id: hit.metadata for hit in hits} == {
+            "a": {"n": 1},
+            2: None,
+            "c": {},
+            "d": {"tags": ["x"]},
+        }
+        assert c.search_batch(["the cat sleeps"], k=4) == [hits]
+
+
+def test_everything_is_there_after_opening_again(tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add([1, 2], TEXTS[:2])
+        before = c.search(TEXTS[0], k=2)
+    with Collection.open(tmp_path / "c", encoder=tiny) as c:
+        assert c.search(TEXTS[0], k=2) == before
+        assert c.info().fingerprint == tiny.fingerprint
+    with Collection.open(tmp_path / "c") as c:
+        assert [hit.id for hit in c.search(tiny.encode_query(TEXTS[0]), k=2)] == [
+            hit.id for hit in before
+        ]
+        with pytest.raises(CollectionError, match="without an encoder"):
+            c.search("text")
+        with pytest.raises(CollectionError, match="without an encoder"):
+            c.add([3], ["text"])
+
+
+def test_another_model_is_refused(tmp_path: Path, tiny: Encoder, nan_dir: Path) -> None:
+    Collection.create(tmp_path / "c", encoder=tiny).close()
+    Collection.create(tmp_path / "v", dim=16).close()
+    Collection.create(tmp_path / "w", dim=3).close()
+    with Encoder.load(nan_dir, provider="cpu") as other:
+        with pytest.raises(FingerprintMismatchError, match="nan is another model"):
+            Collection.open(tmp_path / "c", encoder=other)
+        # Plain vectors may have been made by any model of their length.
+        Collection.open(tmp_path / "v", encoder=other).close()
+        with pytest.raises(FingerprintMismatchError, match="3 dimensions"):
+            Collection.open(tmp_path / "w", encoder=other)
+
+
+def test_lone_surrogates_are_replaced(tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(["a"], ["the \ud800 cat"], [{"raw": "\ud800"}])
+        hit = c.search("\udfff", k=1)[0]
+        assert hit.text == "the \ufffd cat"
+        assert hit.metadata == {"raw": "\ud800"}
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+
+def test_ids_are_kept_apart_by_type_and_of_any_size(tmp_path: Path) -> None:
+    ids = [1, "1", -1, 2**63, 10**30, "", "é", "a b/c"]
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        c.add_vectors(ids, vectors(len(ids)))
+        assert len(c) == len(ids)
+        for i, vector in enumerate(vectors(len(ids))):
+            found = c.search(vector, k=1)[0].id
+            assert (found, type(found)) == (ids[i], type(ids[i]))
+        assert [item.id for item in c.get(["1", 1]) if item] == ["1", 1]
+        assert c.get([7, "1"])[0] is None
+        assert c.delete([1, 99]) == 1
+        assert c.get([1, "1"])[0] is None
+        assert c.get(["1"])[0] is not None
+
+
+def test_of_equal_ids_the_last_counts(tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(["a", "b", "a"], ["the cat", "a dog", "stocks fell"], [{"n": 1}, None, {"n": 2}])
+        assert len(c) == 2
+        (item,) = c.get(["a"])
+        assert item is not None
+        assert (item.text, item.metadata) == ("stocks fell", {"n": 2})
+        c.add(["a"], ["bread"])
+        assert len(c) == 2
+        assert [hit.text for hit in c.search("bread", k=10) if hit.id == "a"] == ["bread"]
+
+
+@pytest.mark.parametrize("ids", ["abc", b"abc"])
+def test_a_bare_text_is_no_list_of_ids(tmp_path: Path, ids, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        with pytest.raises(InputTypeError, match="ids must be a list"):
+            c.add(ids, ["x", "y", "z"])
+        with pytest.raises(InputTypeError, match="texts must be a list"):
+            c.add([1, 2, 3], "abc")  # type: ignore[arg-type]
+        for method in (c.delete, c.get):
+            with pytest.raises(InputTypeError, match="ids must be a list"):
+                method(ids)
+
+
+# --- searching ------------------------------------------------------------------------------------
+
+
+def test_a_search_gives_min_k_n_hits_best_first(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        assert c.search(vectors(1)[0], k=5) == []
+        c.add_vectors(range(30), vectors(30))
+        for k in (0, 1, 29, 30, 31, 1000):
+            hits = c.search(vectors(1, seed=4)[0], k=k)
+            assert len(hits) == min(k, 30)
+            assert len({hit.id for hit in hits}) == len(hits)
+            assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+        assert c.search_batch(np.empty((0, 8)), k=3) == []
+        assert c.search_batch([], k=3) == []
+
+
+def test_min_score_drops_the_rest(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(["same", "half", "other"], [[1, 0], [1, 1], [0, 1]])
+        assert [h.id for h in c.search([2, 0], k=3, min_score=0.5)] == ["same", "half"]
+        assert c.search([1, 0], min_score=1.1) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores"),
+    [
+        ("cosine", {"a": 1.0, "b": 0.6, "c": 0.0}),
+        ("ip", {"a": 2.0, "b": 3.0, "c": 0.0}),
+        ("l2", {"a": -1.0, "b": -np.sqrt(20), "c": -np.sqrt(2)}),
+    ],
+)
+def test_scores_are_the_metrics(tmp_path: Path, metric, scores) -> None:
+    with Collection.create(tmp_path / "c", dim=2, metric=metric) as c:
+        c.add_vectors(["a", "b", "c"], [[2, 0], [3, 4], [0, 1]])
+        hits = c.search([1, 0], k=3)
+        assert {hit.id: pytest.approx(hit.score, abs=1e-6) for hit in hits} == scores
+        assert [hit.id for hit in hits] == sorted(scores, key=lambda i: -scores[i])
+    with Collection.open(tmp_path / "c") as c:
+        item = c.get(["b"])[0]
+        assert item is not None
+        assert item.vector.tolist() == [3, 4]  # kept as given
+
+
+def test_a_zero_vector_scores_zero_under_cosine(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(["zero", "one"], [[0, 0], [1, 0]])
+        assert [(h.id, h.score) for h in c.search([1, 0])] == [("one", 1.0), ("zero", 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("query", "k", "error"),
+    [
+        ([1.0], 1, InputValueError),
+        ([[1.0, 2.0]], 1, InputValueError),
+        ([1.0, float("nan")], 1, InputValueError),
+        ([1.0, float("inf")], 1, InputValueError),
+        ([1e30, 0.0], 1, InputValueError),
+        (["a", None], 1, InputTypeError),
+        ({"a": 1}, 1, InputTypeError),
+        ([1.0, 2.0], -1, InputValueError),
+        ([1.0, 2.0], 1.5, InputTypeError),
+        ([1.0, 2.0], True, InputTypeError),
+    ],
+)
+def test_a_query_that_cannot_be_served_is_refused(tmp_path: Path, query, k, error) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors([1], [[1, 0]])
+        with pytest.raises(error):
+            c.search(query, k=k)
+        assert len(c.search([1, 0])) == 1
+
+
+# --- adding ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "options", "error"),
+    [
+        ([1, 2], [[1, 0]], {}, InputValueError),
+        ([1], [[1, 0, 0]], {}, InputValueError),
+        ([1], [1, 0], {}, InputValueError),
+        ([1], [[1, float("nan")]], {}, InputValueError),
+        ([1], [["a", "b"]], {}, InputTypeError),
+        ([None], [[1, 0]], {}, InputTypeError),
+        ([1.5], [[1, 0]], {}, InputValueError),
+        ([1], [[1, 0]], {"texts": ["a", "b"]}, InputValueError),
+        ([1], [[1, 0]], {"texts": [3]}, InputTypeError),
+        ([1], [[1, 0]], {"metadata": [3]}, InputTypeError),
+        ([1], [[1, 0]], {"metadata": []}, InputValueError),
+        ([1], [[1, 0]], {"metadata": [{"a": float("nan")}]}, InputValueError),
+    ],
+)
+def test_a_bad_row_refuses_the_whole_call(tmp_path: Path, ids, rows, options, error) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        with pytest.raises(error):
+            c.add_vectors(ids, rows, **options)
+        assert len(c) == 0
+
+
+def test_adding_nothing_is_nothing(tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add([], [])
+        c.add_vectors([], [])
+        c.add_vectors([], np.empty((0, 16)))
+        assert c.delete([]) == 0
+        assert len(c) == 0
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_create_refuses_what_is_not_empty(tmp_path: Path) -> None:
+    Collection.create(tmp_path / "c", dim=2).close()
+    with pytest.raises(CollectionError, match="not empty"):
+        Collection.create(tmp_path / "c", dim=2)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CollectionError, match="cannot create"):
+        Collection.create(tmp_path / "file", dim=2)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"dim": 0}, {"dim": -1}, {"dim": 2, "metric": "hamming"}, {"dim": True}]
+)
+def test_create_refuses_impossible_options(tmp_path: Path, options) -> None:
+    with pytest.raises(InputValueError):
+        Collection.create(tmp_path / "c", **options)
+    assert not (tmp_path / "c" / "collection.sqlite").exists()
+
+
+def test_open_refuses_what_is_no_collection(tmp_path: Path) -> None:
+    with pytest.raises(CollectionError, match="no collection"):
+        Collection.open(tmp_path)
+    with pytest.raises(CollectionError, match="no collection"):
+        Collection.open(tmp_path / "nowhere")
+
+
+def test_a_closed_collection_refuses_work(tmp_path: Path) -> None:
+    c = Collection.create(tmp_path / "c", dim=2)
+    c.close()
+    c.close()
+    for call in (lambda: c.search([1, 0]), lambda: len(c), lambda: c.get([1]), c.info):
+        with pytest.raises(ClosedError):
+            call()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_is_told_to_open_again(python) -> None:
+    code = """
+import os, warnings
+warnings.simplefilter("ignore")
+from flowvec import Collection, CollectionError
+c = Collection.create("c", dim=2)
+child = os.fork()
+if child == 0:
+    try:
+        c.search([1, 0])
+    except CollectionError as error:
+        os._exit(0 if "open it again" in str(error) else 8)
+    os._exit(9)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_damaged_row_is_a_typed_error_never_a_wrong_row(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors([1, 2], [[1, 0], [0, 1]], ["one", "two"])
+        c._store._db.execute("UPDATE items SET text = 'tvo' WHERE label = 2")
+    with Collection.open(tmp_path / "c") as c:
+        with pytest.raises(CorruptCollectionError, match="row 2"):
+            c.get([2])
+        with pytest.raises(CorruptCollectionError, match="row 2"):
+            c.search([1, 0])
+
+
+def test_info_tells_what_it_is(tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add([1], ["a"])
+        info = c.info()
+    assert (info.rows, info.dim, info.metric, info.search) == (1, 16, "cosine", "exact")
+    assert (info.model, info.compute) == (str(tiny.bundle.path), "float32")
+    assert info.bytes > 0
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_graphs")
+def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> None:
+    rows = vectors(400)
+    queries = vectors(40, seed=9)
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        c.add_vectors(range(300), rows[:300])
+        c.search(queries[0])  # builds the graph, which later adds must follow
+        c.add_vectors(range(300, 400), rows[300:])
+        c.delete(range(0, 400, 7))
+        assert c.info().search == "hnsw"
+        assert c.info().graph_rows == 400
+        before = [[h.id for h in hits] for hits in c.search_batch(queries, k=5)]
+    assert [p.name for p in (tmp_path / "c").glob("graph-*")] == ["graph-1.hnsw"]
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    live = [i for i in range(400) if i % 7]
+    exact = [{live[j] for j in np.argsort(-(unit[live] @ q))[:5]} for q in queries]
+    recall = np.mean([len(set(a) & b) / 5 for a, b in zip(before, exact, strict=True)])
+    assert recall >= 0.99
+    with Collection.open(tmp_path / "c") as c:
+        after = [[h.id for h in hits] for hits in c.search_batch(queries, k=5)]
+        assert c.info().graph_rows == 400  # loaded, not rebuilt
+        assert after == before
+
+
+@pytest.mark.usefixtures("small_graphs")
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing", "link", "swapped", "stale"])
+def test_a_damaged_graph_file_is_never_used(tmp_path: Path, damage: str, caplog) -> None:
+    folder = tmp_path / "c"
+    rows = vectors(200)
+    with Collection.create(folder, dim=8) as c:
+        c.add_vectors(range(200), rows)
+        expected = [h.id for h in c.search(rows[3], k=10)]
+    file = folder / "graph-1.hnsw"
+    data = bytearray(file.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 4
+        file.write_bytes(data)
+    elif damage == "cut":
+        file.write_bytes(data[:-8])
+    elif damage == "missing":
+        file.unlink()
+    elif damage == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    elif damage == "swapped":
+        file.write_bytes(bytes(len(data)))
+    with Collection.open(folder) as c:
+        if damage == "stale":
+            # Rows added after the file was written, by a process that was killed before saving.
+            c.add_vectors(range(200, 260), vectors(60, seed=5))
+            assert c.search(vectors(60, seed=5)[0], k=1)[0].id == 200
+        else:
+            assert [h.id for h in c.search(rows[3], k=10)] == expected
+            assert "rebuilt from the store" in caplog.text
+        assert len(c.search(rows[3], k=1000)) == len(c)
+    with Collection.open(folder) as c:
+        assert c.search(rows[3], k=1)[0].id == 3
+
+
+@pytest.mark.usefixtures("small_graphs")
+def test_k_above_what_a_graph_reaches_is_searched_exactly(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        c.add_vectors(range(200), vectors(200))
+        c.search(vectors(1)[0])
+        c.delete(range(90))
+        assert len(c.search(vectors(1)[0], k=500)) == 110
+        c.delete(range(90, 149))
+        assert len(c.search(vectors(1)[0], k=500)) == 51
+        c.delete(range(149, 199))
+        assert [h.id for h in c.search(vectors(1)[0], k=500)] == [199]
+
+
+def test_many_threads_take_turns(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8) as c, ThreadPoolExecutor(8) as pool:
+        c.add_vectors(range(100), vectors(100))
+
+        def work(i: int) -> None:
+            if i % 4 == 0:
+                c.add_vectors([1000 + i], vectors(1, seed=i))
+            elif i % 4 == 1:
+                c.delete([i])
+            else:
+                assert len(c.search(vectors(1, seed=i)[0], k=5)) == 5
+
+        list(pool.map(work, range(200)))
+        assert len(c) == 100 + 50 - 25
+
+
+# --- a model in the sense of testing --------------------------------------------------------------
+
+IDS = st.one_of(st.integers(-2, 8), st.sampled_from(["1", "2", "x", "é"]))
+VECTOR = st.lists(st.integers(-3, 3), min_size=2, max_size=2)
+
+
+class CollectionAgainstADict(RuleBasedStateMachine):
+    """Any sequence of calls, with reopening, against a dict and a sort."""
+
+    @initialize()
+    def start(self) -> None:
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "c"
+        self.collection = Collection.create(self.path, dim=2, metric="ip")
+        self.rows: dict[tuple[type, object], tuple[list[int], str | None]] = {}
+
+    @rule(rows=st.lists(st.tuples(IDS, VECTOR, st.one_of(st.none(), st.text(max_size=3)))))
+    def add(self, rows) -> None:
+        ids, vecs, texts = [list(x) for x in zip(*rows, strict=True)] if rows else ([], [], [])
+        self.collection.add_vectors(ids, vecs, texts)
+        for i, v, t in rows:
+            clean = (
+                None
+                if t is None
+                else t.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            )
+            self.rows[type(i), i] = (v, clean)
+
+    @rule(ids=st.lists(IDS))
+    def delete(self, ids) -> None:
+        expected = {(type(i), i) for i in ids} & self.rows.keys()
+        assert self.collection.delete(ids) == len(expected)
+        for key in expected:
+            del self.rows[key]
+
+    @rule(query=VECTOR, k=st.integers(0, 12))
+    def search(self, query, k) -> None:
+        hits: list[Hit] = self.collection.search(query, k=k)
+        scores = sorted((float(np.dot(v, query)) for v, _ in self.rows.values()), reverse=True)
+        assert [hit.score for hit in hits] == scores[:k]
+        assert len({(type(h.id), h.id) for h in hits}) == len(hits)
+        for hit in hits:
+            vector, text = self.rows[type(hit.id), hit.id]
+            assert (float(np.dot(vector, query)), text) == (hit.score, hit.text)
+
+    @rule(graph=st.booleans())
+    def reopen(self, graph: bool) -> None:
+        neighbours.EXACT_BELOW = 3 if graph else 10_000
+        self.collection.close()
+        self.collection = Collection.open(self.path)
+
+    @invariant()
+    def size(self) -> None:
+        if hasattr(self, "collection"):
+            assert len(self.collection) == len(self.rows)
+
+    def teardown(self) -> None:
+        neighbours.EXACT_BELOW = 10_000
+        if hasattr(self, "collection"):
+            self.collection.close()
+            self.folder.cleanup()
+
+
+TestAgainstADict = CollectionAgainstADict.TestCase
+TestAgainstADict.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)

@@ -1,0 +1,33 @@
+"""The doctor finds what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowvec import doctor, session
+
+
+def test_two_wheels_of_one_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.30.0"}
+
+    def version(name: str) -> str:
+        if name in versions:
+            return versions[name]
+        raise session.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(session.metadata, "version", version)
+    (problem,) = doctor.examine().problems
+    assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.30.0" in problem
+    assert "uninstall" in problem
+
+
+def test_a_damaged_model_in_the_package_is_found(
+    monkeypatch: pytest.MonkeyPatch, tiny_copy: Path
+) -> None:
+    (tiny_copy / "model.onnx").write_bytes(b"")
+    monkeypatch.setattr(doctor, "shipped_bundles", lambda: {str(tiny_copy): tiny_copy})
+    report = doctor.examine()
+    assert report.models == []
+    assert "model.onnx has 0 bytes" in report.problems[0]

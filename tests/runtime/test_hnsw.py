@@ -1,0 +1,99 @@
+"""The graph: growth, tombstones, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec.errors import CollectionError
+from flowvec.exact import METRICS, top_k
+from flowvec.hnsw import Graph
+from flowvec.postprocess import normalize
+
+
+def vectors(n: int, dim: int = 16, seed: int = 0) -> np.ndarray:
+    return normalize(np.random.default_rng(seed).standard_normal((n, dim), dtype=np.float32))
+
+
+def labels(n: int, first: int = 1) -> np.ndarray:
+    return np.arange(first, first + n, dtype=np.int64)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_graph_grows_and_finds_what_an_exact_search_finds(metric) -> None:
+    rows = vectors(3000)
+    graph = Graph(16, metric)
+    for start in range(0, 3000, 700):  # past its first capacity, twice
+        part = rows[start : start + 700]
+        graph.add(labels(len(part), start + 1), part)
+    assert len(graph) == graph.total == 3000
+    queries = vectors(50, seed=1)
+    found = graph.search(queries, 10)
+    assert found is not None
+    exact_rows, exact_scores = top_k(queries, rows, 10, metric)
+    recall = np.mean(
+        [len(set(a) & set(b + 1)) / 10 for a, b in zip(found[0], exact_rows, strict=True)]
+    )
+    assert recall >= 0.95
+    np.testing.assert_allclose(found[1][:, 0], exact_scores[:, 0], atol=1e-3)
+    assert (np.diff(found[1], axis=1) <= 0).all()
+
+
+def test_deleted_rows_are_never_found() -> None:
+    rows = vectors(500)
+    graph = Graph(16, "cosine")
+    graph.add(labels(500), rows)
+    gone = list(range(1, 400))
+    graph.delete(gone)
+    graph.delete(gone)  # marking twice counts once
+    graph.delete([9999])
+    assert len(graph) == 101
+    assert graph.total == 500
+    found = graph.search(rows[:50], 20)
+    assert found is not None
+    assert not set(found[0].ravel().tolist()) & set(gone)
+
+
+def test_more_than_can_be_reached_is_none_not_an_exception() -> None:
+    graph = Graph(16, "cosine")
+    assert graph.search(vectors(1), 1) is None
+    graph.add(labels(20), vectors(20))
+    assert graph.search(vectors(1), 21) is None
+    graph.delete(range(1, 16))
+    assert graph.search(vectors(1), 6) is None
+
+
+def test_a_saved_graph_loads_with_its_tombstones(tmp_path: Path) -> None:
+    rows = vectors(300)
+    graph = Graph(16, "cosine")
+    graph.add(labels(300), rows)
+    graph.delete([1, 2, 3])
+    file = tmp_path / "graph-1.hnsw"
+    graph.save(file)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    again = Graph(16, "cosine")
+    live = labels(296, 5)  # label 4 was deleted after the file was written
+    again.load(file, live)
+    assert (len(again), again.total) == (296, 300)
+    found = again.search(rows[:10], 5)
+    assert found is not None
+    assert not set(found[0].ravel().tolist()) & {1, 2, 3, 4}
+    again.add(labels(2000, 301), vectors(2000, seed=2))
+    assert len(again) == 2296
+
+
+def test_a_file_that_is_no_graph_is_a_typed_error(tmp_path: Path) -> None:
+    file = tmp_path / "graph-1.hnsw"
+    file.write_bytes(b"")
+    with pytest.raises(CollectionError, match="no graph"):
+        Graph(16, "cosine").load(file, labels(1))
+
+
+def test_a_graph_that_cannot_be_written_leaves_no_partial_file(tmp_path: Path) -> None:
+    graph = Graph(16, "cosine")
+    graph.add(labels(10), vectors(10))
+    with pytest.raises(CollectionError, match=r"cannot write|not written"):
+        graph.save(tmp_path / "nowhere" / "graph-1.hnsw")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,83 @@
+"""Reading texts from files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowvec.errors import InputTypeError, InputValueError
+from flowvec.inputs import Row, read_rows
+
+
+def write(folder: Path, name: str, data: str | bytes) -> str:
+    path = folder / name
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return str(path)
+
+
+def test_txt_gives_a_text_a_line_empty_lines_included(tmp_path: Path) -> None:
+    source = write(tmp_path, "a.txt", "\ufeffone\r\n\ntwo\u2028still two\nlast")
+    rows = list(read_rows(source))
+    assert rows == [Row(0, "one"), Row(1, ""), Row(2, "two\u2028still two"), Row(3, "last")]
+
+
+def test_jsonl_gives_fields(tmp_path: Path) -> None:
+    lines = [{"text": "one", "id": 7}, {"text": "two\n2", "id": "b", "more": [1]}]
+    source = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines)) + "\n\n")
+    assert list(read_rows(source)) == [Row(0, "one"), Row(1, "two\n2")]
+    assert list(read_rows(source, id_field="id")) == [Row(7, "one"), Row("b", "two\n2")]
+
+
+def test_csv_gives_columns(tmp_path: Path) -> None:
+    source = write(tmp_path, "a.csv", 'key,body\r\nk1,"a, ""b""\nc"\r\nk2,d\r\n')
+    rows = list(read_rows(source, text_field="body", id_field="key"))
+    assert rows == [Row("k1", 'a, "b"\nc'), Row("k2", "d")]
+
+
+def test_csv_takes_long_fields(tmp_path: Path) -> None:
+    source = write(tmp_path, "a.csv", "text\n" + "x" * 300_000 + "\n")
+    assert len(next(iter(read_rows(source))).text) == 300_000
+
+
+def test_the_format_can_be_given(tmp_path: Path) -> None:
+    source = write(tmp_path, "a.data", '{"text": "one"}\n')
+    assert list(read_rows(source, file_format="jsonl")) == [Row(0, "one")]
+    assert list(read_rows(source, file_format="txt")) == [Row(0, '{"text": "one"}')]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "error", "message"),
+    [
+        ("a.jsonl", '{"text": "x"}\nrubbish\n', {}, InputValueError, "line 2 is no JSON"),
+        ("a.jsonl", "[1]\n", {}, InputValueError, "line 1 is no JSON object"),
+        ("a.jsonl", '{"body": "x"}\n', {}, InputValueError, "no field 'text'; it has body"),
+        ("a.jsonl", '{"text": null}\n', {}, InputTypeError, "text is NoneType"),
+        ("a.jsonl", '{"text": 3}\n', {}, InputTypeError, "text is int"),
+        ("a.jsonl", "[" * 100_000 + "\n", {}, InputValueError, "line 1 is no JSON"),
+        ("a.jsonl", '{"text": "x", "id": 1.5}', {"id_field": "id"}, InputTypeError, "id is float"),
+        ("a.csv", "a,b\n1,2\n", {}, InputValueError, "no field 'text'; it has a, b"),
+        ("a.csv", "a,text\n1\n", {}, InputTypeError, "text is NoneType"),
+        ("a.txt", b"caf\xe9\n", {}, InputValueError, "not UTF-8"),
+        ("a.txt", "x", {"id_field": "id"}, InputValueError, "no fields"),
+        ("a.pdf", "x", {}, InputValueError, "--format"),
+        ("a.txt", "x", {"file_format": "xml"}, InputValueError, "--format"),
+    ],
+)
+def test_a_bad_input_says_where(tmp_path: Path, name, data, options, error, message) -> None:
+    with pytest.raises(error, match=message):
+        list(read_rows(write(tmp_path, name, data), **options))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputValueError, match=r"nowhere\.txt"):
+        list(read_rows(str(tmp_path / "nowhere.txt")))
+    with pytest.raises(InputValueError, match="cannot read"):
+        list(read_rows(str(tmp_path), file_format="txt"))
+
+
+def test_rows_are_read_one_at_a_time(tmp_path: Path) -> None:
+    source = write(tmp_path, "a.jsonl", '{"text": "one"}\nrubbish\n')
+    rows = read_rows(source)
+    assert next(rows) == Row(0, "one")

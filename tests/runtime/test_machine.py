@@ -1,0 +1,80 @@
+"""Cores that a process may use: affinity and cgroup quotas."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flowvec import machine
+
+
+def test_the_affinity_mask_bounds_the_cores(python) -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system has no affinity masks")
+    code = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from flowvec.machine import available_cores
+assert available_cores() == 1
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def tree(folder: Path, files: dict[str, str], membership: str) -> tuple[Path, Path]:
+    for name, text in files.items():
+        file = folder / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (folder / "self").write_text(membership)
+    return folder / "cgroup", folder / "self"
+
+
+@pytest.mark.parametrize(
+    ("files", "membership", "quota"),
+    [
+        ({"a/b/cpu.max": "150000 100000\n"}, "0::/a/b\n", 1.5),
+        ({"a/cpu.max": "200000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b\n", 2.0),
+        ({"a/cpu.max": "50000 100000", "a/b/cpu.max": "400000 100000"}, "0::/a/b\n", 0.5),
+        ({"a/cpu.max": "max 100000"}, "0::/a\n", None),
+        ({"a/cpu.max": "rubbish"}, "0::/a\n", None),
+        ({}, "0::/\n", None),
+        (
+            {"cpu,cpuacct/d/cpu.cfs_quota_us": "300000", "cpu,cpuacct/d/cpu.cfs_period_us": "1e5"},
+            "4:memory:/d\n3:cpu,cpuacct:/d\n",
+            None,
+        ),
+        (
+            {
+                "cpu,cpuacct/d/cpu.cfs_quota_us": "300000",
+                "cpu,cpuacct/d/cpu.cfs_period_us": "100000",
+            },
+            "4:memory:/d\n3:cpu,cpuacct:/d\n",
+            3.0,
+        ),
+        (
+            {"cpu/d/cpu.cfs_quota_us": "-1", "cpu/d/cpu.cfs_period_us": "100000"},
+            "3:cpu:/d\n",
+            None,
+        ),
+    ],
+)
+def test_the_tightest_quota_counts(tmp_path: Path, files, membership, quota) -> None:
+    assert machine._cgroup_quota(*tree(tmp_path, files, membership)) == quota
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(0.3, 1), (1.6, 2), (64.0, 8), (None, 8)])
+def test_a_quota_is_rounded_and_never_below_one(monkeypatch, quota, cores) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(machine, "_cgroup_quota", lambda *_: quota)
+    assert machine.available_cores() == cores
+
+
+def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
+    assert machine._cgroup_quota(tmp_path, tmp_path / "nowhere") is None
+
+
+def test_the_processor_has_a_name() -> None:
+    assert machine.cpu_name()
