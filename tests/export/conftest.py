@@ -1,0 +1,139 @@
+"""Random checkpoints of every architecture, made on the spot: nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowvec.session import available_providers  # noqa: F401  (fails early without onnxruntime)
+
+torch = pytest.importorskip("torch", reason="needs the extra [export]")
+transformers = pytest.importorskip("transformers", reason="needs the extra [export]")
+
+import tokenizers  # noqa: E402
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers  # noqa: E402
+
+CORPUS = [
+    "The cat sleeps on the red mat while the dog runs in the garden.",
+    "Stocks fell on Monday as investors feared that rates would rise again.",
+    "A man is eating bread, and a woman is reading a book about the sea.",
+    "Numbers such as 12, 345 and 6.78 occur; so do names like São Paulo.",
+] * 20
+
+WIDTH, LAYERS, HEADS, POSITIONS = 48, 3, 4, 40
+
+Checkpoint = Callable[..., Path]
+
+
+def _byte_bpe(specials: list[str]) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(CORPUS, trainer)
+    return made
+
+
+def _unigram(specials: list[str]) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.Unigram())
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False
+    )
+    made.train_from_iterator(CORPUS, trainer)
+    return made
+
+
+def _word_piece(specials: list[str]) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=400, special_tokens=specials, show_progress=False
+    )
+    made.train_from_iterator(CORPUS, trainer)
+    return made
+
+
+_BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"}
+_ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>"}
+_TOKENIZERS: dict[str, tuple[Any, dict[str, str]]] = {
+    "bert": (_word_piece, _BERT),
+    "distilbert": (_word_piece, _BERT),
+    "roberta": (_byte_bpe, _ROBERTA),
+    "xlm-roberta": (_unigram, _ROBERTA),
+    "mpnet": (_word_piece, {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "[UNK]"}),
+}
+
+
+def make_checkpoint(folder: Path, architecture: str, **changes: Any) -> Path:
+    """Write a random encoder with its tokenizer as a Hugging Face directory."""
+    train, names = _TOKENIZERS[architecture]
+    tokenizer = train(list(names.values()))
+    cls, sep, pad = (tokenizer.token_to_id(names[n]) for n in ("cls", "sep", "pad"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{names['cls']} $A {names['sep']}",
+        special_tokens=[(names["cls"], cls), (names["sep"], sep)],
+    )
+    offset = pad + 1 if architecture in ("roberta", "xlm-roberta", "mpnet") else 0
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad}
+    if architecture == "distilbert":
+        sizes |= {
+            "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 2 * WIDTH,
+            "max_position_embeddings": POSITIONS,
+        }  # fmt: skip
+    else:
+        sizes |= {
+            "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+            "intermediate_size": 2 * WIDTH, "max_position_embeddings": POSITIONS + offset,
+        }  # fmt: skip
+    config = transformers.AutoConfig.for_model(architecture, **(sizes | changes))
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config)
+    # Freshly initialised models are nearly the identity: mistakes would hide in them.
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(std=0.25)
+            if name.lower().endswith("norm.weight"):
+                parameter.add_(1.0)
+    model.save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=POSITIONS,
+        **{f"{name}_token": token for name, token in names.items()},
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A random checkpoint of an architecture, made once for each set of changes."""
+    made: dict[str, Path] = {}
+
+    def get(architecture: str, **changes: Any) -> Path:
+        key = json.dumps([architecture, changes], sort_keys=True)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("checkpoints") / architecture
+            made[key] = make_checkpoint(folder, architecture, **changes)
+        return made[key]
+
+    return get
+
+
+TEXTS = [
+    "",
+    "The cat",
+    "Stocks fell on Monday.",
+    "a",
+    "A woman is reading a book about the sea, and a man is eating bread " * 3,
+    "São Paulo 12,345",
+    "the dog runs in the garden while investors feared rates",
+    *[sentence[: 7 * (i + 1)] for i, sentence in enumerate(CORPUS[:4] * 3)],
+]

@@ -1,0 +1,328 @@
+"""`export`: one graph that computes what torch computes, or nothing at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import transformers
+
+from flowvec import Bundle, Encoder, InputValueError
+from flowvec.batching import Batch, pad
+from flowvec.errors import ExportError
+from flowvec_export import Dense, Identity, build, export
+from flowvec_export.backbone import Backbone
+from flowvec_export.parity import Parity
+
+from .conftest import POSITIONS, TEXTS, WIDTH
+
+ARCHITECTURES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
+
+
+def mean_in_torch(folder: Path, texts: list[str]) -> np.ndarray:
+    """Normalised mean vectors straight from transformers, one text at a time."""
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in texts:
+        inputs = tokenizer(text, truncation=True, return_tensors="pt", return_token_type_ids=False)
+        with torch.inference_mode():
+            hidden = model(**inputs).last_hidden_state[0]
+        rows.append(torch.nn.functional.normalize(hidden.mean(0), dim=0).numpy())
+    return np.stack(rows)
+
+
+@pytest.fixture(scope="module")
+def bert_bundle(checkpoint, tmp_path_factory) -> Bundle:
+    return export(checkpoint("bert"), tmp_path_factory.mktemp("bundles") / "bert")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture, provider) -> None:
+    folder = checkpoint(architecture)
+    bundle = export(folder, tmp_path / "b")
+    manifest = bundle.manifest
+    assert (manifest.dim, manifest.max_length, manifest.pooling) == (WIDTH, POSITIONS, "mean")
+    assert manifest.normalised
+    assert manifest.parity["max_relative_error"] <= 1e-4
+    with Encoder.load(bundle.path, provider=provider, compute="float32") as encoder:
+        parity = Parity.of(encoder.encode(TEXTS), mean_in_torch(folder, TEXTS))
+    assert parity.max_relative_error <= 1e-4
+    assert parity.min_cosine >= 0.99999
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_ids_are_transformers(checkpoint, tmp_path, architecture) -> None:
+    folder = checkpoint(architecture)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    strange = [*TEXTS, "\x00", "👩\u200d👧", "שלום", "漢字", "e\u0301", "  two  spaces ", "x" * 999]
+    with Encoder.load(export(folder, tmp_path / "b").path, provider="cpu") as encoder:
+        found = encoder.tokenize(strange).ids
+    assert found == [theirs(text, truncation=True)["input_ids"] for text in strange]
+
+
+@pytest.mark.parametrize(
+    "pooling", ["cls", "max", "mean_sqrt_len", "last_token", "pooler", "first_last_mean",
+                "last2_mean", "weighted_mean", "cls+mean"]
+)  # fmt: skip
+def test_every_pooling_passes_the_gate(checkpoint, tmp_path, pooling) -> None:
+    bundle = export(checkpoint("bert"), tmp_path / "b", pooling=pooling)
+    assert bundle.manifest.pooling == pooling
+    assert bundle.manifest.dim == WIDTH * len(pooling.split("+"))
+
+
+def test_the_graph_in_bare_onnxruntime_gives_what_encode_gives(bert_bundle: Bundle) -> None:
+    session = onnxruntime.InferenceSession(
+        str(bert_bundle.model), providers=["CPUExecutionProvider"]
+    )
+    shapes = [(node.name, node.type, node.shape) for node in session.get_inputs()]
+    axes = ["batch_size", "sequence_length"]
+    assert shapes == [(n, "tensor(int64)", axes) for n in ("input_ids", "attention_mask")]
+    (output,) = session.get_outputs()
+    assert (output.name, output.shape) == ("sentence_embedding", ["batch_size", WIDTH])
+    with Encoder.load(bert_bundle.path, provider="cpu") as encoder:
+        ids = encoder.tokenize(TEXTS).ids
+        batch = Batch(tuple(range(len(ids))), max(map(len, ids)))
+        input_ids, mask = pad(ids, batch, bert_bundle.manifest.pad_id)
+        (bare,) = session.run(None, {"input_ids": input_ids, "attention_mask": mask})
+        np.testing.assert_allclose(bare, encoder.encode(TEXTS), atol=1e-5)
+
+
+def test_the_graph_is_one_file_of_standard_operators(bert_bundle: Bundle) -> None:
+    proto = onnx.load(bert_bundle.model)
+    assert {entry.domain for entry in proto.opset_import} == {""}
+    assert {node.domain for node in proto.graph.node} <= {"", "ai.onnx"}
+    assert not any(t.data_location == onnx.TensorProto.EXTERNAL for t in proto.graph.initializer)
+    names = {path.name for path in bert_bundle.path.iterdir()}
+    assert names == {"manifest.json", "model.onnx", "tokenizer.json"}
+
+
+def test_query_key_and_value_are_one_product(bert_bundle: Bundle) -> None:
+    from .conftest import LAYERS
+
+    graph = onnx.load(bert_bundle.model).graph
+    products = [node for node in graph.node if node.op_type in ("MatMul", "Gemm")]
+    assert len(products) == 6 * LAYERS  # qkv, scores, context, output, up, down
+
+
+def test_two_exports_are_equal_bytes_and_name_no_path(checkpoint, tmp_path) -> None:
+    for name in ("one", "two"):
+        export(checkpoint("bert"), tmp_path / name, name="same")
+    for file in ("manifest.json", "model.onnx", "tokenizer.json"):
+        first, second = ((tmp_path / n / file).read_bytes() for n in ("one", "two"))
+        assert hashlib.sha256(first).digest() == hashlib.sha256(second).digest()
+        assert str(tmp_path).encode() not in first
+        assert b"site-packages" not in first
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def test_max_length_cuts_where_asked(checkpoint, tmp_path) -> None:
+    bundle = export(checkpoint("bert"), tmp_path / "b", max_length=8)
+    with Encoder.load(bundle.path, provider="cpu") as encoder:
+        assert max(encoder.tokenize(TEXTS).lengths) == 8
+    for bad in (0, 2, POSITIONS + 1):
+        with pytest.raises(ExportError, match=f"from 3 to {POSITIONS}"):
+            export(checkpoint("bert"), tmp_path / "c", max_length=bad)
+    assert not (tmp_path / "c").exists()
+
+
+def test_normalisation_can_be_left_out(checkpoint, tmp_path, bert_bundle) -> None:
+    bundle = export(checkpoint("bert"), tmp_path / "b", normalize=False, name="raw")
+    assert not bundle.manifest.normalised
+    assert bundle.manifest.name == "raw"
+    with (
+        Encoder.load(bundle.path, provider="cpu") as raw,
+        Encoder.load(bert_bundle.path, provider="cpu") as unit,
+    ):
+        vectors = raw.encode(TEXTS)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        np.testing.assert_allclose(vectors / norms, unit.encode(TEXTS), atol=1e-5)
+        with pytest.raises(InputValueError):
+            unit.encode(TEXTS, normalize_embeddings=False)
+
+
+def test_a_transform_stands_between_pooling_and_normalisation(checkpoint, tmp_path) -> None:
+    torch.manual_seed(1)
+    dense = Dense(torch.randn(5, WIDTH), torch.randn(5), "relu")
+    bundle = export(checkpoint("bert"), tmp_path / "b", transform=dense)
+    assert bundle.manifest.transform == (f"dense({WIDTH}->5, relu)",)
+    assert bundle.manifest.dim == 5
+    raw = export(checkpoint("bert"), tmp_path / "raw", normalize=False)
+    with (
+        Encoder.load(bundle.path, provider="cpu") as found,
+        Encoder.load(raw.path, provider="cpu") as pooled,
+    ):
+        expected = dense(torch.from_numpy(pooled.encode(TEXTS))).detach()
+        expected = torch.nn.functional.normalize(expected, dim=1).numpy()
+        np.testing.assert_allclose(found.encode(TEXTS), expected, atol=1e-5)
+    assert export(
+        checkpoint("bert"), tmp_path / "same", transform=Identity(WIDTH)
+    ).manifest.transform == ()
+    with pytest.raises(ExportError, match="takes 7 dimensions"):
+        export(checkpoint("bert"), tmp_path / "c", transform=Identity(7))
+
+
+@pytest.mark.parametrize("heads", [3, 4])
+def test_float16_weights_halve_the_file_and_pass_the_gate(checkpoint, tmp_path, heads) -> None:
+    # 48 / 3 heads: 1/sqrt(16) is a power of two; 48 / 4: 1/sqrt(12) is not.
+    folder = checkpoint("bert", num_attention_heads=heads)
+    whole, half = (
+        export(folder, tmp_path / weights, weights=weights) for weights in ("float32", "float16")
+    )
+    sizes = [bundle.model.stat().st_size for bundle in (whole, half)]
+    assert sizes[1] < 0.65 * sizes[0]
+    assert half.manifest.weights == "float16"
+    assert half.manifest.parity["max_relative_error"] <= 1e-4
+    with (
+        Encoder.load(whole.path, provider="cpu") as a,
+        Encoder.load(half.path, provider="cpu") as b,
+    ):
+        assert (a.encode(TEXTS) * b.encode(TEXTS)).sum(1).min() >= 0.999
+
+
+# --- failing --------------------------------------------------------------------------------------
+
+
+def test_an_export_that_misses_parity_leaves_nothing_behind(
+    checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = build.from_transformers
+
+    def slightly_wrong(model, fold_scale=True) -> Backbone:
+        backbone = original(model, fold_scale)
+        with torch.no_grad():
+            backbone.layers[1].up.bias[0] += 0.05
+        return backbone
+
+    monkeypatch.setattr(build, "from_transformers", slightly_wrong)
+    with pytest.raises(ExportError, match="does not compute what torch does"):
+        export(checkpoint("bert"), tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_directory_is_overwritten_only_where_asked(checkpoint, tmp_path) -> None:
+    target = tmp_path / "b"
+    export(checkpoint("bert"), target, pooling="cls")
+    with pytest.raises(ExportError, match="exists"):
+        export(checkpoint("bert"), target)
+    assert Bundle.load(target).manifest.pooling == "cls"
+    export(checkpoint("bert"), target, overwrite=True)
+    assert Bundle.load(target).manifest.pooling == "mean"
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("x")
+    with pytest.raises(ExportError, match="no bundle"):
+        export(checkpoint("bert"), tmp_path / "precious", overwrite=True)
+
+
+def test_a_failed_overwrite_keeps_the_old_bundle(checkpoint, tmp_path) -> None:
+    target = tmp_path / "b"
+    export(checkpoint("bert"), target)
+    with pytest.raises(ExportError):
+        export(checkpoint("bert"), target, pooling="nonsense", overwrite=True)
+    Bundle.load(target)
+
+
+def damaged(folder: Path, tmp_path: Path, change: str) -> Path:
+    copy = Path(shutil.copytree(folder, tmp_path / "source"))
+    if change == "no config":
+        (copy / "config.json").unlink()
+    elif change == "config is rubbish":
+        (copy / "config.json").write_text("{")
+    elif change == "no weights":
+        (copy / "model.safetensors").unlink()
+    elif change == "weights cut":
+        data = (copy / "model.safetensors").read_bytes()
+        (copy / "model.safetensors").write_bytes(data[: len(data) // 2])
+    elif change == "a layer too many":
+        config = json.loads((copy / "config.json").read_text())
+        config["num_hidden_layers"] += 1
+        (copy / "config.json").write_text(json.dumps(config))
+    elif change == "another architecture":
+        config = json.loads((copy / "config.json").read_text())
+        config["model_type"] = "gpt2"
+        (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("no config", r"config\.json is missing"),
+        ("config is rubbish", r"cannot read .*config\.json"),
+        ("no weights", "cannot load"),
+        ("weights cut", "cannot load"),
+        ("a layer too many", "lacks weights: encoder.layer.3"),
+        ("another architecture", "gpt2.*bert"),
+    ],
+)
+def test_a_damaged_source_is_a_typed_error(checkpoint, tmp_path, change, message) -> None:
+    source = damaged(checkpoint("bert"), tmp_path, change)
+    with pytest.raises(ExportError, match=message):
+        export(source, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_source_that_does_not_exist_is_a_typed_error(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for source in ("./nowhere", str(tmp_path / "nowhere"), "a/b/c"):
+        with pytest.raises(ExportError, match="no directory"):
+            export(source, tmp_path / "b")
+
+
+def test_a_checkpoint_without_pooler_says_so(checkpoint, tmp_path) -> None:
+    with pytest.raises(ExportError, match="no pooler"):
+        export(checkpoint("distilbert"), tmp_path / "b", pooling="pooler")
+
+
+def test_a_randomly_initialised_pooler_is_none(checkpoint, tmp_path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    copy = Path(shutil.copytree(checkpoint("bert"), tmp_path / "source"))
+    weights = load_file(copy / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler.")}
+    save_file(kept, copy / "model.safetensors", {"format": "pt"})
+    export(copy, tmp_path / "mean")
+    with pytest.raises(ExportError, match="no pooler"):
+        export(copy, tmp_path / "b", pooling="pooler")
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_exports_and_tells(flowvec, checkpoint, tmp_path) -> None:
+    done = flowvec("export", checkpoint("bert"), "-o", "b", "--pooling", "cls", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["pooling"], result["dim"]) == ("cls", WIDTH)
+    assert "comparing with torch" in done.stderr
+    encoded = flowvec("encode", "b", "-", "-o", "v.npy", stdin="one\ntwo\n")
+    assert encoded.returncode == 0, encoded.stderr
+    assert np.load(tmp_path / "v.npy").shape == (2, WIDTH)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["./nowhere", "-o", "b"],
+        ["SOURCE", "-o", "b", "--pooling", "nonsense"],
+        ["SOURCE", "-o", "b", "--max-length", "100000"],
+        ["SOURCE", "-o", "b", "--weights", "int4"],
+    ],
+)
+def test_a_mistake_is_one_line(flowvec, checkpoint, tmp_path, arguments) -> None:
+    source = str(checkpoint("bert"))
+    done = flowvec("export", *[source if a == "SOURCE" else a for a in arguments])
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("flowvec: ")
+    assert list(tmp_path.iterdir()) == []
