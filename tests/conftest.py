@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,35 @@ from flowvec.session import available_providers
 
 DATA = Path(__file__).resolve().parent / "data"
 SHARED = Path(os.environ.get("FLOWVEC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+# --- skips ----------------------------------------------------------------------------------------
+
+ALLOWED_SKIPS = Path(__file__).resolve().parent / "allowed_skips.txt"
+_refused_skips: list[str] = []
+
+
+def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        lines = ALLOWED_SKIPS.read_text(encoding="utf-8").splitlines()
+        patterns = [line for line in lines if line and not line.startswith("#")]
+        if not any(re.search(pattern, reason) for pattern in patterns):
+            _refused_skips.append(f"{report.nodeid}: {reason}")
+
+
+pytest_runtest_logreport = pytest_collectreport = _note_skip
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI a skip whose reason is not in allowed_skips.txt is a failure."""
+    if _refused_skips and os.environ.get("CI"):
+        for line in _refused_skips:
+            print(f"\nskipped without leave: {line}", file=sys.stderr)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+# --- data -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

@@ -28,10 +28,6 @@ app = typer.Typer(
 @app.callback()
 def bench() -> None:
     """Measure speed on this machine."""
-    if importlib.util.find_spec("psutil") is None:
-        raise MissingDependencyError(
-            'flowvec bench needs psutil: python -m pip install "flowvec[cpu,bench]"'
-        )
 
 
 @app.command(epilog="Example: flowvec bench throughput mini --json result.json")
@@ -57,6 +53,10 @@ def throughput(
     ] = None,
 ) -> None:
     """Texts and tokens a second: batches in input order, by characters, and by token count."""
+    if importlib.util.find_spec("psutil") is None:
+        raise MissingDependencyError(
+            'flowvec bench needs psutil: python -m pip install "flowvec[cpu,bench]"'
+        )
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.mix import mixed_lengths
     from flowvec_bench.throughput import BATCHINGS, measure_throughput

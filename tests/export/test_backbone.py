@@ -81,7 +81,7 @@ def test_a_padded_row_is_the_row_alone(checkpoint) -> None:
 
 
 def by_definition(mode: str, states: list[np.ndarray], length: int) -> np.ndarray:
-    """A pooling of one text, its hidden states (sequence, width) of every layer, as it is defined."""
+    """A pooling of one text, as it is defined; hidden states are (sequence, width) a layer."""
     last = states[-1][:length]
     return {
         "mean": lambda: last.mean(0),

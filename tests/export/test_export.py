@@ -164,9 +164,10 @@ def test_a_transform_stands_between_pooling_and_normalisation(checkpoint, tmp_pa
         expected = dense(torch.from_numpy(pooled.encode(TEXTS))).detach()
         expected = torch.nn.functional.normalize(expected, dim=1).numpy()
         np.testing.assert_allclose(found.encode(TEXTS), expected, atol=1e-5)
-    assert export(
-        checkpoint("bert"), tmp_path / "same", transform=Identity(WIDTH)
-    ).manifest.transform == ()
+    assert (
+        export(checkpoint("bert"), tmp_path / "same", transform=Identity(WIDTH)).manifest.transform
+        == ()
+    )
     with pytest.raises(ExportError, match="takes 7 dimensions"):
         export(checkpoint("bert"), tmp_path / "c", transform=Identity(7))
 

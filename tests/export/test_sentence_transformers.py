@@ -1,0 +1,251 @@
+"""Directories of sentence-transformers: a bundle gives the vectors that it gives."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+from flowvec import Encoder
+from flowvec.errors import ExportError
+from flowvec_export import export
+from flowvec_export.parity import Parity
+
+from .conftest import POSITIONS, TEXTS, WIDTH
+
+
+def make(folder: Path, source: Path, *modules: Any, **options: Any) -> SentenceTransformer:
+    torch.manual_seed(0)
+    model = SentenceTransformer(
+        modules=[Transformer(str(source)), *modules], device="cpu", **options
+    )
+    model.save(str(folder), create_model_card=False)
+    return model
+
+
+def assert_same(model: SentenceTransformer, folder: Path, tmp_path: Path, texts=TEXTS) -> Encoder:
+    bundle = export(folder, tmp_path / "bundle")
+    encoder = Encoder.load(bundle.path, provider="cpu")
+    parity = Parity.of(encoder.encode(texts), model.encode(texts, show_progress_bar=False))
+    assert parity.max_relative_error <= 1e-4
+    assert parity.min_cosine >= 0.99999
+    return encoder
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"])
+def test_transformer_pooling_and_normalize(checkpoint, tmp_path, architecture) -> None:
+    source = checkpoint(architecture)
+    model = make(tmp_path / "st", source, Pooling(WIDTH, "mean"), Normalize())
+    encoder = assert_same(model, tmp_path / "st", tmp_path)
+    assert encoder.info().normalised
+    assert encoder.max_length == POSITIONS
+
+
+def test_a_random_minilm(tmp_path, checkpoint) -> None:
+    """The shape that most users have: 6 layers of width 384, 12 heads, 256 tokens."""
+    config = transformers.BertConfig(
+        vocab_size=transformers.AutoConfig.from_pretrained(checkpoint("bert")).vocab_size,
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        max_position_embeddings=512,
+    )
+    torch.manual_seed(0)
+    plain = tmp_path / "minilm"
+    transformers.BertModel(config).save_pretrained(plain)
+    transformers.AutoTokenizer.from_pretrained(checkpoint("bert")).save_pretrained(plain)
+    model = make(tmp_path / "st", plain, Pooling(384, "mean"), Normalize())
+    model.max_seq_length = 256
+    model.save(str(tmp_path / "st"), create_model_card=False)
+    long = ["the cat sleeps on the red mat " * 60]
+    encoder = assert_same(model, tmp_path / "st", tmp_path, TEXTS + long)
+    assert (encoder.dim, encoder.max_length) == (384, 256)
+
+
+@pytest.mark.parametrize(
+    "modes",
+    ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken",
+     ("mean", "cls"), ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")],
+    ids=str,
+)  # fmt: skip
+def test_every_pooling_mode_and_their_concatenation(checkpoint, tmp_path, modes) -> None:
+    model = make(tmp_path / "st", checkpoint("bert"), Pooling(WIDTH, modes))
+    assert not assert_same(model, tmp_path / "st", tmp_path).info().normalised
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [torch.nn.Tanh(), torch.nn.Identity(), torch.nn.ReLU(), torch.nn.GELU(), torch.nn.Sigmoid()],
+    ids=lambda a: type(a).__name__,
+)
+def test_dense_with_its_activation(checkpoint, tmp_path, activation) -> None:
+    dense = Dense(WIDTH, 10, activation_function=activation)
+    model = make(tmp_path / "st", checkpoint("bert"), Pooling(WIDTH), dense, Normalize())
+    assert assert_same(model, tmp_path / "st", tmp_path).dim == 10
+
+
+@pytest.mark.parametrize("out", [WIDTH, 9])
+def test_residual_dense_layers_in_a_row(checkpoint, tmp_path, out) -> None:
+    layers = (Dense(WIDTH, out, use_residual=True), Dense(out, 5, bias=False))
+    model = make(tmp_path / "st", checkpoint("bert"), Pooling(WIDTH), *layers)
+    encoder = assert_same(model, tmp_path / "st", tmp_path)
+    assert encoder.info().transform == (
+        f"dense({WIDTH}->{out}, tanh, residual)",
+        f"dense({out}->5, tanh)",
+    )
+
+
+def test_prompts_and_similarity_come_along(checkpoint, tmp_path) -> None:
+    prompts = {"query": "the query: ", "passage": "", "document": "a book: "}
+    model = make(
+        tmp_path / "st",
+        checkpoint("bert"),
+        Pooling(WIDTH),
+        prompts=prompts,
+        default_prompt_name="query",
+        similarity_fn_name="dot",
+    )
+    encoder = assert_same(model, tmp_path / "st", tmp_path)  # both use the default prompt
+    assert encoder.info().prompts == {"query": "the query: ", "document": "a book: "}
+    texts = ["stocks fell", "the dog"]
+    for ours, theirs in (
+        (encoder.encode_query(texts), model.encode_query(texts)),
+        (encoder.encode_document(texts), model.encode_document(texts)),
+        (
+            encoder.encode(texts, prompt_name="document"),
+            model.encode(texts, prompt_name="document"),
+        ),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    similarity = model.similarity(model.encode(texts), model.encode(texts)).numpy()
+    ours = encoder.similarity(encoder.encode(texts), encoder.encode(texts))
+    np.testing.assert_allclose(ours, similarity, rtol=1e-4)
+
+
+# --- the older form of the files ------------------------------------------------------------------
+
+
+def write_old_form(folder: Path, source: Path, **changes: Any) -> Path:
+    """What sentence-transformers 2 wrote: other type names, booleans for pooling, a .bin Dense."""
+    shutil.copytree(source, folder)
+    kinds = ["Transformer", "Pooling", "Dense", "Normalize"]
+    paths = ["", "1_Pooling", "2_Dense", "3_Normalize"]
+    modules = [
+        {"idx": i, "name": str(i), "path": p, "type": f"sentence_transformers.models.{k}"}
+        for i, (k, p) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    settings = {"max_seq_length": 12, "do_lower_case": False} | changes.pop("settings", {})
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+    pooling = {
+        "word_embedding_dimension": WIDTH,
+        "pooling_mode_cls_token": True,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    for name in paths[1:]:
+        (folder / name).mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling | changes))
+    dense = {
+        "in_features": 2 * WIDTH,
+        "out_features": 6,
+        "bias": True,
+        "activation_function": "torch.nn.modules.activation.Tanh",
+    }
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(dense))
+    torch.manual_seed(2)
+    state = {"linear.weight": torch.randn(6, 2 * WIDTH), "linear.bias": torch.randn(6)}
+    torch.save(state, folder / "2_Dense" / "pytorch_model.bin")
+    return folder
+
+
+def test_the_old_form_gives_what_sentence_transformers_gives(checkpoint, tmp_path) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    model = SentenceTransformer(str(folder), device="cpu")
+    encoder = assert_same(model, folder, tmp_path)
+    info = encoder.info()
+    assert (info.pooling, info.max_length, info.dim) == ("cls+mean", 12, 6)
+
+
+def test_do_lower_case_lower_cases_first(checkpoint, tmp_path) -> None:
+    settings = {"do_lower_case": True, "max_seq_length": 30}
+    folder = write_old_form(tmp_path / "old", checkpoint("roberta"), settings=settings)
+    model = SentenceTransformer(str(folder), device="cpu")
+    texts = ["The CAT Sleeps", "ÀÉ São PAULO", "lower already"]
+    encoder = assert_same(model, folder, tmp_path, texts)
+    assert encoder.tokenize(texts).ids == encoder.tokenize([t.lower() for t in texts]).ids
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def change_json(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "case", ["module", "order", "pooling", "activation", "prompt", "no pooling"]
+)
+def test_what_cannot_be_followed_is_refused(checkpoint, tmp_path, case) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    modules = json.loads((folder / "modules.json").read_text())
+    message = ""
+    if case == "module":
+        modules[2]["type"] = "sentence_transformers.models.CNN"
+        message = "CNN"
+    elif case == "order":
+        modules[2], modules[3] = modules[3], modules[2]
+        message = "after Normalize"
+    elif case == "no pooling":
+        del modules[1]
+        message = "must begin with Transformer and Pooling"
+    elif case == "pooling":
+        change_json(folder / "1_Pooling/config.json", pooling_mode_attention=True)
+        message = "pooling_mode_attention"
+    elif case == "activation":
+        change_json(folder / "2_Dense/config.json", activation_function="a.b.Mish")
+        message = "mish"
+    else:
+        change_json(folder / "1_Pooling/config.json", include_prompt=False)
+        prompts = {"prompts": {"query": "q: "}}
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+        message = "leaves its prompts out"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ExportError, match=message):
+        export(folder, tmp_path / "bundle")
+
+
+def test_a_dense_layer_of_pickled_code_is_not_run(checkpoint, tmp_path) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "pwned",))
+
+    torch.save({"linear.weight": Evil()}, folder / "2_Dense/pytorch_model.bin")
+    with pytest.raises(ExportError, match="cannot read the weights"):
+        export(folder, tmp_path / "bundle")
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_another_pooling_than_the_dense_was_made_for_is_refused(checkpoint, tmp_path) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    with pytest.raises(ExportError, match="made for another pooling"):
+        export(folder, tmp_path / "bundle", pooling="mean")
+
+
+def test_a_licence_in_the_card_is_kept(checkpoint, tmp_path) -> None:
+    make(tmp_path / "st", checkpoint("bert"), Pooling(WIDTH))
+    (tmp_path / "st" / "README.md").write_text("---\nlicense: apache-2.0\ntags: [x]\n---\n# Card\n")
+    assert export(tmp_path / "st", tmp_path / "bundle").manifest.licence == "apache-2.0"
