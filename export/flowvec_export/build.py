@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from flowvec import Bundle, Encoder, Manifest
-from flowvec.bundle import record_file
+from flowvec.bundle import NOTES, record_file
 from flowvec.errors import ExportError
 from flowvec.manifest import MODEL, TOKENIZER
 from flowvec_export.backbone import TransformersBackbone, from_transformers
@@ -235,7 +235,10 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 
 def _put_in_place(staged: Path, target: Path) -> None:
-    """Rename the finished bundle to its name, keeping an old one until then."""
+    """Rename the finished bundle to its name, keeping an old one, and its notes, until then."""
+    for note in NOTES:
+        if (target / note).is_file():
+            shutil.copy(target / note, staged / note)
     for file in staged.iterdir():
         with file.open("rb+") as handle:
             os.fsync(handle.fileno())

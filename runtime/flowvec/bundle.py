@@ -19,10 +19,13 @@ from pathlib import Path
 from flowvec.errors import BundleError
 from flowvec.manifest import MANIFEST, MODEL, TOKENIZER, FileRecord, Manifest
 
-__all__ = ["Bundle", "read_manifest", "record_file", "shipped_bundles", "verify_files"]
+__all__ = ["NOTES", "Bundle", "read_manifest", "record_file", "shipped_bundles", "verify_files"]
 
 # An untrusted bundle must not make the loader read the disk full.
 _MAX_MANIFEST_BYTES = 1 << 20
+
+# What may lie in a bundle without being listed: notes for people, never read by flowvec.
+NOTES = ("README.md", "NOTICE.md", "LICENSE")
 
 
 def record_file(path: Path) -> FileRecord:
@@ -118,10 +121,6 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest.from_json(text, str(file))
 
 
-# Files that may lie in a bundle without being listed: notes for people, never read by flowvec.
-_UNLISTED = {MANIFEST, "README.md", "NOTICE.md", "LICENSE"}
-
-
 def verify_files(path: Path, records: Mapping[str, FileRecord]) -> None:
     """Check that a bundle's directory holds exactly the recorded files, unchanged.
 
@@ -129,7 +128,7 @@ def verify_files(path: Path, records: Mapping[str, FileRecord]) -> None:
         BundleError: a file is missing, extra, a link, or differs in size or SHA-256.
     """
     present = {entry.name for entry in path.iterdir()}
-    if extra := sorted(present - records.keys() - _UNLISTED):
+    if extra := sorted(present - records.keys() - {MANIFEST, *NOTES}):
         raise BundleError(f"{path} holds files that its manifest does not list: {', '.join(extra)}")
     for name, record in records.items():
         file = path / name

@@ -216,7 +216,9 @@ def test_an_existing_directory_is_overwritten_only_where_asked(checkpoint, tmp_p
     with pytest.raises(ExportError, match="exists"):
         export(checkpoint("bert"), target)
     assert Bundle.load(target).manifest.pooling == "cls"
+    (target / "NOTICE.md").write_text("a note for people")
     export(checkpoint("bert"), target, overwrite=True)
+    assert (target / "NOTICE.md").read_text() == "a note for people"
     assert Bundle.load(target).manifest.pooling == "mean"
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
     (tmp_path / "precious").mkdir()
