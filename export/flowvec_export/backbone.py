@@ -139,7 +139,8 @@ class Backbone(nn.Module):
 
     def __init__(self, shape: Shape, state: dict[str, Tensor], fold_scale: bool = True) -> None:
         super().__init__()
-        positions = state["positions"][shape.first_position :]
+        positions = state["positions"]
+        self.first_position = shape.first_position
         if "types" in state:
             positions = positions + state["types"][0]
         self.words = nn.Parameter(state["words"].clone())
@@ -152,7 +153,17 @@ class Backbone(nn.Module):
     @property
     def max_positions(self) -> int:
         """The most tokens of a text."""
-        return len(self.positions)
+        return len(self.positions) - self.first_position
+
+    def _position_vectors(self, input_ids: Tensor) -> Tensor:
+        """Position embeddings, (sequence, width) or (batch, sequence, width)."""
+        if self.first_position == 0:
+            return self.positions[: input_ids.shape[1]]
+        # RoBERTa gives a padding token, even a literal one inside a text, the padding's own row and
+        # does not count it.
+        pad_id = self.first_position - 1
+        counted = (input_ids != pad_id).to(torch.int64)
+        return nn.functional.embedding(counted.cumsum(1) * counted + pad_id, self.positions)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
         """Run the encoder over right-padded texts.
@@ -165,7 +176,7 @@ class Backbone(nn.Module):
             The embedding output and each layer's, float32 (batch, sequence, width).
         """
         x = nn.functional.embedding(input_ids, self.words)
-        x = self.embedding_norm(x + self.positions[: input_ids.shape[1]])
+        x = self.embedding_norm(x + self._position_vectors(input_ids))
         # Large enough to vanish in a softmax, small enough for half types.
         mask = (1.0 - attention_mask.to(x.dtype))[:, None, None, :] * -3e4
         hidden_states = [x]
@@ -194,8 +205,7 @@ def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | Transfo
     """Our backbone for a transformers model of a known architecture, else that model, wrapped."""
     config = model.config
     names = NAMES.get(config.model_type)
-    positions = getattr(config, "position_embedding_type", None) or "absolute"
-    if names is None or positions != "absolute" or getattr(config, "is_decoder", False):
+    if names is None or getattr(config, "is_decoder", False):
         return TransformersBackbone(model)
     # transformers gives DistilBERT's own names (dim, n_layers, ...) the common ones as aliases.
     shape = Shape(

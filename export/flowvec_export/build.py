@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -14,20 +16,19 @@ from typing import Literal
 import torch
 
 from flowvec import Bundle, Encoder, Manifest
-from flowvec.bundle import NOTES, record_file
-from flowvec.errors import ExportError
-from flowvec.manifest import MODEL, TOKENIZER
+from flowvec.bundle import absolute_path, record_file
+from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
+from flowvec.manifest import MANIFEST, MODEL, TOKENIZER
 from flowvec_export.backbone import TransformersBackbone, from_transformers
 from flowvec_export.graph import (
     INPUTS,
     OPSET,
     OUTPUT,
     SentenceEncoder,
-    store_as_float16,
     to_onnx,
     write_onnx,
 )
-from flowvec_export.parity import Parity, measure
+from flowvec_export.parity import MIN_COSINE_OF_FLOAT16, measure
 from flowvec_export.pooling import Pooling, parse_pooling
 from flowvec_export.source import Source, read_source
 from flowvec_export.transforms import Identity, Transform
@@ -78,25 +79,27 @@ def export(
 
     Raises:
         ExportError: the source cannot be read or exported, or the graph misses parity
-            (max |a - b| / ||b|| above 1e-4 or cosine below 0.99999). Nothing is left behind.
+            (max |a - b| / ||b|| above 1e-4 or cosine below 0.99999; for float16 weights also a
+            cosine below 0.999 to the weights before they were rounded). Nothing is left behind.
     """
     say = on_step or logger.info
-    target = Path(out).expanduser().absolute()
+    target = absolute_path(out)
     _check_target(target, overwrite)
+    if weights not in ("float32", "float16"):
+        raise ExportError(f"weights must be float32 or float16, not {weights!r}")
+    if pooling is not None:
+        parse_pooling(pooling)
     say(f"reading {source}")
     found = read_source(source)
-    model, reference = _assemble(found, pooling, transform, normalize, weights)
     length = _checked_length(found, max_length)
+    model, reference, original = _assemble(found, pooling, transform, normalize, weights)
 
     say("tracing the graph")
-    proto = to_onnx(model, found.pad_id)
-    if weights == "float16":
-        store_as_float16(proto)
+    proto = to_onnx(model, found.pad_id, weights)
 
-    target.parent.mkdir(parents=True, exist_ok=True)
     staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    made = _make_folders(staged)
     try:
-        staged.mkdir()
         write_onnx(proto, staged / MODEL)
         (staged / TOKENIZER).write_text(found.tokenizer.to_str(), encoding="utf-8")
         manifest = Manifest(
@@ -121,17 +124,15 @@ def export(
         )
         _write_manifest(staged, manifest)
         say("comparing with torch")
-        parity = _compare(staged, reference, found)
-        parity.require()
-        figures = {
-            "texts": parity.texts,
-            "max_relative_error": _round(parity.max_relative_error),
-            "min_cosine": round(parity.min_cosine, 7),
-        }
+        figures = _compare(staged, reference, original, found)
         _write_manifest(staged, replace(manifest, parity=figures))
         _put_in_place(staged, target)
-    finally:
+    except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
     return Bundle.load(target)
 
 
@@ -141,10 +142,10 @@ def _assemble(
     transform: Transform | None,
     normalize: bool | None,
     weights: Weights,
-) -> tuple[SentenceEncoder, SentenceEncoder]:
-    """The module to export, and transformers' own as the reference for it."""
-    if weights not in ("float32", "float16"):
-        raise ExportError(f"weights must be float32 or float16, not {weights!r}")
+) -> tuple[SentenceEncoder, SentenceEncoder, SentenceEncoder | None]:
+    """The module to export, transformers' own as the reference for it, and, where weights are
+    rounded, a reference with the weights before that.
+    """
     modes = parse_pooling(pooling or source.pooling or "mean")
     pool = Pooling(modes, source.pooler)
     steps = [*source.transforms, *([transform] if transform is not None else [])]
@@ -158,23 +159,31 @@ def _assemble(
         width = step.out_dim
     if normalize is None:
         normalize = True if source.normalise is None else source.normalise
+    reference = SentenceEncoder(TransformersBackbone(source.model), pool, steps, normalize).eval()
+    original = None
     if weights == "float16":
-        _round_matrices(source.model, steps)
+        original = copy.deepcopy(reference)
+        _round_matrices(source.model, [pool, *steps])
     # A factor that is no power of two would round the stored query weights a second time.
     head_width = source.model.config.hidden_size // source.model.config.num_attention_heads
     exact = math.frexp(math.sqrt(head_width))[0] == 0.5
     backbone = from_transformers(source.model, fold_scale=weights == "float32" or exact)
-    model, reference = (
-        SentenceEncoder(part, pool, steps, normalize).eval()
-        for part in (backbone, TransformersBackbone(source.model))
-    )
-    return model, reference
+    model = SentenceEncoder(backbone, pool, steps, normalize).eval()
+    return model, reference, original
 
 
-def _round_matrices(model: torch.nn.Module, steps: list[Transform]) -> None:
-    """Round weight matrices to float16 values: what the bundle stores is what is compared."""
+def _round_matrices(model: torch.nn.Module, parts: Sequence[torch.nn.Module]) -> None:
+    """Round weight matrices to float16 values, so that storing them loses nothing more.
+
+    The token-type embedding of a single text goes into the positions first, as in the backbone.
+    """
     with torch.no_grad():
-        for module in (model, *steps):
+        embeddings = getattr(model, "embeddings", None)
+        types = getattr(embeddings, "token_type_embeddings", None)
+        if embeddings is not None and types is not None:
+            embeddings.position_embeddings.weight += types.weight[0]
+            types.weight -= types.weight[0].clone()
+        for module in (model, *parts):
             for parameter in module.parameters():
                 if parameter.ndim >= 2:
                     parameter.copy_(parameter.half().float())
@@ -182,14 +191,13 @@ def _round_matrices(model: torch.nn.Module, steps: list[Transform]) -> None:
 
 def _checked_length(source: Source, asked: int | None) -> int:
     special = source.tokenizer.num_special_tokens_to_add(False)
-    if asked is None:
-        return source.max_length
-    if not special < asked <= source.max_length:
+    length = source.max_length if asked is None else asked
+    if not special < length <= source.max_length:
         raise ExportError(
             f"max_length must be from {special + 1} to {source.max_length} for {source.origin}, "
-            f"but is {asked}"
+            f"but is {length}"
         )
-    return asked
+    return length
 
 
 def _steps(model: SentenceEncoder) -> list[Transform]:
@@ -211,9 +219,27 @@ def _origin(source: Source) -> str:
     return source.name if Path(source.origin).expanduser().is_dir() else source.origin
 
 
-def _compare(staged: Path, reference: SentenceEncoder, source: Source) -> Parity:
-    with Encoder.load(staged, provider="cpu", streams=1) as encoder:
-        return measure(encoder, reference, source.model.config.vocab_size)
+def _compare(
+    staged: Path, reference: SentenceEncoder, original: SentenceEncoder | None, source: Source
+) -> dict[str, float]:
+    """Parity figures of the staged bundle; raises ExportError if they do not suffice."""
+    vocabulary = source.model.config.vocab_size
+    try:
+        with Encoder.load(staged, provider="cpu", streams=1) as encoder:
+            parity = measure(encoder, reference, vocabulary)
+            parity.require()
+            figures = {
+                "texts": parity.texts,
+                "max_relative_error": _round(parity.max_relative_error),
+                "min_cosine": round(parity.min_cosine, 7),
+            }
+            if original is not None:
+                rounded = measure(encoder, original, vocabulary)
+                rounded.require_cosine(MIN_COSINE_OF_FLOAT16)
+                figures["min_cosine_to_float32_weights"] = round(rounded.min_cosine, 5)
+    except (BundleError, NonFiniteError, EngineError) as error:
+        raise ExportError(f"the graph does not run: {error}") from error
+    return figures
 
 
 def _round(value: float) -> float:
@@ -222,30 +248,43 @@ def _round(value: float) -> float:
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
-    if not target.exists():
+    if not (target.exists() or target.is_symlink()):
         return
     if not overwrite:
         raise ExportError(f"{target} exists; ask to overwrite it, or choose another name")
-    if not (target / "manifest.json").is_file() and any(target.iterdir()):
+    if target.is_symlink() or not target.is_dir():
+        raise ExportError(f"{target} is no directory, so it is not overwritten")
+    if not (target / MANIFEST).is_file() and any(target.iterdir()):
         raise ExportError(f"{target} is no bundle, so it is not overwritten")
 
 
+def _make_folders(staged: Path) -> list[Path]:
+    """Make a directory and those above it; returns the new ones above it, the deepest first."""
+    missing = [folder for folder in staged.parents if not folder.exists()]
+    try:
+        staged.mkdir(parents=True)
+    except OSError as error:
+        raise ExportError(f"cannot write to {staged.parent}: {error.strerror}") from None
+    return missing
+
+
 def _put_in_place(staged: Path, target: Path) -> None:
-    """Rename the finished bundle to its name, keeping an old one, and its notes, until then."""
-    for note in NOTES:
-        if (target / note).is_file():
-            shutil.copy(target / note, staged / note)
+    """Rename the finished bundle to its name, keeping an old one until then."""
     for file in staged.iterdir():
         with file.open("rb+") as handle:
             os.fsync(handle.fileno())
-    if target.exists():
-        old = target.with_name(f".{target.name}.{os.getpid()}.old")
-        target.rename(old)
+    if not target.exists():
         staged.rename(target)
-        shutil.rmtree(old)
-    else:
+        return
+    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    target.rename(old)
+    try:
         staged.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    shutil.rmtree(old)

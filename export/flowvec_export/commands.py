@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -12,6 +13,11 @@ from flowvec.commands import Json, print_json
 from flowvec.errors import MissingDependencyError
 
 app = typer.Typer(add_completion=False)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
 
 _NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors")
 
@@ -64,7 +70,7 @@ def export(
         name=name,
         weights=cast(Any, weights),
         overwrite=overwrite,
-        on_step=lambda line: typer.echo(line, err=True),
+        on_step=_say if sys.stderr.isatty() else None,
     )
     manifest = bundle.manifest
     if as_json:

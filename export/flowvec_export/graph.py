@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
-from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from flowvec.errors import ExportError
@@ -24,7 +24,6 @@ __all__ = [
     "OPSET",
     "OUTPUT",
     "SentenceEncoder",
-    "store_as_float16",
     "to_onnx",
     "write_onnx",
 ]
@@ -36,6 +35,8 @@ OPSET = 20
 
 # Matrices below this size are not worth a Cast.
 _MIN_FLOAT16_ELEMENTS = 4096
+# Room for the nodes beside the weights.
+_MAX_BYTES = (1 << 31) - (1 << 22)
 
 
 class SentenceEncoder(nn.Module):
@@ -65,11 +66,17 @@ class SentenceEncoder(nn.Module):
         return out
 
 
-def to_onnx(model: SentenceEncoder, pad_id: int) -> onnx.ModelProto:
+def to_onnx(model: SentenceEncoder, pad_id: int, weights: str = "float32") -> onnx.ModelProto:
     """Trace the model into a graph with free batch and sequence axes.
 
+    Args:
+        model: what to trace, in evaluation mode.
+        pad_id: a token id to trace with.
+        weights: storage of the weight matrices, `float32` or `float16`.
+
     Raises:
-        ExportError: torch cannot trace it, or the graph needs more than standard operators.
+        ExportError: torch cannot trace it, the graph needs more than standard operators, or it is
+            larger than the 2 GiB that one file may hold.
     """
     # Sizes that are neither 1 nor equal, so that no axis is taken for a constant or for another.
     ids = torch.full((2, 5), pad_id, dtype=torch.int64)
@@ -91,6 +98,10 @@ def to_onnx(model: SentenceEncoder, pad_id: int) -> onnx.ModelProto:
         except Exception as error:
             raise ExportError(f"torch cannot turn this encoder into a graph: {error}") from error
         assert program is not None
+        graph = program.model.graph
+        if weights == "float16":
+            _store_as_float16(graph)
+        _require_size(graph, weights)
         proto = program.model_proto
     _clean(proto)
     foreign = {node.domain for node in proto.graph.node} - {"", "ai.onnx"}
@@ -142,42 +153,46 @@ def _clean(proto: onnx.ModelProto) -> None:
     proto.opset_import.extend(kept)
 
 
-def store_as_float16(proto: onnx.ModelProto) -> None:
+def _store_as_float16(graph: ir.Graph) -> None:
     """Store the weight matrices as float16 with a Cast to float32 after each.
 
     The graph computes in float32 as before; engines fold the Cast when they load it. Vectors such
     as biases and norms stay as they are.
     """
-    graph = proto.graph
-    casts = []
-    for tensor in graph.initializer:
-        if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) < 2:
+    first = graph[0]
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2:
             continue
-        values = numpy_helper.to_array(tensor)
-        if values.size < _MIN_FLOAT16_ELEMENTS:
+        if tensor.size < _MIN_FLOAT16_ELEMENTS:
             continue
+        values = tensor.numpy()
         if np.abs(values).max() > np.finfo(np.float16).max:
-            raise ExportError(
-                f"{tensor.name} holds values that float16 cannot; use float32 weights"
-            )
-        name = tensor.name
-        stored = f"{name}.float16"
-        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
-        casts.append(
-            helper.make_node("Cast", [stored], [name], name=f"{name}.cast", to=TensorProto.FLOAT)
+            raise ExportError(f"{name} holds values that float16 cannot; use float32 weights")
+        stored_name = f"{name}.float16"
+        half = ir.tensor(values.astype(np.float16), name=stored_name)
+        stored = ir.Value(
+            name=stored_name,
+            shape=ir.Shape(values.shape),
+            type=ir.TensorType(half.dtype),
+            const_value=half,
         )
-    nodes = [*casts, *graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    onnx.checker.check_model(proto, full_check=True)
+        cast = ir.node("Cast", [stored], attributes={"to": ir.DataType.FLOAT}, name=f"{name}.cast")
+        cast.outputs[0].name, cast.outputs[0].shape = f"{name}.float32", value.shape
+        ir.convenience.replace_all_uses_with(value, cast.outputs[0])
+        graph.insert_before(first, cast)
+        del graph.initializers[name]
+        graph.register_initializer(stored)
+
+
+def _require_size(graph: ir.Graph, weights: str) -> None:
+    """A protobuf, and so a graph in one file, holds at most 2 GiB."""
+    size = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value)
+    if size >= _MAX_BYTES:
+        hint = "; export it with float16 weights" if weights == "float32" else ""
+        raise ExportError(f"the graph has {size / 1e9:.1f} GB of weights, and 2 GiB fit{hint}")
 
 
 def write_onnx(proto: onnx.ModelProto, path: Path) -> None:
-    """Write one file without external data.
-
-    Raises:
-        ExportError: the graph is larger than the 2 GiB that one file may hold.
-    """
-    if proto.ByteSize() >= 1 << 31:
-        raise ExportError("the graph is larger than 2 GiB; export it with float16 weights")
+    """Write one file without external data, equal bytes for equal graphs."""
     path.write_bytes(proto.SerializeToString(deterministic=True))

@@ -18,8 +18,12 @@ __all__ = ["MAX_RELATIVE_ERROR", "MIN_COSINE", "Parity", "measure"]
 MAX_RELATIVE_ERROR = 1e-4
 MIN_COSINE = 0.99999
 
-# Ragged batches of (rows, longest text): alone, in pairs, and in crowds.
-_BATCHES = ((1, 2), (1, 1 << 30), (2, 7), (4, 1 << 30), (16, 64), (64, 24))
+MIN_COSINE_OF_FLOAT16 = 0.999
+
+# Ragged batches of (rows, longest text): alone, in pairs, and in crowds. Attention takes memory by
+# the square of the length, so the longest come alone, and a model of 8,192 positions is compared up
+# to 2,048 tokens.
+_BATCHES = ((1, 2), (1, 2048), (2, 7), (4, 512), (16, 64), (64, 24))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,17 @@ class Parity:
                 f"{self.min_cosine:.7f} (at least {MIN_COSINE:g}); nothing was written"
             )
 
+    def require_cosine(self, least: float) -> None:
+        """Raise ExportError if a cosine is below what rounded weights may cost."""
+        if not self.min_cosine >= least:
+            raise ExportError(
+                f"rounding the weights to float16 costs too much: cosine {self.min_cosine:.5f} (at "
+                f"least {least:g}); use float32 weights"
+            )
+
 
 def measure(encoder: Encoder, reference: SentenceEncoder, vocabulary: int, seed: int = 0) -> Parity:
-    """Run both over seeded random ids in ragged batches of 1 to 64 rows, 2 to max_length tokens."""
+    """Run both over seeded random ids: ragged batches of 1 to 64 rows, from 2 tokens on."""
     rng = np.random.default_rng(seed)
     pad_id = encoder.bundle.manifest.pad_id
     ours, theirs = [], []

@@ -106,10 +106,14 @@ def read_source(source: str | Path) -> Source:
         ExportError: it cannot be found or read, or is of a kind that is not supported.
     """
     root = _locate(source)
-    modules = _read_json(root / "modules.json", missing_ok=True)
-    if modules is None:
-        return _read_encoder(root, root, str(source), {})
-    return _read_sentence_transformers(root, modules, str(source))
+    modules = _read_json(root / "modules.json", list, missing_ok=True)
+    try:
+        if modules is None:
+            return _read_encoder(root, root, str(source), {})
+        return _read_sentence_transformers(root, modules, str(source))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        # A JSON file of the right kind with something else in it than it should have.
+        raise ExportError(f"{source} has a file that cannot be followed: {error!r}") from error
 
 
 def _locate(source: str | Path) -> Path:
@@ -121,35 +125,37 @@ def _locate(source: str | Path) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
+    unwanted = ["onnx/*", "openvino/*", "*training_args.bin"]
     try:
-        return Path(
-            snapshot_download(
-                str(source),
-                allow_patterns=[
-                    "*.json",
-                    "*.txt",
-                    "*.model",
-                    "*.safetensors",
-                    "README.md",
-                    "*.bin",
-                ],
-                ignore_patterns=["onnx/*", "openvino/*", "*training_args.bin"],
-            )
+        root = Path(
+            snapshot_download(str(source), allow_patterns=patterns, ignore_patterns=unwanted)
         )
+        if not list(root.rglob("*.safetensors")):
+            # Many repositories hold the weights twice; only the older ones need this.
+            snapshot_download(str(source), allow_patterns=["*.bin"], ignore_patterns=unwanted)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = _first_line(error)
         raise ExportError(f"{source} is no directory, and no download: {reason}") from None
+    return root
 
 
-def _read_json(path: Path, *, missing_ok: bool = False) -> Any:
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _read_json(path: Path, kind: type = dict, *, missing_ok: bool = False) -> Any:
     if not path.is_file():
         if missing_ok:
             return None
         raise ExportError(f"{path} is missing")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ExportError(f"cannot read {path}: {error}") from None
+    if not isinstance(found, kind):
+        raise ExportError(f"{path} must hold a JSON {'object' if kind is dict else 'array'}")
+    return found
 
 
 def _read_encoder(root: Path, folder: Path, origin: str, settings: dict[str, Any]) -> Source:
@@ -171,17 +177,15 @@ def _read_encoder(root: Path, folder: Path, origin: str, settings: dict[str, Any
             )
             fast = transformers.AutoTokenizer.from_pretrained(folder)
         except Exception as error:  # transformers raises many kinds
-            reason = str(error).strip().splitlines()[0]
+            reason = _first_line(error)
             raise ExportError(f"transformers cannot load {origin}: {reason}") from error
-    missing = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
-    if missing:
-        raise ExportError(f"{origin} lacks weights: {', '.join(sorted(missing)[:3])}, ...")
-    if not fast.is_fast:
-        raise ExportError(f"{origin} has no tokenizer that `tokenizers` can read")
+    _check_loaded(origin, config, loading, fast)
     positions = model.config.max_position_embeddings
     if architecture in _OFFSET_POSITIONS:
         positions -= model.config.pad_token_id + 1
     asked = settings.get("max_seq_length") or fast.model_max_length
+    if isinstance(asked, bool) or not isinstance(asked, int):
+        raise ExportError(f"{origin} has the max_seq_length {asked!r}, which is no whole number")
     has_pooler = getattr(model, "pooler", None) is not None and not loading["missing_keys"]
     return Source(
         name=root.resolve().name
@@ -195,6 +199,25 @@ def _read_encoder(root: Path, folder: Path, origin: str, settings: dict[str, Any
         pooler=model.pooler.dense if has_pooler else None,
         licence=_licence(root),
     )
+
+
+def _check_loaded(
+    origin: str, config: dict[str, Any], loading: dict[str, Any], tokenizer: Any
+) -> None:
+    """Refuse what transformers loads without a word but cannot compute as it was trained."""
+    missing = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
+    if missing:
+        raise ExportError(f"{origin} lacks weights: {', '.join(sorted(missing)[:3])}, ...")
+    # transformers 5 dropped attention with relative keys, and ignores their weights.
+    positions = config.get("position_embedding_type") or "absolute"
+    unused = [key for key in loading["unexpected_keys"] if ".layer." in key]
+    if positions != "absolute" or unused:
+        what = f"{positions} positions" if positions != "absolute" else f"weights as {unused[0]}"
+        raise ExportError(f"{origin} has {what}, which transformers would ignore")
+    if not tokenizer.is_fast:
+        raise ExportError(f"{origin} has no tokenizer that `tokenizers` can read")
+    if tokenizer.truncation_side != "right":
+        raise ExportError(f"{origin} cuts long texts on the left, which is not supported")
 
 
 def _is_hub_cache(root: Path) -> bool:
@@ -252,6 +275,7 @@ def _read_sentence_transformers(root: Path, modules: Any, origin: str) -> Source
         (found for name in _SETTINGS if (found := _read_json(folders[0] / name, missing_ok=True))),
         {},
     )
+    _check_settings(settings, origin)
     source = _read_encoder(root, folders[0], origin, settings)
     pooling = _read_json(folders[1] / "config.json")
     source.pooling = "+".join(_pooling_modes(pooling, origin))
@@ -262,22 +286,65 @@ def _read_sentence_transformers(root: Path, modules: Any, origin: str) -> Source
         if kind == "Dense":
             source.transforms.append(_read_dense(folder))
         elif kind == "Normalize":
+            _check_names(_read_json(folder / "config.json", missing_ok=True) or {}, folder)
             source.normalise = True
+        elif kind == "Dropout":
+            continue  # nothing, outside training
         else:
             raise ExportError(f"{origin} has a module {kind}, which is not supported")
     config = _read_json(root / "config_sentence_transformers.json", missing_ok=True) or {}
-    # Newer versions write empty prompts for `query` and `document`: they say nothing.
-    prompts = config.get("prompts") or {}
-    source.prompts = {name: prompt for name, prompt in prompts.items() if prompt}
+    if config.get("truncate_dim") is not None:
+        raise ExportError(f"{origin} has a truncate_dim, which is not supported")
+    source.prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
     default = config.get("default_prompt_name")
     source.default_prompt_name = default if default in source.prompts else None
     similarity = config.get("similarity_fn_name") or "cosine"
     if similarity not in _SIMILARITIES:
         raise ExportError(f"{origin} compares by {similarity!r}, which is not supported")
     source.similarity = _SIMILARITIES[similarity]
-    if source.prompts and not pooling.get("include_prompt", True):
+    if any(source.prompts.values()) and not pooling.get("include_prompt", True):
         raise ExportError(f"{origin} leaves its prompts out of pooling, which is not supported")
     return source
+
+
+# What a Transformer module may say beyond max_seq_length and do_lower_case, each with the one value
+# that changes nothing.
+_NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "transformer_task": ("feature-extraction",),
+    "module_output_name": ("token_embeddings",),
+    "modality_config": (
+        {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    ),
+    "unpad_inputs": (False, None),
+    "tokenizer_name_or_path": (None,),
+}
+_LENGTH_SETTINGS = ("processor_kwargs", "tokenizer_args", "tokenizer_kwargs")
+
+
+def _check_settings(settings: dict[str, Any], origin: str) -> None:
+    """Refuse settings of a Transformer module that would change vectors and are not followed.
+
+    A `model_max_length` given for the tokenizer becomes `max_seq_length`, which it means.
+    """
+    for key in _LENGTH_SETTINGS:
+        given = dict(settings.pop(key, None) or {})
+        length = given.pop("model_max_length", None)
+        if length is not None and not settings.get("max_seq_length"):
+            settings["max_seq_length"] = length
+        if given:
+            raise ExportError(f"{origin} sets {key} {sorted(given)}, which is not supported")
+    for key, value in settings.items():
+        if key in ("max_seq_length", "do_lower_case") or value in ({}, []):
+            continue
+        if value not in _NEUTRAL_SETTINGS.get(key, ()):
+            raise ExportError(f"{origin} sets {key} to {value!r}, which is not supported")
+
+
+def _check_names(config: dict[str, Any], folder: Path) -> None:
+    """Modules after Pooling must pass the one vector on."""
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key, "sentence_embedding") != "sentence_embedding":
+            raise ExportError(f"{folder} has the {key} {config[key]!r}, which is not supported")
 
 
 def _pooling_modes(config: dict[str, Any], origin: str) -> list[str]:
@@ -302,10 +369,7 @@ def _read_dense(folder: Path) -> Dense:
         raise ExportError(
             f"{folder} has the activation {name!r}; known are {', '.join(ACTIVATIONS)}"
         )
-    if config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-        raise ExportError(
-            f"{folder} works on {config['module_input_name']}, not on the pooled vector"
-        )
+    _check_names(config, folder)
     state = _read_weights(folder)
     residual: Tensor | None = None
     if config.get("use_residual"):
@@ -322,4 +386,6 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
             state = torch.load(folder / "pytorch_model.bin", weights_only=True, map_location="cpu")
     except Exception as error:
         raise ExportError(f"cannot read the weights in {folder}: {error}") from None
+    if "linear.weight" not in state:
+        raise ExportError(f"the weights in {folder} lack linear.weight")
     return {name: tensor.float() for name, tensor in state.items()}

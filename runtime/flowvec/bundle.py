@@ -1,7 +1,7 @@
 """The bundle: a directory with one ONNX graph, its tokenizer and a manifest.
 
     manifest.json     what the bundle is, and the SHA-256 and size of every other file
-    model.onnx        tokens in, vectors out; standard operators only, no external data
+    model.onnx        tokens in, vectors out, in one file
     tokenizer.json    a Hugging Face `tokenizers` file, without truncation or padding
 
 The manifest is a closed list: a file that it does not name, a missing file, a link, another size
@@ -19,13 +19,17 @@ from pathlib import Path
 from flowvec.errors import BundleError
 from flowvec.manifest import MANIFEST, MODEL, TOKENIZER, FileRecord, Manifest
 
-__all__ = ["NOTES", "Bundle", "read_manifest", "record_file", "shipped_bundles", "verify_files"]
+__all__ = [
+    "Bundle",
+    "absolute_path",
+    "read_manifest",
+    "record_file",
+    "shipped_bundles",
+    "verify_files",
+]
 
 # An untrusted bundle must not make the loader read the disk full.
 _MAX_MANIFEST_BYTES = 1 << 20
-
-# What may lie in a bundle without being listed: notes for people, never read by flowvec.
-NOTES = ("README.md", "NOTICE.md", "LICENSE")
 
 
 def record_file(path: Path) -> FileRecord:
@@ -85,7 +89,7 @@ def _locate(name_or_dir: str | Path) -> Path:
     shipped = shipped_bundles()
     if isinstance(name_or_dir, str) and name_or_dir in shipped:
         return shipped[name_or_dir]
-    path = Path(name_or_dir).expanduser().absolute()
+    path = absolute_path(name_or_dir)
     if not path.is_dir():
         names = ", ".join(sorted(shipped)) or "none"
         raise BundleError(
@@ -93,6 +97,14 @@ def _locate(name_or_dir: str | Path) -> Path:
             f"ships with flowvec ({names}); make one with `flowvec export`"
         )
     return path
+
+
+def absolute_path(path: str | Path) -> Path:
+    """A path with `~` expanded; an unknown user's `~name` stays as it is written."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:
+        return Path(path).absolute()
 
 
 def shipped_bundles() -> Mapping[str, Path]:
@@ -128,7 +140,7 @@ def verify_files(path: Path, records: Mapping[str, FileRecord]) -> None:
         BundleError: a file is missing, extra, a link, or differs in size or SHA-256.
     """
     present = {entry.name for entry in path.iterdir()}
-    if extra := sorted(present - records.keys() - {MANIFEST, *NOTES}):
+    if extra := sorted(present - records.keys() - {MANIFEST}):
         raise BundleError(f"{path} holds files that its manifest does not list: {', '.join(extra)}")
     for name, record in records.items():
         file = path / name

@@ -15,10 +15,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.bundle import absolute_path
 from flowvec.encoder import Encoder
 from flowvec.errors import (
     ClosedError,
     CollectionError,
+    CorruptCollectionError,
     FingerprintMismatchError,
     InputTypeError,
     InputValueError,
@@ -98,8 +100,8 @@ class Collection:
         ...     [hit.id for hit in notes.search("a sleeping animal", k=1)]
         ['a']
 
-    One process may have a collection open; its methods may be called from several threads, which
-    take turns.
+    Its methods may be called from several threads, which take turns. Other processes may read while
+    one writes, and see what it has committed at their next call.
     """
 
     def __init__(self, path: Path, store: Store, encoder: Encoder | None) -> None:
@@ -108,9 +110,13 @@ class Collection:
         self._store = store
         self._encoder = encoder
         self._meta = store.read_meta()
-        self._dim = int(self._meta["dim"])
-        self._metric = cast(Metric, self._meta["metric"])
-        m, ef_construction = int(self._meta["M"]), int(self._meta["ef_construction"])
+        try:
+            self._dim = int(self._meta["dim"])
+            m, ef_construction = int(self._meta["M"]), int(self._meta["ef_construction"])
+            self._metric = METRICS[METRICS.index(cast(Metric, self._meta["metric"]))]
+            self._created = self._meta["created"], self._meta["created_by"]
+        except (KeyError, ValueError) as error:
+            raise CorruptCollectionError(f"{path}: its table meta is damaged: {error!r}") from None
         self._neighbours = Neighbours(store, path, self._dim, self._metric, m, ef_construction)
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -143,9 +149,11 @@ class Collection:
             raise InputValueError("give either an encoder or a dim")
         if metric not in METRICS:
             raise InputValueError(f"metric must be one of {', '.join(METRICS)}, but is {metric!r}")
-        if dim is not None and (isinstance(dim, bool) or dim < 1):
-            raise InputValueError(f"dim must be at least 1, but is {dim}")
-        folder = Path(path).expanduser().absolute()
+        if dim is not None and (
+            isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1
+        ):
+            raise InputValueError(f"dim must be a whole number from 1 on, but is {dim!r}")
+        folder = absolute_path(path)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
@@ -162,12 +170,8 @@ class Collection:
             "created_by": f"flowvec {__version__}",
         }
         if encoder is not None:
-            meta["model"] = encoder.bundle.handle
-            meta["fingerprint"] = encoder.fingerprint
-            meta["compute"] = encoder.engine.compute
-        store = Store(folder / FILE, create=True)
-        with store.transaction():
-            store.write_meta(meta)
+            meta |= _model_of(encoder)
+        store = Store(folder / FILE, create=meta)
         sync_folder(folder)
         return cls(folder, store, encoder)
 
@@ -184,7 +188,7 @@ class Collection:
             FingerprintMismatchError: the Encoder is not the model that made the vectors.
             CorruptCollectionError: the database is damaged.
         """
-        folder = Path(path).expanduser().absolute()
+        folder = absolute_path(path)
         store = Store(folder / FILE)
         try:
             collection = cls(folder, store, encoder)
@@ -198,7 +202,7 @@ class Collection:
     def _check_encoder(self, encoder: Encoder) -> None:
         expected = self._meta.get("fingerprint")
         if expected is None and encoder.dim == self._dim:
-            return
+            return  # the first texts that are added decide
         if encoder.fingerprint != expected:
             made_with = self._meta.get("model", f"plain vectors of {self._dim} dimensions")
             raise FingerprintMismatchError(
@@ -242,6 +246,7 @@ class Collection:
                 raise ClosedError("this Collection is closed")
             if self._process != os.getpid():
                 raise CollectionError("a Collection does not survive a fork; open it again")
+            self._neighbours.follow()
             yield
 
     # --- writing --------------------------------------------------------------------------------
@@ -271,7 +276,11 @@ class Collection:
         kept = _last_of_each(keys)
         vectors = encoder.encode_document([items[i] for i in kept])
         self._write(
-            [keys[i] for i in kept], vectors, [items[i] for i in kept], [payload[i] for i in kept]
+            [keys[i] for i in kept],
+            vectors,
+            [items[i] for i in kept],
+            [payload[i] for i in kept],
+            made_by=encoder,
         )
 
     def add_vectors(
@@ -313,14 +322,28 @@ class Collection:
         vectors: Floats,
         texts: Sequence[str | None],
         metadata: Sequence[str | None],
+        made_by: Encoder | None = None,
     ) -> None:
         if not ids:
             return
         stored = [None if text is None else replace_surrogates(text) for text in texts]
         with self._used():
             with self._store.transaction():
+                if made_by is not None:
+                    self._claim(made_by)
                 labels, replaced = self._store.upsert(ids, vectors, stored, metadata)
             self._neighbours.replace(replaced, labels, vectors)
+            if made_by is not None and "fingerprint" not in self._meta:
+                self._meta = self._store.read_meta()
+
+    def _claim(self, encoder: Encoder) -> None:
+        """Let the first texts that are added decide whose vectors these are; in a transaction."""
+        stored = self._store.read_meta()
+        if "fingerprint" not in stored:
+            self._store.write_meta(_model_of(encoder))
+        elif stored["fingerprint"] != self._meta.get("fingerprint"):
+            self._meta = stored  # another handle was first
+            self._check_encoder(encoder)
 
     def delete(self, ids: Sequence[Id]) -> int:
         """Delete rows by id; on disk when it returns. Unknown ids are ignored.
@@ -349,7 +372,7 @@ class Collection:
             CorruptCollectionError: a row does not match its checksum.
         """
         keys = check_ids(_as_list("ids", ids))
-        with self._used():
+        with self._used(), self._store.reading():
             labels = {(type(item), item): label for item, label in self._store.labels_of(keys)}
             items = self._store.read(list(labels.values()))
         found = [labels.get((type(key), key)) for key in keys]
@@ -402,7 +425,8 @@ class Collection:
             raise InputTypeError(f"k must be a whole number, not {type(k).__name__}")
         if k < 0:
             raise InputValueError(f"k must not be negative, but is {k}")
-        with self._used():
+        with self._used(), self._store.reading():
+            self._neighbours.follow()
             labels, scores = self._neighbours.search(vectors, int(k))
             items = self._store.read(np.unique(labels).tolist())
         hits = []
@@ -429,8 +453,8 @@ class Collection:
                 search="exact" if self._neighbours.is_exact else "hnsw",
                 graph_rows=self._neighbours.graph_rows,
                 bytes=sum(f.stat().st_size for f in self._path.iterdir() if f.is_file()),
-                created=self._meta["created"],
-                created_by=self._meta["created_by"],
+                created=self._created[0],
+                created_by=self._created[1],
             )
 
     # --- checks ---------------------------------------------------------------------------------
@@ -460,6 +484,15 @@ class Collection:
         if len(bad):
             raise InputValueError(f"row {bad[0]} of {what} holds NaN, infinity or a huge number")
         return rows
+
+
+def _model_of(encoder: Encoder) -> dict[str, str]:
+    """What a collection keeps of the model that made its vectors."""
+    return {
+        "model": encoder.bundle.handle,
+        "fingerprint": encoder.fingerprint,
+        "compute": encoder.engine.compute,
+    }
 
 
 def _refuse_single(name: str, value: object) -> None:

@@ -56,7 +56,9 @@ class Encoder:
     """A bundle loaded on an engine.
 
     Any number of threads may call one Encoder. It pickles, and opens its bundle again in the other
-    process; a forked child opens its own session at its first call.
+    process. A forked child verifies the bundle and opens its own session at its first call; it must
+    end as multiprocessing's children do, by `os._exit`, since ONNX Runtime cannot be torn down in a
+    child that was forked after its import. A stream begun before a fork belongs to the parent.
 
         >>> encoder = Encoder.load("mini")
         >>> encoder.encode(["A man is eating.", "Someone is having a meal."]).shape
@@ -186,7 +188,7 @@ class Encoder:
         Args:
             texts: one text, or any iterable of texts.
             prompt_name: which of the bundle's prompts to put before each text; None takes the
-                bundle's default, mostly none.
+                bundle's default, mostly none; "" takes none.
             normalize_embeddings: L2-normalise the vectors; None does as the bundle says.
             max_batch_tokens: overrides the Encoder's budget for this call.
             truncation: cut texts at max_length (and count them), or raise at the first.
@@ -206,18 +208,20 @@ class Encoder:
         items = [cast(str, texts)] if single else _as_list(texts)
         check_texts(items, refuse_empty=_checked_choice("on_empty", on_empty, OnEmpty) == "error")
         out = np.empty((len(items), self.dim), dtype=np.float32)
-        bar = tqdm(
-            total=len(items),
-            desc="encode",
-            unit=" texts",
-            disable=not _wants_bar(show_progress_bar, len(items)),
-        )
-        with bar:
-            filled = 0
-            for vectors in self._pipeline.windows(iter(items), job, self._finished, bar.update):
-                out[filled : filled + len(vectors)] = vectors
-                filled += len(vectors)
+        if not _wants_bar(show_progress_bar, len(items)):
+            self._encode_into(out, items, job)
+        else:
+            with tqdm(total=len(items), desc="encode", unit=" texts") as bar:
+                self._encode_into(out, items, job, bar.update)
         return out[0] if single else out
+
+    def _encode_into(
+        self, out: Floats, items: list[str], job: Job, done: Callable[[int], object] | None = None
+    ) -> None:
+        filled = 0
+        for vectors in self._pipeline.windows(iter(items), job, self._finished, done):
+            out[filled : filled + len(vectors)] = vectors
+            filled += len(vectors)
 
     def stream(
         self,
@@ -271,7 +275,10 @@ class Encoder:
         if kind in ("cosine", "dot"):
             return cast(Floats, left @ right.T)
         order = 1 if kind == "manhattan" else 2
-        return np.stack([-np.linalg.norm(right - row, ord=order, axis=1) for row in left])
+        out = np.empty((len(left), len(right)), dtype=np.float32)
+        for i, row in enumerate(left):
+            out[i] = -np.linalg.norm(right - row, ord=order, axis=1)
+        return out
 
     def warmup(self) -> Encoder:
         """Run batches of a few lengths, so that no later call pays for a first time."""
@@ -333,15 +340,16 @@ class Encoder:
     def _prompt(self, name: str | None) -> str:
         manifest = self._bundle.manifest
         name = manifest.default_prompt_name if name is None else name
-        if name is None:
+        if not name:
             return ""
         if name not in manifest.prompts:
             known = ", ".join(sorted(manifest.prompts)) or "none"
             raise InputValueError(f"the bundle has no prompt {name!r}; it has {known}")
         return manifest.prompts[name]
 
-    def _first_prompt(self, names: Sequence[str]) -> str | None:
-        return next((name for name in names if name in self._bundle.manifest.prompts), None)
+    def _first_prompt(self, names: Sequence[str]) -> str:
+        """The first of the names that has a prompt; else none at all, not even the default."""
+        return next((name for name in names if self._bundle.manifest.prompts.get(name)), "")
 
     def _must_normalize(self, asked: bool | None) -> bool:
         normalised = self._bundle.manifest.normalised

@@ -24,14 +24,13 @@ def scores(queries: Floats, vectors: Floats, metric: Metric) -> Floats:
 
     `cosine` expects both sides normalised; `l2` is minus the Euclidean distance.
     """
-    products: Floats = queries @ vectors.T
     if metric != "l2":
+        products: Floats = queries @ vectors.T
         return products
-    squared = (
-        np.square(queries).sum(1)[:, None] - 2.0 * products + np.square(vectors).sum(1)[None, :]
-    )
-    # Rounding can push the square of a tiny distance below zero.
-    distances: Floats = -np.sqrt(np.maximum(squared, 0.0, dtype=np.float32))
+    # |q|^2 - 2 q v + |v|^2 cancels where distances are small beside norms: float64 bears it.
+    left, right = queries.astype(np.float64), vectors.astype(np.float64)
+    squared = np.square(left).sum(1)[:, None] - 2.0 * (left @ right.T) + np.square(right).sum(1)
+    distances: Floats = -np.sqrt(np.maximum(squared, 0.0)).astype(np.float32)
     return distances
 
 

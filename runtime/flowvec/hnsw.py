@@ -35,10 +35,20 @@ class Graph:
     """
 
     def __init__(
-        self, dim: int, metric: Metric, m: int = M, ef_construction: int = EF_CONSTRUCTION
+        self,
+        dim: int,
+        metric: Metric,
+        m: int = M,
+        ef_construction: int = EF_CONSTRUCTION,
+        scale: float = 1.0,
     ) -> None:
-        """An empty graph. Vectors of the metric `cosine` must come normalised."""
+        """An empty graph. Vectors of the metric `cosine` must come normalised.
+
+        hnswlib's distance for inner products is 1 - dot in float32, in which dots of tiny vectors
+        all become 1. So vectors are multiplied by `scale`, which brings them to norms about 1.
+        """
         self.metric = metric
+        self.scale = np.float32(scale)
         self.m = m
         self.ef_construction = ef_construction
         self._index = hnswlib.Index(space="l2" if metric == "l2" else "ip", dim=dim)
@@ -68,7 +78,7 @@ class Graph:
         elif needed > self._capacity:
             self._capacity = max(needed, self._capacity + self._capacity // 2)
             self._index.resize_index(self._capacity)
-        self._index.add_items(vectors, labels, num_threads=available_cores())
+        self._index.add_items(vectors * self.scale, labels, num_threads=available_cores())
 
     def delete(self, labels: Sequence[int]) -> None:
         """Mark labels as tombstones; those already marked or never added are ignored."""
@@ -87,13 +97,26 @@ class Graph:
         if k > len(self):
             return None
         self._index.set_ef(max(ef, k))
+        # The order of inner products does not depend on the query's length.
+        lengths = self._query_lengths(queries)
+        asked = queries * self.scale if self.metric == "l2" else queries / lengths
         try:
-            labels, distances = self._index.knn_query(queries, k=k, num_threads=available_cores())
+            labels, distances = self._index.knn_query(asked, k=k, num_threads=available_cores())
         except RuntimeError:  # fewer than k could be reached
             return None
-        is_l2 = self.metric == "l2"
-        scores = -np.sqrt(np.maximum(distances, 0.0)) if is_l2 else 1.0 - distances
+        if self.metric == "l2":
+            scores = -np.sqrt(np.maximum(distances, 0.0)) / self.scale
+        else:
+            scores = (1.0 - distances) * (lengths / self.scale)
         return labels.astype(np.int64), scores.astype(np.float32)
+
+    def _query_lengths(self, queries: Floats) -> Floats:
+        """Norms of the queries, (queries, 1); 1 for cosine, whose queries are normalised."""
+        if self.metric != "ip":
+            return np.ones((len(queries), 1), dtype=np.float32)
+        norms: Floats = np.linalg.norm(queries, axis=1, keepdims=True)
+        norms[norms == 0] = 1.0
+        return norms
 
     def save(self, path: Path) -> None:
         """Write the graph to a temporary name, flush it to disk and rename it to `path`.

@@ -93,10 +93,11 @@ def _format_of(source: str) -> str | None:
 
 def _open(source: str) -> IO[str]:
     if source == "-":
+        if sys.stdin is None:
+            raise InputValueError("there is no standard input to read")
         # The stream stays open: it is not ours to close.
-        return io.TextIOWrapper(
-            io.FileIO(sys.stdin.fileno(), closefd=False), encoding="utf-8", newline=""
-        )
+        raw = io.FileIO(sys.stdin.fileno(), closefd=False)
+        return io.TextIOWrapper(io.BufferedReader(raw), encoding="utf-8-sig", newline="")
     try:
         return Path(source).open(encoding="utf-8-sig", newline="")
     except OSError as error:
@@ -119,7 +120,7 @@ def _json_records(file: IO[str], name: str) -> Iterator[tuple[str, dict[str, obj
 
 def _csv_records(file: IO[str], name: str) -> Iterator[tuple[str, dict[str, object]]]:
     csv.field_size_limit(_MAX_CSV_FIELD)
-    reader = csv.DictReader(file)
+    reader = csv.DictReader(file, strict=True)
     try:
         for record in reader:
             yield f"{name}, line {reader.line_num}", dict(record)

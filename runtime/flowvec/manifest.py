@@ -161,7 +161,10 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
         "prompts must map names to texts",
     )
     default = raw["default_prompt_name"]
-    need(default is None or default in prompts, "default_prompt_name must name a prompt")
+    need(
+        default is None or (isinstance(default, str) and default in prompts),
+        "default_prompt_name must name a prompt",
+    )
     need(raw["licence"] is None or isinstance(raw["licence"], str), "licence must be a text")
     need(isinstance(raw["parity"], dict), "parity must map names to figures")
     files = raw["files"]

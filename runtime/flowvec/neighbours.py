@@ -46,6 +46,7 @@ class Neighbours:
         self._metric = metric
         self._m = m
         self._ef_construction = ef_construction
+        self._version = store.data_version()
         self._count = store.count()
         self._flat: tuple[Labels, Floats] | None = None
         self._graph: Graph | None = None
@@ -106,6 +107,14 @@ class Neighbours:
             if _is_mostly_tombstones(self._graph):
                 self._graph = None
 
+    def follow(self) -> None:
+        """Drop what is held in memory if another process has committed something."""
+        version = self._store.data_version()
+        if version != self._version:
+            self._version = version
+            self._count = self._store.count()
+            self._flat = self._graph = None
+
     # --- searching ------------------------------------------------------------------------------
 
     def search(self, queries: Floats, k: int) -> tuple[Labels, Floats]:
@@ -140,13 +149,10 @@ class Neighbours:
         """All labels and comparable vectors; kept in memory while the store is small."""
         if self._flat is not None:
             return self._flat
-        labels = np.empty(self._count, dtype=np.int64)
-        rows = np.empty((self._count, self._dim), dtype=np.float32)
-        filled = 0
-        for items in self._store.scan():
-            part = slice(filled, filled + len(items))
-            labels[part], rows[part] = self._comparable_rows(items)
-            filled = part.stop
+        parts = [self._comparable_rows(items) for items in self._store.scan()]
+        labels = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
+        empty = np.empty((0, self._dim), np.float32)
+        rows = np.concatenate([empty, *(part[1] for part in parts)])
         if self.is_exact:
             self._flat = labels, rows
         return labels, rows
@@ -156,26 +162,33 @@ class Neighbours:
     def _need_graph(self) -> Graph:
         """The graph, loaded from its newest good file and caught up, or built."""
         if self._graph is None:
-            graph, after = self._load_graph()
+            found = self._load_graph()
+            graph, after = (self._new_graph(), 0) if found is None else found
+            self._graph_is_saved = found is not None
             for items in self._store.scan(after):
                 graph.add(*self._comparable_rows(items))
                 self._graph_is_saved = False
             self._graph = graph
         return self._graph
 
-    def _load_graph(self) -> tuple[Graph, int]:
-        """A graph and the highest label that it knows of; an empty one if no file is good."""
+    def _new_graph(self) -> Graph:
+        """An empty graph, scaled for inner products by the first rows' longest vector."""
+        scale = 1.0
+        if self._metric == "ip":
+            first = next(self._store.scan(), [])
+            norms = [float(np.linalg.norm(item.vector)) for item in first]
+            scale = 1.0 / (max(norms, default=0.0) or 1.0)
+        return Graph(self._dim, self._metric, self._m, self._ef_construction, scale)
+
+    def _load_graph(self) -> tuple[Graph, int] | None:
+        """The newest good graph and the highest label that it knows of; None if no file is good."""
         live = self._store.labels()
         for snapshot in self._store.snapshots():
             try:
-                graph = self._load_snapshot(snapshot, live)
-            except CollectionError as error:
+                return self._load_snapshot(snapshot, live), snapshot.max_label
+            except (CollectionError, TypeError, ValueError) as error:
                 logger.warning("the graph is rebuilt from the store: %s", error)
-                continue
-            self._graph_is_saved = True
-            return graph, snapshot.max_label
-        self._graph_is_saved = False
-        return Graph(self._dim, self._metric, self._m, self._ef_construction), 0
+        return None
 
     def _load_snapshot(self, snapshot: Snapshot, live: Labels) -> Graph:
         file = self._folder / snapshot.file
@@ -183,7 +196,8 @@ class Neighbours:
             raise CollectionError(f"{file} is missing")
         if file.stat().st_size != snapshot.bytes or record_file(file).sha256 != snapshot.sha256:
             raise CollectionError(f"{file} is damaged")
-        graph = Graph(self._dim, self._metric, snapshot.m, snapshot.ef_construction)
+        scale = float(self._store.read_meta().get(f"scale of {snapshot.file}", 1.0))
+        graph = Graph(self._dim, self._metric, snapshot.m, snapshot.ef_construction, scale)
         graph.load(file, live)
         if _is_mostly_tombstones(graph):
             raise CollectionError(f"{file} is mostly tombstones")
@@ -220,6 +234,8 @@ class Neighbours:
         with self._store.transaction():
             self._store.add_snapshot(snapshot)
             self._store.forget_snapshots(s.n for s in old)
+            if self._graph.scale != 1.0:
+                self._store.write_meta({f"scale of {file.name}": repr(float(self._graph.scale))})
         for stale in self._folder.glob("graph-*.hnsw*"):
             if stale != file:
                 stale.unlink(missing_ok=True)

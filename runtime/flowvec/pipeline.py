@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.batching import Batch, pad, padded_tokens, plan
-from flowvec.bundle import Bundle
+from flowvec.bundle import Bundle, verify_files
 from flowvec.errors import ClosedError, InputValueError, NonFiniteError
 from flowvec.postprocess import non_finite_rows, normalize
 from flowvec.session import Engine, Session
@@ -46,7 +46,8 @@ class EncodeStatistics:
         truncated: texts cut at max_length.
         replaced: texts in which lone surrogates became U+FFFD.
         batches: runs of the graph.
-        seconds: wall time of the call.
+        seconds: wall time from the first text to the last vector; for a stream it includes the time
+            that its consumer took.
         tokenize_seconds: time spent tokenizing (it overlaps with the graph's).
         session_seconds: time spent inside the graph, added up over the streams.
     """
@@ -122,7 +123,10 @@ class Pipeline:
     # --- life -----------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._session = Session(self._bundle, self._engine)
+        self._session: Session | None = Session(self._bundle, self._engine)
+        # Callers with a single batch run it on their own thread; together with the workers they
+        # must not be more than the streams.
+        self._free_streams = threading.BoundedSemaphore(self._engine.streams)
         self._workers = ThreadPoolExecutor(
             self._engine.streams, thread_name_prefix="flowvec-stream"
         )
@@ -134,16 +138,19 @@ class Pipeline:
         Raises:
             ClosedError: after `close`.
         """
-        if self._closed:
-            raise ClosedError("this Encoder is closed")
-        if self._process != os.getpid():
+        if self._process != os.getpid() and not self._closed:
             with _fork_lock:
                 if self._process != os.getpid():
+                    # The files may have changed since the parent verified them.
+                    verify_files(self._bundle.path, self._bundle.manifest.files)
                     # Kept, never used: destroying a session whose threads were left behind in
                     # the parent could wait for them for ever.
                     self._inherited = (self._session, self._workers)
                     self._open()
-        return self._session, self._workers
+        session = self._session
+        if self._closed or session is None:
+            raise ClosedError("this Encoder is closed")
+        return session, self._workers
 
     @property
     def closed(self) -> bool:
@@ -151,10 +158,12 @@ class Pipeline:
         return self._closed
 
     def close(self) -> None:
-        """Stop the worker threads; calling it twice is harmless."""
+        """Stop the worker threads and let go of the model; calling it twice is harmless."""
         if not self._closed:
             self._closed = True
             self._workers.shutdown(wait=self._process == os.getpid())
+            if self._process == os.getpid():
+                self._session = None
 
     # --- work -----------------------------------------------------------------------------------
 
@@ -176,13 +185,17 @@ class Pipeline:
             EngineError: the engine failed.
         """
         session, workers = self.ready()
+        free_streams = self._free_streams
         pad_id = self._bundle.manifest.pad_id
 
         def compute(batch: Batch) -> float:
             feeds = pad(ids, batch, pad_id)
-            begun = time.perf_counter()
-            out[list(batch.rows)] = session.run(*feeds)
-            return time.perf_counter() - begun
+            with free_streams:
+                begun = time.perf_counter()
+                vectors = session.run(*feeds)
+                seconds = time.perf_counter() - begun
+            out[list(batch.rows)] = vectors
+            return seconds
 
         if len(batches) == 1 or self._engine.streams == 1:
             # A single batch runs here: handing it to another thread would only cost time.
@@ -192,7 +205,10 @@ class Pipeline:
                 if done is not None:
                     done(len(batch.rows))
         else:
-            futures = [workers.submit(compute, batch) for batch in batches]
+            try:
+                futures = [workers.submit(compute, batch) for batch in batches]
+            except RuntimeError:  # another thread has closed the Encoder
+                raise ClosedError("this Encoder is closed") from None
             seconds = _collect(futures, batches, done)
         bad = non_finite_rows(out)
         if len(bad):
@@ -229,12 +245,15 @@ class Pipeline:
             return tokenized, time.perf_counter() - start
 
         # The first window is tokenized here; so a call of one window costs no thread.
-        window = list(islice(texts, WINDOW))
+        window, failure = _take(texts)
         ready = tokenize(window) if window else None
         with ThreadPoolExecutor(1, thread_name_prefix="flowvec-tokenize") as ahead:
             while ready is not None:
                 tokenized, seconds = ready
-                following = list(islice(texts, WINDOW)) if len(window) == WINDOW else []
+                # A failure of the caller's iterable waits until what came before it is done.
+                following: list[str] = []
+                if failure is None and len(window) == WINDOW:
+                    following, failure = _take(texts)
                 future = ahead.submit(tokenize, following) if following else None
                 if job.refuse_long and tokenized.truncated:
                     raise InputValueError(
@@ -245,6 +264,8 @@ class Pipeline:
                 tally.tokenize_seconds += seconds
                 yield normalize(vectors) if job.normalize else vectors
                 window, ready = following, future.result() if future else None
+        if failure is not None:
+            raise failure
         statistics = tally.finish(time.perf_counter() - begun)
         logger.debug("%s", statistics)
         finished(statistics)
@@ -280,6 +301,16 @@ def _renew_fork_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_fork_lock)
+
+
+def _take(texts: Iterator[str]) -> tuple[list[str], Exception | None]:
+    """The next window of texts, and the exception that ended it early."""
+    window: list[str] = []
+    try:
+        window.extend(islice(texts, WINDOW))
+    except Exception as error:
+        return window, error
+    return window, None
 
 
 def _collect(

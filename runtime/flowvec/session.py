@@ -79,7 +79,9 @@ def _onnxruntime() -> Any:
     """
     try:
         import onnxruntime
-    except ImportError as error:
+
+        onnxruntime.InferenceSession  # noqa: B018 - what is left of a removed wheel lacks it
+    except (ImportError, AttributeError, OSError) as error:
         raise MissingDependencyError(
             f"flowvec needs ONNX Runtime to embed text ({error}); install it: {_INSTALL_CPU}"
         ) from None
@@ -90,7 +92,8 @@ def _openvino_plugin() -> Any | None:
     """The OpenVINO plugin's package, or None where it is not installed."""
     try:
         import onnxruntime_ep_openvino
-    except ImportError:
+    except (ImportError, OSError) as error:  # not installed, or its libraries cannot be loaded
+        logger.debug("the OpenVINO plugin: %s", error)
         return None
     return onnxruntime_ep_openvino
 
@@ -208,6 +211,12 @@ class Session:
             raise BundleError(
                 f"{bundle.model} has inputs {self._inputs} and outputs {outputs}; its "
                 f"manifest says {list(bundle.manifest.inputs)} and {self._output}"
+            )
+        (output,) = (n for n in self._session.get_outputs() if n.name == self._output)
+        if output.shape[-1] != bundle.manifest.dim:
+            raise BundleError(
+                f"{bundle.model} gives {output.shape[-1]} dimensions; its manifest says "
+                f"{bundle.manifest.dim} dimensions"
             )
         logger.debug("loaded %s on %s", bundle.model, engine)
 

@@ -27,6 +27,8 @@ FILE = "collection.sqlite"
 LAYOUT_VERSION = 1
 _MAX_VARIABLES = 900  # SQLite's oldest limit on parameters in one statement is 999
 _READ_ROWS = 4096
+_MAX_ID_BITS = 1024
+_MAX_METADATA_DEPTH = 100
 
 Id = str | int
 
@@ -82,12 +84,11 @@ class Snapshot:
     created: str
 
 
-def check_ids(ids: Sequence[object]) -> list[Id]:
-    """Check ids before any work: any text, or any whole number of any size.
+def check_ids(ids: Iterable[object]) -> list[Id]:
+    """Check ids before any work: any text, or any whole number of up to 1,024 bits.
 
     Raises:
-        InputTypeError: an id is neither str nor int (a bool is not an int here).
-        InputValueError: a text that UTF-8 cannot hold.
+        InputValueError: an id is neither str nor int (a bool is no int here), or is out of range.
     """
     checked: list[Id] = []
     for i, item in enumerate(ids):
@@ -98,11 +99,12 @@ def check_ids(ids: Sequence[object]) -> list[Id]:
                 raise InputValueError(f"id {i} holds a lone surrogate: {item!r}") from None
             checked.append(str(item))
         elif isinstance(item, int | np.integer) and not isinstance(item, bool):
-            checked.append(int(item))
-        elif isinstance(item, float | np.floating):
-            raise InputValueError(f"id {i} is the float {item!r}; ids are str or int")
+            number = int(item)
+            if number.bit_length() > _MAX_ID_BITS:
+                raise InputValueError(f"id {i} is a number of more than {_MAX_ID_BITS} bits")
+            checked.append(number)
         else:
-            raise InputTypeError(f"id {i} is {type(item).__name__}; ids are str or int")
+            raise InputValueError(f"id {i} is {type(item).__name__}; ids are str or int")
     return checked
 
 
@@ -115,14 +117,33 @@ def encode_metadata(metadata: object, index: int) -> str | None:
     """
     if metadata is None:
         return None
-    if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
+    if not isinstance(metadata, dict):
         raise InputTypeError(f"metadata {index} must be a dict with text keys, or None")
+    _check_json(metadata, index)
     try:
         return json.dumps(metadata, allow_nan=False, sort_keys=True)
     except TypeError as error:
         raise InputTypeError(f"metadata {index} is no JSON: {error}") from None
     except (ValueError, RecursionError) as error:
         raise InputValueError(f"metadata {index} is no JSON: {error}") from None
+
+
+def _check_json(metadata: dict[Any, Any], index: int) -> None:
+    """Refuse what json would change (keys that are no texts) or could not read back (depth)."""
+    level: list[Any] = [metadata]
+    for _ in range(_MAX_METADATA_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                if not all(isinstance(key, str) for key in value):
+                    raise InputTypeError(f"metadata {index} must have text keys at every level")
+                below.extend(value.values())
+            elif isinstance(value, list | tuple):
+                below.extend(value)
+        level = [value for value in below if isinstance(value, dict | list | tuple)]
+        if not level:
+            return
+    raise InputValueError(f"metadata {index} is nested deeper than {_MAX_METADATA_DEPTH} levels")
 
 
 def _key(item: Id) -> tuple[str, int]:
@@ -144,26 +165,28 @@ def _checksum(key: tuple[str, int], text: str | None, metadata: str | None, vect
 class Store:
     """The SQLite file of a collection. Callers serialise access; `Collection` holds the lock."""
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
-        """Open the file, or make it with its tables.
+    def __init__(self, path: Path, *, create: dict[str, str] | None = None) -> None:
+        """Open the file, or make it with its tables and the keys and values of `create`.
 
         Raises:
             CollectionError: it is missing, exists already, or is of another layout version.
             CorruptCollectionError: it is no database.
         """
-        if create and path.exists():
+        if create is not None and path.exists():
             raise CollectionError(f"{path} exists already")
-        if not create and not path.is_file():
+        if create is None and not path.is_file():
             raise CollectionError(f"{path.parent} is no collection: it has no {FILE}")
         self._path = path
         with self._translated():
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-        if create:
+        if create is not None:
+            # One transaction: a kill leaves a file without tables, or a whole collection.
             with self.transaction():
                 for statement in _SCHEMA.split(";"):
                     self._db.execute(statement)
+                self.write_meta(create)
                 self._db.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
         with self._translated():
             version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -177,7 +200,7 @@ class Store:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
             raise CollectionError(f"{self._path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise CorruptCollectionError(f"{self._path} is damaged: {error}") from error
@@ -194,6 +217,23 @@ class Store:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """One state of the file for all reads of the block, whatever other processes commit."""
+        with self._translated():
+            self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with self._translated():
+                self._db.execute("ROLLBACK")
+
+    def data_version(self) -> int:
+        """A number that changes when another connection has committed something."""
+        with self._translated():
+            self._db.execute("SELECT 1 FROM meta LIMIT 1").fetchone()
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
         """Close the file; SQLite folds its write-ahead log into it."""

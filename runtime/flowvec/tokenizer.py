@@ -15,6 +15,9 @@ __all__ = ["Tokenized", "Tokenizer", "check_texts", "replace_surrogates"]
 # A text longer than this many characters for each token of max_length is tokenized from its
 # beginning only: a 10 MB text costs no more than its first kilobytes.
 _CHARACTERS_PER_TOKEN = 16
+# Where those give too few tokens, as a long unbroken run does, up to this many times as many
+# characters are tried, and the text counts as truncated.
+_MOST_TRIES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Tokenizer:
         texts, replaced = _repair(texts)
         limit = _CHARACTERS_PER_TOKEN * self.max_length
         long = [i for i, text in enumerate(texts) if len(text) > limit]
+        begun: dict[int, tuple[list[int], bool]] = {}
         if long:
             texts = list(texts)
             begun = {i: self._tokenize_beginning(texts[i], limit) for i in long}
@@ -87,31 +91,35 @@ class Tokenizer:
                 texts[i] = ""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         bodies = [encoding.ids for encoding in encodings]
-        if long:
-            for i, body in begun.items():
+        if begun:
+            for i, (body, _) in begun.items():
                 bodies[i] = body
-        truncated = [i for i, body in enumerate(bodies) if len(body) > self._room]
+        cut = {i for i, (_, was_cut) in begun.items() if was_cut}
+        truncated = [i for i, body in enumerate(bodies) if len(body) > self._room or i in cut]
         for i in truncated:
             bodies[i] = bodies[i][: self._room]
         prefix, suffix = self._prefix, self._suffix
         return Tokenized([prefix + body + suffix for body in bodies], truncated, replaced)
 
-    def _tokenize_beginning(self, text: str, characters: int) -> list[int]:
-        """Ids of a long text's beginning: those of the whole text, as far as max_length and one.
+    def _tokenize_beginning(self, text: str, characters: int) -> tuple[list[int], bool]:
+        """Ids of a long text's beginning, those of the whole as far as max_length and one.
 
         Tokenizers cut a text into words first and then each word by itself. So the tokens of a
         beginning are the whole text's, save for its last word, which may have been cut in two.
+        Returns also whether the text was cut within a word so long that this cannot be known.
         """
+        most = _MOST_TRIES * characters
         while characters < len(text):
             encoding = self._tokenizer.encode(text[:characters], add_special_tokens=False)
             words = encoding.word_ids
             last = words[-1] if words else None
             whole = next((i for i, word in enumerate(words) if word == last), 0)
             if last is not None and whole > self._room:
-                return encoding.ids[:whole]
+                return encoding.ids[:whole], False
+            if characters >= most:
+                return encoding.ids, True
             characters *= 4
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._tokenizer.encode(text, add_special_tokens=False).ids, False
 
 
 def _repair(texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:

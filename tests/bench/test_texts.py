@@ -47,11 +47,17 @@ def test_compressed_files_read_as_plain_ones(tmp_path: Path, suffix: str) -> Non
     assert list(read_paragraphs(path)) == ["é one", "two"]
 
 
-def test_natural_sentences_have_the_asked_lengths(shared_data: Path) -> None:
-    from itertools import islice
-
-    sentences = list(islice(natural_sentences(shared_data / "text/wiki.txt.xz"), 500))
-    assert all(8 <= len(sentence.split()) <= 60 for sentence in sentences)
+def test_natural_sentences_have_the_asked_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "paragraphs.txt"
+    path.write_text(
+        "One two. One two three four. One two three four five.\n\nSix words are what this has."
+    )
+    assert list(natural_sentences(path, 3, 5)) == [
+        "One two three four.",
+        "One two three four five.",
+    ]
+    assert list(natural_sentences(path, 6, 6)) == ["Six words are what this has."]
+    assert list(natural_sentences(path)) == []
 
 
 def test_a_sample_is_seeded_and_bounded() -> None:

@@ -116,7 +116,7 @@ def test_prompts_and_similarity_come_along(checkpoint, tmp_path) -> None:
         similarity_fn_name="dot",
     )
     encoder = assert_same(model, tmp_path / "st", tmp_path)  # both use the default prompt
-    assert encoder.info().prompts == {"query": "the query: ", "document": "a book: "}
+    assert encoder.info().prompts == prompts
     texts = ["stocks fell", "the dog"]
     for ours, theirs in (
         (encoder.encode_query(texts), model.encode_query(texts)),
@@ -130,6 +130,31 @@ def test_prompts_and_similarity_come_along(checkpoint, tmp_path) -> None:
     similarity = model.similarity(model.encode(texts), model.encode(texts)).numpy()
     ours = encoder.similarity(encoder.encode(texts), encoder.encode(texts))
     np.testing.assert_allclose(ours, similarity, rtol=1e-4)
+
+
+def test_a_missing_or_empty_prompt_does_not_fall_back_to_the_default(checkpoint, tmp_path) -> None:
+    model = make(
+        tmp_path / "st",
+        checkpoint("bert"),
+        Pooling(WIDTH),
+        prompts={"sts": "the book: ", "query": ""},
+        default_prompt_name="sts",
+    )
+    encoder = assert_same(model, tmp_path / "st", tmp_path)
+    texts = ["stocks fell", "the dog"]
+    for ours, theirs in (
+        (encoder.encode_query(texts), model.encode_query(texts)),
+        (encoder.encode_document(texts), model.encode_document(texts)),
+        (encoder.encode(texts, prompt_name="query"), model.encode(texts, prompt_name="query")),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_literal_padding_token_in_a_text(checkpoint, tmp_path) -> None:
+    model = make(tmp_path / "st", checkpoint("roberta"), Pooling(WIDTH), Normalize())
+    assert_same(
+        model, tmp_path / "st", tmp_path, ["the <pad> cat sleeps", "<pad>", "a <pad><pad> b"]
+    )
 
 
 # --- the older form of the files ------------------------------------------------------------------
@@ -194,6 +219,75 @@ def change_json(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+@pytest.mark.parametrize("key", ["processor_kwargs", "tokenizer_args"])
+def test_a_length_given_for_the_tokenizer_counts(checkpoint, tmp_path, key) -> None:
+    settings = {"max_seq_length": None, key: {"model_max_length": 7}}
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"), settings=settings)
+    assert export(folder, tmp_path / "bundle").manifest.max_length == 7
+
+
+def test_dropout_is_nothing(checkpoint, tmp_path) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    plain = export(folder, tmp_path / "plain")
+    modules = json.loads((folder / "modules.json").read_text())
+    dropout = {"idx": 9, "name": "9", "path": "9_Dropout", "type": "a.b.Dropout"}
+    modules.insert(2, dropout)
+    (folder / "modules.json").write_text(json.dumps(modules))
+    dropped = export(folder, tmp_path / "dropped")
+    assert dropped.manifest.files == plain.manifest.files
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": "12"}, "no whole number"),
+        ("sentence_bert_config.json", {"query_length": 5}, "query_length"),
+        ("sentence_bert_config.json", {"processor_kwargs": {"x": 1}}, "processor_kwargs"),
+        (
+            "sentence_bert_config.json",
+            {"modality_config": {"text": {"method_output_name": ["hidden_states", -2]}}},
+            "modality_config",
+        ),
+        ("2_Dense/config.json", {"module_output_name": "other"}, "module_output_name"),
+        ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
+        ("3_Normalize/config.json", {"module_output_name": "other"}, "module_output_name"),
+        ("config_sentence_transformers.json", {"truncate_dim": 3}, "truncate_dim"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "jaccard"),
+        ("tokenizer_config.json", {"truncation_side": "left"}, "on the left"),
+        ("config.json", {"position_embedding_type": "relative_key"}, "relative_key"),
+    ],
+)
+def test_a_setting_that_would_change_vectors_is_refused(
+    checkpoint, tmp_path, file, changes, message
+) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    path = folder / file
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
+    with pytest.raises(ExportError, match=message):
+        export(folder, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("modules.json", "[{}]"),
+        ("modules.json", "{}"),
+        ("modules.json", "[3]"),
+        ("config.json", "[]"),
+        ("1_Pooling/config.json", "null"),
+        ("1_Pooling/config.json", '{"pooling_mode": 3}'),
+        ("2_Dense/config.json", "[" * 100_000),
+        ("config_sentence_transformers.json", '{"prompts": [1]}'),
+    ],
+)
+def test_a_malformed_file_is_a_typed_error(checkpoint, tmp_path, file, text) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    (folder / file).write_text(text)
+    with pytest.raises(ExportError):
+        export(folder, tmp_path / "bundle")
+
+
 @pytest.mark.parametrize(
     "case", ["module", "order", "pooling", "activation", "prompt", "no pooling"]
 )
@@ -223,6 +317,13 @@ def test_what_cannot_be_followed_is_refused(checkpoint, tmp_path, case) -> None:
         message = "leaves its prompts out"
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ExportError, match=message):
+        export(folder, tmp_path / "bundle")
+
+
+def test_a_dense_layer_without_its_weight_is_refused(checkpoint, tmp_path) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    torch.save({"other": torch.ones(2)}, folder / "2_Dense/pytorch_model.bin")
+    with pytest.raises(ExportError, match=r"lack linear\.weight"):
         export(folder, tmp_path / "bundle")
 
 

@@ -70,7 +70,7 @@ def test_encode_writes_what_the_encoder_gives(flowvec, notes, tiny: Encoder, tin
 
 
 def test_encode_reads_standard_input_and_prints_json(flowvec, tmp_path, tiny_dir) -> None:
-    done = flowvec("encode", tiny_dir, "-", "-o", "out.npy", "--json", stdin="one\ntwo\n")
+    done = flowvec("encode", tiny_dir, "-", "-o", "out.npy", "--json", stdin="\ufeffone\ntwo\n")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["rows"], result["dim"], result["truncated"]) == (2, 16, 0)
@@ -107,6 +107,13 @@ def test_encode_of_an_empty_file_is_an_empty_array(flowvec, tmp_path, tiny_dir) 
         (["encode", "NAN", "-", "-o", "o.npy"], "nan", "NaN or infinity for item 0"),
         (["index", "c", "-"], "x", "give --model"),
         (["index", "c", "nowhere.txt", "--model", "TINY"], "", "cannot read"),
+        (
+            ["index", "c", "-", "--model", "TINY", "--format", "jsonl", "--id-field", "i"],
+            '{"text": "x", "i": "\\ud800"}',
+            "surrogate",
+        ),
+        (["encode", "~nosuchuser/x", "-", "-o", "o.npy"], "x", "no bundle"),
+        (["encode", "TINY", "-", "-o", "."], "x", ".npy"),
         (["search", "nowhere", "query"], "", "no collection"),
         (["info", "nowhere"], "", "no bundle"),
     ],
@@ -148,9 +155,25 @@ def test_index_and_search_end_to_end(flowvec, tmp_path, tiny_dir) -> None:
     assert (info["kind"], info["rows"], info["model"]) == ("collection", 4, str(tiny_dir))
 
 
+def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> None:
+    from flowvec.pipeline import WINDOW
+
+    (tmp_path / "long.txt").write_text("the cat\n" * (2 * WINDOW + 1))
+    done = flowvec("index", "c", "long.txt", "--model", tiny_dir, "--json")
+    assert json.loads(done.stdout)["rows"] == 2 * WINDOW + 1
+
+
+def test_numbered_rows_replace_others_only_where_asked(flowvec, tiny_dir) -> None:
+    made = flowvec("index", "c", "-", "--model", tiny_dir, stdin="a\nb\n")
+    assert made.returncode == 0, made.stderr
+    assert_mistake(flowvec("index", "c", "-", stdin="c\n"), "holds 2 rows", "--replace")
+    done = flowvec("index", "c", "-", "--replace", "--json", stdin="c\n")
+    assert json.loads(done.stdout)["rows"] == 2
+
+
 def test_index_refuses_another_model(flowvec, tiny_dir, nan_dir) -> None:
     assert flowvec("index", "c", "-", "--model", tiny_dir, stdin="a\n").returncode == 0
-    done = flowvec("index", "c", "-", "--model", nan_dir, stdin="b\n")
+    done = flowvec("index", "c", "-", "--model", nan_dir, "--replace", stdin="b\n")
     assert_mistake(done, "another model")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,13 @@ def test_two_wheels_of_one_package_are_found(monkeypatch: pytest.MonkeyPatch) ->
     (problem,) = doctor.examine().problems
     assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.30.0" in problem
     assert "uninstall" in problem
+
+
+def test_what_is_left_of_a_removed_wheel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
+    report = doctor.examine()
+    assert report.engine is None
+    assert any("pip install" in problem for problem in report.problems)
 
 
 def test_a_damaged_model_in_the_package_is_found(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import shutil
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from pathlib import Path
@@ -22,6 +24,8 @@ from flowvec import (
     InputTypeError,
     InputValueError,
     NonFiniteError,
+    ProviderUnavailableError,
+    session,
 )
 from flowvec.pipeline import WINDOW
 
@@ -107,6 +111,61 @@ def test_batch_invariance_of_the_shipped_model(provider: str) -> None:
         np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
+def test_batches_stay_within_the_budget_and_the_positions(
+    tiny_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = (tiny_copy / "manifest.json").read_text()
+    (tiny_copy / "manifest.json").write_text(
+        manifest.replace('"max_length": 64', '"max_length": 63')
+    )
+    shapes: list[tuple[int, int]] = []
+    threads: set[str] = set()
+    run = session.Session.run
+
+    def spy(self, input_ids, attention_mask):
+        shapes.append(input_ids.shape)
+        threads.add(threading.current_thread().name)
+        return run(self, input_ids, attention_mask)
+
+    monkeypatch.setattr(session.Session, "run", spy)
+    with Encoder.load(tiny_copy, provider="cpu", streams=2, max_batch_tokens=300) as encoder:
+        encoder.encode(texts(500, longest=90))
+        assert all(length <= 63 for _, length in shapes)
+        assert all(rows * length <= 300 for rows, length in shapes)
+        assert len(shapes) < 250
+        assert all(name.startswith("flowvec-stream") for name in threads)
+        shapes.clear()
+        encoder.encode(texts(50), max_batch_tokens=70)
+        assert all(rows * length <= 70 for rows, length in shapes)
+
+
+def test_no_more_batches_run_at_once_than_there_are_streams(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, running, most = threading.Lock(), 0, 0
+    run = session.Session.run
+
+    def spy(self, *feeds):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        try:
+            return run(self, *feeds)
+        finally:
+            with lock:
+                running -= 1
+
+    monkeypatch.setattr(session.Session, "run", spy)
+    with (
+        Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        list(pool.map(lambda i: encoder.encode(texts(1 + i % 3 * 40, i)), range(64)))
+    assert most == 2
+
+
 # --- stream ---------------------------------------------------------------------------------------
 
 
@@ -138,13 +197,24 @@ def test_stream_names_a_bad_item_by_its_index(tiny: Encoder) -> None:
         tiny.stream("one text")
 
 
-def test_an_error_of_the_callers_iterable_comes_through(tiny: Encoder) -> None:
+@pytest.mark.parametrize("before", [0, 1, WINDOW, WINDOW + 5])
+def test_an_error_of_the_callers_iterable_comes_after_what_was_before_it(
+    tiny: Encoder, before: int
+) -> None:
     def broken():
-        yield "the cat"
+        yield from ["the cat"] * before
         raise OSError("the file is gone")
 
+    seen = 0
+
+    def read_all() -> None:
+        nonlocal seen
+        for _ in tiny.stream(broken()):
+            seen += 1
+
     with pytest.raises(OSError, match="the file is gone"):
-        list(tiny.stream(broken()))
+        read_all()
+    assert seen == before
 
 
 # --- bad input: the table of reliability ----------------------------------------------------------
@@ -155,7 +225,7 @@ def test_items_of_a_wrong_type_are_named_before_any_compute(
     tiny_dir: Path, item: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Encoder.load(tiny_dir, provider="cpu") as encoder:
-        monkeypatch.setattr(encoder._pipeline, "_session", None)  # any run would fail
+        monkeypatch.setattr(encoder._pipeline, "_session", object())  # any run would fail
         with pytest.raises(InputTypeError, match=rf"item 1 is {type(item).__name__}"):
             encoder.encode(["fine", item])  # type: ignore[list-item]
 
@@ -271,6 +341,7 @@ def test_similarity_is_the_bundles(tiny: Encoder, tiny_copy: Path) -> None:
         )
         with Encoder.load(tiny_copy, provider="cpu") as encoder:
             np.testing.assert_allclose(encoder.similarity(a, b)[0], values, atol=1e-5)
+            assert encoder.similarity(np.empty((0, 2)), b).shape == (0, 3)
     with pytest.raises(InputValueError, match="shape"):
         tiny.similarity(a, np.ones((2, 3)))
 
@@ -334,6 +405,23 @@ def test_a_closed_encoder_refuses_work(tiny_dir: Path) -> None:
         encoder.stream(["a"])
 
 
+def test_closing_while_others_encode_is_a_typed_error(tiny_dir: Path) -> None:
+    encoder = Encoder.load(tiny_dir, provider="cpu", streams=2)
+
+    def work(seed: int) -> bool:
+        try:
+            encoder.encode(texts(200, seed), max_batch_tokens=64)
+        except ClosedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(work, i) for i in range(40)]
+        futures[0].result()
+        encoder.close()
+        assert not all(future.result() for future in futures)
+
+
 def test_many_threads_share_one_encoder(tiny: Encoder) -> None:
     work = [texts(40, seed) for seed in range(16)]
     expected = [tiny.encode(items) for items in work]
@@ -373,13 +461,21 @@ def test_a_pickled_encoder_refuses_a_bundle_that_has_changed(
         pickle.loads(data)
 
 
-def _encode_in_child(encoder: Encoder, items: list[str]) -> np.ndarray:
-    return encoder.encode(items)
+def test_a_pickled_encoder_does_not_change_its_engine(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Encoder.load(tiny_dir, provider="cpu") as encoder:
+        data = pickle.dumps(encoder)
+    status = {session.OPENVINO: None, session.CPU: "it is broken here"}
+    monkeypatch.setattr(session, "provider_status", lambda: status)
+    with pytest.raises(ProviderUnavailableError, match="broken here"):
+        pickle.loads(data)
 
 
 def test_an_encoder_works_in_a_spawned_process(tiny: Encoder) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.apply(_encode_in_child, (tiny, texts(9)))
+        # A method of the Encoder: the child could not import this file.
+        found = pool.apply_async(tiny.encode, (texts(9),)).get(timeout=120)
     np.testing.assert_allclose(found, tiny.encode(texts(9)), atol=1e-6)
 
 
@@ -400,6 +496,29 @@ _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 0, status
 assert np.allclose(encoder.encode(items), before, atol=1e-5)
 """
+
+
+FORK_AFTER_CHANGE = """
+import os, shutil, sys, warnings
+warnings.simplefilter("ignore")
+from flowvec import BundleError, Encoder
+encoder = Encoder.load(sys.argv[1], provider="cpu")
+shutil.copy(os.path.join(sys.argv[2], "model.onnx"), os.path.join(sys.argv[1], "model.onnx"))
+child = os.fork()
+if child == 0:
+    try:
+        encoder.encode("the cat")
+    except BundleError:
+        os._exit(0)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.skipif("not hasattr(__import__('os'), 'fork')", reason="this system has no fork")
+def test_a_forked_child_verifies_the_bundle_again(python, tiny_copy: Path, nan_dir: Path) -> None:
+    done = python(FORK_AFTER_CHANGE, tiny_copy, nan_dir)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif("not hasattr(__import__('os'), 'fork')", reason="this system has no fork")

@@ -56,6 +56,16 @@ def test_distances_of_equal_vectors_are_zero_not_nan() -> None:
     assert np.isfinite(scores(rows, rows, "l2")).all()
 
 
+def test_distances_far_from_the_origin_are_exact() -> None:
+    rng = np.random.default_rng(0)
+    rows = (1000 + 0.1 * rng.standard_normal((200, 8))).astype(np.float32)
+    found, values = top_k(rows, rows, 1, "l2")
+    assert found[:, 0].tolist() == list(range(200))
+    assert values.min() > -1e-3
+    huge = np.full((2, 4), 9e18, dtype=np.float32)
+    assert np.isfinite(scores(huge, -huge, "l2")).all()
+
+
 def test_negative_k_is_refused() -> None:
     with pytest.raises(InputValueError, match="-1"):
         top_k(np.ones((1, 2), np.float32), np.ones((3, 2), np.float32), -1, "ip")

@@ -84,6 +84,30 @@ def test_a_saved_graph_loads_with_its_tombstones(tmp_path: Path) -> None:
     assert len(again) == 2296
 
 
+def test_a_graph_that_was_not_written_whole_is_refused(tmp_path: Path) -> None:
+    graph = Graph(16, "cosine")
+    graph.add(labels(10), vectors(10))
+    inner = graph._index
+
+    class FullDisk:
+        """hnswlib on a full disk: it writes what fits and says nothing."""
+
+        def save_index(self, path: str) -> None:
+            inner.save_index(path)
+            data = Path(path).read_bytes()
+            Path(path).write_bytes(data[: len(data) // 2])
+
+        def index_file_size(self) -> int:
+            return inner.index_file_size()
+
+    graph._index = FullDisk()
+    (tmp_path / "graph-1.hnsw").write_bytes(b"old")
+    with pytest.raises(CollectionError, match="not written whole"):
+        graph.save(tmp_path / "graph-1.hnsw")
+    assert [p.name for p in tmp_path.iterdir()] == ["graph-1.hnsw"]
+    assert (tmp_path / "graph-1.hnsw").read_bytes() == b"old"
+
+
 def test_a_file_that_is_no_graph_is_a_typed_error(tmp_path: Path) -> None:
     file = tmp_path / "graph-1.hnsw"
     file.write_bytes(b"")

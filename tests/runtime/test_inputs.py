@@ -59,6 +59,7 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "x", "id": 1.5}', {"id_field": "id"}, InputTypeError, "id is float"),
         ("a.csv", "a,b\n1,2\n", {}, InputValueError, "no field 'text'; it has a, b"),
         ("a.csv", "a,text\n1\n", {}, InputTypeError, "text is NoneType"),
+        ("a.csv", 'text\nfirst\n"second\nthird\n', {}, InputValueError, "unexpected end"),
         ("a.txt", b"caf\xe9\n", {}, InputValueError, "not UTF-8"),
         ("a.txt", "x", {"id_field": "id"}, InputValueError, "no fields"),
         ("a.pdf", "x", {}, InputValueError, "--format"),

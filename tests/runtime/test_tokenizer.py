@@ -86,7 +86,8 @@ def test_a_long_text_is_cut_from_its_beginning_as_the_library_cuts_it(
     assert Tokenizer(MINI, MAX_LENGTH)([text]).ids[0] == library.encode(text).ids
 
 
-def test_ten_megabytes_cost_their_beginning(tokenizer: Tokenizer) -> None:
+def _characters_seen(tokenizer: Tokenizer, texts: list[str]) -> int:
+    """Characters that the library is given to tokenize these texts."""
     seen: list[int] = []
     library = tokenizer._tokenizer
 
@@ -101,12 +102,31 @@ def test_ten_megabytes_cost_their_beginning(tokenizer: Tokenizer) -> None:
 
     tokenizer._tokenizer = Counting()
     try:
-        tokenized = tokenizer(["some words " * 1_000_000])
+        tokenizer(texts)
     finally:
         tokenizer._tokenizer = library
+    return sum(seen)
+
+
+def test_ten_megabytes_cost_their_beginning(tokenizer: Tokenizer) -> None:
+    text = "some words " * 1_000_000
+    assert _characters_seen(tokenizer, [text]) < 10_000
+    tokenized = tokenizer([text])
     assert len(tokenized.ids[0]) == MAX_LENGTH
     assert tokenized.truncated == [0]
-    assert sum(seen) < 10_000
+
+
+@pytest.mark.parametrize("character", ["x", "☃", "漢"])
+def test_a_long_unbroken_run_costs_its_beginning_and_counts_as_truncated(
+    tokenizer: Tokenizer, character: str
+) -> None:
+    seen = _characters_seen(tokenizer, [character * 10_000_000])
+    assert seen < 64 * 16 * MAX_LENGTH * 2
+    tokenized = tokenizer([character * 10_000_000])
+    assert tokenized.truncated == [0]
+    reference = tokenizers.Tokenizer.from_file(str(MINI))
+    reference.enable_truncation(MAX_LENGTH)
+    assert tokenized.ids == [reference.encode(character * 100_000).ids]
 
 
 def test_truncated_texts_are_counted(tokenizer: Tokenizer) -> None:

@@ -19,6 +19,11 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "silu": nn.SiLU,
     "leakyrelu": nn.LeakyReLU,
     "elu": nn.ELU,
+    "selu": nn.SELU,
+    "mish": nn.Mish,
+    "softplus": nn.Softplus,
+    "relu6": nn.ReLU6,
+    "hardtanh": nn.Hardtanh,
 }
 
 

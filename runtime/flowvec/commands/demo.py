@@ -67,7 +67,7 @@ def demo(
                 "compute": info.compute,
                 "passages": len(passages),
                 "seconds": seconds,
-                "recall_at_5": None if query else sum(found) / len(found),
+                "recall_at_5": sum(found) / len(found) if query is None else None,
                 "results": [
                     {"query": q, "hits": [_plain(hit) for hit in hits]}
                     for q, hits in zip(queries, results, strict=True)
@@ -84,9 +84,9 @@ def demo(
         f"and indexed in {seconds:.2f} s\n"
     )
     shown = list(zip(queries, results, strict=True))
-    for text, hits in shown if query else shown[::5]:
+    for text, hits in shown[::5] if query is None else shown:
         typer.echo(f"? {text}")
-        for hit in hits if query else hits[:3]:
+        for hit in hits[:3] if query is None else hits:
             typer.echo(f"  {hit.score:.3f}  {_plain(hit)['title']}: {shorten(hit.text or '', 84)}")
         typer.echo()
     if query is None:

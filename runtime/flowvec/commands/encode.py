@@ -45,6 +45,8 @@ def encode(
     """
     if out.suffix != ".npy":
         raise InputValueError(f"the output must be a .npy file, not {out.name}")
+    if out.is_dir():
+        raise InputValueError(f"{out} is a directory")
     if not out.absolute().parent.is_dir():
         raise InputValueError(f"there is no directory {out.absolute().parent}")
     seen: list[EncodeStatistics] = []

@@ -16,7 +16,7 @@ from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.inputs import read_rows
 from flowvec.pipeline import WINDOW
-from flowvec.store import FILE
+from flowvec.store import FILE, check_ids
 
 app = typer.Typer(add_completion=False)
 
@@ -37,6 +37,10 @@ def index(
         typer.Option(help="Field that holds the id; without it rows are numbered from 0."),
     ] = None,
     file_format: Format = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Let numbered rows replace rows of the same numbers."),
+    ] = False,
     provider: Provider = None,
     compute: Compute = "auto",
     as_json: Json = False,
@@ -44,13 +48,17 @@ def index(
     """Add the texts of a file to a collection; make it if there is none.
 
     Rows whose ids exist are replaced. Every few thousand rows are committed: after an interruption,
-    running the same command again completes the work.
+    running the same command again (with --replace, if rows are numbered) completes the work.
     """
     exists = (directory / FILE).is_file()
     if not exists and model is None:
         raise InputValueError(f"{directory} is no collection yet; give --model to make one")
     rows = read_rows(source, text_field=text_field, id_field=id_field, file_format=file_format)
-    first = list(islice(rows, WINDOW))  # an unreadable input must not leave an empty collection
+    # What is wrong with the input must not leave an empty collection.
+    first = list(islice(rows, WINDOW))
+    check_ids([row.id for row in first])
+    if exists and id_field is None and not replace:
+        _refuse_renumbering(directory)
     with (
         Encoder.load(
             model or collection_model(directory), provider=provider, compute=cast(Any, compute)
@@ -71,6 +79,15 @@ def index(
         print_json({"path": info.path, "added": added, "rows": info.rows, "dim": info.dim})
     else:
         typer.echo(f"{directory}: {added} rows added, {info.rows} in all, {info.dim} dimensions")
+
+
+def _refuse_renumbering(directory: Path) -> None:
+    with Collection.open(directory) as collection:
+        if len(collection):
+            raise InputValueError(
+                f"{directory} holds {len(collection)} rows, and numbers from 0 would replace some; "
+                "give --id-field, or --replace to replace them"
+            )
 
 
 def collection_model(directory: Path) -> str:

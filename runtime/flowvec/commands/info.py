@@ -23,7 +23,7 @@ def info(
     ],
     as_json: Json = False,
 ) -> None:
-    """Print the figures of a bundle or a collection, after verifying its files."""
+    """Print the figures of a collection, or of a bundle after verifying its files."""
     if (Path(target) / FILE).is_file():
         with Collection.open(target) as collection:
             figures: dict[str, Any] = {"kind": "collection", **asdict(collection.info())}
