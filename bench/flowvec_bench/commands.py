@@ -101,8 +101,9 @@ def throughput(
         result = {
             "benchmark": "throughput",
             "machine": asdict(machine),
-            "encoder": asdict(info),
-            "texts": texts or f"mixed lengths, seed {seed}",
+            # Names, not paths: a result is for others to read.
+            "encoder": {**asdict(info), "path": Path(info.path).name},
+            "texts": Path(texts).name if texts else f"mixed lengths, seed {seed}",
             "max_batch_tokens": max_batch_tokens,
             "repeats": repeats,
             "results": [asdict(r) for r in results],

@@ -51,6 +51,12 @@ def main() -> None:
     model = Encoder(config)
     model.load_state_dict(torch.load(args.work / "best.pt", weights_only=True))
     whiten(model, Corpus.load(args.work), args.eps, args.seed)
+    # A text has one segment, whose embedding the graph adds to the positions: doing so before the
+    # rounding makes the checkpoint and the bundle hold the same numbers.
+    types = model.bert.embeddings.token_type_embeddings.weight
+    with torch.no_grad():
+        model.bert.embeddings.position_embeddings.weight.add_(types[0])
+        types.sub_(types[0].clone())
     model.half()
 
     plain = args.work / "encoder"

@@ -308,8 +308,8 @@ def test_what_cannot_be_followed_is_refused(checkpoint, tmp_path, case) -> None:
         change_json(folder / "1_Pooling/config.json", pooling_mode_attention=True)
         message = "pooling_mode_attention"
     elif case == "activation":
-        change_json(folder / "2_Dense/config.json", activation_function="a.b.Mish")
-        message = "mish"
+        change_json(folder / "2_Dense/config.json", activation_function="a.b.Swoosh")
+        message = "swoosh"
     else:
         change_json(folder / "1_Pooling/config.json", include_prompt=False)
         prompts = {"prompts": {"query": "q: "}}
