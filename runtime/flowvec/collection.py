@@ -172,7 +172,8 @@ class Collection:
         if encoder is not None:
             meta |= _model_of(encoder)
         store = Store(folder / FILE, create=meta)
-        sync_folder(folder)
+        for level in (folder, folder.parent):
+            sync_folder(level)
         return cls(folder, store, encoder)
 
     @classmethod
@@ -225,6 +226,7 @@ class Collection:
                 return
             if self._process == os.getpid():
                 try:
+                    self._neighbours.follow()
                     self._neighbours.save()
                 except CollectionError as error:
                     # The graph is a cache: without it the next search takes longer, that is all.

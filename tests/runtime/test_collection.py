@@ -521,6 +521,19 @@ def test_an_add_that_the_graph_cannot_follow_is_still_an_add(tmp_path: Path, mon
 
 
 @pytest.mark.usefixtures("small_graphs")
+def test_a_graph_is_not_saved_as_holding_rows_of_another_handle(tmp_path: Path, caplog) -> None:
+    late = Collection.create(tmp_path / "c", dim=8)
+    late.add_vectors(range(200), vectors(200))
+    late.search(vectors(1)[0])
+    with Collection.open(tmp_path / "c") as other:
+        other.add_vectors(["new"], vectors(1, seed=8))
+    late.close()
+    with Collection.open(tmp_path / "c") as c:
+        assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
+    assert "lacks rows" not in caplog.text
+
+
+@pytest.mark.usefixtures("small_graphs")
 def test_only_the_newest_graph_file_is_kept(tmp_path: Path) -> None:
     for n in (1, 2, 3):
         opener = Collection.create if n == 1 else Collection.open
