@@ -205,10 +205,13 @@ class Collection:
         if expected is None and encoder.dim == self._dim:
             return  # the first texts that are added decide
         if encoder.fingerprint != expected:
-            made_with = self._meta.get("model", f"plain vectors of {self._dim} dimensions")
+            made_with = f"plain vectors of {self._dim} dimensions"
+            if expected is not None:
+                made_with = f"{self._meta.get('model')} (fingerprint {expected[:12]})"
             raise FingerprintMismatchError(
                 f"{self._path} was made with {made_with}, and {encoder.bundle.manifest.name} is "
-                "another model: their vectors cannot be compared"
+                f"another model (fingerprint {encoder.fingerprint[:12]}): their vectors cannot be "
+                "compared"
             )
         compute = self._meta.get("compute")
         if compute != encoder.engine.compute:
