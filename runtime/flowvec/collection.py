@@ -378,9 +378,9 @@ class Collection:
         """
         keys = check_ids(_as_list("ids", ids))
         with self._used(), self._store.reading():
-            labels = {(type(item), item): label for item, label in self._store.labels_of(keys)}
+            labels = dict(self._store.labels_of(keys))
             items = self._store.read(list(labels.values()))
-        found = [labels.get((type(key), key)) for key in keys]
+        found = [labels.get(key) for key in keys]
         return [None if label is None else items[label] for label in found]
 
     def search(
@@ -526,5 +526,5 @@ def _check_metadata(metadata: Iterable[Any] | None, count: int) -> list[str | No
 
 def _last_of_each(ids: Sequence[Id]) -> list[int]:
     """Indices of the last occurrence of each id, ascending."""
-    last = {(isinstance(item, int), item): i for i, item in enumerate(ids)}
+    last = {item: i for i, item in enumerate(ids)}
     return sorted(last.values())

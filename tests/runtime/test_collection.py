@@ -492,6 +492,19 @@ def test_a_damaged_record_of_a_graph_is_never_followed(tmp_path: Path, damage: s
 
 
 @pytest.mark.usefixtures("small_graphs")
+def test_a_record_that_claims_rows_its_graph_lacks_is_not_believed(tmp_path: Path, caplog) -> None:
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        c.add_vectors(range(200), vectors(200))
+        c.search(vectors(1)[0])
+    with Collection.open(tmp_path / "c") as c:
+        c.add_vectors(["new"], vectors(1, seed=8))
+        c._store._db.execute("UPDATE snapshots SET max_label = 1000000")
+    with Collection.open(tmp_path / "c") as c:
+        assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
+    assert "lacks rows" in caplog.text
+
+
+@pytest.mark.usefixtures("small_graphs")
 def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8) as c:
         c.add_vectors(range(400), vectors(400))
