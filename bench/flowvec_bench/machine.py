@@ -36,7 +36,7 @@ def describe_machine() -> Machine:
         cpu_features=report.cpu_features,
         cores=report.cores_available,
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
-        system=report.system,
+        system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         flowvec=report.flowvec,
         packages={name: version for name, version in report.packages.items() if version},

@@ -18,10 +18,9 @@ import torch
 from flowvec import Bundle, Encoder, Manifest
 from flowvec.bundle import absolute_path, record_file
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
-from flowvec.manifest import MANIFEST, MODEL, TOKENIZER
+from flowvec.manifest import INPUTS, MANIFEST, MODEL, TOKENIZER
 from flowvec_export.backbone import TransformersBackbone, from_transformers
 from flowvec_export.graph import (
-    INPUTS,
     OPSET,
     OUTPUT,
     SentenceEncoder,

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from flowvec.errors import ExportError
+from flowvec.manifest import INPUTS
 from flowvec_export.pooling import Pooling
 from flowvec_export.transforms import Transform
 
 __all__ = [
-    "INPUTS",
     "OPSET",
     "OUTPUT",
     "SentenceEncoder",
@@ -28,7 +28,6 @@ __all__ = [
     "write_onnx",
 ]
 
-INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 # 20 is the first with Gelu as one operator; all engines of the last two years read it.
 OPSET = 20

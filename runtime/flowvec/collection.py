@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -244,15 +244,19 @@ class Collection:
         self.close()
 
     @contextmanager
-    def _used(self) -> Iterator[None]:
-        """Take the lock and check that the collection can be used here."""
+    def _used(self, *, one_state: bool = False) -> Iterator[None]:
+        """Take the lock, check that the collection can be used here, and follow other processes.
+
+        With `one_state` all reads of the block see one state of the file.
+        """
         with self._lock:
             if self._closed:
                 raise ClosedError("this Collection is closed")
             if self._process != os.getpid():
                 raise CollectionError("a Collection does not survive a fork; open it again")
-            self._neighbours.follow()
-            yield
+            with self._store.reading() if one_state else nullcontext():
+                self._neighbours.follow()
+                yield
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -377,7 +381,7 @@ class Collection:
             CorruptCollectionError: a row does not match its checksum.
         """
         keys = check_ids(_as_list("ids", ids))
-        with self._used(), self._store.reading():
+        with self._used(one_state=True):
             labels = dict(self._store.labels_of(keys))
             items = self._store.read(list(labels.values()))
         found = [labels.get(key) for key in keys]
@@ -430,8 +434,7 @@ class Collection:
             raise InputTypeError(f"k must be a whole number, not {type(k).__name__}")
         if k < 0:
             raise InputValueError(f"k must not be negative, but is {k}")
-        with self._used(), self._store.reading():
-            self._neighbours.follow()
+        with self._used(one_state=True):
             labels, scores = self._neighbours.search(vectors, int(k))
             items = self._store.read(np.unique(labels).tolist())
         hits = []

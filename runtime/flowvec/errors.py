@@ -21,7 +21,13 @@ __all__ = [
     "MissingDependencyError",
     "NonFiniteError",
     "ProviderUnavailableError",
+    "first_line",
 ]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another library's message, or its class where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class FlowvecError(Exception):

@@ -11,6 +11,7 @@ from flowvec.errors import BundleError
 
 __all__ = [
     "FORMAT_VERSION",
+    "INPUTS",
     "MANIFEST",
     "MODEL",
     "TOKENIZER",
@@ -23,6 +24,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
+INPUTS = ("input_ids", "attention_mask")
 
 _MAX_FILES = 16
 
@@ -155,6 +157,7 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
     need(raw["weights"] in ("float32", "float16"), "weights must be float32 or float16")
     for key in ("transform", "inputs"):
         need(is_texts(raw[key]), f"{key} must be a list of texts")
+    need(tuple(raw["inputs"]) == INPUTS, f"inputs must be {', '.join(INPUTS)}")
     prompts = raw["prompts"]
     need(
         isinstance(prompts, dict) and all(isinstance(p, str) for p in prompts.values()),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
@@ -24,8 +23,10 @@ from flowvec.errors import (
     InputValueError,
     MissingDependencyError,
     ProviderUnavailableError,
+    first_line,
 )
 from flowvec.machine import available_cores, cpu_features, cpu_name
+from flowvec.manifest import INPUTS
 
 __all__ = [
     "Compute",
@@ -197,25 +198,24 @@ class Session:
                 str(bundle.model), sess_options=options, providers=providers or None
             )
         except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise BundleError(f"{bundle.model} cannot be loaded: {_first_line(error)}") from error
+            raise BundleError(f"{bundle.model} cannot be loaded: {first_line(error)}") from error
         active = self._session.get_providers()
         if not active or active[0] != engine.provider:
             raise ProviderUnavailableError(
                 f"{engine.provider} was asked for, but ONNX Runtime runs {', '.join(active)}"
             )
         self.engine = engine
-        self._inputs = [node.name for node in self._session.get_inputs()]
         self._output = bundle.manifest.output
-        outputs = [node.name for node in self._session.get_outputs()]
-        if set(self._inputs) != set(bundle.manifest.inputs) or self._output not in outputs:
+        inputs = [node.name for node in self._session.get_inputs()]
+        widths = {node.name: node.shape[-1] for node in self._session.get_outputs()}
+        if set(inputs) != set(INPUTS) or self._output not in widths:
             raise BundleError(
-                f"{bundle.model} has inputs {self._inputs} and outputs {outputs}; its "
-                f"manifest says {list(bundle.manifest.inputs)} and {self._output}"
+                f"{bundle.model} has inputs {inputs} and outputs {list(widths)}; its "
+                f"manifest says {list(INPUTS)} and {self._output}"
             )
-        (output,) = (n for n in self._session.get_outputs() if n.name == self._output)
-        if output.shape[-1] != bundle.manifest.dim:
+        if widths[self._output] != bundle.manifest.dim:
             raise BundleError(
-                f"{bundle.model} gives {output.shape[-1]} dimensions; its manifest says "
+                f"{bundle.model} gives {widths[self._output]} dimensions; its manifest says "
                 f"{bundle.manifest.dim} dimensions"
             )
         logger.debug("loaded %s on %s", bundle.model, engine)
@@ -235,25 +235,19 @@ class Session:
         Raises:
             EngineError: the engine failed, for want of memory say.
         """
-        feeds: Mapping[str, npt.NDArray[np.int64]] = {
-            name: array
-            for name, array in (("input_ids", input_ids), ("attention_mask", attention_mask))
-            if name in self._inputs
-        }
-        if "token_type_ids" in self._inputs:
-            feeds = {**feeds, "token_type_ids": np.zeros_like(input_ids)}
+        feeds = dict(zip(INPUTS, (input_ids, attention_mask), strict=True))
         try:
             vectors: npt.NDArray[np.float32] = self._session.run([self._output], feeds)[0]
         except Exception as error:
             raise EngineError(
                 f"{self.engine.provider} failed on a batch of shape {input_ids.shape}: "
-                f"{_first_line(error)}"
+                f"{first_line(error)}"
             ) from error
         return vectors
 
 
 def _session_options(ort: Any) -> Any:
-    """Options common to the providers: one thread a run, no fallback, no memory that grows."""
+    """Options common to the providers: one thread a run, and no plans kept for each shape."""
     options = ort.SessionOptions()
     # Parallelism is over batches: one run on one core has no barrier between operators.
     options.intra_op_num_threads = 1
@@ -298,7 +292,3 @@ def _openvino_device(ort: Any) -> Any | str:
                 return device
     # The plugin's discovery skips processors that are not Intel's (onnxruntime#31981).
     return f"the OpenVINO plugin is installed, but offers no CPU device on this {cpu_name()}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -61,11 +61,6 @@ class Tokenizer:
         if self._room < 1:
             raise BundleError(f"max_length {max_length} leaves no room beside the special tokens")
 
-    @property
-    def special_tokens(self) -> int:
-        """How many special tokens frame every text."""
-        return len(self._prefix) + len(self._suffix)
-
     def _special_tokens(self) -> tuple[list[int], list[int]]:
         """The ids that the template puts before and after a text."""
         body = self._tokenizer.encode("a", add_special_tokens=False).ids
@@ -91,9 +86,8 @@ class Tokenizer:
                 texts[i] = ""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         bodies = [encoding.ids for encoding in encodings]
-        if begun:
-            for i, (body, _) in begun.items():
-                bodies[i] = body
+        for i, (body, _) in begun.items():
+            bodies[i] = body
         cut = {i for i, (_, was_cut) in begun.items() if was_cut}
         truncated = [i for i, body in enumerate(bodies) if len(body) > self._room or i in cut]
         for i in truncated:

@@ -142,6 +142,8 @@ def test_another_format_version_is_refused(tiny_copy: Path, version: object) -> 
         ("weights", "int4"),
         ("inputs", "input_ids"),
         ("inputs", [1]),
+        ("inputs", ["input_ids"]),
+        ("inputs", ["input_ids", "attention_mask", "token_type_ids"]),
         ("pad_id", -1),
         ("files", []),
         ("files", {"model.onnx": {"bytes": 1, "sha256": "0" * 64}}),

@@ -1,0 +1,173 @@
+"""A sentence-transformers directory: what its modules.json and the files below it say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from flowvec.errors import ExportError
+from flowvec_export.checkpoint import Source, read_encoder, read_json
+from flowvec_export.transforms import ACTIVATIONS, Dense
+
+__all__ = ["read_modules"]
+
+_SETTINGS = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+
+# sentence-transformers' pooling modes, in the order in which it concatenates them: first the
+# booleans of older files, then the names of newer ones.
+_POOLING_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weighted_mean",
+    "pooling_mode_lasttoken": "last_token",
+}
+_POOLING_NAMES = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last_token",
+}
+_SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", "euclidean": "euclidean",
+                 "manhattan": "manhattan"}  # fmt: skip
+
+
+def read_modules(root: Path, modules: Any, origin: str) -> Source:
+    """Follow modules.json: Transformer, Pooling, then Dense layers, then perhaps Normalize."""
+    kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
+    if kinds[:2] != ["Transformer", "Pooling"]:
+        raise ExportError(f"{origin} must begin with Transformer and Pooling, but is {kinds}")
+    folders = [root / str(module.get("path", "")) for module in modules]
+    settings: dict[str, Any] = next(
+        (found for name in _SETTINGS if (found := read_json(folders[0] / name, missing_ok=True))),
+        {},
+    )
+    _check_settings(settings, origin)
+    source = read_encoder(root, folders[0], origin, settings)
+    pooling = read_json(folders[1] / "config.json")
+    source.pooling = "+".join(_pooling_modes(pooling, origin))
+    source.normalise = False
+    for kind, folder in zip(kinds[2:], folders[2:], strict=True):
+        if source.normalise:
+            raise ExportError(f"{origin} has {kind} after Normalize, which is not supported")
+        if kind == "Dense":
+            source.transforms.append(_read_dense(folder))
+        elif kind == "Normalize":
+            _check_names(read_json(folder / "config.json", missing_ok=True) or {}, folder)
+            source.normalise = True
+        elif kind == "Dropout":
+            continue  # nothing, outside training
+        else:
+            raise ExportError(f"{origin} has a module {kind}, which is not supported")
+    config = read_json(root / "config_sentence_transformers.json", missing_ok=True) or {}
+    if config.get("truncate_dim") is not None:
+        raise ExportError(f"{origin} has a truncate_dim, which is not supported")
+    source.prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
+    default = config.get("default_prompt_name")
+    source.default_prompt_name = default if default in source.prompts else None
+    similarity = config.get("similarity_fn_name") or "cosine"
+    if similarity not in _SIMILARITIES:
+        raise ExportError(f"{origin} compares by {similarity!r}, which is not supported")
+    source.similarity = _SIMILARITIES[similarity]
+    if any(source.prompts.values()) and not pooling.get("include_prompt", True):
+        raise ExportError(f"{origin} leaves its prompts out of pooling, which is not supported")
+    return source
+
+
+# What a Transformer module may say beyond max_seq_length and do_lower_case, each with the one value
+# that changes nothing.
+_NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "transformer_task": ("feature-extraction",),
+    "module_output_name": ("token_embeddings",),
+    "modality_config": (
+        {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    ),
+    "unpad_inputs": (False, None),
+    "tokenizer_name_or_path": (None,),
+}
+_LENGTH_SETTINGS = ("processor_kwargs", "tokenizer_args", "tokenizer_kwargs")
+
+
+def _check_settings(settings: dict[str, Any], origin: str) -> None:
+    """Refuse settings of a Transformer module that would change vectors and are not followed.
+
+    A `model_max_length` given for the tokenizer becomes `max_seq_length`, which it means.
+    """
+    for key in _LENGTH_SETTINGS:
+        given = dict(settings.pop(key, None) or {})
+        length = given.pop("model_max_length", None)
+        if length is not None and not settings.get("max_seq_length"):
+            settings["max_seq_length"] = length
+        if given:
+            raise ExportError(f"{origin} sets {key} {sorted(given)}, which is not supported")
+    for key, value in settings.items():
+        if key in ("max_seq_length", "do_lower_case") or value in ({}, []):
+            continue
+        if value not in _NEUTRAL_SETTINGS.get(key, ()):
+            raise ExportError(f"{origin} sets {key} to {value!r}, which is not supported")
+
+
+def _check_names(config: dict[str, Any], folder: Path) -> None:
+    """Modules after Pooling must pass the one vector on."""
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key, "sentence_embedding") != "sentence_embedding":
+            raise ExportError(f"{folder} has the {key} {config[key]!r}, which is not supported")
+
+
+def _pooling_modes(config: dict[str, Any], origin: str) -> list[str]:
+    """Our names of a Pooling module's modes, from either form of its file."""
+    if "pooling_mode" in config:
+        given = config["pooling_mode"]
+        names = [given] if isinstance(given, str) else list(given)
+        if unknown := [name for name in names if name not in _POOLING_NAMES]:
+            raise ExportError(f"{origin} pools by {', '.join(unknown)}, which is not supported")
+        return [_POOLING_NAMES[name] for name in names]
+    known = set(_POOLING_FLAGS)
+    on = {key for key, value in config.items() if key.startswith("pooling_mode_") and value is True}
+    if on - known:
+        raise ExportError(f"{origin} pools by {', '.join(on - known)}, which is not supported")
+    return [mode for flag, mode in _POOLING_FLAGS.items() if flag in on] or ["mean"]
+
+
+def _read_dense(folder: Path) -> Dense:
+    config = read_json(folder / "config.json")
+    name = str(config.get("activation_function", "Tanh")).rsplit(".", 1)[-1].lower()
+    if name not in ACTIVATIONS:
+        raise ExportError(
+            f"{folder} has the activation {name!r}; known are {', '.join(ACTIVATIONS)}"
+        )
+    _check_names(config, folder)
+    state = _read_weights(folder)
+    residual: Tensor | None = None
+    if config.get("use_residual"):
+        residual = state.get("residual.weight", torch.empty(0))
+    return Dense(state["linear.weight"], state.get("linear.bias"), name, residual)
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """Weights of a small module; an old .bin file is read without running any of its code."""
+    try:
+        if (folder / "model.safetensors").is_file():
+            state = safetensors.torch.load_file(folder / "model.safetensors")
+        else:
+            state = torch.load(folder / "pytorch_model.bin", weights_only=True, map_location="cpu")
+    except Exception as error:
+        raise ExportError(f"cannot read the weights in {folder}: {error}") from None
+    if "linear.weight" not in state:
+        raise ExportError(f"the weights in {folder} lack linear.weight")
+    return {name: tensor.float() for name, tensor in state.items()}
