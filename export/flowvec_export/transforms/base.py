@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor, nn
+
+from flowvec.errors import ExportError
 
 __all__ = ["Identity", "Transform"]
 
@@ -13,33 +17,90 @@ class Transform(nn.Module, ABC):
     """A map of pooled vectors, a plain module over tensors.
 
     Attributes:
+        kind: its name in files.
         in_dim: length of the vectors that it takes.
         out_dim: length of the vectors that it gives.
     """
 
+    kind: ClassVar[str]
     in_dim: int
     out_dim: int
 
+    @property
+    def invertible(self) -> bool:
+        """Whether `to_observed` undoes `to_latent`."""
+        return False
+
     @abstractmethod
+    def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Map u, float (batch, in_dim): what serving computes.
+
+        Returns:
+            z, (batch, out_dim), and log |det dz/du|, (batch,): NaN where the map is not invertible
+            and so has no density.
+        """
+
+    def to_observed(self, z: Tensor) -> Tensor:
+        """Map z, float (batch, out_dim), back to u, (batch, in_dim).
+
+        Raises:
+            ExportError: the map is not invertible.
+        """
+        raise ExportError(f"{self.describe()} cannot be inverted")
+
     def forward(self, u: Tensor) -> Tensor:
-        """Map u, float (batch, in_dim), to (batch, out_dim): what serving computes."""
+        """The z of `to_latent`, (batch, out_dim)."""
+        return self.to_latent(u)[0]
+
+    def fold(self) -> nn.Module:
+        """The cheapest module that computes `forward` exactly, for the graph."""
+        return self
 
     @abstractmethod
     def describe(self) -> str:
         """A short name with its sizes, for the manifest."""
 
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """What `from_config` needs to build an empty transform of these sizes; JSON types only."""
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Build a transform whose `state_dict` is still to be loaded."""
+        return cls(**config)
+
+
+def no_density(u: Tensor) -> Tensor:
+    """The log-determinant, (batch,), of a map that is not invertible."""
+    return u.new_full((len(u),), torch.nan)
+
 
 class Identity(Transform):
     """No transform."""
+
+    kind = "identity"
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.in_dim = self.out_dim = dim
 
-    def forward(self, u: Tensor) -> Tensor:
-        """Give u back."""
-        return u
+    @property
+    def invertible(self) -> bool:
+        """Always."""
+        return True
+
+    def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Give u back, and zeros."""
+        return u, u.new_zeros(len(u))
+
+    def to_observed(self, z: Tensor) -> Tensor:
+        """Give z back."""
+        return z
 
     def describe(self) -> str:
         """See `Transform.describe`."""
         return f"identity({self.in_dim})"
+
+    def config(self) -> dict[str, Any]:
+        """See `Transform.config`."""
+        return {"dim": self.in_dim}

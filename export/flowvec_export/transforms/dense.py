@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import torch
 from torch import Tensor, nn
 
-from flowvec_export.transforms.base import Transform
+from flowvec_export.transforms.base import Transform, no_density
 
 __all__ = ["ACTIVATIONS", "Dense"]
 
@@ -38,6 +40,8 @@ class Dense(Transform):
             given as an empty tensor.
     """
 
+    kind = "dense"
+
     def __init__(
         self,
         weight: Tensor,
@@ -60,6 +64,22 @@ class Dense(Transform):
                 self.projection.weight.copy_(residual)
         self.activation = ACTIVATIONS[activation]()
 
+    def _matrix(self) -> Tensor:
+        """The matrix (out_dim, in_dim) of a layer without activation."""
+        matrix = self.linear.weight
+        if self.projection is not None:
+            return matrix + self.projection.weight
+        if self.is_residual:
+            return matrix + torch.eye(self.in_dim, dtype=matrix.dtype)
+        return matrix
+
+    @property
+    def invertible(self) -> bool:
+        """Square, without activation, and of full rank."""
+        if self.in_dim != self.out_dim or self.activation_name != "identity":
+            return False
+        return int(torch.linalg.matrix_rank(self._matrix().double())) == self.in_dim
+
     def forward(self, u: Tensor) -> Tensor:
         """Map (batch, in_dim) to (batch, out_dim)."""
         out: Tensor = self.activation(self.linear(u))
@@ -67,7 +87,47 @@ class Dense(Transform):
             return out
         return out + (u if self.projection is None else self.projection(u))
 
+    def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Transform.to_latent`."""
+        if not self.invertible:
+            return self(u), no_density(u)
+        log_det: Tensor = torch.linalg.slogdet(self._matrix())[1]
+        return self(u), log_det.expand(len(u))
+
+    def to_observed(self, z: Tensor) -> Tensor:
+        """See `Transform.to_observed`."""
+        if not self.invertible:
+            return super().to_observed(z)
+        centred = z if self.linear.bias is None else z - self.linear.bias
+        u: Tensor = torch.linalg.solve(self._matrix(), centred.T)
+        return u.T
+
     def describe(self) -> str:
         """See `Transform.describe`."""
         residual = ", residual" if self.is_residual else ""
         return f"dense({self.in_dim}->{self.out_dim}, {self.activation_name}{residual})"
+
+    def config(self) -> dict[str, Any]:
+        """See `Transform.config`."""
+        residual: Literal["identity", "projection"] | None = None
+        if self.is_residual:
+            residual = "identity" if self.projection is None else "projection"
+        return {
+            "in_dim": self.in_dim,
+            "out_dim": self.out_dim,
+            "bias": self.linear.bias is not None,
+            "activation": self.activation_name,
+            "residual": residual,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Dense:
+        """See `Transform.from_config`."""
+        shape = (int(config["out_dim"]), int(config["in_dim"]))
+        residuals = {None: None, "identity": torch.empty(0), "projection": torch.zeros(shape)}
+        return cls(
+            torch.zeros(shape),
+            torch.zeros(shape[0]) if config["bias"] else None,
+            config["activation"],
+            residuals[config["residual"]],
+        )

@@ -1,0 +1,180 @@
+"""A fitted transform on disk: one safetensors file with its recipe in the header.
+
+The format, version 1. The header's `__metadata__` has one key, `flowvec`, whose value is a JSON
+object: `format_version` (1), `kind` and `config` (what `build_transform` takes) and `recipe`. The
+tensors are the transform's `state_dict`, float32, all of them and no others. Equal transforms with
+equal recipes are equal bytes. Nothing in the file is ever run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import save_file
+
+from flowvec.errors import ExportError, InputValueError, first_line
+from flowvec_export.transforms import Transform, build_transform
+
+__all__ = ["FORMAT_VERSION", "Recipe", "load_transform", "save_transform"]
+
+FORMAT_VERSION = 1
+_KEY = "flowvec"
+# No encoder is as wide; a file that says so would only fill the memory.
+_MAX_SIZE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a transform was fitted, so that it can be fitted again and is not misapplied.
+
+    Attributes:
+        method: what was fitted, e.g. `flow` or `flow+whitening`.
+        source: name of the checkpoint.
+        source_sha256: of the checkpoint's weights and the layers before the transform.
+        pooling: how its token vectors became one.
+        max_length: the most tokens of a text while fitting.
+        corpus: file name of the corpus.
+        rows: texts fitted on.
+        held_out_rows: texts kept back to measure on.
+        seed: of the sample and the training.
+        settings: the method's own settings.
+        results: what was measured, e.g. bits per dimension on held-out rows.
+        flowvec: the version that fitted it.
+    """
+
+    method: str
+    source: str
+    source_sha256: str
+    pooling: str
+    max_length: int
+    corpus: str
+    rows: int
+    held_out_rows: int
+    seed: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    flowvec: str = ""
+
+
+def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path) -> None:
+    """Write a transform, beside its name first and then renamed.
+
+    Raises:
+        InputValueError: the name does not end in .safetensors, the file cannot be written, or the
+            transform holds NaN or infinity.
+    """
+    target = Path(path)
+    if target.suffix != ".safetensors":
+        raise InputValueError(f"a transform is a .safetensors file, not {target.name}")
+    tensors = {
+        name: tensor.detach().to(torch.float32).contiguous()
+        for name, tensor in transform.state_dict().items()
+    }
+    if bad := [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]:
+        raise InputValueError(f"the transform holds NaN or infinity in {', '.join(bad)}")
+    header = {
+        "format_version": FORMAT_VERSION,
+        "kind": transform.kind,
+        "config": transform.config(),
+        "recipe": None if recipe is None else asdict(recipe),
+    }
+    staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        save_file(tensors, staged, {_KEY: json.dumps(header, sort_keys=True)})
+        staged.rename(target)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise InputValueError(f"cannot write {target}: {first_line(error)}") from None
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:
+    """Read a transform and its recipe.
+
+    Raises:
+        ExportError: there is no such file, or it is not a transform of this format, whole and
+            finite.
+    """
+    target = Path(path)
+    try:
+        with safetensors.safe_open(target, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ExportError(f"cannot read the transform {target}: {first_line(error)}") from None
+    header = _header(metadata, target)
+    # Shapes first and storage later: the file's tensors are checked before any of their size is
+    # allocated.
+    with torch.device("meta"):
+        transform = build_transform(header["kind"], header["config"])
+    _check_tensors(transform, tensors, target)
+    transform.load_state_dict(tensors, assign=True)
+    for parameter in transform.parameters():
+        parameter.requires_grad_(False)
+    return transform.eval(), _recipe(header["recipe"], target)
+
+
+def _header(metadata: dict[str, str], path: Path) -> dict[str, Any]:
+    if _KEY not in metadata:
+        raise ExportError(f"{path} is no transform that `flowvec fit` wrote")
+    try:
+        header = json.loads(metadata[_KEY])
+    except (ValueError, RecursionError) as error:
+        raise ExportError(f"the header of {path} is no JSON: {error}") from None
+    if not isinstance(header, dict) or header.get("format_version") != FORMAT_VERSION:
+        version = header.get("format_version") if isinstance(header, dict) else None
+        raise ExportError(
+            f"{path} has format_version {version!r}; this flowvec reads {FORMAT_VERSION}"
+        )
+    if missing := {"kind", "config", "recipe"} - header.keys():
+        raise ExportError(f"the header of {path} lacks {', '.join(sorted(missing))}")
+    if not isinstance(header["kind"], str) or not isinstance(header["config"], dict):
+        raise ExportError(f"the header of {path} names no transform")
+    for number in _numbers(header["config"]):
+        if not abs(number) <= _MAX_SIZE:
+            raise ExportError(f"the header of {path} holds the size {number}")
+    return header
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(item)
+
+
+def _check_tensors(transform: Transform, tensors: dict[str, torch.Tensor], path: Path) -> None:
+    wanted = transform.state_dict()
+    if wanted.keys() != tensors.keys():
+        other = sorted(wanted.keys() ^ tensors.keys())
+        raise ExportError(f"{path} has other tensors than a {transform.kind}: {', '.join(other)}")
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted[name].shape or tensor.dtype != torch.float32:
+            raise ExportError(
+                f"{path} has {name} as {tensor.dtype} {tuple(tensor.shape)}, where float32 "
+                f"{tuple(wanted[name].shape)} belongs"
+            )
+        if not torch.isfinite(tensor).all():
+            raise ExportError(f"{path} has NaN or infinity in {name}")
+
+
+def _recipe(raw: Any, path: Path) -> Recipe | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, dict) or raw.keys() != {f.name for f in fields(Recipe)}:
+        raise ExportError(f"the recipe in {path} has other fields than this flowvec knows")
+    texts = ("method", "source", "source_sha256", "pooling", "corpus")
+    numbers = ("max_length", "rows", "held_out_rows", "seed")
+    if not all(isinstance(raw[t], str) for t in texts) or not all(
+        isinstance(raw[n], int) for n in numbers
+    ):
+        raise ExportError(f"the recipe in {path} holds values of other types than it should")
+    return Recipe(**raw)

@@ -1,0 +1,120 @@
+"""Compose: one transform after another."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flowvec.errors import InputValueError
+from flowvec_export.transforms.base import Transform
+from flowvec_export.transforms.folded_flow import FoldedFlow
+from flowvec_export.transforms.linear import CentredLinear
+
+__all__ = ["Compose"]
+
+
+class Compose(Transform):
+    """Transforms in order, say a flow and then a whitening that keeps k directions.
+
+    Args:
+        parts: at least one, each taking the dimensions that the one before it gives.
+
+    Raises:
+        InputValueError: no parts, or their dimensions do not fit.
+    """
+
+    kind = "compose"
+
+    def __init__(self, parts: Sequence[Transform]) -> None:
+        super().__init__()
+        if not parts:
+            raise InputValueError("a composition needs at least one transform")
+        for before, after in itertools.pairwise(parts):
+            if before.out_dim != after.in_dim:
+                raise InputValueError(
+                    f"{after.describe()} cannot follow {before.describe()}: {before.out_dim} "
+                    f"dimensions come, {after.in_dim} are taken"
+                )
+        self.parts = nn.ModuleList(parts)
+        self.in_dim, self.out_dim = parts[0].in_dim, parts[-1].out_dim
+
+    def transforms(self) -> list[Transform]:
+        """The parts, in order."""
+        return [part for part in self.parts if isinstance(part, Transform)]
+
+    @property
+    def invertible(self) -> bool:
+        """Where every part is."""
+        return all(part.invertible for part in self.transforms())
+
+    def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Transform.to_latent`."""
+        log_det = u.new_zeros(len(u))
+        for part in self.transforms():
+            u, part_log_det = part.to_latent(u)
+            log_det = log_det + part_log_det
+        return u, log_det
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Map (batch, in_dim) to (batch, out_dim)."""
+        for part in self.parts:
+            u = part(u)
+        return u
+
+    def to_observed(self, z: Tensor) -> Tensor:
+        """See `Transform.to_observed`."""
+        if not self.invertible:
+            return super().to_observed(z)
+        for part in reversed(self.transforms()):
+            z = part.to_observed(z)
+        return z
+
+    def fold(self) -> nn.Module:
+        """Fold each part; a flow's last affine map goes into a whitening behind it."""
+        folded: list[nn.Module] = []
+        for part in self.transforms():
+            form = part.fold()
+            if folded and isinstance(folded[-1], FoldedFlow) and isinstance(form, CentredLinear):
+                form = _FlowThenLinear(folded.pop(), form)  # type: ignore[arg-type]
+            folded.append(form)
+        return nn.Sequential(*folded)
+
+    def describe(self) -> str:
+        """See `Transform.describe`."""
+        return " -> ".join(part.describe() for part in self.transforms())
+
+    def config(self) -> dict[str, Any]:
+        """See `Transform.config`."""
+        return {
+            "parts": [{"kind": part.kind, "config": part.config()} for part in self.transforms()]
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Compose:
+        """See `Transform.from_config`."""
+        from flowvec_export.transforms import build_transform
+
+        return cls([build_transform(part["kind"], part["config"]) for part in config["parts"]])
+
+
+class _FlowThenLinear(nn.Module):
+    """(a p + c - mean) matrix = (p - (mean - c) / a) (a matrix)."""
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, flow: FoldedFlow, linear: CentredLinear) -> None:
+        super().__init__()
+        self.flow = flow
+        scale, shift = flow.scale.double(), flow.shift.double()
+        mean = (linear.mean.double() - shift) / scale
+        matrix = scale[:, None] * linear.matrix.double()
+        self.register_buffer("mean", mean.to(linear.mean.dtype))
+        self.register_buffer("matrix", matrix.to(linear.mean.dtype))
+
+    def forward(self, u: Tensor) -> Tensor:
+        return torch.matmul(self.flow.residuals(u) - self.mean, self.matrix)

@@ -1,0 +1,109 @@
+"""Rotation: principal directions, and optionally a learned turn of them, in front of a flow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flowvec_export.transforms.base import Transform, no_density
+from flowvec_export.transforms.linear import CentredLinear
+from flowvec_export.transforms.moments import Moments
+
+__all__ = ["Rotation"]
+
+
+class Rotation(Transform):
+    """(u - mean) basis exp(S - S^T): lengths and angles stay, null directions are dropped.
+
+    A flow of couplings mixes dimensions little; turned to principal directions, what it must
+    explain is uncorrelated from the start. S = 0 after `fit`; a flow fitted behind it may learn it.
+
+    Args:
+        in_dim: length of u.
+        out_dim: directions kept.
+        learned: whether S is a parameter to train.
+    """
+
+    kind = "rotation"
+    mean: Tensor
+    basis: Tensor
+
+    def __init__(self, in_dim: int, out_dim: int, learned: bool = False) -> None:
+        super().__init__()
+        self.in_dim, self.out_dim, self.learned = in_dim, out_dim, learned
+        self.register_buffer("mean", torch.zeros(in_dim))
+        self.register_buffer("basis", torch.zeros(in_dim, out_dim))
+        self.skew = nn.Parameter(torch.zeros(out_dim, out_dim)) if learned else None
+
+    @classmethod
+    def fit(cls, moments: Moments, k: int | None = None, learned: bool = False) -> Rotation:
+        """Fit.
+
+        Args:
+            moments: of the vectors.
+            k: directions to keep; None keeps all that are not null.
+            learned: leave a further turn to be trained.
+
+        Raises:
+            InputValueError: k is more than the vectors have directions, or they are all equal.
+        """
+        spectrum = moments.spectrum()
+        kept = spectrum.kept(k)
+        fitted = cls(moments.dim, kept, learned)
+        fitted.mean.copy_(torch.from_numpy(spectrum.mean))
+        fitted.basis.copy_(torch.from_numpy(spectrum.basis[:, :kept].copy()))
+        return fitted
+
+    def _matrix(self) -> Tensor:
+        if self.skew is None:
+            return self.basis
+        turn: Tensor = torch.linalg.matrix_exp(self.skew - self.skew.T)
+        return self.basis @ turn
+
+    @property
+    def invertible(self) -> bool:
+        """Where no direction was dropped."""
+        return self.in_dim == self.out_dim
+
+    def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Transform.to_latent`.
+
+        Within the directions that are kept the volume does not change, so that a flow behind a
+        rotation with null directions dropped still has a density there; the log-determinant of the
+        whole map is NaN then all the same.
+        """
+        z = (u - self.mean) @ self._matrix()
+        return z, u.new_zeros(len(u)) if self.invertible else no_density(u)
+
+    def to_observed(self, z: Tensor) -> Tensor:
+        """See `Transform.to_observed`."""
+        if not self.invertible:
+            return super().to_observed(z)
+        # By solving rather than by the transpose: a basis rounded to float32 is not quite
+        # orthogonal, and this undoes what was done.
+        u: Tensor = torch.linalg.solve(self._matrix().T, z.T)
+        return u.T + self.mean
+
+    def fold(self) -> CentredLinear:
+        """One matrix."""
+        with torch.no_grad():
+            folded = _Folded(self.in_dim, self.out_dim, full_rank=self.invertible)
+            folded.to(self.basis.dtype)
+            folded.mean.copy_(self.mean)
+            folded.matrix.copy_(self._matrix())
+        return folded
+
+    def describe(self) -> str:
+        """See `Transform.describe`."""
+        learned = ", learned" if self.learned else ""
+        return f"rotation({self.in_dim}->{self.out_dim}{learned})"
+
+    def config(self) -> dict[str, Any]:
+        """See `Transform.config`."""
+        return {"in_dim": self.in_dim, "out_dim": self.out_dim, "learned": self.learned}
+
+
+class _Folded(CentredLinear):
+    kind = "rotation"

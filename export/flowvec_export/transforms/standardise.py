@@ -1,0 +1,72 @@
+"""Standardise: every dimension with mean 0 and deviation 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flowvec_export.transforms.base import Transform
+from flowvec_export.transforms.moments import NULL, Moments
+
+__all__ = ["Standardise"]
+
+
+class Standardise(Transform):
+    """(u - mean) / deviation, dimension by dimension.
+
+    Deviations below a floor, sqrt(NULL) = 1e-3 of the largest one, count as the floor, so that a
+    dimension that is all but constant is not blown up.
+    """
+
+    kind = "standardise"
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.in_dim = self.out_dim = dim
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
+
+    @classmethod
+    def fit(cls, moments: Moments) -> Standardise:
+        """Fit.
+
+        Raises:
+            InputValueError: fewer than two vectors, or all are equal.
+        """
+        moments.spectrum()  # says so where there is nothing to fit
+        deviation = np.sqrt(moments.variance)
+        floor = np.sqrt(NULL) * deviation.max()
+        fitted = cls(moments.dim)
+        fitted.mean.copy_(torch.from_numpy(moments.mean))
+        fitted.scale.copy_(torch.from_numpy(1.0 / np.maximum(deviation, floor)))
+        return fitted
+
+    @property
+    def invertible(self) -> bool:
+        """Always."""
+        return True
+
+    def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Transform.to_latent`."""
+        return (u - self.mean) * self.scale, self.scale.log().sum().expand(len(u))
+
+    def to_observed(self, z: Tensor) -> Tensor:
+        """See `Transform.to_observed`."""
+        return z / self.scale + self.mean
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Map (batch, dim) to (batch, dim)."""
+        return (u - self.mean) * self.scale
+
+    def describe(self) -> str:
+        """See `Transform.describe`."""
+        return f"standardise({self.in_dim})"
+
+    def config(self) -> dict[str, Any]:
+        """See `Transform.config`."""
+        return {"dim": self.in_dim}

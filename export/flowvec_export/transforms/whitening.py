@@ -1,0 +1,138 @@
+"""The whitening family: directions of equal variance, all at once or by degrees."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from flowvec.errors import InputValueError
+from flowvec_export.transforms.linear import CentredLinear
+from flowvec_export.transforms.moments import Moments
+
+__all__ = ["BetaGammaWhitening", "SoftZCA", "Whitening"]
+
+
+class Whitening(CentredLinear):
+    """BERT-whitening (Su et al. 2021): (u - mean) U L^(-1/2), the first k columns.
+
+    U and L are the principal directions and their variances. The covariance of what comes out, over
+    the rows that it was fitted on, is the identity. Null directions are dropped: see `NULL`.
+    """
+
+    kind = "whitening"
+
+    @classmethod
+    def fit(cls, moments: Moments, k: int | None = None) -> Self:
+        """Fit.
+
+        Args:
+            moments: of the vectors.
+            k: directions to keep, those of the largest variance; None keeps all that are not null.
+
+        Raises:
+            InputValueError: k is more than the vectors have directions, or they are all equal.
+        """
+        spectrum = moments.spectrum()
+        kept = spectrum.kept(k)
+        fitted = cls(moments.dim, kept, full_rank=kept == moments.dim)
+        fitted._set(spectrum.mean, spectrum.basis[:, :kept] * spectrum.values[:kept] ** -0.5)
+        return fitted
+
+
+class BetaGammaWhitening(CentredLinear):
+    """(u - beta mean) U L^(-gamma/2), the first k columns.
+
+    beta = gamma = 1 is `Whitening`, beta = 1 and gamma = 0 a principal component analysis. Null
+    directions are dropped.
+    """
+
+    kind = "beta_gamma_whitening"
+
+    def __init__(
+        self, in_dim: int, out_dim: int, full_rank: bool, beta: float, gamma: float
+    ) -> None:
+        super().__init__(in_dim, out_dim, full_rank)
+        self.beta, self.gamma = beta, gamma
+
+    @classmethod
+    def fit(
+        cls, moments: Moments, beta: float = 1.0, gamma: float = 1.0, k: int | None = None
+    ) -> Self:
+        """Fit.
+
+        Args:
+            moments: of the vectors.
+            beta: share of the mean that is subtracted.
+            gamma: 0 keeps the variances as they are, 1 makes them equal.
+            k: directions to keep; None keeps all that are not null.
+
+        Raises:
+            InputValueError: beta or gamma is outside 0 to 1, k is more than the vectors have
+                directions, or they are all equal.
+        """
+        if not (0.0 <= beta <= 1.0 and 0.0 <= gamma <= 1.0):
+            raise InputValueError(f"beta and gamma must be from 0 to 1, but are {beta} and {gamma}")
+        spectrum = moments.spectrum()
+        kept = spectrum.kept(k)
+        fitted = cls(moments.dim, kept, kept == moments.dim, beta, gamma)
+        scales = spectrum.values[:kept] ** (-gamma / 2)
+        fitted._set(beta * spectrum.mean, spectrum.basis[:, :kept] * scales)
+        return fitted
+
+    def describe(self) -> str:
+        """See `Transform.describe`."""
+        sizes = f"{self.in_dim}->{self.out_dim}"
+        return f"{self.kind}({sizes}, beta={self.beta:g}, gamma={self.gamma:g})"
+
+    def config(self) -> dict[str, Any]:
+        """See `Transform.config`."""
+        return {**super().config(), "beta": self.beta, "gamma": self.gamma}
+
+
+class SoftZCA(CentredLinear):
+    """Soft-ZCA: (u - mean) U (L + eps I)^(-1/2) U^T (Diera et al. 2024).
+
+    ZCA whitening turns back to the directions that it came from; eps keeps small directions small.
+    Here eps is relative to the mean variance, so that it means the same for every model. With
+    eps = 0 null directions become zero.
+    """
+
+    kind = "soft_zca"
+
+    def __init__(self, in_dim: int, out_dim: int, full_rank: bool, eps: float) -> None:
+        super().__init__(in_dim, out_dim, full_rank)
+        self.eps = eps
+
+    @classmethod
+    def fit(cls, moments: Moments, eps: float = 0.05) -> Self:
+        """Fit.
+
+        Args:
+            moments: of the vectors.
+            eps: added to every variance, in units of the mean variance.
+
+        Raises:
+            InputValueError: eps is negative, or all vectors are equal.
+        """
+        if not 0.0 <= eps < np.inf:
+            raise InputValueError(f"eps must not be negative, but is {eps}")
+        spectrum = moments.spectrum()
+        softened = spectrum.values + eps * spectrum.values.mean()
+        scales = np.zeros_like(softened)
+        # A floor that every direction clears makes null directions harmless.
+        cleared = (
+            np.ones(moments.dim, bool) if eps > 1e-6 else np.arange(moments.dim) < spectrum.rank
+        )
+        scales[cleared] = softened[cleared] ** -0.5
+        fitted = cls(moments.dim, moments.dim, bool(cleared.all()), eps)
+        fitted._set(spectrum.mean, (spectrum.basis * scales) @ spectrum.basis.T)
+        return fitted
+
+    def describe(self) -> str:
+        """See `Transform.describe`."""
+        return f"{self.kind}({self.in_dim}, eps={self.eps:g})"
+
+    def config(self) -> dict[str, Any]:
+        """See `Transform.config`."""
+        return {**super().config(), "eps": self.eps}
