@@ -1,7 +1,6 @@
 """Real text for benchmarks and training: paragraphs, sentences, seeded samples.
 
-The splitter is a plain rule so that a benchmark's sentences are the same on every machine and
-with every version of every library.
+Sentences are split by flowvec's plain rule, the same on every machine.
 """
 
 from __future__ import annotations
@@ -10,21 +9,13 @@ import bz2
 import gzip
 import lzma
 import random
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["natural_sentences", "open_text", "read_paragraphs", "sample", "split_sentences"]
+from flowvec.sentences import split_sentences
 
-# A sentence ends at . ! or ? (with closing quotes or brackets) before a space and a capital, digit
-# or opening quote, unless the word before the full stop is an initial or a common abbreviation.
-_BOUNDARY = re.compile(r"""([.!?]['")\]\u2019\u201d]*)\s+(?=["'(\[\u2018\u201c]?[A-Z0-9])""")
-_ABBREVIATION = re.compile(
-    r"(?:^|[\s(\"'])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|vs|No|Nos|Lt|Col|Gen|Capt|Sgt|Rev|Hon|Gov|"
-    r"Sen|Rep|Mt|Ft|Co|Inc|Ltd|Bros|etc|e\.g|i\.e|cf|ca|c|approx|dept|est|vol|pp|p|ed|eds|fig|"
-    r"Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|U\.S|U\.K|Ph\.D|a\.m|p\.m)\.$"
-)
+__all__ = ["natural_sentences", "open_text", "read_paragraphs", "sample", "split_sentences"]
 
 
 def open_text(path: Path) -> Iterator[str]:
@@ -48,23 +39,6 @@ def read_paragraphs(path: Path) -> Iterator[str]:
         paragraph = line.strip()
         if paragraph:
             yield paragraph
-
-
-def split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences by punctuation, capitals and a list of abbreviations."""
-    sentences: list[str] = []
-    start = 0
-    for match in _BOUNDARY.finditer(paragraph):
-        end = match.end(1)
-        candidate = paragraph[start:end]
-        if match.group(1).startswith(".") and _ABBREVIATION.search(candidate[-12:]):
-            continue
-        sentences.append(candidate.strip())
-        start = match.end()
-    tail = paragraph[start:].strip()
-    if tail:
-        sentences.append(tail)
-    return sentences
 
 
 def natural_sentences(path: Path, minimum: int = 8, maximum: int = 60) -> Iterator[str]:

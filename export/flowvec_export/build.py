@@ -30,7 +30,8 @@ from flowvec_export.graph import (
 from flowvec_export.parity import MIN_COSINE_OF_FLOAT16, measure
 from flowvec_export.pooling import Pooling, parse_pooling
 from flowvec_export.source import Source, read_source
-from flowvec_export.transforms import Identity, Transform
+from flowvec_export.transform_file import Recipe, load_transform
+from flowvec_export.transforms import Compose, Identity, Transform
 
 __all__ = ["Weights", "export"]
 
@@ -44,7 +45,7 @@ def export(
     out: str | Path,
     *,
     pooling: str | None = None,
-    transform: Transform | None = None,
+    transform: Transform | str | Path | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
     name: str | None = None,
@@ -63,7 +64,10 @@ def export(
         out: the directory to make.
         pooling: one of `POOLINGS`, or several joined by `+`; None takes the source's own, `mean`
             for a plain encoder.
-        transform: a further step between the source's own Dense layers and normalisation.
+        transform: a further step between the source's own Dense layers and normalisation, or the
+            file of one that `fit` wrote. A file says which pooling it was fitted on, and is refused
+            for another pooling or another checkpoint. It goes into the graph in its folded form,
+            in float32 whatever `weights` says.
         normalize: end in L2 normalisation; None does as the source does, and normalises for a plain
             encoder.
         max_length: the most tokens of a text; None takes the source's own.
@@ -91,10 +95,16 @@ def export(
     say(f"reading {source}")
     found = read_source(source)
     length = _checked_length(found, max_length)
-    model, reference, original = _assemble(found, pooling, transform, normalize, weights)
+    if isinstance(transform, str | Path):
+        transform, recipe = load_transform(transform)
+        if recipe is not None:
+            pooling = _checked_pooling(recipe, found, pooling)
+    steps = _checked_steps(found, pooling, transform)
+    model, reference, original = _assemble(found, pooling, steps, normalize, weights)
 
     say("tracing the graph")
-    proto = to_onnx(model, found.pad_id, weights)
+    fitted = range(len(found.transforms), len(steps))
+    proto = to_onnx(model, found.pad_id, weights, [f"transforms.{i}." for i in fitted])
 
     staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
     made = _make_folders(staged)
@@ -103,10 +113,10 @@ def export(
         (staged / TOKENIZER).write_text(found.tokenizer.to_str(), encoding="utf-8")
         manifest = Manifest(
             name=name or found.name,
-            dim=_dim(model, found),
+            dim=_dim(model, steps, found),
             max_length=length,
             pooling="+".join(model.pooling.modes),
-            transform=tuple(step.describe() for step in _steps(model)),
+            transform=tuple(step.describe() for step in _flat(steps)),
             normalised=model.normalise,
             prompts=found.prompts,
             default_prompt_name=found.default_prompt_name,
@@ -135,20 +145,27 @@ def export(
     return Bundle.load(target)
 
 
-def _assemble(
-    source: Source,
-    pooling: str | None,
-    transform: Transform | None,
-    normalize: bool | None,
-    weights: Weights,
-) -> tuple[SentenceEncoder, SentenceEncoder, SentenceEncoder | None]:
-    """The module to export, transformers' own as the reference for it, and, where weights are
-    rounded, a reference with the weights before that.
-    """
-    modes = parse_pooling(pooling or source.pooling or "mean")
-    pool = Pooling(modes, source.pooler)
+def _checked_pooling(recipe: Recipe, source: Source, asked: str | None) -> str:
+    """The pooling that a transform was fitted on; raises ExportError where it does not belong."""
+    if asked is not None and parse_pooling(asked) != parse_pooling(recipe.pooling):
+        raise ExportError(
+            f"the transform was fitted on {recipe.pooling} pooling and cannot follow {asked}"
+        )
+    if recipe.source_sha256 != source.sha256():
+        raise ExportError(
+            f"the transform was fitted on {recipe.source} with other weights than {source.origin} "
+            "has; fit it again"
+        )
+    return recipe.pooling
+
+
+def _checked_steps(
+    source: Source, pooling: str | None, transform: Transform | None
+) -> list[Transform]:
+    """The source's own transforms and the further one; raises ExportError if they do not fit."""
     steps = [*source.transforms, *([transform] if transform is not None else [])]
-    width = pool.out_dim(source.model.config.hidden_size)
+    modes = parse_pooling(pooling or source.pooling or "mean")
+    width = Pooling(modes, source.pooler).out_dim(source.model.config.hidden_size)
     for step in steps:
         if step.in_dim != width:
             raise ExportError(
@@ -156,18 +173,33 @@ def _assemble(
                 "made for another pooling?"
             )
         width = step.out_dim
+    return steps
+
+
+def _assemble(
+    source: Source,
+    pooling: str | None,
+    steps: Sequence[Transform],
+    normalize: bool | None,
+    weights: Weights,
+) -> tuple[SentenceEncoder, SentenceEncoder, SentenceEncoder | None]:
+    """The module to export, transformers' own as the reference for it, and, where weights are
+    rounded, a reference with the weights before that.
+    """
+    pool = Pooling(parse_pooling(pooling or source.pooling or "mean"), source.pooler)
     if normalize is None:
         normalize = True if source.normalise is None else source.normalise
     reference = SentenceEncoder(TransformersBackbone(source.model), pool, steps, normalize).eval()
     original = None
     if weights == "float16":
         original = copy.deepcopy(reference)
-        _round_matrices(source.model, [pool, *steps])
+        _round_matrices(source.model, [pool, *source.transforms])
     # A factor that is no power of two would round the stored query weights a second time.
     head_width = source.model.config.hidden_size // source.model.config.num_attention_heads
     exact = math.frexp(math.sqrt(head_width))[0] == 0.5
     backbone = from_transformers(source.model, fold_scale=weights == "float32" or exact)
-    model = SentenceEncoder(backbone, pool, steps, normalize).eval()
+    folded = [step.fold() for step in steps]
+    model = SentenceEncoder(backbone, pool, folded, normalize).eval()
     return model, reference, original
 
 
@@ -199,17 +231,18 @@ def _checked_length(source: Source, asked: int | None) -> int:
     return length
 
 
-def _steps(model: SentenceEncoder) -> list[Transform]:
-    """The transforms that do something."""
-    return [
-        step
-        for step in model.transforms
-        if isinstance(step, Transform) and not isinstance(step, Identity)
-    ]
+def _flat(steps: Sequence[Transform]) -> list[Transform]:
+    """The transforms that do something, compositions taken apart."""
+    flat: list[Transform] = []
+    for step in steps:
+        if isinstance(step, Compose):
+            flat += _flat(step.transforms())
+        elif not isinstance(step, Identity):
+            flat.append(step)
+    return flat
 
 
-def _dim(model: SentenceEncoder, source: Source) -> int:
-    steps = _steps(model)
+def _dim(model: SentenceEncoder, steps: Sequence[Transform], source: Source) -> int:
     return steps[-1].out_dim if steps else model.pooling.out_dim(source.model.config.hidden_size)
 
 

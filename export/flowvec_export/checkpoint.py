@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -63,6 +64,19 @@ class Source:
     default_prompt_name: str | None = None
     similarity: str = "cosine"
     licence: str | None = None
+
+    def sha256(self) -> str:
+        """SHA-256 (hex) of all weights that a pooled vector depends on, in float32.
+
+        The same checkpoint under another name, or stored in another file format, has the same.
+        """
+        digest = hashlib.sha256()
+        modules: list[nn.Module] = [self.model, *self.transforms]
+        for place, module in enumerate(modules):
+            for name, tensor in sorted(module.state_dict().items()):
+                digest.update(f"{place} {name} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().float().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
 
 def read_json(path: Path, kind: type = dict, *, missing_ok: bool = False) -> Any:

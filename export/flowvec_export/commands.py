@@ -36,6 +36,10 @@ def export(
             "first_last_mean, or several joined by +; without it the source's own."
         ),
     ] = None,
+    transform: Annotated[
+        Path | None,
+        typer.Option(help="A file that `flowvec fit` wrote; it goes into the graph."),
+    ] = None,
     normalize: Annotated[
         bool | None,
         typer.Option(help="End in L2 normalisation; without it as the source does."),
@@ -65,6 +69,7 @@ def export(
         source,
         out,
         pooling=pooling,
+        transform=transform,
         normalize=normalize,
         max_length=max_length,
         name=name,

@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from flowvec.errors import ExportError
 from flowvec.manifest import INPUTS
 from flowvec_export.pooling import Pooling
-from flowvec_export.transforms import Transform
 
 __all__ = [
     "OPSET",
@@ -45,7 +44,7 @@ class SentenceEncoder(nn.Module):
         self,
         backbone: nn.Module,
         pooling: Pooling,
-        transforms: list[Transform],
+        transforms: Sequence[nn.Module],
         normalise: bool,
     ) -> None:
         super().__init__()
@@ -65,13 +64,16 @@ class SentenceEncoder(nn.Module):
         return out
 
 
-def to_onnx(model: SentenceEncoder, pad_id: int, weights: str = "float32") -> onnx.ModelProto:
+def to_onnx(
+    model: SentenceEncoder, pad_id: int, weights: str = "float32", exact: Sequence[str] = ()
+) -> onnx.ModelProto:
     """Trace the model into a graph with free batch and sequence axes.
 
     Args:
         model: what to trace, in evaluation mode.
         pad_id: a token id to trace with.
         weights: storage of the weight matrices, `float32` or `float16`.
+        exact: prefixes of the names of weights that stay float32 in any case.
 
     Raises:
         ExportError: torch cannot trace it, the graph needs more than standard operators, or it is
@@ -99,7 +101,7 @@ def to_onnx(model: SentenceEncoder, pad_id: int, weights: str = "float32") -> on
         assert program is not None
         graph = program.model.graph
         if weights == "float16":
-            _store_as_float16(graph)
+            _store_as_float16(graph, tuple(exact))
         _require_size(graph, weights)
         proto = program.model_proto
     _clean(proto)
@@ -152,7 +154,7 @@ def _clean(proto: onnx.ModelProto) -> None:
     proto.opset_import.extend(kept)
 
 
-def _store_as_float16(graph: ir.Graph) -> None:
+def _store_as_float16(graph: ir.Graph, exact: tuple[str, ...]) -> None:
     """Store the weight matrices as float16 with a Cast to float32 after each.
 
     The graph computes in float32 as before; engines fold the Cast when they load it. Vectors such
@@ -163,7 +165,7 @@ def _store_as_float16(graph: ir.Graph) -> None:
         tensor = value.const_value
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) < 2:
             continue
-        if tensor.size < _MIN_FLOAT16_ELEMENTS:
+        if tensor.size < _MIN_FLOAT16_ELEMENTS or name.startswith(exact):
             continue
         values = tensor.numpy()
         if np.abs(values).max() > np.finfo(np.float16).max:

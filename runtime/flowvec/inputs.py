@@ -1,24 +1,33 @@
-"""Reading texts for the commands: txt, jsonl and csv files, or standard input.
+"""Reading texts for the commands: txt, jsonl and csv files, plain or compressed, or standard input.
 
 A row that holds no text is an error that names its file and line.
 """
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from flowvec.errors import InputTypeError, InputValueError
 
 __all__ = ["FORMATS", "Row", "read_rows"]
 
 FORMATS = ("txt", "jsonl", "csv")
+_COMPRESSED: dict[str, Callable[..., IO[Any]]] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".bz2": bz2.open,
+}
 # csv refuses longer fields by default; a document may be long.
 _MAX_CSV_FIELD = 1 << 26
 
@@ -41,7 +50,7 @@ def read_rows(
     """Read rows one at a time, at constant memory.
 
     Args:
-        source: a file's path, or `-` for standard input.
+        source: a file's path, which may end in .gz, .xz or .bz2, or `-` for standard input.
         text_field: the field of jsonl or csv that holds the text.
         id_field: the field that holds the id; None numbers the rows from 0.
         file_format: `txt` (a text a line), `jsonl` or `csv` (with a header); None goes by the
@@ -49,7 +58,7 @@ def read_rows(
 
     Raises:
         InputValueError: an unknown format, no such file, a field is missing, a line is no JSON or
-            no UTF-8.
+            no UTF-8, or a compressed file is damaged.
         InputTypeError: a field holds something other than a text.
     """
     kind = file_format or _format_of(source)
@@ -76,19 +85,24 @@ def read_rows(
                 yield Row(_id(record, id_field, where, number), text)
         except UnicodeDecodeError as error:
             raise InputValueError(f"{name} is not UTF-8: {error}") from None
+        # bz2 reports damage as a plain OSError.
+        except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+            raise InputValueError(f"{name} is damaged or cannot be read: {error}") from None
 
 
 def _format_of(source: str) -> str | None:
     if source == "-":
         return "txt"
-    suffix = Path(source).suffix.lower()
+    path = Path(source)
+    if path.suffix.lower() in _COMPRESSED:
+        path = path.with_suffix("")
     return {
         ".txt": "txt",
         ".text": "txt",
         ".jsonl": "jsonl",
         ".ndjson": "jsonl",
         ".csv": "csv",
-    }.get(suffix)
+    }.get(path.suffix.lower())
 
 
 def _open(source: str) -> IO[str]:
@@ -99,7 +113,9 @@ def _open(source: str) -> IO[str]:
         raw = io.FileIO(sys.stdin.fileno(), closefd=False)
         return io.TextIOWrapper(io.BufferedReader(raw), encoding="utf-8-sig", newline="")
     try:
-        return Path(source).open(encoding="utf-8-sig", newline="")
+        opener = _COMPRESSED.get(Path(source).suffix.lower(), open)
+        file: IO[str] = opener(source, "rt", encoding="utf-8-sig", newline="")
+        return file
     except OSError as error:
         raise InputValueError(f"cannot read {source}: {error.strerror or error}") from None
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
+import random
 from pathlib import Path
 
 import pytest
@@ -21,6 +25,20 @@ def test_txt_gives_a_text_a_line_empty_lines_included(tmp_path: Path) -> None:
     source = write(tmp_path, "a.txt", "\ufeffone\r\n\ntwo\u2028still two\nlast")
     rows = list(read_rows(source))
     assert rows == [Row(0, "one"), Row(1, ""), Row(2, "two\u2028still two"), Row(3, "last")]
+
+
+@pytest.mark.parametrize(("suffix", "module"), [("gz", gzip), ("xz", lzma), ("bz2", bz2)])
+def test_compressed_files_are_read_by_the_extension_below(tmp_path: Path, suffix, module) -> None:
+    data = b'{"text": "one"}\n{"text": "two"}\n'
+    source = write(tmp_path, f"a.jsonl.{suffix}", module.compress(data))
+    assert list(read_rows(source)) == [Row(0, "one"), Row(1, "two")]
+    plain = write(tmp_path, f"b.txt.{suffix}", module.compress("\ufeffone\n".encode()))
+    assert list(read_rows(plain)) == [Row(0, "one")]
+    damaged = module.compress(random.Random(0).randbytes(5000).hex().encode())[:-900]
+    with pytest.raises(InputValueError, match="is damaged or cannot be read"):
+        list(read_rows(write(tmp_path, f"c.txt.{suffix}", damaged)))
+    with pytest.raises(InputValueError, match="is damaged or cannot be read"):
+        list(read_rows(write(tmp_path, f"d.txt.{suffix}", b"no archive at all")))
 
 
 def test_jsonl_gives_fields(tmp_path: Path) -> None:

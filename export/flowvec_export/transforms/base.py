@@ -72,7 +72,7 @@ class Transform(nn.Module, ABC):
 
 def no_density(u: Tensor) -> Tensor:
     """The log-determinant, (batch,), of a map that is not invertible."""
-    return u.new_full((len(u),), torch.nan)
+    return u.new_full((u.shape[0],), torch.nan)
 
 
 class Identity(Transform):
@@ -91,7 +91,11 @@ class Identity(Transform):
 
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Give u back, and zeros."""
-        return u, u.new_zeros(len(u))
+        return u, u.new_zeros(u.shape[0])
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Give u back."""
+        return u
 
     def to_observed(self, z: Tensor) -> Tensor:
         """Give z back."""

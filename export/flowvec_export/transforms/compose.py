@@ -53,7 +53,7 @@ class Compose(Transform):
 
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """See `Transform.to_latent`."""
-        log_det = u.new_zeros(len(u))
+        log_det = u.new_zeros(u.shape[0])
         for part in self.transforms():
             u, part_log_det = part.to_latent(u)
             log_det = log_det + part_log_det

@@ -92,7 +92,7 @@ class Dense(Transform):
         if not self.invertible:
             return self(u), no_density(u)
         log_det: Tensor = torch.linalg.slogdet(self._matrix())[1]
-        return self(u), log_det.expand(len(u))
+        return self(u), log_det.expand(u.shape[0])
 
     def to_observed(self, z: Tensor) -> Tensor:
         """See `Transform.to_observed`."""

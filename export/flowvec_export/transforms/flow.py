@@ -279,7 +279,7 @@ class Flow(Transform):
 
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """See `Transform.to_latent`."""
-        log_det = u.new_zeros(len(u))
+        log_det = u.new_zeros(u.shape[0])
         left: list[Tensor] = []
         for level in self.levels:
             first = 0

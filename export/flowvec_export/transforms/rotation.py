@@ -75,7 +75,7 @@ class Rotation(Transform):
         whole map is NaN then all the same.
         """
         z = (u - self.mean) @ self._matrix()
-        return z, u.new_zeros(len(u)) if self.invertible else no_density(u)
+        return z, u.new_zeros(u.shape[0]) if self.invertible else no_density(u)
 
     def to_observed(self, z: Tensor) -> Tensor:
         """See `Transform.to_observed`."""

@@ -53,7 +53,7 @@ class Standardise(Transform):
 
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """See `Transform.to_latent`."""
-        return (u - self.mean) * self.scale, self.scale.log().sum().expand(len(u))
+        return (u - self.mean) * self.scale, self.scale.log().sum().expand(u.shape[0])
 
     def to_observed(self, z: Tensor) -> Tensor:
         """See `Transform.to_observed`."""
