@@ -48,6 +48,7 @@ def export(
     transform: Transform | str | Path | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
+    encoder_only: bool = False,
     name: str | None = None,
     weights: Weights = "float32",
     overwrite: bool = False,
@@ -71,6 +72,8 @@ def export(
         normalize: end in L2 normalisation; None does as the source does, and normalises for a plain
             encoder.
         max_length: the most tokens of a text; None takes the source's own.
+        encoder_only: leave out a sentence-transformers model's own pooling, Dense layers and
+            normalisation.
         name: the model's name; None takes the source's.
         weights: storage of the weight matrices. `float16` halves the file; the graph still
             computes in float32.
@@ -93,7 +96,7 @@ def export(
     if pooling is not None:
         parse_pooling(pooling)
     say(f"reading {source}")
-    found = read_source(source)
+    found = read_source(source, encoder_only=encoder_only)
     length = _checked_length(found, max_length)
     if isinstance(transform, str | Path):
         transform, recipe = load_transform(transform)

@@ -15,11 +15,21 @@ from flowvec.errors import MissingDependencyError
 app = typer.Typer(add_completion=False)
 
 
-def _say(line: str) -> None:
+_NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors")
+
+
+def say(line: str) -> None:
+    """Tell what is being done, beside the results."""
     typer.echo(line, err=True)
 
 
-_NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors")
+def require_packages(command: str) -> None:
+    """Raise MissingDependencyError with the pip line where a package of the extra is missing."""
+    if missing := [package for package in _NEEDS if importlib.util.find_spec(package) is None]:
+        raise MissingDependencyError(
+            f"flowvec {command} needs {', '.join(missing)}: "
+            'python -m pip install "flowvec[cpu,export]"'
+        )
 
 
 @app.command(epilog="Example: flowvec export ./my-checkpoint -o ./my-bundle --pooling mean")
@@ -47,6 +57,12 @@ def export(
     max_length: Annotated[
         int | None, typer.Option(help="The most tokens of a text; without it the source's own.")
     ] = None,
+    encoder_only: Annotated[
+        bool,
+        typer.Option(
+            "--encoder-only", help="Leave out the source's own pooling, Dense and normalisation."
+        ),
+    ] = False,
     name: Annotated[str | None, typer.Option(help="The model's name.")] = None,
     weights: Annotated[
         str, typer.Option(help="Storage of the weights: float32, or float16 at half the size.")
@@ -58,11 +74,7 @@ def export(
 
     The graph is compared with torch before the bundle appears.
     """
-    if missing := [package for package in _NEEDS if importlib.util.find_spec(package) is None]:
-        raise MissingDependencyError(
-            f"flowvec export needs {', '.join(missing)}: "
-            'python -m pip install "flowvec[cpu,export]"'
-        )
+    require_packages("export")
     from flowvec_export.build import export as build
 
     bundle = build(
@@ -72,10 +84,11 @@ def export(
         transform=transform,
         normalize=normalize,
         max_length=max_length,
+        encoder_only=encoder_only,
         name=name,
         weights=cast(Any, weights),
         overwrite=overwrite,
-        on_step=_say if sys.stderr.isatty() else None,
+        on_step=say if sys.stderr.isatty() else None,
     )
     manifest = bundle.manifest
     if as_json:

@@ -11,10 +11,15 @@ from flowvec_export.modules import read_modules
 __all__ = ["Source", "read_source"]
 
 
-def read_source(source: str | Path) -> Source:
+def read_source(source: str | Path, *, encoder_only: bool = False) -> Source:
     """Read a local directory or a Hugging Face name.
 
     No code of a checkpoint is ever run.
+
+    Args:
+        source: what to read.
+        encoder_only: of a sentence-transformers model take the encoder and its limits, as if it
+            had no pooling, Dense layers and normalisation of its own.
 
     Raises:
         ExportError: it cannot be found or read, or is of a kind that is not supported.
@@ -24,7 +29,10 @@ def read_source(source: str | Path) -> Source:
     try:
         if modules is None:
             return read_encoder(root, root, str(source), {})
-        return read_modules(root, modules, str(source))
+        found = read_modules(root, modules, str(source))
+        if encoder_only:
+            found.pooling, found.transforms, found.normalise = None, [], None
+        return found
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         # A JSON file of the right kind with something else in it than it should have.
         raise ExportError(f"{source} has a file that cannot be followed: {error!r}") from error

@@ -1,0 +1,310 @@
+"""`fit`: from a checkpoint and a corpus to a transform with its recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flowvec import __version__
+from flowvec.errors import InputValueError
+from flowvec_export.flow_training import Epoch, FlowTraining, fit_flow
+from flowvec_export.raw_vectors import embed_raw
+from flowvec_export.source import read_source
+from flowvec_export.transform_file import Recipe
+from flowvec_export.transforms import (
+    PRESETS,
+    AllButTheTop,
+    BetaGammaWhitening,
+    Compose,
+    Flow,
+    FlowShape,
+    Moments,
+    Rotation,
+    SoftZCA,
+    Standardise,
+    Transform,
+    Whitening,
+)
+
+__all__ = [
+    "METHODS",
+    "FitSettings",
+    "Fitted",
+    "fit",
+    "fit_transform",
+    "mean_cosine",
+    "parse_method",
+    "split",
+]
+
+Floats = npt.NDArray[np.float32]
+
+METHODS = (
+    "flow",
+    "whitening",
+    "soft-zca",
+    "standardise",
+    "all-but-the-top",
+    "beta-gamma",
+    "pca",
+    "rotation",
+)
+# Held back from fitting: a twentieth, within these bounds.
+_HELD_OUT = 20
+_LEAST_HELD_OUT, _MOST_HELD_OUT = 10, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """Settings of all methods; each takes what it knows.
+
+    Attributes:
+        k: directions that whitening, beta-gamma and pca keep; None keeps all that are not null.
+        eps: of soft-zca, in units of the mean variance.
+        beta: of beta-gamma.
+        gamma: of beta-gamma.
+        top: directions that all-but-the-top removes; None takes dim / 100.
+        shape: of the flow.
+        training: of the flow.
+    """
+
+    k: int | None = None
+    eps: float = 0.05
+    beta: float = 1.0
+    gamma: float = 0.5
+    top: int | None = None
+    shape: FlowShape = PRESETS["wide"]
+    training: FlowTraining = field(default_factory=FlowTraining)
+
+    def used_by(self, parts: Sequence[str]) -> dict[str, Any]:
+        """The settings that these methods take, for the recipe."""
+        mine: dict[str, Any] = {}
+        for part in parts:
+            if part in ("whitening", "beta-gamma", "pca", "rotation"):
+                mine["k"] = self.k
+            if part == "soft-zca":
+                mine["eps"] = self.eps
+            elif part == "beta-gamma":
+                mine |= {"beta": self.beta, "gamma": self.gamma}
+            elif part == "all-but-the-top":
+                mine["top"] = self.top
+            elif part == "flow":
+                mine |= {"shape": asdict(self.shape), "training": asdict(self.training)}
+        return mine
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What `fit` gives.
+
+    Attributes:
+        transform: fitted.
+        recipe: how.
+        history: bits per dimension by epoch; empty without a flow.
+        mean_cosine: of random pairs of held-out texts, before and after.
+    """
+
+    transform: Transform
+    recipe: Recipe
+    history: list[Epoch]
+    mean_cosine: tuple[float, float]
+
+
+def parse_method(name: str) -> tuple[str, ...]:
+    """Split `pca+flow+whitening` into its parts, which are fitted in that order.
+
+    Raises:
+        InputValueError: a part is unknown, comes twice, or `rotation` has no flow behind it.
+    """
+    parts = tuple(name.split("+"))
+    for part in parts:
+        if part not in METHODS:
+            raise InputValueError(f"method {part!r} is unknown; choose from {', '.join(METHODS)}")
+        if parts.count(part) > 1:
+            raise InputValueError(f"{part} comes twice in {name!r}")
+    if "rotation" in parts and parts[parts.index("rotation") + 1 :][:1] != ("flow",):
+        raise InputValueError("a rotation is learned with the flow behind it: rotation+flow")
+    return parts
+
+
+def fit(
+    method: str,
+    source: str | Path,
+    texts: Sequence[str],
+    *,
+    corpus: str = "texts",
+    pooling: str | None = None,
+    max_length: int | None = None,
+    encoder_only: bool = False,
+    settings: FitSettings | None = None,
+    show_progress_bar: bool | None = None,
+    on_step: Callable[[str], object] | None = None,
+    on_epoch: Callable[[Epoch], object] | None = None,
+) -> Fitted:
+    """Fit a transform on the pooled vectors of texts.
+
+    The vectors are computed once, by flowvec's own runtime; torch trains on them.
+
+    Args:
+        method: one of `METHODS`, or several joined by `+`.
+        source: as for `export`.
+        texts: distinct texts like those to be served, shuffled; a twentieth is held out.
+        corpus: their name, for the recipe.
+        pooling: as for `export`.
+        max_length: as for `export`.
+        encoder_only: as for `export`.
+        settings: of the method.
+        show_progress_bar: while embedding; None shows one on a terminal for long work.
+        on_step: called with a line of text before each step.
+        on_epoch: called after each epoch of a flow.
+
+    Raises:
+        InputValueError: an unknown method, a setting out of range, or too few texts for it.
+        ExportError: the source cannot be exported.
+        NonFiniteError: a vector holds NaN or infinity; the message names the text.
+        ArithmeticError: the flow diverged.
+    """
+    settings = settings or FitSettings()
+    parts = parse_method(method)
+    found = read_source(source, encoder_only=encoder_only)
+    raw = embed_raw(
+        source,
+        texts,
+        pooling=pooling,
+        max_length=max_length,
+        encoder_only=encoder_only,
+        show_progress_bar=show_progress_bar,
+        on_step=on_step,
+    )
+    train, held_out = split(raw)
+    if on_step is not None:
+        on_step(f"fitting {method} on {len(train)} vectors, {len(held_out)} held out")
+    transform, history = fit_transform(parts, train, held_out, settings, on_epoch)
+    with torch.no_grad():
+        after = transform(torch.from_numpy(held_out)).numpy()
+    cosines = (mean_cosine(held_out), mean_cosine(after))
+    results: dict[str, Any] = {"mean_cosine": [round(c, 4) for c in cosines]}
+    if history:
+        results["bits_per_dim"] = [
+            [e.epoch, round(e.train, 4), round(e.held_out, 4)] for e in history
+        ]
+    recipe = Recipe(
+        method=method,
+        source=found.name,
+        source_sha256=found.sha256(),
+        pooling=pooling or found.pooling or "mean",
+        max_length=max_length or found.max_length,
+        corpus=corpus,
+        rows=len(train),
+        held_out_rows=len(held_out),
+        seed=settings.training.seed,
+        settings=settings.used_by(parts),
+        results=results,
+        flowvec=__version__,
+    )
+    return Fitted(transform, recipe, history, cosines)
+
+
+def split(vectors: Floats) -> tuple[Floats, Floats]:
+    """Vectors to fit on and vectors held out: the last twentieth, 10 to 10,000 rows.
+
+    Raises:
+        InputValueError: fewer than 20 rows.
+    """
+    if len(vectors) < 2 * _LEAST_HELD_OUT:
+        raise InputValueError(
+            f"fitting needs at least {2 * _LEAST_HELD_OUT} different texts, and thousands to be "
+            f"worth it, but there are {len(vectors)}"
+        )
+    held_out = min(max(len(vectors) // _HELD_OUT, _LEAST_HELD_OUT), _MOST_HELD_OUT)
+    return vectors[:-held_out], vectors[-held_out:]
+
+
+def fit_transform(
+    parts: Sequence[str],
+    train: Floats,
+    held_out: Floats,
+    settings: FitSettings,
+    on_epoch: Callable[[Epoch], object] | None = None,
+) -> tuple[Transform, list[Epoch]]:
+    """Fit the parts one after the other, each on what those before it give.
+
+    Args:
+        parts: of a method, see `parse_method`.
+        train: float32 (rows, dim), shuffled.
+        held_out: float32 (rows, dim).
+        settings: of the parts.
+        on_epoch: called after each epoch of a flow.
+
+    Returns:
+        The transform, and a flow's history or an empty list.
+
+    Raises:
+        InputValueError: too few rows, NaN or infinity in them, a setting out of range.
+        ArithmeticError: the flow diverged.
+    """
+    fitted: list[Transform] = []
+    history: list[Epoch] = []
+    rotation: Rotation | None = None
+    for part in parts:
+        if part == "flow":
+            # A learned rotation is trained with the flow, from vectors that it has not turned yet.
+            dim = train.shape[1] if rotation is None else rotation.out_dim
+            flow = Flow(dim, settings.shape)
+            history = fit_flow(flow, train, held_out, settings.training, rotation, on_epoch)
+            fitted += [flow] if rotation is None else [rotation, flow]
+            rotation = None
+        elif part == "rotation":
+            rotation = Rotation.fit(Moments.of(train), settings.k, learned=True)
+            continue
+        else:
+            fitted.append(_fit_linear(part, Moments.of(train), settings))
+        if part != parts[-1]:
+            train, held_out = (_apply(fitted, part, rows) for rows in (train, held_out))
+    transform = fitted[0] if len(fitted) == 1 else Compose(fitted)
+    return transform.eval(), history
+
+
+def _fit_linear(part: str, moments: Moments, settings: FitSettings) -> Transform:
+    if part == "whitening":
+        return Whitening.fit(moments, settings.k)
+    if part == "soft-zca":
+        return SoftZCA.fit(moments, settings.eps)
+    if part == "standardise":
+        return Standardise.fit(moments)
+    if part == "all-but-the-top":
+        return AllButTheTop.fit(moments, settings.top)
+    if part == "beta-gamma":
+        return BetaGammaWhitening.fit(moments, settings.beta, settings.gamma, settings.k)
+    return Rotation.fit(moments, settings.k)
+
+
+@torch.no_grad()
+def _apply(fitted: list[Transform], part: str, rows: Floats) -> Floats:
+    """Rows through what the last part added."""
+    last = fitted[-2:] if part == "flow" and _follows_learned(fitted) else fitted[-1:]
+    blocks = []
+    for start in range(0, len(rows), 8192):
+        block = torch.from_numpy(rows[start : start + 8192])
+        for transform in last:
+            block = transform(block)
+        blocks.append(block.numpy())
+    return np.concatenate(blocks)
+
+
+def _follows_learned(fitted: list[Transform]) -> bool:
+    return len(fitted) > 1 and isinstance(fitted[-2], Rotation) and fitted[-2].learned
+
+
+def mean_cosine(vectors: Floats) -> float:
+    """Mean cosine over all pairs of different rows, float (rows, dim), of at least two."""
+    unit = vectors.astype(np.float64)
+    unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
+    n = len(unit)
+    return float((np.square(unit.sum(axis=0)).sum() - n) / (n * (n - 1)))

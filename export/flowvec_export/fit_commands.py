@@ -1,0 +1,254 @@
+"""`flowvec fit`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from tqdm import tqdm
+
+from flowvec.commands import Format, Json, TextField, print_json
+from flowvec.errors import InputValueError
+from flowvec_export.commands import require_packages, say
+
+if TYPE_CHECKING:
+    from flowvec_export.fit import FitSettings, Fitted
+    from flowvec_export.flow_training import Epoch
+
+app = typer.Typer(add_completion=False)
+
+# Recipe settings that the released recipe fixes.
+_FIXED = (
+    "--like-the-paper fixes the method flow and its training, and takes --pooling, --seed, --rows"
+)
+
+
+@app.command(
+    epilog="Example: flowvec fit flow --model ./my-checkpoint --corpus sentences.txt "
+    "-o flow.safetensors"
+)
+def fit(
+    context: typer.Context,
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="flow, whitening, soft-zca, standardise, all-but-the-top, beta-gamma, pca, or "
+            "several joined by + and fitted in that order, as pca+flow, rotation+flow or "
+            "flow+whitening."
+        ),
+    ],
+    model: Annotated[
+        str, typer.Option(help="A Hugging Face name, or a local directory of an encoder.")
+    ],
+    corpus: Annotated[
+        str,
+        typer.Option(help="Texts like those to be served: txt, jsonl or csv, or - (may be .xz)."),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The .safetensors file to write.")],
+    pooling: Annotated[
+        str | None, typer.Option(help="As for `flowvec export`; without it the source's own.")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option(help="The most tokens of a text.")] = None,
+    encoder_only: Annotated[
+        bool,
+        typer.Option(
+            "--encoder-only", help="Leave out the source's own pooling, Dense and normalisation."
+        ),
+    ] = False,
+    rows: Annotated[int, typer.Option(min=1, help="Texts to draw from the corpus.")] = 100_000,
+    sentences: Annotated[
+        bool, typer.Option("--sentences", help="Split every row of the corpus into sentences.")
+    ] = False,
+    text_field: TextField = "text",
+    file_format: Format = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample and the training.")] = 0,
+    k: Annotated[
+        int | None, typer.Option(help="Directions that whitening, beta-gamma or pca keep.")
+    ] = None,
+    eps: Annotated[float, typer.Option(help="Of soft-zca, in mean variances.")] = 0.05,
+    beta: Annotated[float, typer.Option(help="Of beta-gamma: share of the mean.")] = 1.0,
+    gamma: Annotated[float, typer.Option(help="Of beta-gamma: 1 whitens fully.")] = 0.5,
+    top: Annotated[
+        int | None, typer.Option(help="Directions that all-but-the-top removes.")
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="Shape of the flow: wide, released or paper.")
+    ] = "wide",
+    levels: Annotated[int | None, typer.Option(help="Levels of the flow.")] = None,
+    depth: Annotated[int | None, typer.Option(help="Couplings a level.")] = None,
+    width: Annotated[int | None, typer.Option(help="Hidden units of a coupling.")] = None,
+    coupling: Annotated[str | None, typer.Option(help="additive or affine.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="The most epochs of the flow.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Vectors a step of the flow.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of the flow.")] = None,
+    noise: Annotated[
+        float | None, typer.Option(help="Added while the flow is fitted, in mean deviations.")
+    ] = None,
+    like_the_paper: Annotated[
+        bool,
+        typer.Option(
+            "--like-the-paper",
+            help="BERT-flow's released recipe: 3 levels, width 32, one epoch, dropout on, "
+            "first_last_mean unless --pooling says otherwise.",
+        ),
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the flow's learning curve: .svg, .png or .pdf.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fit a transform on a corpus, for `flowvec export --transform`.
+
+    Vectors are computed once by flowvec's own runtime. A model that was trained for cosine is
+    mostly better left alone: `flowvec compare` measures what each transform does to it.
+    """
+    require_packages("fit")
+    from flowvec_export.fit import FitSettings, parse_method
+    from flowvec_export.flow_training import FlowTraining
+    from flowvec_export.raw_vectors import read_corpus
+    from flowvec_export.transform_file import save_transform
+    from flowvec_export.transforms import PRESETS
+
+    if like_the_paper:
+        allowed = {"method", "model", "corpus", "out", "pooling", "encoder_only", "rows", "seed",
+                   "sentences", "text_field", "file_format", "like_the_paper", "plot",
+                   "overwrite", "as_json"}  # fmt: skip
+        given = {p for p in context.params if _was_given(context, p)}
+        if method != "flow" or given - allowed:
+            raise InputValueError(_FIXED)
+    parts = parse_method(method)
+    _check_files(out, plot, overwrite, "flow" in parts)
+    if preset not in PRESETS:
+        raise InputValueError(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
+    shape = _changed(
+        PRESETS[preset], levels=levels, depth=depth, width=width, coupling=coupling, seed=seed
+    )
+    training = _changed(
+        FlowTraining(),
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        noise=noise,
+        seed=seed,
+    )
+    training.check()
+    settings = FitSettings(k, eps, beta, gamma, top, shape, training)
+    texts = read_corpus(
+        corpus,
+        rows=rows,
+        seed=seed,
+        sentences=sentences,
+        text_field=text_field,
+        file_format=file_format,
+    )
+    name = "standard input" if corpus == "-" else Path(corpus).name
+    common: dict[str, Any] = {"corpus": name, "pooling": pooling, "encoder_only": encoder_only}
+    if like_the_paper:
+        fitted = _like_the_paper(model, texts, seed, common)
+    else:
+        fitted = _fit(method, model, texts, max_length, settings, common)
+    save_transform(fitted.transform, fitted.recipe, out)
+    if plot is not None:
+        from flowvec_export.learning_curve import draw_learning_curve
+
+        draw_learning_curve(fitted.history, fitted.recipe, plot)
+    _report(fitted, out, model, encoder_only, as_json)
+
+
+def _was_given(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _changed(defaults: Any, **changes: Any) -> Any:
+    return replace(defaults, **{name: v for name, v in changes.items() if v is not None})
+
+
+def _check_files(out: Path, plot: Path | None, overwrite: bool, has_flow: bool) -> None:
+    """Before any long work."""
+    if out.suffix != ".safetensors":
+        raise InputValueError(f"a transform is a .safetensors file, not {out.name}")
+    for path in (out, *([plot] if plot is not None else [])):
+        if not path.absolute().parent.is_dir():
+            raise InputValueError(f"there is no directory {path.absolute().parent}")
+    if out.exists() and not overwrite:
+        raise InputValueError(f"{out} exists; ask to overwrite it, or choose another name")
+    if plot is not None:
+        from flowvec_export.learning_curve import check_plot
+
+        check_plot(plot)
+        if not has_flow:
+            raise InputValueError("only a flow has a learning curve to plot")
+
+
+def _fit(
+    method: str, model: str, texts: list[str], max_length: int | None, settings: FitSettings,
+    common: dict[str, Any],
+) -> Fitted:  # fmt: skip
+    from flowvec_export.fit import fit as fit_method
+
+    with tqdm(
+        total=settings.training.epochs,
+        desc="fit",
+        unit=" epochs",
+        disable=not sys.stderr.isatty() or "flow" not in method.split("+"),
+    ) as bar:
+
+        def on_epoch(epoch: Epoch) -> None:
+            bar.update()
+            bar.set_postfix_str(f"{epoch.train:.3f}, held out {epoch.held_out:.3f} bits/dim")
+
+        return fit_method(
+            method,
+            model,
+            texts,
+            max_length=max_length,
+            settings=settings,
+            on_step=say if sys.stderr.isatty() else None,
+            on_epoch=on_epoch,
+            **common,
+        )
+
+
+def _like_the_paper(model: str, texts: list[str], seed: int, common: dict[str, Any]) -> Fitted:
+    from flowvec_export.released_recipe import fit_like_the_paper
+
+    with tqdm(total=len(texts), desc="fit", unit=" texts", disable=not sys.stderr.isatty()) as bar:
+        return fit_like_the_paper(
+            model,
+            texts,
+            seed=seed,
+            on_step=say if sys.stderr.isatty() else None,
+            on_batch=bar.update,
+            **common,
+        )
+
+
+def _report(fitted: Fitted, out: Path, model: str, encoder_only: bool, as_json: bool) -> None:
+    from flowvec_export.source import read_source
+
+    transform, recipe = fitted.transform, fitted.recipe
+    if as_json:
+        print_json({"out": str(out), "transform": transform.describe(), "recipe": asdict(recipe)})
+        return
+    typer.echo(f"{out}: {transform.describe()} after {recipe.pooling} pooling of {recipe.source}")
+    typer.echo(f"fitted on {recipe.rows} texts of {recipe.corpus}, seed {recipe.seed}")
+    if fitted.history:
+        best = min(fitted.history, key=lambda epoch: epoch.held_out)
+        typer.echo(
+            f"held out: {best.held_out:.3f} bits/dim after epoch {best.epoch} "
+            f"(initialised: {fitted.history[0].held_out:.3f})"
+            if len(fitted.history) > 1
+            else f"held out: {best.held_out:.3f} bits/dim"
+        )
+    before, after = fitted.mean_cosine
+    typer.echo(f"mean cosine of held-out pairs: {before:.3f} before, {after:.3f} after")
+    if read_source(model, encoder_only=encoder_only).pooling is not None:
+        typer.echo(
+            "This model was trained to be compared as it is; a transform mostly hurts such a model."
+            " Measure it with `flowvec compare`."
+        )

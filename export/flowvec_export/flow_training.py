@@ -1,0 +1,212 @@
+"""Fitting a flow by maximum likelihood on vectors that were computed once."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from flowvec.errors import InputValueError
+from flowvec_export.transforms import Flow, Rotation
+from flowvec_export.transforms.flow import MIN_ROWS
+
+__all__ = ["AdamWithoutCorrection", "Epoch", "FlowTraining", "fit_flow"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowTraining:
+    """How a flow is trained.
+
+    Attributes:
+        epochs: the most passes over the vectors.
+        batch_size: vectors a step.
+        learning_rate: of AdamW; it falls to zero along a cosine over the epochs.
+        weight_decay: of AdamW.
+        noise: deviation of Gaussian noise added to the training vectors, in units of their root
+            mean square deviation: no direction can be stretched by more than about its inverse,
+            so that the null direction of an encoder is not blown up into noise.
+        patience: stop after this many epochs without a lower held-out figure.
+        clip: the largest norm of the gradient.
+        seed: of initialisation, order and noise.
+    """
+
+    epochs: int = 15
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    noise: float = 0.01
+    patience: int = 3
+    clip: float = 1.0
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise InputValueError for a setting that cannot be followed."""
+        if self.epochs < 1 or self.batch_size < 1 or self.patience < 1:
+            raise InputValueError("epochs, batch_size and patience must be at least 1")
+        if not (0 < self.learning_rate < math.inf and self.clip > 0):
+            raise InputValueError("learning_rate and clip must be above 0")
+        if not (0 <= self.noise < math.inf and 0 <= self.weight_decay < math.inf):
+            raise InputValueError("noise and weight_decay must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Bits per dimension after an epoch; epoch 0 is the initialised flow."""
+
+    epoch: int
+    train: float
+    held_out: float
+
+
+def fit_flow(
+    flow: Flow,
+    train: npt.NDArray[np.float32],
+    held_out: npt.NDArray[np.float32],
+    settings: FlowTraining,
+    rotation: Rotation | None = None,
+    on_epoch: Callable[[Epoch], object] | None = None,
+) -> list[Epoch]:
+    """Initialise a flow from data and fit it in place; the best epoch's weights are kept.
+
+    Args:
+        flow: a new flow.
+        train: float32 (rows, dim), at least 1,000 rows.
+        held_out: float32 (rows, dim), never trained on; decides when to stop.
+        settings: of the training.
+        rotation: stands before the flow; trained with it where it is `learned`.
+        on_epoch: called after each.
+
+    Returns:
+        An entry for the initialised flow and one for each epoch.
+
+    Raises:
+        InputValueError: too few rows, NaN or infinity in them, or a setting out of range.
+        ArithmeticError: the likelihood became NaN or infinite.
+    """
+    settings.check()
+    if len(train) < MIN_ROWS or not len(held_out):
+        raise InputValueError(
+            f"a flow needs at least {MIN_ROWS} vectors to train on and one to measure on, but "
+            f"there are {len(train)} and {len(held_out)}"
+        )
+    generator = torch.Generator().manual_seed(settings.seed)
+    data, kept = torch.from_numpy(train), torch.from_numpy(held_out)
+    if not (bool(torch.isfinite(data).all()) and bool(torch.isfinite(kept).all())):
+        raise InputValueError("NaN or infinity in the vectors")
+    front = _Front(rotation)
+    noise = settings.noise * float(data.var(dim=0).mean().sqrt())
+    with torch.no_grad():
+        _randomise(flow, generator)
+        flow.initialise(front(data[: 20 * MIN_ROWS]))
+    modules = nn.ModuleList([flow, *([rotation] if rotation is not None else [])])
+    parameters = [p.requires_grad_(True) for p in modules.parameters()]
+    optimizer = torch.optim.AdamW(
+        parameters,
+        lr=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        betas=(0.9, 0.999),
+        fused=True,
+    )
+    batches = math.ceil(len(data) / settings.batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.epochs * batches)
+
+    history = [Epoch(0, _mean_bits(flow, front, data[: len(kept)]), _mean_bits(flow, front, kept))]
+    best, state = history[0].held_out, copy.deepcopy(modules.state_dict())
+    for epoch in range(1, settings.epochs + 1):
+        total = 0.0
+        for chosen in torch.randperm(len(data), generator=generator).split(settings.batch_size):  # type: ignore[no-untyped-call]
+            rows = data[chosen]
+            rows = rows + noise * torch.randn(rows.shape, generator=generator)
+            loss = flow.bits_per_dim(front(rows)).mean()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(parameters, settings.clip)
+            optimizer.step()
+            schedule.step()
+            total += float(loss.detach()) * len(rows)
+        history.append(Epoch(epoch, total / len(data), _mean_bits(flow, front, kept)))
+        if not math.isfinite(history[-1].held_out + history[-1].train):
+            raise ArithmeticError(
+                f"the flow diverged in epoch {epoch}; try a lower learning rate than "
+                f"{settings.learning_rate:g}"
+            )
+        if on_epoch is not None:
+            on_epoch(history[-1])
+        if history[-1].held_out < best:
+            best, state = history[-1].held_out, copy.deepcopy(modules.state_dict())
+        elif all(e.held_out >= best for e in history[-settings.patience :]):
+            break
+    modules.load_state_dict(state)
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    flow.eval()
+    return history
+
+
+class _Front(nn.Module):
+    """The rotation before a flow, or nothing."""
+
+    def __init__(self, rotation: Rotation | None) -> None:
+        super().__init__()
+        self.rotation = rotation
+
+    def forward(self, u: Tensor) -> Tensor:
+        return u if self.rotation is None else self.rotation(u)
+
+
+@torch.no_grad()
+def _randomise(flow: Flow, generator: torch.Generator) -> None:
+    """Draw the couplings' weights again, from the training's own seed."""
+    for _, step in flow.steps():
+        for linear in (step.coupling.network.up, step.coupling.network.across):
+            linear.weight.normal_(std=0.05, generator=generator)
+
+
+@torch.no_grad()
+def _mean_bits(flow: Flow, front: _Front, rows: Tensor) -> float:
+    """Mean bits per dimension, without noise."""
+    return float(torch.cat([flow.bits_per_dim(front(r)) for r in rows.split(4096)]).mean())  # type: ignore[no-untyped-call]
+
+
+class AdamWithoutCorrection(torch.optim.Optimizer):
+    """AdamW (Loshchilov and Hutter 2019) without bias correction, as BERT was trained.
+
+    BERT-flow's released code uses it: its first steps are larger than with the correction.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step from the gradients that are there."""
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["first"] = torch.zeros_like(parameter)
+                    state["second"] = torch.zeros_like(parameter)
+                first, second = state["first"], state["second"]
+                first.lerp_(parameter.grad, 1 - beta1)
+                second.mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+                update = first / (second.sqrt() + group["eps"])
+                update.add_(parameter, alpha=group["weight_decay"])
+                parameter.sub_(update, alpha=group["lr"])

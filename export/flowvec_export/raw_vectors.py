@@ -1,0 +1,109 @@
+"""Raw vectors: pooled and not yet transformed or normalised, computed once by the fast runtime."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec import Encoder
+from flowvec.errors import InputValueError
+from flowvec.inputs import read_rows
+from flowvec.sentences import split_sentences
+from flowvec_export.build import export
+
+__all__ = ["embed_raw", "read_corpus", "sample_texts"]
+
+# A sample is drawn from this many times as many texts, so that it does not need the whole of a
+# large corpus and is not its first articles alone.
+_AMONG = 5
+
+
+def embed_raw(
+    source: str | Path,
+    texts: Sequence[str],
+    *,
+    pooling: str | None = None,
+    max_length: int | None = None,
+    encoder_only: bool = False,
+    show_progress_bar: bool | None = None,
+    on_step: Callable[[str], object] | None = None,
+) -> npt.NDArray[np.float32]:
+    """Pooled vectors of texts, before normalisation, through a graph made for this once.
+
+    Args:
+        source: as for `export`.
+        texts: any number.
+        pooling: as for `export`; several joined by `+` give their vectors side by side.
+        max_length: as for `export`.
+        encoder_only: as for `export`.
+        show_progress_bar: None shows one on a terminal for long work.
+        on_step: called with a line of text before each step.
+
+    Returns:
+        float32 (texts, dim), on ONNX Runtime's CPU provider.
+
+    Raises:
+        ExportError: the source cannot be exported.
+        NonFiniteError: a vector holds NaN or infinity; the message names the text.
+    """
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
+        bundle = export(
+            source,
+            Path(folder) / "raw",
+            pooling=pooling,
+            max_length=max_length,
+            encoder_only=encoder_only,
+            normalize=False,
+            on_step=on_step,
+        )
+        # Float32 on the CPU provider, whatever else is installed: what is fitted here is served on
+        # every engine.
+        with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
+            return encoder.encode(texts, prompt_name="", show_progress_bar=show_progress_bar)
+
+
+def read_corpus(
+    source: str,
+    *,
+    rows: int,
+    seed: int = 0,
+    sentences: bool = False,
+    text_field: str = "text",
+    file_format: str | None = None,
+) -> list[str]:
+    """A seeded sample of a corpus' distinct texts, in random order.
+
+    Args:
+        source: a file as `read_rows` takes it, or `-`.
+        rows: how many to draw, from the corpus' first 5 x rows; a smaller corpus is taken whole.
+        seed: of the sample.
+        sentences: split every row into sentences and leave out those of fewer than four words.
+        text_field: the field of jsonl or csv that holds the text.
+        file_format: `txt`, `jsonl` or `csv`; None goes by the extension.
+
+    Raises:
+        InputValueError: the file cannot be read, or holds no text.
+    """
+    found = (row.text for row in read_rows(source, text_field=text_field, file_format=file_format))
+    texts: Iterable[str] = found
+    if sentences:
+        texts = (s for text in found for s in split_sentences(text) if s.count(" ") >= 3)
+    return sample_texts(texts, rows, seed, source)
+
+
+def sample_texts(texts: Iterable[str], rows: int, seed: int, name: str) -> list[str]:
+    """Draw `rows` of the first 5 x rows distinct non-blank texts, in random order."""
+    if rows < 1:
+        raise InputValueError(f"rows must be at least 1, but is {rows}")
+    stripped = (text.strip() for text in texts)
+    pool = list(dict.fromkeys(islice((t for t in stripped if t), _AMONG * rows)))
+    if not pool:
+        raise InputValueError(f"there is no text in {name}")
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(pool))[:rows]
+    return [pool[i] for i in chosen]
