@@ -95,12 +95,14 @@ class ActNorm(nn.Module):
     def initialise(self, x: Tensor) -> None:
         """Mean 0 and deviation 1 over x, float (rows, dim).
 
-        Deviations below sqrt(NULL) = 1e-3 of the largest one count as that floor.
+        Dimensions that are all but constant, with a deviation below sqrt(NULL) = 1e-3 of the
+        largest one, are scaled as that one is, so that their rounding does not become noise.
         """
         deviation = x.std(dim=0)
-        floor = math.sqrt(NULL) * deviation.max().clamp(min=1e-30)
+        largest = deviation.max()
+        deviation = torch.where(deviation < math.sqrt(NULL) * largest, largest, deviation)
         self.bias.copy_(-x.mean(dim=0))
-        self.logs.copy_(-torch.log(deviation.clamp(min=floor) + 1e-6) / _LOGS_FACTOR)
+        self.logs.copy_(-torch.log(deviation + 1e-6) / _LOGS_FACTOR)
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale x, (batch, dim)."""

@@ -67,6 +67,10 @@ class Rotation(Transform):
         """Where no direction was dropped."""
         return self.in_dim == self.out_dim
 
+    def forward(self, u: Tensor) -> Tensor:
+        """Map (batch, in_dim) to (batch, out_dim)."""
+        return (u - self.mean) @ self._matrix()
+
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """See `Transform.to_latent`.
 
@@ -74,8 +78,11 @@ class Rotation(Transform):
         rotation with null directions dropped still has a density there; the log-determinant of the
         whole map is NaN then all the same.
         """
-        z = (u - self.mean) @ self._matrix()
-        return z, u.new_zeros(u.shape[0]) if self.invertible else no_density(u)
+        if not self.invertible:
+            return self(u), no_density(u)
+        # Zero but for the rounding of the basis; the learned turn has determinant 1.
+        log_det: Tensor = torch.linalg.slogdet(self.basis)[1]
+        return self(u), log_det.expand(u.shape[0])
 
     def to_observed(self, z: Tensor) -> Tensor:
         """See `Transform.to_observed`."""

@@ -17,8 +17,8 @@ __all__ = ["Standardise"]
 class Standardise(Transform):
     """(u - mean) / deviation, dimension by dimension.
 
-    Deviations below a floor, sqrt(NULL) = 1e-3 of the largest one, count as the floor, so that a
-    dimension that is all but constant is not blown up.
+    Dimensions that are all but constant, with a deviation below sqrt(NULL) = 1e-3 of the largest
+    one, are divided by the largest one: they stay all but constant, and do not become noise.
     """
 
     kind = "standardise"
@@ -40,10 +40,11 @@ class Standardise(Transform):
         """
         moments.spectrum()  # says so where there is nothing to fit
         deviation = np.sqrt(moments.variance)
-        floor = np.sqrt(NULL) * deviation.max()
+        largest = deviation.max()
+        deviation[deviation < np.sqrt(NULL) * largest] = largest
         fitted = cls(moments.dim)
         fitted.mean.copy_(torch.from_numpy(moments.mean))
-        fitted.scale.copy_(torch.from_numpy(1.0 / np.maximum(deviation, floor)))
+        fitted.scale.copy_(torch.from_numpy(1.0 / deviation))
         return fitted
 
     @property
