@@ -80,9 +80,9 @@ def _inline(svg: str, title: str) -> str:
     # Every chart numbers its groups alike; ids must be unique in a page, and none is referred to.
     svg = re.sub(r' id="[\w.]+_\d+"', "", svg)
     label = re.sub(r"[^\w ,.()-]", "", title)
-    svg = re.sub(
-        r'<svg width="[^"]*" height="[^"]*"', f'<svg role="img" aria-label="{label}"', svg, count=1
-    )
+    head, body = svg.split(">", 1)
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    svg = f'{head} role="img" aria-label="{label}">{body}'
     pattern = "|".join(map(re.escape, _COLOURS))
     coloured = re.sub(
         r'style="[^"]*"',
@@ -165,7 +165,7 @@ def norm_chart(table: WordFrequency) -> str:
         norms = [np.nan if band.norm is None else band.norm for band in table.bands]
         axes.plot(_bands(axes, table), norms, color=_SERIES[0], marker=_MARKERS[0])
         axes.set_ylabel("mean L2 norm")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * max(band.norm or 0.0 for band in table.bands) or 1.0)
 
     return _draw("Word embeddings: norm by frequency", paint)
 

@@ -226,9 +226,11 @@ def isotropy(
     as_json: Json = False,
 ) -> None:
     """How evenly vectors fill their space, as figures and as a report with charts."""
-    _require("scipy", "matplotlib", "jinja2", "psutil")
-    if source is not None:
-        _require("torch", "transformers", extras="cpu,export,bench")
+    needs = ("scipy", "matplotlib", "jinja2", "psutil")
+    if source is None:
+        _require(*needs)
+    else:
+        _require(*needs, "torch", "transformers", extras="cpu,export,bench")
     from flowvec_bench.isotropy_report import (
         IsotropyReport,
         examine_bundle,
