@@ -283,6 +283,7 @@ def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> Non
     arguments = ["eval", "isotropy", tiny_dir, "corpus.txt", "--source", source, "--rows", 150]
     done = flowvec(*arguments, "--json", "--report", "r.html")
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     table = json.loads(done.stdout)["word_frequency"]
 
     from flowvec_export import read_source
@@ -294,8 +295,6 @@ def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> Non
     assert (table["unused"], table["tokens"]) == (expected.unused, expected.tokens)
     assert table["bands"][0]["norm"] == pytest.approx(expected.bands[0].norm)
     assert "Word embeddings by frequency" in (folder / "r.html").read_text(encoding="utf-8")
-    plain = flowvec(*arguments)
-    assert f"{expected.unused:,} never counted" in plain.stdout
 
 
 @pytest.mark.parametrize(
