@@ -76,7 +76,6 @@ def _draw(title: str, paint: Callable[[Axes], None]) -> str:
 def _inline(svg: str, title: str) -> str:
     """Cut the XML head, size by the page, and let the page colour it."""
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     # Every chart numbers its groups alike; ids must be unique in a page, and none is referred to.
     svg = re.sub(r' id="[\w.]+_\d+"', "", svg)
     label = re.sub(r"[^\w ,.()-]", "", title)

@@ -190,14 +190,11 @@ def isoscore(eigenvalues: Doubles) -> float:
 
     With n dimensions, v^ = sqrt(n) v / |v| and d = |v^ - 1| / sqrt(2 (n - sqrt n)), the score is
     ((n - d^2 (n - sqrt n))^2 - n) / (n (n - 1)). Rudman et al. (2022), "IsoScore: measuring the
-    uniformity of embedding space utilization".
+    uniformity of embedding space utilization". Put in, n - sqrt n cancels, |v^ - 1|^2 is
+    2 n - 2 sqrt(n) sum v / |v|, and (participation ratio - 1) / (n - 1) is left: the same figure
+    on a scale that does not depend on n.
     """
-    n = len(eigenvalues)
-    relative = eigenvalues / eigenvalues.max()
-    scaled = np.sqrt(n) * relative / np.linalg.norm(relative)
-    reach = n - np.sqrt(n)
-    defect = np.linalg.norm(scaled - 1.0) / np.sqrt(2.0 * reach)
-    return float(((n - defect**2 * reach) ** 2 - n) / (n * (n - 1)))
+    return (participation_ratio(eigenvalues) - 1.0) / (len(eigenvalues) - 1)
 
 
 def alignment(left: Vectors, right: Vectors) -> float:

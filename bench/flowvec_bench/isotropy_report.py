@@ -224,7 +224,12 @@ _FIGURES = (
         "higher",
     ),
     ("effective_rank", "Effective rank", "the same by entropy: small directions count", "higher"),
-    ("isoscore", "IsoScore", "1 where all directions vary alike, 0 for a single one", "higher"),
+    (
+        "isoscore",
+        "IsoScore",
+        "the participation ratio from 0, a single direction, to 1, all alike",
+        "higher",
+    ),
     (
         "uniformity",
         "Uniformity",

@@ -71,6 +71,16 @@ def test_k_equal_variances_count_as_k(equal: int, dim: int) -> None:
     assert isoscore(eigenvalues) == pytest.approx((equal - 1) / (dim - 1), abs=1e-9)
 
 
+@given(seed=st.integers(0, 2**32 - 1), dim=st.integers(2, 40))
+@settings(max_examples=50, deadline=None)
+def test_isoscore_is_its_papers_formula(seed: int, dim: int) -> None:
+    variances = np.sort(np.random.default_rng(seed).exponential(size=dim) ** 2)[::-1]
+    scaled = np.sqrt(dim) * variances / np.linalg.norm(variances)
+    defect = np.linalg.norm(scaled - 1) / np.sqrt(2 * (dim - np.sqrt(dim)))
+    used = (dim - defect**2 * (dim - np.sqrt(dim))) ** 2 / dim**2
+    assert isoscore(variances) == pytest.approx((dim * used - 1) / (dim - 1), abs=1e-9)
+
+
 def test_a_gaussian_is_isotropic_and_a_line_is_not() -> None:
     rng = np.random.default_rng(0)
     even = measure_isotropy(rng.normal(size=(20_000, 16)).astype(np.float32))

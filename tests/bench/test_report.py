@@ -111,7 +111,12 @@ def test_the_page_loads_nothing(page: str) -> None:
 def test_what_is_given_is_escaped_everywhere(page: str) -> None:
     assert "<script>" not in page
     assert page.count("&lt;script&gt;") > 8
-    assert "$x_1$" in page  # a name is no mathematics, in charts too
+    # A name is no mathematics, in charts too.
+    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    texts = [[t.text for t in ElementTree.fromstring(chart).iter()] for chart in charts]
+    assert sum(EVIL in own for own in texts) == 2  # legends of spectrum and cosines
+    assert f"{EVIL}: two principal components" in texts[3]
+    assert "<metadata" not in page
 
 
 def test_every_chart_is_whole_and_takes_the_pages_colours(page: str) -> None:
@@ -128,6 +133,7 @@ def test_every_chart_is_whole_and_takes_the_pages_colours(page: str) -> None:
         assert "var(--series-1)" in chart or "var(--series-2)" in chart
         assert "currentColor" in chart
         assert "#010203" not in chart
+        assert "#ffffff" not in chart  # no paper of its own
         references = set(re.findall(r'(?:url\(|href=")#([^)"]+)', chart))
         own = {element.get("id") for element in root.iter()} - {None}
         assert references <= own
