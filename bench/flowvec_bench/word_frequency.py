@@ -31,7 +31,7 @@ __all__ = [
 RANKS = (0, 100, 500, 5000)
 NEIGHBOURS = (3, 5, 7)
 _COUNT_WINDOW = 2048
-_BLOCK_ELEMENTS = 1 << 25  # distances held at once: 128 MiB of float32
+_BLOCK_ELEMENTS = 1 << 23  # distances held at once: 32 MiB of float32
 
 Matrix = npt.NDArray[np.floating[Any]]
 Ids = npt.NDArray[np.int64]
@@ -144,11 +144,13 @@ def frequency_table(
         distance: dict[int, float | None] = dict.fromkeys(NEIGHBOURS)
         dot: dict[int, float | None] = dict.fromkeys(NEIGHBOURS)
         if len(rows):
-            each = [words[column] for column in neighbours.T]  # a neighbour at a time: no 3-d array
-            distances = np.stack([np.linalg.norm(v - vectors, axis=1) for v in each])
-            dots = np.stack([(v * vectors).sum(1) for v in each])
-            distance = {k: float(distances[:k].mean()) for k in NEIGHBOURS}
-            dot = {k: float(dots[:k].mean()) for k in NEIGHBOURS}
+            # A neighbour at a time: all at once would be seven copies of the vocabulary.
+            distances, dots = np.empty(neighbours.shape), np.empty(neighbours.shape)
+            for j, column in enumerate(neighbours.T):
+                distances[:, j] = np.linalg.norm(words[column] - vectors, axis=1)
+                dots[:, j] = np.einsum("ij,ij->i", words[column], vectors)
+            distance = {k: float(distances[:, :k].mean()) for k in NEIGHBOURS}
+            dot = {k: float(dots[:, :k].mean()) for k in NEIGHBOURS}
         norm = float(np.linalg.norm(vectors, axis=1).mean()) if len(rows) else None
         table.append(FrequencyBand(first, last, len(rows), norm, distance, dot))
     return table

@@ -34,7 +34,7 @@ def word_tokenizer(words: list[str]):
     return made
 
 
-@pytest.mark.parametrize("block", [1 << 25, 700])
+@pytest.mark.parametrize("block", [1 << 23, 700])
 def test_neighbours_are_exact_whatever_the_block(monkeypatch, block: int) -> None:
     monkeypatch.setattr(word_frequency, "_BLOCK_ELEMENTS", block)
     # Far from the origin: float32 distances from it would drown in rounding.
