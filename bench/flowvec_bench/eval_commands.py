@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -19,7 +18,6 @@ from flowvec.errors import MissingDependencyError
 from flowvec.inputs import read_rows
 
 if TYPE_CHECKING:
-    from flowvec_bench.isotropy_report import IsotropyReport
     from flowvec_bench.word_frequency import WordFrequency
 
 app = typer.Typer(
@@ -156,7 +154,8 @@ def retrieval(
     """nDCG@10, recall@10, recall@100 and MRR@10 of exact search, with BM25 beside it."""
     _require("ir_measures", "bm25s", "Stemmer", "psutil")
     from flowvec_bench.machine import describe_machine
-    from flowvec_bench.retrieval import BM25_SETTINGS, read_retrieval, score_retrieval
+    from flowvec_bench.retrieval import BM25_SETTINGS, score_retrieval
+    from flowvec_bench.retrieval_sets import read_retrieval
     from flowvec_bench.tables import format_figure, format_table
 
     sets = read_retrieval(folder)
@@ -231,10 +230,10 @@ def isotropy(
         _require(*needs)
     else:
         _require(*needs, "torch", "transformers", extras="cpu,export,bench")
+    from flowvec_bench.isotropy_figures import explain, report_lines
     from flowvec_bench.isotropy_report import (
         IsotropyReport,
         examine_bundle,
-        explain,
         label_bundles,
         sample_corpus,
     )
@@ -272,7 +271,7 @@ def isotropy(
     if as_json:
         print_json({"evaluation": "isotropy", **asdict(result)})
         return
-    for line in _lines(result):
+    for line in report_lines(result):
         typer.echo(line)
     if report is not None:
         typer.echo(f"\nreport: {report}")
@@ -285,43 +284,3 @@ def _word_frequency(source: str, texts: list[str]) -> WordFrequency:
     checkpoint = read_source(source)
     weights = checkpoint.model.get_input_embeddings().weight.detach().numpy()
     return measure_word_frequency(weights, checkpoint.tokenizer, texts, checkpoint.name)
-
-
-def _lines(result: IsotropyReport) -> Iterator[str]:
-    """The report for a terminal."""
-    from flowvec_bench.isotropy_report import figures
-    from flowvec_bench.tables import format_figure, format_table
-    from flowvec_bench.word_frequency import NEIGHBOURS
-
-    labels = [bundle.label for bundle in result.bundles]
-    yield f"{result.rows:,} of {result.texts:,} texts of {result.corpus}, seed {result.seed}\n"
-    table = [(row.name, row.better, *row.values) for row in figures(result.bundles)]
-    yield format_table(("figure", "better", *labels), table, texts=2)
-    if result.sts is not None:
-        scores = [
-            (first.task, part, *(format_figure(getattr(score, part)) for score in each))
-            for each in zip(*(bundle.sts for bundle in result.bundles), strict=True)
-            for first in each[:1]
-            for part in ("all", "wmean")
-        ]
-        yield "\n" + format_table(("STS", "part", *labels), scores, texts=2)
-    if result.word_frequency is not None:
-        words = result.word_frequency
-        yield (
-            f"\nword embeddings of {words.source}: of {words.vocabulary:,} entries {words.special} "
-            f"special ones are left out, {words.unused:,} never counted are not ranked"
-        )
-        bands = [
-            (
-                f"{band.first:,} on" if band.last is None else f"{band.first:,}-{band.last - 1:,}",
-                f"{band.words:,}",
-                format_figure(band.norm),
-                *(format_figure(band.distance[k]) for k in NEIGHBOURS),
-                *(format_figure(band.dot[k]) for k in NEIGHBOURS),
-            )
-            for band in words.bands
-        ]
-        header = ("rank", "words", "norm", *(f"dist {k}" for k in NEIGHBOURS))
-        yield format_table((*header, *(f"dot {k}" for k in NEIGHBOURS)), bands)
-    yield ""
-    yield from result.notes

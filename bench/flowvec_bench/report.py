@@ -17,7 +17,8 @@ from flowvec_bench.charts import (
     projection_chart,
     spectrum_chart,
 )
-from flowvec_bench.isotropy_report import IsotropyReport, Picture, figures
+from flowvec_bench.isotropy_figures import figures
+from flowvec_bench.isotropy_report import IsotropyReport, Picture
 from flowvec_bench.tables import format_figure
 from flowvec_bench.word_frequency import NEIGHBOURS
 

@@ -18,13 +18,12 @@ pytest.importorskip("jinja2", reason="needs the extra [bench]")
 from flowvec import Bundle, Encoder
 from flowvec.demo import load_passages
 from flowvec.errors import InputValueError
+from flowvec_bench.isotropy_figures import explain, figures
 from flowvec_bench.isotropy_report import (
     BundleIsotropy,
     IsotropyReport,
     Picture,
     examine_bundle,
-    explain,
-    figures,
     label_bundles,
     sample_corpus,
 )

@@ -18,13 +18,12 @@ pytest.importorskip("Stemmer", reason="needs the extra [bench]")
 from flowvec import Bundle, Encoder
 from flowvec.errors import InputValueError
 from flowvec_bench.retrieval import (
-    RetrievalSet,
-    read_retrieval,
     score_retrieval,
     score_run,
     search_bm25,
     search_encoder,
 )
+from flowvec_bench.retrieval_sets import RetrievalSet, read_retrieval
 
 DOCUMENTS = [
     {"_id": "d1", "title": "The cat", "text": "sleeps on a mat"},
