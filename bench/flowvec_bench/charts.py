@@ -91,6 +91,11 @@ def _inline(svg: str, title: str) -> str:
     return coloured.strip()
 
 
+def _named(bundle: BundleIsotropy) -> str:
+    # matplotlib leaves labels that begin with an underscore out of a legend.
+    return bundle.label if bundle.label[:1] != "_" else f"\u200b{bundle.label}"
+
+
 def _legend(axes: Axes, series: int) -> None:
     if series > 1:
         axes.legend()
@@ -104,7 +109,7 @@ def spectrum_chart(bundles: Sequence[BundleIsotropy]) -> str:
             # A null direction has no logarithm; its line leaves the chart at the bottom.
             values = np.maximum(bundle.isotropy.spectrum, _NULL)
             order = np.arange(1, len(values) + 1)
-            axes.plot(order, values, color=_SERIES[i], linestyle=_LINES[i], label=bundle.label)
+            axes.plot(order, values, color=_SERIES[i], linestyle=_LINES[i], label=_named(bundle))
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -134,7 +139,7 @@ def cosine_chart(bundles: Sequence[BundleIsotropy], pictures: Sequence[Picture])
                 histtype="step",
                 linewidth=1.5,
                 linestyle=_LINES[i],
-                label=bundle.label,
+                label=_named(bundle),
                 **shared,
             )
         axes.set_xlabel("cosine of two random texts")

@@ -18,6 +18,7 @@ pytest.importorskip("jinja2", reason="needs the extra [bench]")
 from flowvec import Bundle, Encoder
 from flowvec.demo import load_passages
 from flowvec.errors import InputValueError
+from flowvec_bench.charts import cosine_chart, spectrum_chart
 from flowvec_bench.isotropy_figures import explain, figures
 from flowvec_bench.isotropy_report import (
     BundleIsotropy,
@@ -138,6 +139,17 @@ def test_every_chart_is_whole_and_takes_the_pages_colours(page: str) -> None:
         assert references <= own
         ids += [i for i in own if i and "_" in i]
     assert len(ids) == len(set(ids))
+
+
+def test_every_bundle_is_in_the_legend(examined) -> None:
+    bundle, picture = examined
+    hidden = replace(bundle, label="_hidden")
+    for chart in (
+        spectrum_chart([bundle, hidden]),
+        cosine_chart([bundle, hidden], [picture, picture]),
+    ):
+        assert "_hidden" in chart
+        assert "tiny" in chart
 
 
 def test_equal_input_gives_an_equal_page(examined) -> None:
