@@ -10,7 +10,7 @@ import pytest
 
 from flowvec import Encoder
 
-COMMANDS = ["bench", "demo", "doctor", "encode", "export", "index", "info", "search"]
+COMMANDS = ["bench", "demo", "doctor", "encode", "eval", "export", "index", "info", "search"]
 LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
 
 
@@ -35,7 +35,10 @@ def test_help_lists_the_commands(flowvec) -> None:
     assert all(command in done.stdout for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "bench throughput"])
+EVALS = ["eval isotropy", "eval lexical", "eval retrieval", "eval sts"]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *EVALS, "bench throughput"])
 def test_every_command_has_help_with_an_example(flowvec, command: str) -> None:
     done = flowvec(*command.split(), "--help")
     assert done.returncode == 0
@@ -216,6 +219,15 @@ def test_demo_shows_neighbours(flowvec) -> None:
         (["export", "x", "-o", "y"], "torch", "flowvec[cpu,export]"),
         (["export", "x", "-o", "y"], "onnxscript", "flowvec[cpu,export]"),
         (["bench", "throughput", "mini"], "psutil", "flowvec[cpu,bench]"),
+        (["eval", "sts", "mini", "x"], "scipy", "flowvec[cpu,bench]"),
+        (["eval", "lexical", "mini", "x"], "rapidfuzz", "flowvec[cpu,bench]"),
+        (["eval", "retrieval", "mini", "x"], "Stemmer", "flowvec[cpu,bench]"),
+        (["eval", "isotropy", "mini", "x"], "matplotlib", "flowvec[cpu,bench]"),
+        (
+            ["eval", "isotropy", "mini", "x", "--source", "y"],
+            "torch",
+            "flowvec[cpu,export,bench]",
+        ),
         (["encode", "mini", "-", "-o", "o.npy"], "onnxruntime", "flowvec[cpu]"),
     ],
 )

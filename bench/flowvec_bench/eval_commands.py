@@ -1,0 +1,286 @@
+"""`flowvec eval`."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from tqdm import tqdm
+
+from flowvec import Bundle, Encoder
+from flowvec.commands import Compute, Format, Json, Provider, TextField, print_json
+from flowvec.errors import MissingDependencyError
+from flowvec.inputs import read_rows
+
+if TYPE_CHECKING:
+    from flowvec_bench.word_frequency import WordFrequency
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Measure how good vectors are, on data of your own.",
+    epilog="Example: flowvec eval sts mini ./sts",
+)
+
+BundleName = Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")]
+StsFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="A folder of TSV files (score sentence1 sentence2), or of such folders."
+    ),
+]
+
+
+@app.callback()
+def evaluate() -> None:
+    """Measure how good vectors are, on data of your own."""
+
+
+def _require(*packages: str, extras: str = "cpu,bench") -> None:
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+        raise MissingDependencyError(
+            f'flowvec eval needs {", ".join(missing)}: python -m pip install "flowvec[{extras}]"'
+        )
+
+
+def _load(bundle: str | Path, provider: str | None, compute: str) -> Encoder:
+    return Encoder.load(bundle, provider=provider, compute=cast(Any, compute))
+
+
+def _describe(encoder: Encoder) -> dict[str, Any]:
+    """What made the vectors; a name and no path, since a result is for others to read."""
+    info = asdict(encoder.info())
+    info["path"] = Path(info["path"]).name
+    return info
+
+
+@app.command(epilog="Example: flowvec eval sts mini ./sts --json")
+def sts(
+    bundle: BundleName,
+    folder: StsFolder,
+    provider: Provider = None,
+    compute: Compute = "auto",
+    as_json: Json = False,
+) -> None:
+    """Spearman x 100 of cosine with people's scores: each file, all pairs, weighted mean."""
+    _require("scipy", "psutil")
+    from flowvec_bench.machine import describe_machine
+    from flowvec_bench.sts import read_sts, score_sts
+    from flowvec_bench.tables import format_figure, format_table
+
+    tasks = read_sts(folder)
+    with _load(bundle, provider, compute) as encoder:
+        scores = score_sts(tasks, encoder.encode)
+        info = _describe(encoder)
+    if as_json:
+        machine = asdict(describe_machine())
+        found = [asdict(score) for score in scores]
+        print_json({"evaluation": "sts", "encoder": info, "machine": machine, "tasks": found})
+        return
+    rows = []
+    for score in scores:
+        parts = [*score.subsets.items(), ("all", score.all), ("wmean", score.wmean)]
+        total = sum(score.pairs.values())
+        rows += [
+            (score.task, part, f"{score.pairs.get(part, total):,}", format_figure(value))
+            for part, value in parts
+        ]
+    typer.echo(format_table(("task", "part", "pairs", info["name"]), rows, texts=2))
+
+
+@app.command(epilog="Example: flowvec eval lexical ./flow-bundle ./sts --against ./raw-bundle")
+def lexical(
+    bundle: BundleName,
+    folder: StsFolder,
+    against: Annotated[
+        list[str] | None, typer.Option(help="A further bundle; may be given several times.")
+    ] = None,
+    provider: Provider = None,
+    compute: Compute = "auto",
+    as_json: Json = False,
+) -> None:
+    """Spearman x 100 of edit distance with gold and with cosine: does a model go by the letters?"""
+    _require("scipy", "rapidfuzz", "psutil")
+    from flowvec_bench.isotropy_report import label_bundles
+    from flowvec_bench.lexical import measure_lexical
+    from flowvec_bench.machine import describe_machine
+    from flowvec_bench.sts import read_sts, sentence_rows
+    from flowvec_bench.tables import format_figure, format_table
+
+    tasks = read_sts(folder)
+    rows = sentence_rows(tasks)
+    bundles = [Bundle.load(name) for name in (bundle, *(against or ()))]
+    labels = label_bundles(bundles)
+    vectors, infos = {}, []
+    for label, loaded in zip(labels, bundles, strict=True):
+        with _load(loaded.path, provider, compute) as encoder:
+            vectors[label] = encoder.encode(list(rows))
+            infos.append({**_describe(encoder), "label": label})
+    table = measure_lexical(tasks, rows, vectors)
+    if as_json:
+        machine = asdict(describe_machine())
+        found = [asdict(row) for row in table]
+        print_json({"evaluation": "lexical", "encoders": infos, "machine": machine, "rows": found})
+        return
+    lines = [
+        (
+            row.task,
+            row.pairs,
+            f"{row.count:,}",
+            format_figure(row.gold),
+            *(format_figure(row.cosine[label]) for label in labels),
+        )
+        for row in table
+    ]
+    typer.echo(format_table(("task", "pairs", "n", "gold", *labels), lines, texts=2))
+
+
+@app.command(epilog="Example: flowvec eval retrieval mini ./retrieval")
+def retrieval(
+    bundle: BundleName,
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="A folder in BEIR's layout, or a folder of such."),
+    ],
+    provider: Provider = None,
+    compute: Compute = "auto",
+    as_json: Json = False,
+) -> None:
+    """nDCG@10, recall@10, recall@100 and MRR@10 of exact search, with BM25 beside it."""
+    _require("ir_measures", "bm25s", "Stemmer", "psutil")
+    from flowvec_bench.machine import describe_machine
+    from flowvec_bench.retrieval import BM25_SETTINGS, score_retrieval
+    from flowvec_bench.retrieval_sets import read_retrieval
+    from flowvec_bench.tables import format_figure, format_table
+
+    sets = read_retrieval(folder)
+    with _load(bundle, provider, compute) as encoder:
+        progress = tqdm(sets, desc="sets", disable=not sys.stderr.isatty())
+        scores = [score for dataset in progress for score in score_retrieval(encoder, dataset)]
+        info = _describe(encoder)
+    warnings = {dataset.name: dataset.warnings for dataset in sets}
+    if as_json:
+        print_json(
+            {
+                "evaluation": "retrieval",
+                "encoder": info,
+                "bm25": BM25_SETTINGS,
+                "machine": asdict(describe_machine()),
+                "warnings": warnings,
+                "scores": [asdict(score) for score in scores],
+            }
+        )
+        return
+    header = ("set", "system", "documents", "queries", "nDCG@10", "R@10", "R@100", "MRR@10")
+    rows = [
+        (
+            score.dataset,
+            score.system,
+            f"{score.documents:,}",
+            f"{score.queries:,}",
+            format_figure(score.ndcg_at_10, 4),
+            format_figure(score.recall_at_10, 4),
+            format_figure(score.recall_at_100, 4),
+            format_figure(score.mrr_at_10, 4),
+        )
+        for score in scores
+    ]
+    typer.echo(format_table(header, rows, texts=2))
+    typer.echo(f"\nBM25: {BM25_SETTINGS}")
+    for name, lines in warnings.items():
+        for line in lines:
+            typer.echo(f"{name}: {line}")
+
+
+@app.command(
+    epilog="Example: flowvec eval isotropy ./flow-bundle corpus.txt --against ./raw-bundle "
+    "--sts ./sts --report isotropy.html"
+)
+def isotropy(
+    bundle: BundleName,
+    corpus: Annotated[
+        str, typer.Argument(metavar="CORPUS", help="A txt, jsonl or csv file, or - for stdin.")
+    ],
+    against: Annotated[str | None, typer.Option(help="A bundle to set beside it.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="A checkpoint, for its word embeddings by frequency.")
+    ] = None,
+    sts_folder: Annotated[
+        Path | None, typer.Option("--sts", metavar="DIR", help="Labelled pairs, as for eval sts.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=100, help="How many texts are sampled.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every sample.")] = 0,
+    report: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Also write an HTML report.")
+    ] = None,
+    text_field: TextField = "text",
+    file_format: Format = None,
+    provider: Provider = None,
+    compute: Compute = "auto",
+    as_json: Json = False,
+) -> None:
+    """How evenly vectors fill their space, as figures and as a report with charts."""
+    needs = ("scipy", "matplotlib", "jinja2", "psutil")
+    if source is None:
+        _require(*needs)
+    else:
+        _require(*needs, "torch", "transformers", extras="cpu,export,bench")
+    from flowvec_bench.isotropy_figures import explain, report_lines
+    from flowvec_bench.isotropy_report import (
+        IsotropyReport,
+        examine_bundle,
+        label_bundles,
+        sample_corpus,
+    )
+    from flowvec_bench.machine import describe_machine
+    from flowvec_bench.report import check_report_path, render_report, write_report
+    from flowvec_bench.sts import read_sts
+
+    if report is not None:
+        check_report_path(report)
+    bundles = [Bundle.load(name) for name in (bundle, against) if name is not None]
+    labels = label_bundles(bundles)
+    tasks = [] if sts_folder is None else read_sts(sts_folder)
+    read = read_rows(corpus, text_field=text_field, file_format=file_format)
+    texts, sample = sample_corpus((row.text for row in read), rows, seed)
+    words = None if source is None else _word_frequency(source, texts)
+    found = []
+    for label, loaded in zip(labels, bundles, strict=True):
+        with _load(loaded.path, provider, compute) as encoder:
+            found.append(examine_bundle(encoder, label, sample, tasks, seed))
+    examined = [figures for figures, _ in found]
+    result = IsotropyReport(
+        corpus="standard input" if corpus == "-" else Path(corpus).name,
+        texts=len(texts),
+        rows=len(sample),
+        seed=seed,
+        sts=None if sts_folder is None else sts_folder.resolve().name,
+        bundles=examined,
+        word_frequency=words,
+        notes=explain(examined, has_sts=bool(tasks)),
+        machine=describe_machine(),
+    )
+    if report is not None:
+        command = shlex.join(["flowvec", *sys.argv[1:]])
+        write_report(report, render_report(result, [picture for _, picture in found], command))
+    if as_json:
+        print_json({"evaluation": "isotropy", **asdict(result)})
+        return
+    for line in report_lines(result):
+        typer.echo(line)
+    if report is not None:
+        typer.echo(f"\nreport: {report}")
+
+
+def _word_frequency(source: str, texts: list[str]) -> WordFrequency:
+    from flowvec_bench.word_frequency import measure_word_frequency
+    from flowvec_export import read_source
+
+    checkpoint = read_source(source)
+    weights = checkpoint.model.get_input_embeddings().weight.detach().numpy()
+    return measure_word_frequency(weights, checkpoint.tokenizer, texts, checkpoint.name)

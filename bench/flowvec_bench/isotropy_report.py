@@ -1,0 +1,169 @@
+"""What `flowvec eval isotropy` finds: the figures of one bundle or two, side by side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec import Bundle, Encoder
+from flowvec.errors import InputValueError
+from flowvec_bench.isotropy import Isotropy, measure_isotropy, random_cosines
+from flowvec_bench.machine import Machine
+from flowvec_bench.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
+from flowvec_bench.word_frequency import WordFrequency
+
+__all__ = [
+    "LEAST_ROWS",
+    "BundleIsotropy",
+    "IsotropyReport",
+    "Picture",
+    "examine_bundle",
+    "label_bundles",
+    "sample_corpus",
+]
+
+# Fewer rows cannot span even a small model's dimensions.
+LEAST_ROWS = 100
+_COSINES = 20_000
+_POINTS = 700
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BundleIsotropy:
+    """One bundle's figures; `sts` is empty where no labels were given."""
+
+    label: str
+    fingerprint: str
+    pooling: str
+    transform: tuple[str, ...]
+    normalised: bool
+    provider: str
+    compute: str
+    isotropy: Isotropy
+    sts: list[StsScore]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What the charts of one bundle show.
+
+    Attributes:
+        cosines: of random pairs, float64 (20,000,).
+        points: a sample of the rows on their first two principal components, float64 (<= 700, 2).
+        explained: share of the variance that each of the two components holds.
+    """
+
+    cosines: Doubles
+    points: Doubles
+    explained: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class IsotropyReport:
+    """Everything that is printed, written as JSON, or rendered.
+
+    Attributes:
+        corpus: the corpus's file name.
+        texts: how many distinct texts it holds.
+        rows: how many of them were sampled.
+        seed: of every sample.
+        sts: the STS folder's name, if any.
+        bundles: one or two.
+        word_frequency: the checkpoint's table, if one was given.
+        notes: what a reader must know to read the figures.
+        machine: where they were computed.
+    """
+
+    corpus: str
+    texts: int
+    rows: int
+    seed: int
+    sts: str | None
+    bundles: list[BundleIsotropy]
+    word_frequency: WordFrequency | None
+    notes: list[str]
+    machine: Machine
+
+
+def sample_corpus(texts: Iterable[str], count: int, seed: int) -> tuple[list[str], list[str]]:
+    """The distinct texts of a corpus that are not blank, and a seeded sample of them.
+
+    Returns:
+        All of them, and `count` of them (or all, where there are fewer) in random order.
+
+    Raises:
+        InputValueError: there are fewer than 100.
+    """
+    distinct = list(dict.fromkeys(text for text in texts if text.strip()))
+    if len(distinct) < LEAST_ROWS:
+        raise InputValueError(
+            f"the corpus has {len(distinct)} distinct texts; isotropy needs at least {LEAST_ROWS}, "
+            "better 10 for each dimension"
+        )
+    return distinct, random.Random(seed).sample(distinct, min(count, len(distinct)))
+
+
+def label_bundles(bundles: Sequence[Bundle]) -> list[str]:
+    """A name for each bundle: its own, with the fingerprint's beginning where two are the same."""
+    names = [bundle.manifest.name for bundle in bundles]
+    labels = [
+        name if names.count(name) == 1 else f"{name} ({bundle.fingerprint[:8]})"
+        for name, bundle in zip(names, bundles, strict=True)
+    ]
+    if len(set(labels)) < len(labels):
+        raise InputValueError(f"the same bundle was given twice: {', '.join(labels)}")
+    return labels
+
+
+def examine_bundle(
+    encoder: Encoder, label: str, sample: Sequence[str], tasks: Sequence[StsTask], seed: int
+) -> tuple[BundleIsotropy, Picture]:
+    """Encode the sample and the labelled sentences, and measure.
+
+    Args:
+        encoder: the bundle.
+        label: its name in the report.
+        sample: texts of a corpus.
+        tasks: labelled pairs; none leaves alignment None and measures uniformity over the sample.
+        seed: of the random pairs and rows.
+    """
+    vectors = encoder.encode(sample)
+    info = encoder.info()
+    scores: list[StsScore] = []
+    sentences = positives = None
+    if tasks:
+        rows = sentence_rows(tasks)
+        sentences = encoder.encode(list(rows))
+        positives = positive_pairs(tasks, rows)
+        scores = score_vectors(tasks, rows, sentences)
+    isotropy = measure_isotropy(vectors, seed=seed, sentences=sentences, positives=positives)
+    figures = BundleIsotropy(
+        label=label,
+        fingerprint=info.fingerprint,
+        pooling=info.pooling,
+        transform=info.transform,
+        normalised=info.normalised,
+        provider=info.provider,
+        compute=info.compute,
+        isotropy=isotropy,
+        sts=scores,
+    )
+    points, explained = _project(vectors)
+    return figures, Picture(random_cosines(vectors, _COSINES, seed), points, explained)
+
+
+def _project(vectors: npt.NDArray[np.floating[Any]]) -> tuple[Doubles, tuple[float, float]]:
+    """The first rows on the first two principal components of all, signs fixed."""
+    centred = np.asarray(vectors, dtype=np.float64) - vectors.mean(0, dtype=np.float64)
+    values, basis = np.linalg.eigh(centred.T @ centred)
+    axes = basis[:, :-3:-1]
+    axes = axes * np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1.0, 1.0)
+    shares = values[:-3:-1] / values.sum()
+    return centred[:_POINTS] @ axes, (float(shares[0]), float(shares[1]))

@@ -1,0 +1,131 @@
+"""Retrieval on folders in BEIR's layout: an encoder's exact search, with BM25 beside it.
+
+nDCG@10, recall@10, recall@100 and MRR@10 come from ir-measures. Both systems give their first 100
+documents. BM25 is bm25s as it comes (Lucene's variant, k1 1.5, b .75, words of two letters or
+more, lower-cased) with its English stop words and the Snowball English stemmer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import bm25s
+import ir_measures
+import numpy as np
+import Stemmer
+from ir_measures import RR, R, nDCG
+
+from flowvec import Encoder
+from flowvec.exact import Metric, top_k
+from flowvec.postprocess import normalize
+from flowvec_bench.retrieval_sets import RetrievalSet
+
+__all__ = [
+    "BM25_SETTINGS",
+    "Ranking",
+    "RetrievalScore",
+    "score_retrieval",
+    "score_run",
+    "search_bm25",
+    "search_encoder",
+]
+
+BM25_SETTINGS = "bm25s, Lucene's variant, k1 1.5, b .75, English stop words and Snowball stemmer"
+
+# The first 100 document rows of each query, best first; fewer where fewer were found.
+Ranking = list[list[int]]
+
+_DEPTH = 100
+_QUERY_BLOCK = 256
+_METRICS: dict[str, Metric] = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalScore:
+    """Means over the queries of one set, 0 to 1.
+
+    Attributes:
+        dataset: the folder's name.
+        system: the model's name, or `BM25`.
+        documents: how many were searched.
+        queries: how many were asked.
+        ndcg_at_10: with linear gain, as trec_eval has it.
+        recall_at_10: share of the relevant documents among the first 10.
+        recall_at_100: the same of the first 100.
+        mrr_at_10: mean of 1 / rank of the first relevant document; 0 where none is among 10.
+    """
+
+    dataset: str
+    system: str
+    documents: int
+    queries: int
+    ndcg_at_10: float
+    recall_at_10: float
+    recall_at_100: float
+    mrr_at_10: float
+
+
+def search_encoder(encoder: Encoder, dataset: RetrievalSet) -> Ranking:
+    """Exact search by the bundle's similarity; equal scores in the corpus's order."""
+    documents = encoder.encode_document(dataset.documents)
+    queries = encoder.encode_query(dataset.queries)
+    similarity = encoder.info().similarity
+    if similarity not in _METRICS:  # manhattan
+        return [
+            np.argsort(-line, kind="stable")[:_DEPTH].tolist()
+            for start in range(0, len(queries), _QUERY_BLOCK)
+            for line in encoder.similarity(queries[start : start + _QUERY_BLOCK], documents)
+        ]
+    if similarity == "cosine":
+        documents, queries = normalize(documents), normalize(queries)
+    found, _ = top_k(queries, documents, _DEPTH, _METRICS[similarity])
+    return cast(Ranking, found.tolist())
+
+
+def search_bm25(dataset: RetrievalSet) -> Ranking:
+    """BM25 with the settings above; documents that share no word with a query are not found."""
+    stemmer = Stemmer.Stemmer("english")
+    options = {"stopwords": "english", "stemmer": stemmer, "show_progress": False}
+    index = bm25s.BM25()
+    index.index(bm25s.tokenize(dataset.documents, **options), show_progress=False)
+    tokens = bm25s.tokenize(dataset.queries, return_ids=False, **options)
+    depth = min(_DEPTH, len(dataset.documents))
+    rows, scores = index.retrieve(tokens, k=depth, show_progress=False)
+    return [
+        [int(row) for row, score in zip(*line, strict=True) if score > 0]
+        for line in zip(rows, scores, strict=True)
+    ]
+
+
+def score_run(
+    dataset: RetrievalSet, system: str, ranking: Sequence[Sequence[int]]
+) -> RetrievalScore:
+    """Measure one system's ranking of document rows, a list for each query."""
+    # Ranks as scores: trec_eval would order equal scores by document id.
+    run = {
+        query: {dataset.document_ids[row]: -float(rank) for rank, row in enumerate(rows)}
+        for query, rows in zip(dataset.query_ids, ranking, strict=True)
+    }
+    measures = [nDCG @ 10, R @ 10, R @ 100, RR @ 10]
+    found = ir_measures.calc_aggregate(measures, dataset.qrels, run)
+    ndcg, recall, recall_100, mrr = (float(found[measure]) for measure in measures)
+    return RetrievalScore(
+        dataset=dataset.name,
+        system=system,
+        documents=len(dataset.documents),
+        queries=len(dataset.queries),
+        ndcg_at_10=ndcg,
+        recall_at_10=recall,
+        recall_at_100=recall_100,
+        mrr_at_10=mrr,
+    )
+
+
+def score_retrieval(encoder: Encoder, dataset: RetrievalSet) -> list[RetrievalScore]:
+    """The encoder, then BM25, on one set."""
+    return [
+        score_run(dataset, encoder.info().name, search_encoder(encoder, dataset)),
+        score_run(dataset, "BM25", search_bm25(dataset)),
+    ]

@@ -1,0 +1,339 @@
+"""The isotropy report: one page that loads nothing, escapes what it is given, and its command."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="needs the extra [bench]")
+pytest.importorskip("jinja2", reason="needs the extra [bench]")
+
+from flowvec import Bundle, Encoder
+from flowvec.demo import load_passages
+from flowvec.errors import InputValueError
+from flowvec_bench.charts import cosine_chart, spectrum_chart
+from flowvec_bench.isotropy_figures import explain, figures
+from flowvec_bench.isotropy_report import (
+    BundleIsotropy,
+    IsotropyReport,
+    Picture,
+    examine_bundle,
+    label_bundles,
+    sample_corpus,
+)
+from flowvec_bench.machine import describe_machine
+from flowvec_bench.report import check_report_path, render_report, write_report
+from flowvec_bench.sts import StsPairs, StsTask
+from flowvec_bench.texts import split_sentences
+from flowvec_bench.word_frequency import frequency_table, measure_word_frequency
+
+EVIL = "<script>alert('a')</script> & $x_1$ \"quoted\""
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[str]:
+    return [s for p in load_passages() for s in split_sentences(p.text)]
+
+
+@pytest.fixture(scope="module")
+def task() -> StsTask:
+    pairs = [(5.0, "the cat", "a cat"), (4.5, "a dog runs", "the dog runs"), (1.0, "a man", "cat")]
+    gold, left, right = zip(*pairs, strict=True)
+    return StsTask("labelled", {"one": StsPairs(np.array(gold), list(left), list(right))})
+
+
+@pytest.fixture(scope="module")
+def examined(tiny: Encoder, sentences, task) -> tuple[BundleIsotropy, Picture]:
+    return examine_bundle(tiny, "tiny", sentences[:300], [task], seed=0)
+
+
+def make_report(bundles: list[BundleIsotropy], words=None) -> IsotropyReport:
+    return IsotropyReport(
+        corpus="notes.txt",
+        texts=1000,
+        rows=300,
+        seed=0,
+        sts="labelled",
+        bundles=bundles,
+        word_frequency=words,
+        notes=explain(bundles, has_sts=True),
+        machine=describe_machine(),
+    )
+
+
+@pytest.fixture(scope="module")
+def page(examined) -> str:
+    bundle, picture = examined
+    other = replace(bundle, label=EVIL, transform=(EVIL,), normalised=True)
+    bands = frequency_table(np.random.default_rng(0).normal(size=(600, 4)), np.arange(600))
+    from flowvec_bench.word_frequency import WordFrequency
+
+    words = WordFrequency(EVIL, 5000, 620, 5, 15, bands)
+    report = replace(make_report([bundle, other], words), corpus=EVIL, sts=EVIL)
+    return render_report(report, [picture, picture], EVIL)
+
+
+class _Page(html.parser.HTMLParser):
+    """Tags that are open at the end, and every attribute seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    handle_startendtag = handle_starttag
+
+
+def test_the_page_loads_nothing(page: str) -> None:
+    parsed = _Page()
+    parsed.feed(page)
+    assert not {"script", "link", "iframe", "img", "image", "object", "base"} & set(parsed.tags)
+    for name, value in parsed.attributes:
+        if name in ("src", "href", "xlink:href", "data", "srcset"):
+            assert value.startswith("#"), (name, value)
+        elif not name.startswith("xmlns"):
+            assert "//" not in value, (name, value)
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+
+
+def test_what_is_given_is_escaped_everywhere(page: str) -> None:
+    assert "<script>" not in page
+    assert page.count("&lt;script&gt;") > 8
+    # A name is no mathematics, in charts too.
+    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    texts = [[t.text for t in ElementTree.fromstring(chart).iter()] for chart in charts]
+    assert sum(EVIL in own for own in texts) == 2  # legends of spectrum and cosines
+    assert f"{EVIL}: two principal components" in texts[3]
+    assert "<metadata" not in page
+
+
+def test_every_chart_is_whole_and_takes_the_pages_colours(page: str) -> None:
+    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(charts) == 6  # spectrum, cosines, two projections, norm, distance
+    ids: list[str] = []
+    for chart in charts:
+        root = ElementTree.fromstring(chart)
+        texts = [t.text or "" for t in root.iter() if t.tag.endswith("}text")]
+        assert len(texts) > 5
+        assert not any("mathdefault" in text for text in texts)
+        assert root.get("role") == "img"
+        assert root.get("width") is None
+        assert "var(--series-1)" in chart or "var(--series-2)" in chart
+        assert "currentColor" in chart
+        assert "#010203" not in chart
+        assert "#ffffff" not in chart  # no paper of its own
+        references = set(re.findall(r'(?:url\(|href=")#([^)"]+)', chart))
+        own = {element.get("id") for element in root.iter()} - {None}
+        assert references <= own
+        ids += [i for i in own if i and "_" in i]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_bundle_is_in_the_legend(examined) -> None:
+    bundle, picture = examined
+    hidden = replace(bundle, label="_hidden")
+    for chart in (
+        spectrum_chart([bundle, hidden]),
+        cosine_chart([bundle, hidden], [picture, picture]),
+    ):
+        assert "_hidden" in chart
+        assert "tiny" in chart
+
+
+def test_equal_input_gives_an_equal_page(examined) -> None:
+    bundle, picture = examined
+    report = make_report([bundle])
+    first = render_report(report, [picture], "flowvec eval isotropy")
+    assert first == render_report(report, [picture], "flowvec eval isotropy")
+    later = replace(report, machine=replace(report.machine, measured="2001-01-01T00:00:00+00:00"))
+    assert first == render_report(later, [picture], "flowvec eval isotropy")
+
+
+def test_figures_stand_side_by_side_with_sts(examined) -> None:
+    bundle, picture = examined
+    flat = replace(bundle, label="flat", isotropy=replace(bundle.isotropy, isoscore=0.123))
+    rows = {row.name: row for row in figures([bundle, flat])}
+    assert rows["IsoScore"].values == [f"{bundle.isotropy.isoscore:.3f}", "0.123"]
+    assert (rows["IsoScore"].better, rows["Uniformity"].better) == ("higher", "lower")
+    made = render_report(make_report([bundle, flat]), [picture, picture], "x")
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", made))
+    assert f"{bundle.isotropy.isoscore:.3f} 0.123" in text
+    score = f"{bundle.sts[0].all:.2f}"
+    assert f"labelled all 3 {score} {score}" in text
+    assert "does not by itself mean better vectors" in text
+
+
+def test_the_notes_say_what_limits_the_figures(examined) -> None:
+    bundle, _ = examined
+    normalised = replace(bundle, label="unit", normalised=True)
+    few = replace(bundle, isotropy=replace(bundle.isotropy, rows=159))
+    assert "does not normalise" in explain([bundle], has_sts=True)[0]
+    assert "unit normalises inside its graph" in explain([normalised], has_sts=True)[0]
+    assert not any("fewer than 10" in note for note in explain([bundle], has_sts=True))
+    assert any("fewer than 10" in note for note in explain([few], has_sts=True))
+    without = replace(bundle, isotropy=replace(bundle.isotropy, alignment=None), sts=[])
+    assert "alignment is not available" in explain([without], has_sts=False)[-1]
+    assert "alignment is not available" in explain([without], has_sts=True)[-1]
+
+
+def test_labelled_sentences_give_alignment_and_sts(tiny: Encoder, sentences, task) -> None:
+    labelled, _ = examine_bundle(tiny, "tiny", sentences[:200], [task], seed=0)
+    assert labelled.isotropy.alignment_pairs == 2
+    a, b = (tiny.encode(side) for side in (["the cat", "a dog runs"], ["a cat", "the dog runs"]))
+    a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (a, b))
+    expected = np.square(a - b).sum(1).mean()
+    assert labelled.isotropy.alignment == pytest.approx(expected, abs=1e-5)
+    assert labelled.isotropy.uniformity_rows == 6
+    plain, picture = examine_bundle(tiny, "tiny", sentences[:200], [], seed=0)
+    assert (plain.isotropy.alignment, plain.sts) == (None, [])
+    assert plain.isotropy.uniformity_rows == 200
+    assert picture.points.shape == (200, 2)
+    assert 1 > picture.explained[0] > picture.explained[1] > 0
+    # The projection is of centred rows, on axes without correlation.
+    assert np.abs(picture.points.mean(0)).max() < 1e-9
+    assert abs(np.corrcoef(picture.points.T)[0, 1]) < 1e-9
+
+
+def test_a_corpus_is_sampled_with_a_seed() -> None:
+    texts = [f"text {i}" for i in range(150)]
+    distinct, sample = sample_corpus([*texts, "", "  ", *texts], 100, seed=1)
+    assert distinct == texts
+    assert len(set(sample)) == 100
+    assert sample == sample_corpus(texts, 100, seed=1)[1] != sample_corpus(texts, 100, seed=2)[1]
+    assert sorted(sample_corpus(texts, 10_000, seed=0)[1]) == sorted(texts)
+    with pytest.raises(InputValueError, match="99 distinct texts"):
+        sample_corpus([*texts[:99], *texts[:99]], 100, seed=0)
+
+
+def test_bundles_of_one_name_are_told_apart(tiny_dir: Path, nan_dir: Path) -> None:
+    tiny, nan = Bundle.load(tiny_dir), Bundle.load(nan_dir)
+    twin = replace(nan, manifest=replace(nan.manifest, name=tiny.manifest.name))
+    assert label_bundles([tiny]) == ["tiny"]
+    assert label_bundles([tiny, twin]) == [
+        f"tiny ({tiny.fingerprint[:8]})",
+        f"tiny ({twin.fingerprint[:8]})",
+    ]
+    with pytest.raises(InputValueError, match="twice"):
+        label_bundles([tiny, tiny])
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, "first é")
+    with pytest.raises(UnicodeEncodeError):
+        write_report(path, "second" * 100_000 + "\ud800")
+    assert path.read_text(encoding="utf-8") == "first é"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["r.txt", "no/r.html", "folder.html"])
+def test_a_report_that_could_not_be_written_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(InputValueError):
+        check_report_path(tmp_path / name)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sentences, task) -> Path:
+    (tmp_path / "corpus.txt").write_text("\n".join(sentences[:400]), encoding="utf-8")
+    (tmp_path / "sts").mkdir()
+    one = task.subsets["one"]
+    lines = [f"{g}\t{a}\t{b}\n" for g, a, b in zip(one.gold, one.left, one.right, strict=True)]
+    (tmp_path / "sts" / "one.tsv").write_text("score\tsentence1\tsentence2\n" + "".join(lines))
+    return tmp_path
+
+
+def test_the_command_prints_both_bundles_and_writes_the_page(flowvec, folder, tiny_dir) -> None:
+    arguments = ["eval", "isotropy", tiny_dir, "corpus.txt", "--against", "mini", "--rows", 150]
+    done = flowvec(*arguments, "--sts", "sts", "--report", "r.html")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert re.search(r"^figure +better +tiny +mini$", done.stdout, re.MULTILINE)
+    assert re.search(r"^sts +wmean +-?[\d.]+ +-?[\d.]+$", done.stdout, re.MULTILINE)
+    assert "report: r.html" in done.stdout
+    page = (folder / "r.html").read_text(encoding="utf-8")
+    assert page.rstrip().endswith("</html>")
+    assert "flowvec eval isotropy" in page
+    assert sorted(p.name for p in folder.iterdir()) == ["corpus.txt", "r.html", "sts"]
+
+
+def test_the_command_prints_json_from_standard_input(flowvec, tiny_dir, sentences, tiny) -> None:
+    done = flowvec(
+        "eval", "isotropy", tiny_dir, "-", "--json", "--provider", "cpu", stdin="\n".join(sentences)
+    )
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert (shown["corpus"], shown["sts"], shown["word_frequency"]) == (
+        "standard input",
+        None,
+        None,
+    )
+    (bundle,) = shown["bundles"]
+    found = bundle["isotropy"]
+    assert found["rows"] == shown["rows"] == len(set(sentences))
+    _, sample = sample_corpus(sentences, 10_000, 0)
+    expected = examine_bundle(tiny, "tiny", sample, [], 0)[0].isotropy
+    for key in ("mean_cosine", "isoscore", "effective_rank", "uniformity"):
+        assert found[key] == pytest.approx(getattr(expected, key), rel=1e-3)
+    assert found["alignment"] is None
+    assert any("--sts" in note for note in shown["notes"])
+
+
+def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> None:
+    pytest.importorskip("torch", reason="needs the extra [export]")
+    source = Path(__file__).resolve().parents[2] / "models" / "mini" / "checkpoint"
+    arguments = ["eval", "isotropy", tiny_dir, "corpus.txt", "--source", source, "--rows", 150]
+    done = flowvec(*arguments, "--json", "--report", "r.html")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    table = json.loads(done.stdout)["word_frequency"]
+
+    from flowvec_export import read_source
+
+    read = read_source(source)
+    texts = (folder / "corpus.txt").read_text(encoding="utf-8").split("\n")
+    weights = read.model.get_input_embeddings().weight.detach().numpy()
+    expected = measure_word_frequency(weights, read.tokenizer, list(dict.fromkeys(texts)), "x")
+    assert (table["unused"], table["tokens"]) == (expected.unused, expected.tokens)
+    assert table["bands"][0]["norm"] == pytest.approx(expected.bands[0].norm)
+    assert "Word embeddings by frequency" in (folder / "r.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["TINY", "few.txt"], "3 distinct texts"),
+        (["TINY", "nowhere.txt"], "cannot read nowhere.txt"),
+        (["TINY", "corpus.txt", "--report", "no/r.html"], "no directory"),
+        (["TINY", "corpus.txt", "--report", "r.pdf"], ".html"),
+        (["TINY", "corpus.txt", "--against", "nowhere"], "no bundle 'nowhere'"),
+        (["TINY", "corpus.txt", "--against", "TINY"], "given twice"),
+        (["TINY", "corpus.txt", "--sts", "nowhere"], "nowhere is no directory"),
+        (["TINY", "corpus.txt", "--source", "./nowhere"], "nowhere is no directory"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    flowvec, folder, tiny_dir, arguments, part
+) -> None:
+    (folder / "few.txt").write_text("a\nb\nc\n")
+    before = sorted(folder.iterdir())
+    done = flowvec("eval", "isotropy", *[str(tiny_dir) if a == "TINY" else a for a in arguments])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert part in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert sorted(folder.iterdir()) == before

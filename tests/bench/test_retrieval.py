@@ -1,0 +1,246 @@
+"""Retrieval: BEIR's layout, the metrics, BM25 beside, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ir_measures", reason="needs the extra [bench]")
+pytest.importorskip("bm25s", reason="needs the extra [bench]")
+pytest.importorskip("Stemmer", reason="needs the extra [bench]")
+
+from flowvec import Bundle, Encoder
+from flowvec.errors import InputValueError
+from flowvec_bench.retrieval import (
+    score_retrieval,
+    score_run,
+    search_bm25,
+    search_encoder,
+)
+from flowvec_bench.retrieval_sets import RetrievalSet, read_retrieval
+
+DOCUMENTS = [
+    {"_id": "d1", "title": "The cat", "text": "sleeps on a mat"},
+    {"_id": "d2", "title": "", "text": "Stocks fell."},
+    {"_id": "d3", "text": "A dog runs"},
+    {"_id": "d4", "title": "Bread", "text": "is eaten by dogs"},
+]
+QUERIES = [{"_id": f"q{i}", "text": text} for i, text in enumerate(["cats", "stock", "dog", "x"])]
+QRELS = "query-id\tcorpus-id\tscore\nq0\td1\t2\nq0\td2\t0\nq1\td2\t1\nq2\td3\t1\nq2\td4\t1\n"
+
+
+def write(
+    folder: Path, documents=DOCUMENTS, queries=QUERIES, qrels: str | bytes | None = QRELS
+) -> Path:
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for name, records in (("corpus", documents), ("queries", queries)):
+        lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if qrels is not None:
+        data = qrels if isinstance(qrels, bytes) else qrels.encode()
+        (folder / "qrels" / "test.tsv").write_bytes(data)
+    return folder
+
+
+def test_a_set_is_read_as_beir_has_it(tmp_path: Path) -> None:
+    (found,) = read_retrieval(write(tmp_path / "one"))
+    assert found.name == "one"
+    assert found.document_ids == ["d1", "d2", "d3", "d4"]
+    assert found.documents[:3] == ["The cat sleeps on a mat", "Stocks fell.", "A dog runs"]
+    assert found.query_ids == ["q0", "q1", "q2"]
+    assert found.queries == ["cats", "stock", "dog"]
+    assert found.qrels["q0"] == {"d1": 2, "d2": 0}
+    assert found.warnings == ["1 queries without a relevant document were left out"]
+
+
+def test_a_folder_of_sets_is_read_by_name(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        write(tmp_path / name)
+    (tmp_path / "other").mkdir()
+    assert [s.name for s in read_retrieval(tmp_path)] == ["a", "b"]
+
+
+def test_a_judged_document_that_is_missing_counts_as_not_found(tmp_path: Path) -> None:
+    (found,) = read_retrieval(write(tmp_path, qrels=QRELS + "q1\tgone\t1\n"))
+    assert any("1 judged documents" in line and "gone" in line for line in found.warnings)
+    score = score_run(found, "x", [[0], [1], [2, 3]])
+    assert score.recall_at_10 == pytest.approx((1 + 0.5 + 1) / 3)
+
+
+def test_only_relevant_judgements_make_a_query(tmp_path: Path) -> None:
+    (found,) = read_retrieval(write(tmp_path, qrels=QRELS + "q3\td1\t0\n"))
+    assert found.query_ids == ["q0", "q1", "q2"]
+
+
+BAD = [
+    ({"documents": [*DOCUMENTS, "{"]}, r"corpus\.jsonl, line 5 is no JSON"),
+    ({"documents": [*DOCUMENTS, "[1]"]}, r"corpus\.jsonl, line 5 is no JSON object"),
+    ({"documents": [{"_id": "d1"}]}, r"corpus\.jsonl, line 1 has no text in the field 'text'"),
+    ({"documents": [{"_id": 7, "text": "x"}]}, r"line 1 has no text in the field '_id'"),
+    ({"documents": DOCUMENTS * 2}, r"corpus\.jsonl, line 5 has the _id 'd1'"),
+    ({"documents": []}, "no documents"),
+    ({"queries": QUERIES[:1]}, r"test\.tsv, line 4 judges the query 'q1'"),
+    ({"qrels": QRELS + "q1\td1\n"}, r"test\.tsv, line 7 has 2 columns"),
+    ({"qrels": QRELS + "q1\td1\tgood\n"}, r"test\.tsv, line 7: the score 'good'"),
+    ({"qrels": QRELS + "q1\td1\t-1\n"}, r"test\.tsv, line 7: the score '-1'"),
+    ({"qrels": "q0\td1\t1\n"}, "line 1 must be the header"),
+    ({"qrels": QRELS.encode() + b"q1\t\xff\t1\n"}, r"test\.tsv, line 7 is not UTF-8"),
+    ({"qrels": "query-id\tcorpus-id\tscore\n"}, "no query with a relevant one"),
+    ({"qrels": None}, r"cannot read .*test\.tsv"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD, ids=[message for _, message in BAD])
+def test_a_bad_file_is_named_with_its_line(tmp_path: Path, change, message: str) -> None:
+    with pytest.raises(InputValueError, match=message):
+        read_retrieval(write(tmp_path, **change))
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_a_folder_without_sets_is_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputValueError, match=name):
+        read_retrieval(tmp_path / name)
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def made_set(qrels: dict[str, dict[str, int]], documents: int) -> RetrievalSet:
+    # Ids whose order is not that of the rows: ties must not be broken by them.
+    ids = [f"d{(7 * i) % documents}" for i in range(documents)]
+    queries = list(qrels)
+    return RetrievalSet("made", ids, ["x"] * documents, queries, queries, qrels, [])
+
+
+def test_a_perfect_ranking_scores_one() -> None:
+    qrels = {"q": {"d0": 3, "d7": 2, "d14": 1}, "r": {"d7": 1}}
+    score = score_run(made_set(qrels, 120), "x", [[0, 1, 2, 5], [1, 0]])
+    figures = (score.ndcg_at_10, score.recall_at_10, score.recall_at_100, score.mrr_at_10)
+    assert figures == pytest.approx((1, 1, 1, 1))
+    assert (score.documents, score.queries) == (120, 2)
+
+
+def test_the_metrics_are_those_of_their_definitions() -> None:
+    rng = np.random.default_rng(0)
+    ids = [f"d{(7 * i) % 120}" for i in range(120)]
+    qrels = {
+        f"q{n}": {
+            ids[i]: int(rng.integers(1, 4)) for i in rng.choice(120, size=rng.integers(1, 30))
+        }
+        for n in range(12)
+    }
+    made = made_set(qrels, 120)
+    ranking = [rng.permutation(120)[:100].tolist() for _ in qrels]
+    expected = np.zeros(4)
+    for rows, relevance in zip(ranking, qrels.values(), strict=True):
+        gains = [relevance.get(ids[row], 0) for row in rows]
+        discounts = [1 / math.log2(place + 2) for place in range(10)]
+        ideal = sorted(relevance.values(), reverse=True)[:10]
+        dcg = sum(g * d for g, d in zip(gains, discounts, strict=False))
+        best = sum(g * d for g, d in zip(ideal, discounts, strict=False))
+        hits = [gain > 0 for gain in gains]
+        first = hits[:10].index(True) if any(hits[:10]) else None
+        expected += [
+            dcg / best,
+            sum(hits[:10]) / len(relevance),
+            sum(hits) / len(relevance),
+            0 if first is None else 1 / (first + 1),
+        ]
+    score = score_run(made, "x", ranking)
+    figures = (score.ndcg_at_10, score.recall_at_10, score.recall_at_100, score.mrr_at_10)
+    assert figures == pytest.approx(expected / len(qrels))
+
+
+def test_a_query_that_finds_nothing_counts_as_zero() -> None:
+    score = score_run(made_set({"q": {"d0": 1}, "r": {"d7": 1}}, 12), "x", [[0], []])
+    assert score.recall_at_10 == score.ndcg_at_10 == score.mrr_at_10 == 0.5
+
+
+# --- systems --------------------------------------------------------------------------------------
+
+
+def test_bm25_stems_and_finds_only_what_shares_a_word(tmp_path: Path) -> None:
+    (found,) = read_retrieval(write(tmp_path))
+    assert search_bm25(replace(found, queries=["cats", "stock", "dog"])) == [[0], [1], [2, 3]]
+    # Stop words and unknown words find nothing.
+    assert search_bm25(replace(found, queries=["the", "zzz", ""])) == [[], [], []]
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
+def test_the_encoder_searches_exactly_by_its_similarity(
+    tmp_path: Path, tiny_copy: Path, similarity: str
+) -> None:
+    manifest = json.loads((tiny_copy / "manifest.json").read_text())
+    (tiny_copy / "manifest.json").write_text(json.dumps({**manifest, "similarity": similarity}))
+    words = ["cat", "dog", "stocks fell", "a man eats red bread", "the woman runs fast", "blue"]
+    documents = [{"_id": f"d{i}", "text": f"{words[i % 6]} {i}"} for i in range(130)]
+    (found,) = read_retrieval(write(tmp_path / "set", documents=documents))
+    with Encoder.load(tiny_copy, provider="cpu") as encoder:
+        ranking = search_encoder(encoder, found)
+        queries = encoder.encode(found.queries, prompt_name="query")
+        vectors = encoder.encode_document(found.documents)
+        scores = encoder.similarity(queries, vectors)
+    assert Bundle.load(tiny_copy).manifest.prompts["query"]
+    for rows, line in zip(ranking, scores, strict=True):
+        assert len(rows) == len(set(rows)) == 100
+        np.testing.assert_allclose(line[rows], np.sort(line)[::-1][:100], atol=1e-5)
+
+
+def test_both_systems_are_scored(tmp_path: Path, tiny: Encoder) -> None:
+    (found,) = read_retrieval(write(tmp_path))
+    encoder, bm25 = score_retrieval(tiny, found)
+    assert (encoder.system, bm25.system) == ("tiny", "BM25")
+    assert encoder.recall_at_10 == 1  # four documents are all among ten
+    assert bm25 == score_run(found, "BM25", [[0], [1], [2, 3]])
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("cranfield", 0.33, 0.40), ("cisi", 0.23, 0.40), ("nfcorpus-test-titles", 0.30, 0.34)],
+)
+def test_bm25_scores_what_is_known_of_it(shared_data: Path, name, low, high) -> None:
+    (found,) = read_retrieval(shared_data / "retrieval" / name)
+    assert found.warnings == []
+    assert low < score_run(found, "BM25", search_bm25(found)).ndcg_at_10 < high
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_prints_both_systems(flowvec, tmp_path: Path, tiny_dir) -> None:
+    write(tmp_path / "sets" / "one")
+    write(tmp_path / "sets" / "two")
+    done = flowvec("eval", "retrieval", tiny_dir, "sets")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[-4:] == ["nDCG@10", "R@10", "R@100", "MRR@10"]
+    assert [line.split()[:2] for line in lines[1:5]] == [
+        ["one", "tiny"],
+        ["one", "BM25"],
+        ["two", "tiny"],
+        ["two", "BM25"],
+    ]
+    assert "Snowball" in done.stdout
+    assert "one: 1 queries without" in done.stdout
+    shown = json.loads(flowvec("eval", "retrieval", tiny_dir, "sets", "--json").stdout)
+    assert len(shown["scores"]) == 4
+    assert shown["scores"][1]["ndcg_at_10"] == pytest.approx(1)
+    assert shown["bm25"]
+
+
+def test_a_mistake_is_one_line(flowvec, tmp_path: Path, tiny_dir) -> None:
+    folder = write(tmp_path / "set")
+    shutil.rmtree(folder / "qrels")
+    for name, part in (("set", "test.tsv"), ("nowhere", "nowhere")):
+        done = flowvec("eval", "retrieval", tiny_dir, name)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert part in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
