@@ -23,6 +23,7 @@ __all__ = [
     "OPSET",
     "OUTPUT",
     "SentenceEncoder",
+    "module_to_onnx",
     "to_onnx",
     "write_onnx",
 ]
@@ -112,6 +113,30 @@ def to_onnx(
         )
     onnx.checker.check_model(proto, full_check=True)
     return proto
+
+
+def module_to_onnx(module: nn.Module, dim: int) -> onnx.ModelProto:
+    """A graph of a module of vectors alone: `u`, float32 (batch_size, dim), to `z`.
+
+    Raises:
+        ExportError: torch cannot trace it.
+    """
+    with _quiet():
+        try:
+            program = torch.onnx.export(
+                module.eval(),
+                (torch.zeros(2, dim),),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=["u"],
+                output_names=["z"],
+                dynamic_shapes=({0: torch.export.Dim("batch_size")},),
+                verbose=False,
+            )
+        except Exception as error:
+            raise ExportError(f"torch cannot turn this module into a graph: {error}") from error
+    assert program is not None
+    return program.model_proto
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from flowvec.errors import ExportError, InputValueError
 from flowvec_export.flow_training import FlowTraining, fit_flow
+from flowvec_export.graph import module_to_onnx
 from flowvec_export.transforms import (
     NULL,
     PRESETS,
@@ -227,20 +228,9 @@ def test_onnx_is_torch(name: str, dim: int) -> None:
         assert relative_error(found, expected) <= 1e-5
 
 
-def to_proto(module: nn.Module, dim: int):
-    from flowvec_export.graph import _quiet
-
-    with _quiet():
-        program = torch.onnx.export(
-            module.eval(), (torch.zeros(2, dim),), dynamo=True, opset_version=20, verbose=False,
-            input_names=["u"], dynamic_shapes=({0: torch.export.Dim("batch_size")},),
-        )  # fmt: skip
-    return program.model_proto
-
-
 def as_session(module: nn.Module, dim: int) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(
-        to_proto(module, dim).SerializeToString(), providers=["CPUExecutionProvider"]
+        module_to_onnx(module, dim).SerializeToString(), providers=["CPUExecutionProvider"]
     )
 
 
@@ -358,7 +348,7 @@ def test_folded_shapes_and_cost_are_those_of_small_networks() -> None:
     folded = flow.fold()
     assert isinstance(folded, FoldedFlow)
     assert folded.multiplications == 138_240
-    nodes = [node.op_type for node in to_proto(folded, 768).graph.node]
+    nodes = [node.op_type for node in module_to_onnx(folded, 768).graph.node]
     products = [n for n in nodes if n in ("Gemm", "MatMul")]
     assert len(products) == 27  # nine networks of three
     assert not {"Gather", "GatherND", "ScatterND", "Transpose", "Exp", "Tanh"} & set(nodes)
@@ -369,7 +359,7 @@ def test_the_first_thing_that_a_folded_transform_does_is_to_subtract_the_mean() 
     data = vectors(16)
     flow = randomised(Flow(16, FlowShape(2, 3, 16)), data)
     for transform in (flow, Whitening.fit(Moments.of(data)), turned(16)):
-        graph = to_proto(transform.fold(), 16).graph
+        graph = module_to_onnx(transform.fold(), 16).graph
         (first,) = [node for node in graph.node if "u" in node.input]
         assert first.op_type in ("Add", "Sub")
 

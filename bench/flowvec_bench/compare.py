@@ -1,0 +1,371 @@
+"""Which pooling and which transform suit a model: all of them, measured on one corpus and STS.
+
+Vectors of all poolings are computed once, side by side in one graph. Every transform is fitted once
+a seed, on another draw of the corpus, and never on the sets that it is scored on.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flowvec.errors import InputValueError
+from flowvec_bench.isotropy import alignment, mean_cosine, uniformity
+from flowvec_bench.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
+from flowvec_bench.tail import added_microseconds
+from flowvec_export.fit import FitSettings, fit_transform, parse_method, split
+from flowvec_export.raw_vectors import embed_raw
+from flowvec_export.source import Source, read_source
+from flowvec_export.transforms import PRESETS, Transform
+
+__all__ = [
+    "NONE",
+    "TRANSFORMS",
+    "WORD_VECTORS",
+    "Candidate",
+    "Comparison",
+    "compare",
+    "figure_names",
+    "parse_transforms",
+]
+
+Floats = npt.NDArray[np.float32]
+
+NONE = "none"
+OWN = "own"
+WORD_VECTORS = "word vectors"
+POOLINGS = ("cls", "mean", "first_last_mean", "pooler")
+
+# What is compared, by the name that is shown: a method of `fit` and a preset for its flow.
+TRANSFORMS: dict[str, tuple[str, str]] = {
+    "standardise": ("standardise", "wide"),
+    "all-but-the-top": ("all-but-the-top", "wide"),
+    "beta-gamma": ("beta-gamma", "wide"),
+    "soft-zca": ("soft-zca", "wide"),
+    "whitening": ("whitening", "wide"),
+    "flow-released": ("flow", "released"),
+    "flow": ("flow", "wide"),
+    "pca+flow": ("pca+flow", "wide"),
+}
+
+# A transform is worth its place from this many points on.
+_WORTHWHILE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One pooling with one transform; figures are means over the seeds.
+
+    Attributes:
+        pooling: as for `export`; `own` for a source's own pooling and Dense layers.
+        transform: a name from `TRANSFORMS`, or `none`.
+        seeds: how many fits stand behind the figures; 1 without a transform.
+        dim: length of a vector.
+        sts: Spearman x 100 by figure, see `figure_names`.
+        sts_deviation: standard deviation of each over the seeds.
+        mean_cosine: of the STS sentences, all pairs.
+        uniformity: of the STS sentences.
+        alignment: of the pairs with gold > 4.
+        added_microseconds: the transform alone on a batch of 32 vectors, one thread.
+        bits_per_dim: of a flow on held-out corpus vectors, else None.
+    """
+
+    pooling: str
+    transform: str
+    seeds: int
+    dim: int
+    sts: dict[str, float]
+    sts_deviation: dict[str, float]
+    mean_cosine: float
+    uniformity: float
+    alignment: float | None
+    added_microseconds: float
+    bits_per_dim: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What `compare` gives.
+
+    Attributes:
+        source: name of the checkpoint.
+        rows: texts that each fit drew.
+        candidates: in the order in which they were measured.
+        chosen_on: the figure that the advice goes by.
+        best: index of the advised candidate.
+        advice: what to do, and why.
+    """
+
+    source: str
+    rows: int
+    candidates: list[Candidate]
+    chosen_on: str
+    best: int
+    advice: str
+
+
+def parse_transforms(names: str | None) -> list[str]:
+    """Split `whitening,flow`; None gives all of `TRANSFORMS`.
+
+    Raises:
+        InputValueError: a name is unknown.
+    """
+    if names is None:
+        return list(TRANSFORMS)
+    found = [name for name in names.split(",") if name != NONE]
+    for name in found:
+        if name not in TRANSFORMS:
+            raise InputValueError(
+                f"transform {name!r} is unknown; choose from {', '.join(TRANSFORMS)}"
+            )
+    return list(dict.fromkeys(found))
+
+
+def figure_names(scores: Sequence[StsScore]) -> dict[str, float]:
+    """The figures of a set of scores by name.
+
+    A task with a `test` subset, as STS-B, gives its dev and test by themselves (they are one
+    benchmark's parts, and train is no test); every other task gives `all` and `wmean`.
+    """
+    figures: dict[str, float] = {}
+    for score in scores:
+        if "test" in score.subsets:
+            for part in ("dev", "test"):
+                if part in score.subsets:
+                    figures[f"{score.task} {part}"] = score.subsets[part]
+        else:
+            figures[f"{score.task} all"] = score.all
+            figures[f"{score.task} wmean"] = score.wmean
+    return figures
+
+
+def compare(
+    source: str | Path,
+    texts: Sequence[str],
+    tasks: Sequence[StsTask],
+    *,
+    poolings: Sequence[str] | None = None,
+    transforms: Sequence[str] = tuple(TRANSFORMS),
+    rows: int = 30_000,
+    seeds: int = 1,
+    settings: FitSettings | None = None,
+    show_progress_bar: bool | None = None,
+    on_step: Callable[[str], object] | None = None,
+) -> Comparison:
+    """Measure every pooling with every transform, and without.
+
+    Args:
+        source: as for `export`.
+        texts: distinct texts to fit on, shuffled; more than `rows`, so that seeds draw others.
+        tasks: STS tasks; none of their sentences is fitted on.
+        poolings: which; None takes cls, mean, first_last_mean and, where the checkpoint has one,
+            pooler; and `own` for a sentence-transformers model as it is.
+        transforms: names from `TRANSFORMS`.
+        rows: texts of each fit.
+        seeds: fits of each transform.
+        settings: of the transforms; the flow's shape is the transform's own.
+        show_progress_bar: while embedding; None shows one on a terminal for long work.
+        on_step: called with a line of text before each step.
+
+    Raises:
+        InputValueError: too few texts, an unknown pooling, no STS figure to go by.
+        ExportError: the source cannot be exported.
+    """
+    say = on_step or (lambda _: None)
+    settings = settings or FitSettings()
+    found = read_source(source)
+    names = _poolings(found, poolings)
+    row_of = sentence_rows(tasks)
+    sentences = list(row_of)
+    everything = [*texts, *sentences]
+    measure = _Measure(tasks, row_of)
+    candidates: list[Candidate] = []
+    if poolings is None:
+        say("averaging word vectors")
+        candidates.append(measure.raw(WORD_VECTORS, _word_vectors(found, sentences)))
+    for name, vectors in _embed(source, names, everything, show_progress_bar, on_step):
+        corpus, sts = vectors[: len(texts)], vectors[len(texts) :]
+        candidates.append(measure.raw(name, sts))
+        for transform in transforms:
+            say(f"{name}: fitting {transform}")
+            candidates.append(
+                measure.fitted(
+                    name, transform, corpus, sts, min(rows, len(corpus)), seeds, settings
+                )
+            )
+    chosen_on, best, advice = _advise(candidates)
+    return Comparison(found.name, min(rows, len(texts)), candidates, chosen_on, best, advice)
+
+
+def _poolings(source: Source, asked: Sequence[str] | None) -> list[str]:
+    has_own = source.pooling is not None
+    if asked is None:
+        names = [name for name in POOLINGS if name != "pooler" or source.pooler is not None]
+        return [*([OWN] if has_own else []), *names]
+    if OWN in asked and not has_own:
+        raise InputValueError(f"{source.origin} is a plain encoder and has no pooling of its own")
+    return list(dict.fromkeys(asked))
+
+
+def _embed(
+    source: str | Path,
+    names: Sequence[str],
+    texts: Sequence[str],
+    show_progress_bar: bool | None,
+    on_step: Callable[[str], object] | None,
+) -> list[tuple[str, Floats]]:
+    """Raw vectors of all texts by pooling; the plain poolings through one graph."""
+    options: dict[str, Any] = {"show_progress_bar": show_progress_bar, "on_step": on_step}
+    found: list[tuple[str, Floats]] = []
+    if OWN in names:
+        found.append((OWN, embed_raw(source, texts, **options)))
+    plain = [name for name in names if name != OWN]
+    if plain:
+        joined = embed_raw(source, texts, pooling="+".join(plain), encoder_only=True, **options)
+        width = joined.shape[1] // len(plain)
+        # Slices are views: nothing is copied until a transform works on one.
+        found += [(n, joined[:, i * width : (i + 1) * width]) for i, n in enumerate(plain)]
+    return found
+
+
+def _word_vectors(source: Source, sentences: Sequence[str]) -> Floats:
+    """Means of the input word embeddings of each sentence's tokens, special tokens left out."""
+    table = source.model.get_input_embeddings().weight.detach().numpy()
+    encodings = source.tokenizer.encode_batch_fast(list(sentences), add_special_tokens=False)
+    out = np.zeros((len(sentences), table.shape[1]), dtype=np.float32)
+    for i, encoding in enumerate(encodings):
+        if encoding.ids:
+            out[i] = table[encoding.ids].mean(axis=0)
+    return out
+
+
+class _Measure:
+    """Scores of vectors of the STS sentences."""
+
+    def __init__(self, tasks: Sequence[StsTask], row_of: Mapping[str, int]) -> None:
+        self.tasks, self.row_of = tasks, row_of
+        self.positives = positive_pairs(tasks, row_of)
+        chosen = np.random.default_rng(0).permutation(len(row_of))[:4000]
+        self.sample = np.sort(chosen)
+
+    def raw(self, pooling: str, sts: Floats) -> Candidate:
+        """A pooling without a transform."""
+        figures = [self._figures(sts)]
+        return self._candidate(pooling, NONE, figures, [sts.shape[1]], 0.0, [])
+
+    def fitted(
+        self, pooling: str, name: str, corpus: Floats, sts: Floats, rows: int, seeds: int,
+        settings: FitSettings,
+    ) -> Candidate:  # fmt: skip
+        """A pooling with a transform, fitted once a seed on another draw of the corpus."""
+        method, preset = TRANSFORMS[name]
+        figures: list[dict[str, float | None]] = []
+        dims: list[int] = []
+        bits: list[float] = []
+        transform: Transform | None = None
+        for seed in range(seeds):
+            chosen = np.random.default_rng(seed).permutation(len(corpus))[:rows]
+            train, held_out = split(np.ascontiguousarray(corpus[chosen]))
+            mine = replace(
+                settings,
+                shape=replace(PRESETS[preset], seed=seed),
+                training=replace(settings.training, seed=seed),
+            )
+            transform, history = fit_transform(parse_method(method), train, held_out, mine)
+            with torch.no_grad():
+                latent = transform(torch.from_numpy(np.ascontiguousarray(sts))).numpy()
+            figures.append(self._figures(latent))
+            dims.append(transform.out_dim)
+            if history:
+                bits.append(min(epoch.held_out for epoch in history))
+        assert transform is not None
+        return self._candidate(pooling, name, figures, dims, added_microseconds(transform), bits)
+
+    def _figures(self, vectors: Floats) -> dict[str, float | None]:
+        scores = score_vectors(self.tasks, self.row_of, vectors)
+        left, right = vectors[self.positives[:, 0]], vectors[self.positives[:, 1]]
+        return {
+            **figure_names(scores),
+            "mean_cosine": mean_cosine(vectors),
+            "uniformity": uniformity(vectors[self.sample]),
+            "alignment": alignment(left, right) if len(left) else None,
+        }
+
+    def _candidate(
+        self, pooling: str, transform: str, figures: Sequence[Mapping[str, float | None]],
+        dims: Sequence[int], microseconds: float, bits: Sequence[float],
+    ) -> Candidate:  # fmt: skip
+        means = {k: _mean([f[k] for f in figures]) for k in figures[0]}
+        others = {k: means.pop(k) for k in ("mean_cosine", "uniformity", "alignment")}
+        deviations = {
+            k: statistics.stdev(f[k] or 0.0 for f in figures) if len(figures) > 1 else 0.0
+            for k in means
+        }
+        return Candidate(
+            pooling=pooling,
+            transform=transform,
+            seeds=len(figures),
+            dim=max(dims),
+            sts={k: v or 0.0 for k, v in means.items()},
+            sts_deviation=deviations,
+            mean_cosine=others["mean_cosine"] or 0.0,
+            uniformity=others["uniformity"] or 0.0,
+            alignment=others["alignment"],
+            added_microseconds=microseconds,
+            bits_per_dim=statistics.fmean(bits) if bits else None,
+        )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _advise(candidates: Sequence[Candidate]) -> tuple[str, int, str]:
+    """The figure to go by, the candidate to take, and why.
+
+    A transform must beat what there is without one by a point, and by two of its deviations: it
+    makes the model slower, and thresholds must be set anew.
+    """
+    names = list(candidates[0].sts)
+    dev = [name for name in names if name.endswith(" dev")]
+    chosen_on = dev[0] if dev else "the mean of all figures"
+
+    def value(candidate: Candidate) -> float:
+        return statistics.fmean(candidate.sts[name] for name in dev[:1] or names)
+
+    order = sorted(range(len(candidates)), key=lambda i: -value(candidates[i]))
+    plain = [i for i in order if candidates[i].transform == NONE]
+    as_is = next((i for i in plain if candidates[i].pooling == OWN), plain[0])
+    best, base = candidates[order[0]], candidates[as_is]
+    gain = value(best) - value(base)
+    spread = 2 * statistics.fmean(best.sts_deviation[name] for name in dev[:1] or names)
+    what = f"{value(best):.1f} on {chosen_on}"
+    if best is base or gain < max(_WORTHWHILE, spread):
+        why = "nothing scores higher" if best is base else (
+            f"the best, {_label(best)}, gives {gain:+.1f} points, which is not worth it"
+        )  # fmt: skip
+        return (
+            chosen_on,
+            as_is,
+            (f"Take no transform: {_label(base)} has {value(base):.1f} on {chosen_on}, and {why}."),
+        )
+    same = next((c for c in candidates if c.pooling == best.pooling and c.transform == NONE), base)
+    return chosen_on, order[0], (
+        f"Take {_label(best)}: {what}, {gain:+.1f} points over {_label(base)} and "
+        f"{value(best) - value(same):+.1f} over the same pooling without it. Confirm it on data of "
+        "your own, and set thresholds on its scores anew."
+    )  # fmt: skip
+
+
+def _label(candidate: Candidate) -> str:
+    if candidate.transform == NONE:
+        return f"{candidate.pooling} as it is"
+    return f"{candidate.pooling} with {candidate.transform}"
