@@ -20,7 +20,7 @@ from flowvec.errors import InputValueError
 from flowvec_bench.isotropy import alignment, mean_cosine, uniformity
 from flowvec_bench.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 from flowvec_bench.tail import added_microseconds
-from flowvec_export.fit import FitSettings, fit_transform, parse_method, split
+from flowvec_export.fitting import FitSettings, fit_transform, parse_method, split
 from flowvec_export.raw_vectors import embed_raw
 from flowvec_export.source import Source, read_source
 from flowvec_export.transforms import PRESETS, Transform

@@ -65,7 +65,7 @@ def compare(
     from flowvec_bench.compare import parse_transforms
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.sts import read_sts
-    from flowvec_export.fit import FitSettings
+    from flowvec_export.fitting import FitSettings
     from flowvec_export.raw_vectors import read_corpus
 
     if json_out is not None and not json_out.absolute().parent.is_dir():

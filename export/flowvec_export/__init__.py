@@ -1,8 +1,10 @@
 """flowvec's build time: a checkpoint, its pooling and a transform become one ONNX graph.
 
-    from flowvec_export import export
+    from flowvec_export import export, fit, save_transform
 
-    export("path/to/checkpoint", "my-bundle", pooling="mean")
+    fitted = fit("flow", "path/to/checkpoint", sentences, pooling="mean")
+    save_transform(fitted.transform, fitted.recipe, "flow.safetensors")
+    export("path/to/checkpoint", "my-bundle", transform="flow.safetensors")
 
 Names are imported when they are first used, so that `flowvec --help` does not wait for torch.
 """
@@ -14,31 +16,90 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowvec_export.build import export
+    from flowvec_export.fitting import METHODS, FitSettings, Fitted, fit
+    from flowvec_export.flow_training import FlowTraining
     from flowvec_export.parity import Parity
     from flowvec_export.pooling import POOLINGS
+    from flowvec_export.released_recipe import fit_like_the_paper
     from flowvec_export.source import Source, read_source
-    from flowvec_export.transforms import Dense, Identity, Transform
+    from flowvec_export.transform_file import Recipe, load_transform, save_transform
+    from flowvec_export.transforms import (
+        PRESETS,
+        AllButTheTop,
+        BetaGammaWhitening,
+        Compose,
+        Dense,
+        Flow,
+        FlowShape,
+        Identity,
+        Moments,
+        Rotation,
+        SoftZCA,
+        Standardise,
+        Transform,
+        Whitening,
+    )
 
 __all__ = [
+    "METHODS",
     "POOLINGS",
+    "PRESETS",
+    "AllButTheTop",
+    "BetaGammaWhitening",
+    "Compose",
     "Dense",
+    "FitSettings",
+    "Fitted",
+    "Flow",
+    "FlowShape",
+    "FlowTraining",
     "Identity",
+    "Moments",
     "Parity",
+    "Recipe",
+    "Rotation",
+    "SoftZCA",
     "Source",
+    "Standardise",
     "Transform",
+    "Whitening",
     "export",
+    "fit",
+    "fit_like_the_paper",
+    "load_transform",
     "read_source",
+    "save_transform",
 ]
 
 _HOMES = {
     "POOLINGS": "pooling",
+    "AllButTheTop": "transforms",
+    "BetaGammaWhitening": "transforms",
+    "Compose": "transforms",
     "Dense": "transforms",
+    "FitSettings": "fitting",
+    "Fitted": "fitting",
+    "Flow": "transforms",
+    "FlowShape": "transforms",
+    "FlowTraining": "flow_training",
     "Identity": "transforms",
+    "METHODS": "fitting",
+    "Moments": "transforms",
+    "PRESETS": "transforms",
     "Parity": "parity",
+    "Recipe": "transform_file",
+    "Rotation": "transforms",
+    "SoftZCA": "transforms",
     "Source": "source",
+    "Standardise": "transforms",
     "Transform": "transforms",
+    "Whitening": "transforms",
     "export": "build",
+    "fit": "fitting",
+    "fit_like_the_paper": "released_recipe",
+    "load_transform": "transform_file",
     "read_source": "source",
+    "save_transform": "transform_file",
 }
 
 

@@ -15,7 +15,7 @@ from flowvec.errors import InputValueError
 from flowvec_export.commands import require_packages, say
 
 if TYPE_CHECKING:
-    from flowvec_export.fit import FitSettings, Fitted
+    from flowvec_export.fitting import FitSettings, Fitted
     from flowvec_export.flow_training import Epoch
 
 app = typer.Typer(add_completion=False)
@@ -107,7 +107,7 @@ def fit(
     mostly better left alone: `flowvec compare` measures what each transform does to it.
     """
     require_packages("fit")
-    from flowvec_export.fit import FitSettings, parse_method
+    from flowvec_export.fitting import FitSettings, parse_method
     from flowvec_export.flow_training import FlowTraining
     from flowvec_export.raw_vectors import read_corpus
     from flowvec_export.transform_file import save_transform
@@ -189,7 +189,7 @@ def _fit(
     method: str, model: str, texts: list[str], max_length: int | None, settings: FitSettings,
     common: dict[str, Any],
 ) -> Fitted:  # fmt: skip
-    from flowvec_export.fit import fit as fit_method
+    from flowvec_export.fitting import fit as fit_method
 
     with tqdm(
         total=settings.training.epochs,

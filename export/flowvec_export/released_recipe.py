@@ -19,7 +19,7 @@ from flowvec import __version__
 from flowvec.batching import Batch, pad
 from flowvec.errors import InputValueError
 from flowvec_export.backbone import TransformersBackbone
-from flowvec_export.fit import Fitted, mean_cosine
+from flowvec_export.fitting import Fitted, mean_cosine
 from flowvec_export.flow_training import AdamWithoutCorrection, Epoch
 from flowvec_export.pooling import Pooling, parse_pooling
 from flowvec_export.source import Source, read_source

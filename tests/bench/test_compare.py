@@ -29,7 +29,7 @@ from flowvec_bench.compare import (
 from flowvec_bench.sts import StsScore, StsTask, read_sts, score_sts
 from flowvec_bench.tail import added_microseconds
 from flowvec_export import export, read_source
-from flowvec_export.fit import FitSettings
+from flowvec_export.fitting import FitSettings
 from flowvec_export.flow_training import FlowTraining
 from flowvec_export.transforms import Identity, Moments, Whitening
 

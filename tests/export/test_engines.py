@@ -17,7 +17,7 @@ from flowvec.batching import pad, plan
 from flowvec.demo import load_passages
 from flowvec.sentences import split_sentences
 from flowvec_export import export
-from flowvec_export.fit import FitSettings, fit
+from flowvec_export.fitting import FitSettings, fit
 from flowvec_export.flow_training import FlowTraining
 from flowvec_export.transform_file import save_transform
 
