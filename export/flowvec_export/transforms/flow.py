@@ -95,7 +95,7 @@ class ActNorm(nn.Module):
     def initialise(self, x: Tensor) -> None:
         """Mean 0 and deviation 1 over x, float (rows, dim).
 
-        Dimensions that are all but constant, with a deviation below sqrt(NULL) = 1e-3 of the
+        Dimensions that are all but constant, with a deviation below sqrt(NULL), .3 %, of the
         largest one, are scaled as that one is, so that their rounding does not become noise.
         """
         deviation = x.std(dim=0)

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 # of float32 and bfloat16 encoders and nothing else. The outputs of a post-LayerNorm encoder lie on
 # a hyperplane, so every such model has one; dividing by its deviation would fill the vectors with
 # noise.
-NULL = 1e-6
+NULL = 1e-5
 
 
 class Moments:

@@ -17,7 +17,7 @@ __all__ = ["Standardise"]
 class Standardise(Transform):
     """(u - mean) / deviation, dimension by dimension.
 
-    Dimensions that are all but constant, with a deviation below sqrt(NULL) = 1e-3 of the largest
+    Dimensions that are all but constant, with a deviation below sqrt(NULL), .3 %, of the largest
     one, are divided by the largest one: they stay all but constant, and do not become noise.
     """
 
