@@ -80,8 +80,8 @@ def read_corpus(
 
     Args:
         source: a file as `read_rows` takes it, or `-`.
-        rows: how many to draw, from the corpus' first 5 x rows distinct texts; a
-            smaller corpus is taken whole.
+        rows: how many to draw, from the first 5 x rows distinct texts; a smaller corpus is taken
+            whole.
         seed: of the sample.
         sentences: split every row into sentences and leave out those of fewer than four words.
         text_field: the field of jsonl or csv that holds the text.
