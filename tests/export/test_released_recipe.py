@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from typer.main import get_command
 
+from flowvec.cli import app
 from flowvec.errors import InputValueError
 from flowvec_export.flow_training import AdamWithoutCorrection
 from flowvec_export.parity import Parity
@@ -200,44 +206,51 @@ def test_its_first_step_is_longer_than_with_the_correction() -> None:
     torch.testing.assert_close(steps[0], steps[1] * 10**0.5)
 
 
-# --- docs/reproduce_bert_flow.md in small ---------------------------------------------------------
+# --- docs/reproduce_bert_flow.md ------------------------------------------------------------------
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reproduce_bert_flow.md"
+BLOCKS = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+COMMANDS = [line for line in "".join(BLOCKS).splitlines() if line.startswith("flowvec ")]
 
 
-def test_the_whole_reproduction_runs_from_the_command_line(flowvec, bert, texts, tmp_path) -> None:
-    folder = tmp_path / "sts" / "STS"
+@pytest.mark.parametrize("line", COMMANDS)
+def test_the_command_line_takes_what_the_document_shows(line: str) -> None:
+    command: Any = get_command(app)
+    words = shlex.split(line)[1:]
+    while hasattr(command, "get_command"):
+        command = command.get_command(None, words.pop(0))
+    command.make_context("flowvec", words)  # raises for an option that is not there
+
+
+def test_the_document_runs_in_small(flowvec, bert, texts, tmp_path) -> None:
+    folder = tmp_path / "sts" / "STSB"
     folder.mkdir(parents=True)
-    scores = np.random.default_rng(0).uniform(0, 5, 600).round(1)
-    pairs = list(zip(scores, texts[:530] * 2, texts[530:] * 2, strict=False))
-    for name, rows in (("one", pairs[:200]), ("two", pairs[200:530])):
+    scores = np.random.default_rng(0).uniform(0, 5, 530).round(1)
+    pairs = list(zip(scores, texts[:530], texts[530:], strict=True))
+    for name, rows in (("dev", pairs[:200]), ("test", pairs[200:])):
         lines = [f"{score}\t{left}\t{right}" for score, left, right in rows]
         text = "\n".join(["score\tsentence1\tsentence2", *lines, ""])
         (folder / f"{name}.tsv").write_text(text, encoding="utf-8")
-    # As the document's `tail` and `cut` do.
-    sentences = [
-        sentence
-        for file in sorted(folder.glob("*.tsv"))
-        for line in file.read_text(encoding="utf-8").splitlines()[1:]
-        for sentence in line.split("\t")[1:]
-    ]
-    (tmp_path / "target.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
 
-    fitted = flowvec(
-        "fit", "flow", "--like-the-paper", "--model", bert, "--corpus", "target.txt",
-        "-o", "flow.safetensors", "--json",
-    )  # fmt: skip
-    assert fitted.returncode == 0, fitted.stderr
-    recipe = json.loads(fitted.stdout)["recipe"]
-    assert (recipe["rows"] + recipe["held_out_rows"], recipe["corpus"]) == (COUNT, "target.txt")
-    exported = flowvec(
-        "export", bert, "--transform", "flow.safetensors", "-o", "with-flow", "--json"
-    )
-    assert exported.returncode == 0, exported.stderr
-    made = json.loads(exported.stdout)
-    assert made["pooling"] == "first_last_mean"
-    assert made["transform"] == [f"flow({WIDTH}, 3x3, width 32, additive)"]
-    scored = flowvec("eval", "sts", "with-flow", "sts", "--json")
-    assert scored.returncode == 0, scored.stderr
-    (task,) = json.loads(scored.stdout)["tasks"]
-    assert task["pairs"] == {"one": 200, "two": 330}
-    weighted = (200 * task["subsets"]["one"] + 330 * task["subsets"]["two"]) / 530
+    shell, *commands = BLOCKS[0].splitlines()
+    subprocess.run(["sh", "-c", shell], cwd=tmp_path, check=True)
+    found = (tmp_path / "stsb.txt").read_text(encoding="utf-8").splitlines()
+    assert sorted(found) == sorted(texts)
+
+    shown = []
+    for command in commands:
+        words = [str(bert) if w == "bert-base-uncased" else w for w in shlex.split(command)[1:]]
+        done = flowvec(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        shown.append(json.loads(done.stdout))
+    fitted, exported, scored = shown
+    recipe = fitted["recipe"]
+    assert recipe["settings"] == {"like_the_paper": True}
+    assert (recipe["rows"], recipe["held_out_rows"]) == (FITTED, COUNT - FITTED)
+    assert exported["pooling"] == "first_last_mean"
+    assert exported["transform"] == [f"flow({WIDTH}, 3x3, width 32, additive)"]
+    assert exported["normalised"]
+    (task,) = scored["tasks"]
+    assert task["pairs"] == {"dev": 200, "test": 330}
+    weighted = (200 * task["subsets"]["dev"] + 330 * task["subsets"]["test"]) / 530
     assert task["wmean"] == pytest.approx(weighted)
