@@ -145,6 +145,21 @@ def test_the_fit_is_the_released_one_and_repeats_itself(bert, texts, tmp_path) -
     assert first == second
 
 
+def test_dropout_is_on_while_the_flow_is_fitted_and_off_for_its_figures(
+    bert, texts, monkeypatch
+) -> None:
+    passes: list[tuple[int, bool]] = []
+    real = _Vectors.batches
+
+    def noted(self: _Vectors, rows: list[str], dropout: bool) -> Any:
+        passes.append((len(rows), dropout))
+        return real(self, rows, dropout)
+
+    monkeypatch.setattr(_Vectors, "batches", noted)
+    fit_like_the_paper(bert, texts)
+    assert passes == [(1000, True), (FITTED, True), (COUNT - FITTED, False)]
+
+
 def test_pooling_and_seed_may_be_chosen(bert, texts) -> None:
     made = [
         fit_like_the_paper(bert, texts, pooling=pooling, seed=seed)
