@@ -64,7 +64,9 @@ def fit(
     ] = False,
     text_field: TextField = "text",
     file_format: Format = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sample and the training.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Of the sample and the training.")
+    ] = 0,
     k: Annotated[
         int | None, typer.Option(help="Directions that whitening, beta-gamma or pca keep.")
     ] = None,
@@ -98,7 +100,7 @@ def fit(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the flow's learning curve: .svg, .png or .pdf.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files.")] = False,
     as_json: Json = False,
 ) -> None:
     """Fit a transform on a corpus, for `flowvec export --transform`.
@@ -135,7 +137,6 @@ def fit(
         noise=noise,
         seed=seed,
     )
-    training.check()
     settings = FitSettings(k, eps, beta, gamma, top, shape, training)
     texts = read_corpus(
         corpus,
@@ -175,8 +176,10 @@ def _check_files(out: Path, plot: Path | None, overwrite: bool, has_flow: bool) 
     for path in (out, *([plot] if plot is not None else [])):
         if not path.absolute().parent.is_dir():
             raise InputValueError(f"there is no directory {path.absolute().parent}")
-    if out.exists() and not overwrite:
-        raise InputValueError(f"{out} exists; ask to overwrite it, or choose another name")
+        if path.is_dir():
+            raise InputValueError(f"{path} is a directory")
+        if path.exists() and not overwrite:
+            raise InputValueError(f"{path} exists; ask to overwrite it, or choose another name")
     if plot is not None:
         from flowvec_export.learning_curve import check_plot
 

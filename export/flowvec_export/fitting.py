@@ -172,6 +172,9 @@ def fit(
     """
     settings = settings or FitSettings()
     parts = parse_method(method)
+    if "flow" in parts:  # before any long work
+        settings.shape.check()
+        settings.training.check()
     found = read_source(source, encoder_only=encoder_only)
     raw = embed_raw(
         source,

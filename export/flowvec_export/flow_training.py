@@ -117,7 +117,7 @@ def fit_flow(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.epochs * batches)
 
     history = [Epoch(0, _mean_bits(flow, front, data[: len(kept)]), _mean_bits(flow, front, kept))]
-    best, state = history[0].held_out, copy.deepcopy(modules.state_dict())
+    best, state = history[0], copy.deepcopy(modules.state_dict())
     for epoch in range(1, settings.epochs + 1):
         total = 0.0
         for chosen in torch.randperm(len(data), generator=generator).split(settings.batch_size):  # type: ignore[no-untyped-call]
@@ -138,9 +138,9 @@ def fit_flow(
             )
         if on_epoch is not None:
             on_epoch(history[-1])
-        if history[-1].held_out < best:
-            best, state = history[-1].held_out, copy.deepcopy(modules.state_dict())
-        elif all(e.held_out >= best for e in history[-settings.patience :]):
+        if history[-1].held_out < best.held_out:
+            best, state = history[-1], copy.deepcopy(modules.state_dict())
+        elif epoch - best.epoch >= settings.patience:
             break
     modules.load_state_dict(state)
     for parameter in parameters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -80,7 +80,8 @@ def read_corpus(
 
     Args:
         source: a file as `read_rows` takes it, or `-`.
-        rows: how many to draw, from the corpus' first 5 x rows; a smaller corpus is taken whole.
+        rows: how many to draw, from the first 5 x rows distinct texts; a smaller corpus is taken
+            whole.
         seed: of the sample.
         sentences: split every row into sentences and leave out those of fewer than four words.
         text_field: the field of jsonl or csv that holds the text.
@@ -97,13 +98,26 @@ def read_corpus(
 
 
 def sample_texts(texts: Iterable[str], rows: int, seed: int, name: str) -> list[str]:
-    """Draw `rows` of the first 5 x rows distinct non-blank texts, in random order."""
+    """Draw `rows` of the first 5 x rows distinct non-blank texts, in random order.
+
+    Raises:
+        InputValueError: rows is below 1, or there is no text.
+    """
     if rows < 1:
         raise InputValueError(f"rows must be at least 1, but is {rows}")
-    stripped = (text.strip() for text in texts)
-    pool = list(dict.fromkeys(islice((t for t in stripped if t), _AMONG * rows)))
+    pool = list(islice(_distinct(texts), _AMONG * rows))
     if not pool:
         raise InputValueError(f"there is no text in {name}")
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(pool))[:rows]
     return [pool[i] for i in chosen]
+
+
+def _distinct(texts: Iterable[str]) -> Iterator[str]:
+    """Each stripped text once, the blank ones left out."""
+    seen: set[str] = set()
+    for text in texts:
+        stripped = text.strip()
+        if stripped and stripped not in seen:
+            seen.add(stripped)
+            yield stripped

@@ -50,7 +50,8 @@ def fit_like_the_paper(
 
     Args:
         source: as for `export`.
-        texts: at least 1,020 distinct sentences, shuffled; 10 to 10,000 are held out.
+        texts: at least 1,052 distinct sentences, shuffled; a twentieth, at most 10,000, is held
+            out.
         corpus: their name, for the file.
         pooling: as for `export`; None takes `first_last_mean`, the authors' "last2avg".
         encoder_only: as for `export`.
@@ -69,7 +70,8 @@ def fit_like_the_paper(
     held_out = max(10, min(10_000, len(texts) // 20))
     if len(texts) - held_out < MIN_ROWS:
         raise InputValueError(
-            f"the recipe needs at least {MIN_ROWS + 20} different texts, but there are {len(texts)}"
+            f"the recipe fits on at least {MIN_ROWS} different texts, but of {len(texts)} there "
+            f"are {max(0, len(texts) - held_out)}: {held_out} are held out"
         )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -89,7 +91,7 @@ def fit_like_the_paper(
         source=found.name,
         source_sha256=found.sha256(),
         pooling=modes,
-        max_length=MAX_LENGTH,
+        max_length=vectors.max_length,
         corpus=corpus,
         rows=len(train),
         held_out_rows=held_out,
@@ -114,14 +116,14 @@ class _Vectors:
         self.steps = nn.Sequential(*source.transforms)
         width = self.pooling.out_dim(source.model.config.hidden_size)
         self.dim = source.transforms[-1].out_dim if source.transforms else width
+        self.max_length = min(MAX_LENGTH, source.max_length)
 
     @torch.no_grad()
     def batches(self, texts: Sequence[str], dropout: bool) -> Iterator[Tensor]:
         """Vectors of 32 texts at a time, float32 (batch, dim), in order."""
         self.source.model.train(dropout)
-        length = min(MAX_LENGTH, self.source.max_length)
         tokenizer = self.source.tokenizer
-        tokenizer.enable_truncation(length)
+        tokenizer.enable_truncation(self.max_length)
         try:
             for start in range(0, len(texts), BATCH_SIZE):
                 encodings = tokenizer.encode_batch(list(texts[start : start + BATCH_SIZE]))

@@ -8,7 +8,9 @@ equal recipes are equal bytes. Nothing in the file is ever run.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -17,7 +19,7 @@ from typing import Any
 
 import safetensors
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from flowvec.errors import ExportError, InputValueError, first_line
 from flowvec_export.transforms import Transform, build_transform
@@ -26,8 +28,8 @@ __all__ = ["FORMAT_VERSION", "Recipe", "load_transform", "save_transform"]
 
 FORMAT_VERSION = 1
 _KEY = "flowvec"
-# No encoder is as wide; a file that says so would only fill the memory.
-_MAX_SIZE = 1 << 20
+# What of a configuration is the length of a tensor's axis.
+_SIZES = ("dim", "in_dim", "out_dim", "width", "k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path
     if target.suffix != ".safetensors":
         raise InputValueError(f"a transform is a .safetensors file, not {target.name}")
     tensors = {
-        name: tensor.detach().to(torch.float32).contiguous()
+        # Copied, since a part that stands twice in a composition is stored twice.
+        name: tensor.detach().to(torch.float32, copy=True).contiguous()
         for name, tensor in transform.state_dict().items()
     }
     if bad := [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]:
@@ -87,12 +90,14 @@ def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path
     }
     staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        save_file(tensors, staged, {_KEY: json.dumps(header, sort_keys=True)})
+        # Not `save_file`, which makes files that only their owner may read.
+        staged.write_bytes(save(tensors, {_KEY: json.dumps(header, sort_keys=True)}))
         staged.rename(target)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputValueError(f"cannot write {target}: {first_line(error)}") from None
+    except OSError as error:
+        raise InputValueError(f"cannot write {target}: {error.strerror or error}") from None
     finally:
-        staged.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            staged.unlink()
 
 
 def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:
@@ -110,10 +115,7 @@ def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:
     except (OSError, safetensors.SafetensorError) as error:
         raise ExportError(f"cannot read the transform {target}: {first_line(error)}") from None
     header = _header(metadata, target)
-    # Shapes first and storage later: the file's tensors are checked before any of their size is
-    # allocated.
-    with torch.device("meta"):
-        transform = build_transform(header["kind"], header["config"])
+    transform = _build(header["kind"], header["config"], tensors, target)
     _check_tensors(transform, tensors, target)
     transform.load_state_dict(tensors, assign=True)
     for parameter in transform.parameters():
@@ -137,18 +139,68 @@ def _header(metadata: dict[str, str], path: Path) -> dict[str, Any]:
         raise ExportError(f"the header of {path} lacks {', '.join(sorted(missing))}")
     if not isinstance(header["kind"], str) or not isinstance(header["config"], dict):
         raise ExportError(f"the header of {path} names no transform")
-    for number in _numbers(header["config"]):
-        if not abs(number) <= _MAX_SIZE:
-            raise ExportError(f"the header of {path} holds the size {number}")
     return header
 
 
-def _numbers(value: Any) -> Iterator[float]:
-    if isinstance(value, int | float):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(item)
+def _build(
+    kind: str, config: dict[str, Any], tensors: dict[str, torch.Tensor], path: Path
+) -> Transform:
+    """A transform of this configuration without storage, its tensors still to be put in."""
+    try:
+        _check_config(kind, config, tensors)
+        # Shapes only: storage is what the file's tensors bring.
+        with torch.device("meta"):
+            transform = build_transform(kind, config)
+        # Defaults for what is missing, or numbers given as texts, are none of the format.
+        if transform.config() != config:
+            raise ExportError(f"the configuration of a {kind} is not complete")
+    except ExportError as error:
+        raise ExportError(f"{path} cannot be followed: {error}") from None
+    except RecursionError:
+        raise ExportError(f"{path} cannot be followed: compositions lie too deep") from None
+    return transform
+
+
+def _check_config(kind: str, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """Refuse what the file's tensors do not bear out, before anything of that size is made."""
+    axes = {length for tensor in tensors.values() for length in tensor.shape}
+    for part_kind, part in _parts(kind, config):
+        for name, value in part.items():
+            if name in _SIZES and (type(value) is not int or value < 1):
+                raise ExportError(f"{name} of the {part_kind} is {value!r}")
+            # An identity has no tensors, and takes no memory.
+            if name in _SIZES and part_kind != "identity" and value not in axes:
+                raise ExportError(f"no tensor has the {name} {value!r} of the {part_kind}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ExportError(f"{name} of the {part_kind} is {value}")
+        if part_kind == "flow":
+            _check_flow(part, tensors)
+
+
+def _check_flow(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """A flow's steps and permutations take memory before any tensor does."""
+    counts: list[Any] = [config.get(name) for name in ("dim", "levels", "depth", "seed")]
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ExportError("dim, levels, depth and seed of a flow must be whole numbers")
+    dim, levels, depth, _ = counts
+    stored = sum(tensor.numel() for tensor in tensors.values())
+    if levels * depth > len(tensors) or dim * depth > stored:
+        raise ExportError(f"a flow of {levels} levels of depth {depth} has more tensors")
+
+
+def _parts(kind: str, config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Kind and configuration of a transform and, where it is a composition, of what is in it."""
+    yield kind, config
+    parts = config.get("parts", ())
+    for part in parts if isinstance(parts, list) else ():
+        if (
+            isinstance(part, dict)
+            and isinstance(part.get("kind"), str)
+            and isinstance(part.get("config"), dict)
+        ):
+            yield from _parts(part["kind"], part["config"])
+        else:
+            raise ExportError("a composition holds something that is no transform")
 
 
 def _check_tensors(transform: Transform, tensors: dict[str, torch.Tensor], path: Path) -> None:
@@ -171,10 +223,11 @@ def _recipe(raw: Any, path: Path) -> Recipe | None:
         return None
     if not isinstance(raw, dict) or raw.keys() != {f.name for f in fields(Recipe)}:
         raise ExportError(f"the recipe in {path} has other fields than this flowvec knows")
-    texts = ("method", "source", "source_sha256", "pooling", "corpus")
-    numbers = ("max_length", "rows", "held_out_rows", "seed")
-    if not all(isinstance(raw[t], str) for t in texts) or not all(
-        isinstance(raw[n], int) for n in numbers
-    ):
+    kinds: dict[type, tuple[str, ...]] = {
+        str: ("method", "source", "source_sha256", "pooling", "corpus", "flowvec"),
+        int: ("max_length", "rows", "held_out_rows", "seed"),
+        dict: ("settings", "results"),
+    }
+    if not all(type(raw[name]) is kind for kind, names in kinds.items() for name in names):
         raise ExportError(f"the recipe in {path} holds values of other types than it should")
     return Recipe(**raw)

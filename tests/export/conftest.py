@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowvec.session import available_providers  # noqa: F401  (fails early without onnxruntime)
@@ -137,3 +138,13 @@ TEXTS = [
     "the dog runs in the garden while investors feared rates",
     *[sentence[: 7 * (i + 1)] for i, sentence in enumerate(CORPUS[:4] * 3)],
 ]
+
+
+def make_texts(count: int, seed: int = 0) -> list[str]:
+    """Different sentences of the corpus' words, 3 to 14 of them each."""
+    words = sorted({word for sentence in CORPUS for word in sentence.split()})
+    rng = np.random.default_rng(seed)
+    made: dict[str, None] = {}
+    while len(made) < count:
+        made[" ".join(rng.choice(words, rng.integers(3, 15)))] = None
+    return list(made)

@@ -10,7 +10,9 @@ import pytest
 
 from flowvec import Encoder
 
-COMMANDS = ["bench", "demo", "doctor", "encode", "eval", "export", "index", "info", "search"]
+COMMANDS = [
+    "bench", "demo", "doctor", "encode", "eval", "export", "fit", "index", "info", "search"
+]  # fmt: skip
 LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
 
 
@@ -218,6 +220,11 @@ def test_demo_shows_neighbours(flowvec) -> None:
     [
         (["export", "x", "-o", "y"], "torch", "flowvec[cpu,export]"),
         (["export", "x", "-o", "y"], "onnxscript", "flowvec[cpu,export]"),
+        (
+            ["fit", "flow", "--model", "x", "--corpus", "y", "-o", "z"],
+            "safetensors",
+            "flowvec[cpu,export]",
+        ),
         (["bench", "throughput", "mini"], "psutil", "flowvec[cpu,bench]"),
         (["eval", "sts", "mini", "x"], "scipy", "flowvec[cpu,bench]"),
         (["eval", "lexical", "mini", "x"], "rapidfuzz", "flowvec[cpu,bench]"),

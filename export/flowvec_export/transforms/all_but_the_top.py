@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from flowvec.errors import InputValueError
 from flowvec_export.transforms.base import Transform, no_density
@@ -58,7 +59,9 @@ class AllButTheTop(Transform):
     def forward(self, u: Tensor) -> Tensor:
         """Map (batch, dim) to (batch, dim)."""
         centred = u - self.mean
-        return centred - (centred @ self.top) @ self.top.T
+        # As a linear layer rather than by the transpose: torch's exporter would store that as a
+        # second matrix under a name of its own, which float16 weights then rounded.
+        return centred - functional.linear(centred @ self.top, self.top)
 
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """See `Transform.to_latent`."""

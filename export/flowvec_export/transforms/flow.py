@@ -54,8 +54,8 @@ class FlowShape:
     permutation: Literal["reversal", "random"] = "reversal"
     seed: int = 0
 
-    def check(self, dim: int) -> None:
-        """Raise InputValueError where a flow of this shape does not fit `dim` dimensions."""
+    def check(self, dim: int | None = None) -> None:
+        """Raise InputValueError where there is no such flow, or none of `dim` dimensions."""
         if min(self.levels, self.depth, self.width) < 1:
             raise InputValueError("levels, depth and width of a flow must be at least 1")
         if self.coupling not in ("additive", "affine"):
@@ -64,7 +64,7 @@ class FlowShape:
             raise InputValueError(
                 f"permutation must be reversal or random, not {self.permutation!r}"
             )
-        if dim >> (self.levels - 1) < 2:
+        if dim is not None and dim >> (self.levels - 1) < 2:
             raise InputValueError(f"{dim} dimensions are too few for {self.levels} levels")
 
 

@@ -139,14 +139,18 @@ def fold_flow(flow: Flow) -> FoldedFlow:
         shift[order] *= step_scale
         order = order[step.order]
         first = step.coupling.first
-        couplings.append(_fold_coupling(step.coupling, order[:first], order[first:], scale, shift))
+        couplings.append(
+            _fold_coupling(
+                step.coupling, order[:first], order[first:], scale, shift, flow.shape.permutation
+            )
+        )
     assert bias is not None
     return FoldedFlow(couplings, bias, scale, shift).to(dtype)
 
 
 def _fold_coupling(
     coupling: Coupling, source: npt.NDArray[np.intp], target: npt.NDArray[np.intp],
-    scale: Floats, shift: Floats,
+    scale: Floats, shift: Floats, permutation: str,
 ) -> _FoldedCoupling:  # fmt: skip
     """One coupling in terms of p. `shift` of the target is taken up where the coupling scales."""
     network = coupling.network
@@ -176,9 +180,10 @@ def _fold_coupling(
         parts = [(down / scale[target], down_bias / scale[target])]
 
     where = [_contiguous(source), _contiguous(target)]
-    if where[0] is None or where[1] is None:
-        # A random permutation: the network reads and writes all dimensions, with zeros for those
-        # that are not its own. Twice the multiplications, and no gather.
+    if permutation == "random" or where[0] is None or where[1] is None:
+        # The network reads and writes all dimensions, with zeros for those that are not its own.
+        # Twice the multiplications, and no gather. Also where a random half happens to be a slice:
+        # the couplings of one flow cut p at one place, or not at all.
         products[0] = (_rows(products[0][0], source, dim), products[0][1])
         parts = [(_columns(m, target, dim), _columns(b[None], target, dim)[0]) for m, b in parts]
         bounds_source = bounds_target = (0, dim)

@@ -53,7 +53,8 @@ class BetaGammaWhitening(CentredLinear):
         self, in_dim: int, out_dim: int, full_rank: bool, beta: float, gamma: float
     ) -> None:
         super().__init__(in_dim, out_dim, full_rank)
-        self.beta, self.gamma = beta, gamma
+        # A file's configuration may hold anything.
+        self.beta, self.gamma = float(beta), float(gamma)
 
     @classmethod
     def fit(
@@ -102,7 +103,7 @@ class SoftZCA(CentredLinear):
 
     def __init__(self, in_dim: int, out_dim: int, full_rank: bool, eps: float) -> None:
         super().__init__(in_dim, out_dim, full_rank)
-        self.eps = eps
+        self.eps = float(eps)
 
     @classmethod
     def fit(cls, moments: Moments, eps: float = 0.05) -> Self:
