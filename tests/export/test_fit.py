@@ -22,7 +22,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from flowvec import Encoder
 from flowvec.errors import ExportError, InputValueError
 from flowvec_export import export
-from flowvec_export.fit import (
+from flowvec_export.fitting import (
     METHODS,
     FitSettings,
     Fitted,

@@ -62,9 +62,10 @@ class _FoldedCoupling(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         hidden = torch.relu(self.across(torch.relu(self.up(source))))
-        out: Tensor = self.down(hidden)
         if not self.limit:
-            return target + out
+            # One Gemm adds to the target; what the network adds at zero is in the flow's shift.
+            return torch.addmm(target, hidden, self.down.matrix)
+        out: Tensor = self.down(hidden)
         shift, raw = out.chunk(2, dim=1)
         return (target + shift) * torch.exp(self.limit * torch.tanh(raw))
 
@@ -152,7 +153,11 @@ def _fold_coupling(
     coupling: Coupling, source: npt.NDArray[np.intp], target: npt.NDArray[np.intp],
     scale: Floats, shift: Floats, permutation: str,
 ) -> _FoldedCoupling:  # fmt: skip
-    """One coupling in terms of p. `shift` of the target is taken up where the coupling scales."""
+    """One coupling in terms of p.
+
+    What an additive one adds at zero moves into `shift` of its target; where a coupling scales,
+    `shift` of its target moves into its network.
+    """
     network = coupling.network
     dim = len(scale)
     up = _float64(network.up.weight).T  # (source, width)
@@ -177,7 +182,8 @@ def _fold_coupling(
         ]
         shift[target] = 0.0
     else:
-        parts = [(down / scale[target], down_bias / scale[target])]
+        parts = [(down / scale[target], np.zeros(len(target)))]
+        shift[target] += down_bias
 
     where = [_contiguous(source), _contiguous(target)]
     if permutation == "random" or where[0] is None or where[1] is None:
