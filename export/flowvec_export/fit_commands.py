@@ -157,7 +157,7 @@ def fit(
         from flowvec_export.learning_curve import draw_learning_curve
 
         draw_learning_curve(fitted.history, fitted.recipe, plot)
-    _report(fitted, out, model, encoder_only, as_json)
+    _report(fitted, out, as_json)
 
 
 def _was_given(context: typer.Context, parameter: str) -> bool:
@@ -231,9 +231,7 @@ def _like_the_paper(model: str, texts: list[str], seed: int, common: dict[str, A
         )
 
 
-def _report(fitted: Fitted, out: Path, model: str, encoder_only: bool, as_json: bool) -> None:
-    from flowvec_export.source import read_source
-
+def _report(fitted: Fitted, out: Path, as_json: bool) -> None:
     transform, recipe = fitted.transform, fitted.recipe
     if as_json:
         print_json({"out": str(out), "transform": transform.describe(), "recipe": asdict(recipe)})
@@ -250,7 +248,7 @@ def _report(fitted: Fitted, out: Path, model: str, encoder_only: bool, as_json: 
         )
     before, after = fitted.mean_cosine
     typer.echo(f"mean cosine of held-out pairs: {before:.3f} before, {after:.3f} after")
-    if read_source(model, encoder_only=encoder_only).pooling is not None:
+    if fitted.tuned:
         typer.echo(
             "This model was trained to be compared as it is; a transform mostly hurts such a model."
             " Measure it with `flowvec compare`."

@@ -107,13 +107,15 @@ class Fitted:
         transform: fitted.
         recipe: how.
         history: bits per dimension by epoch; empty without a flow.
-        mean_cosine: of random pairs of held-out texts, before and after.
+        mean_cosine: of all pairs of held-out texts, before and after.
+        tuned: the source has a pooling of its own: it was trained to be compared as it is.
     """
 
     transform: Transform
     recipe: Recipe
     history: list[Epoch]
     mean_cosine: tuple[float, float]
+    tuned: bool
 
 
 def parse_method(name: str) -> tuple[str, ...]:
@@ -211,7 +213,7 @@ def fit(
         results=results,
         flowvec=__version__,
     )
-    return Fitted(transform, recipe, history, cosines)
+    return Fitted(transform, recipe, history, cosines, found.pooling is not None)
 
 
 def split(vectors: Floats) -> tuple[Floats, Floats]:

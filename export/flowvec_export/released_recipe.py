@@ -103,7 +103,8 @@ def fit_like_the_paper(
         },
         flowvec=__version__,
     )
-    return Fitted(flow.eval().requires_grad_(False), recipe, history, cosines)
+    flow.eval().requires_grad_(False)
+    return Fitted(flow, recipe, history, cosines, found.pooling is not None)
 
 
 class _Vectors:

@@ -1,7 +1,7 @@
 """Masked-language pre-training of a small BERT, resumable. No contrastive loss, no labels.
 
     python models/mini/prepare.py
-    python models/backbone/train.py --steps 9000 --decay-steps 2000
+    python models/backbone/train.py --steps 6750 --decay-steps 2000
 
 Rows are runs of whole sentences of one paragraph, 15 % of their tokens are predicted (80 % of those
 masked, 10 % replaced, 10 % kept, as in BERT). The learning rate warms up, stays, and falls to zero
@@ -116,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prepared", type=Path, default=HERE.parent / "mini/work")
     parser.add_argument("--work", type=Path, default=HERE / "work")
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=6750)
     parser.add_argument("--decay-steps", type=int, default=2000)
     parser.add_argument("--warmup-steps", type=int, default=300)
     parser.add_argument("--tokens", type=int, default=4096, help="a batch")
