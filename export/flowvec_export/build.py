@@ -66,9 +66,11 @@ def export(
         pooling: one of `POOLINGS`, or several joined by `+`; None takes the source's own, `mean`
             for a plain encoder.
         transform: a further step between the source's own Dense layers and normalisation, or the
-            file of one that `fit` wrote. A file says which pooling it was fitted on, and is refused
-            for another pooling or another checkpoint. It goes into the graph in its folded form,
-            in float32 whatever `weights` says.
+            file of one that `fit` wrote. A file says which pooling it was fitted on, and whether
+            on the encoder alone; both are taken from it, and it is refused for another pooling or
+            another checkpoint. Its max_length is not taken over: a bundle cuts texts where the
+            source does. It goes into the graph in its folded form, in float32 whatever `weights`
+            says.
         normalize: end in L2 normalisation; None does as the source does, and normalises for a plain
             encoder.
         max_length: the most tokens of a text; None takes the source's own.
@@ -95,13 +97,15 @@ def export(
         raise ExportError(f"weights must be float32 or float16, not {weights!r}")
     if pooling is not None:
         parse_pooling(pooling)
+    recipe: Recipe | None = None
+    if isinstance(transform, str | Path):
+        transform, recipe = load_transform(transform)
+        encoder_only = encoder_only or (recipe is not None and recipe.encoder_only)
     say(f"reading {source}")
     found = read_source(source, encoder_only=encoder_only)
     length = _checked_length(found, max_length)
-    if isinstance(transform, str | Path):
-        transform, recipe = load_transform(transform)
-        if recipe is not None:
-            pooling = _checked_pooling(recipe, found, pooling)
+    if recipe is not None:
+        pooling = _checked_pooling(recipe, found, pooling)
     steps = _checked_steps(found, pooling, transform)
     model, reference, original = _assemble(found, pooling, steps, normalize, weights)
 
@@ -156,8 +160,8 @@ def _checked_pooling(recipe: Recipe, source: Source, asked: str | None) -> str:
         )
     if recipe.source_sha256 != source.sha256():
         raise ExportError(
-            f"the transform was fitted on {recipe.source} with other weights than {source.origin} "
-            "has; fit it again"
+            f"the transform was fitted on {recipe.source} with other weights or Dense layers than "
+            f"{source.origin} has; fit it again"
         )
     return recipe.pooling
 

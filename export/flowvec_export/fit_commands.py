@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,7 +70,8 @@ def fit(
         int, typer.Option(min=0, max=2**63 - 1, help="Of the sample and the training.")
     ] = 0,
     k: Annotated[
-        int | None, typer.Option(help="Directions that whitening, beta-gamma or pca keep.")
+        int | None,
+        typer.Option(help="Directions that whitening, beta-gamma or a rotation keep."),
     ] = None,
     eps: Annotated[float, typer.Option(help="Of soft-zca, in mean variances.")] = 0.05,
     beta: Annotated[float, typer.Option(help="Of beta-gamma: share of the mean.")] = 1.0,
@@ -123,6 +126,8 @@ def fit(
         if method != "flow" or given - allowed:
             raise InputValueError(_FIXED)
     parts = parse_method(method)
+    if not like_the_paper:
+        _check_given(context, parts)
     _check_files(out, plot, overwrite, "flow" in parts)
     if preset not in PRESETS:
         raise InputValueError(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
@@ -147,6 +152,7 @@ def fit(
         file_format=file_format,
     )
     name = "standard input" if corpus == "-" else Path(corpus).name
+    name += " (sentences)" if sentences else ""
     common: dict[str, Any] = {"corpus": name, "pooling": pooling, "encoder_only": encoder_only}
     if like_the_paper:
         fitted = _like_the_paper(model, texts, seed, common)
@@ -165,6 +171,29 @@ def _was_given(context: typer.Context, parameter: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+# Options that not every method takes, and the methods that do.
+_OF: dict[str, tuple[str, ...]] = {
+    "k": ("whitening", "beta-gamma", "pca", "rotation"),
+    "eps": ("soft-zca",),
+    "beta": ("beta-gamma",),
+    "gamma": ("beta-gamma",),
+    "top": ("all-but-the-top",),
+    **dict.fromkeys(
+        ("preset", "levels", "depth", "width", "coupling", "epochs", "batch_size",
+         "learning_rate", "noise"),
+        ("flow",),
+    ),
+}  # fmt: skip
+
+
+def _check_given(context: typer.Context, parts: Sequence[str]) -> None:
+    """An option that nothing takes would be believed to have done something."""
+    for option, methods in _OF.items():
+        if _was_given(context, option) and not set(methods) & set(parts):
+            name = option.replace("_", "-")
+            raise InputValueError(f"--{name} is of {', '.join(methods)}")
+
+
 def _changed(defaults: Any, **changes: Any) -> Any:
     return replace(defaults, **{name: v for name, v in changes.items() if v is not None})
 
@@ -176,6 +205,8 @@ def _check_files(out: Path, plot: Path | None, overwrite: bool, has_flow: bool) 
     for path in (out, *([plot] if plot is not None else [])):
         if not path.absolute().parent.is_dir():
             raise InputValueError(f"there is no directory {path.absolute().parent}")
+        if not os.access(path.absolute().parent, os.W_OK):
+            raise InputValueError(f"cannot write to {path.absolute().parent}")
         if path.is_dir():
             raise InputValueError(f"{path} is a directory")
         if path.exists() and not overwrite:
@@ -246,6 +277,10 @@ def _report(fitted: Fitted, out: Path, as_json: bool) -> None:
             if len(fitted.history) > 1
             else f"held out: {best.held_out:.3f} bits/dim"
         )
+        if not recipe.method.startswith("flow"):
+            typer.echo("(of what the flow is given: not to be compared with another method's)")
+    if recipe.rows < transform.in_dim:
+        typer.echo(f"fewer texts than dimensions ({transform.in_dim}): other texts will fare worse")
     before, after = fitted.mean_cosine
     typer.echo(f"mean cosine of held-out pairs: {before:.3f} before, {after:.3f} after")
     if fitted.tuned:

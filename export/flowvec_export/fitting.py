@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,6 +82,21 @@ class FitSettings:
     top: int | None = None
     shape: FlowShape = PRESETS["wide"]
     training: FlowTraining = field(default_factory=FlowTraining)
+
+    def check(self, parts: Sequence[str]) -> None:
+        """Raise InputValueError for a setting that these methods could not follow on any data."""
+        used = self.used_by(parts)
+        for name in ("k", "top"):
+            if used.get(name) is not None and used[name] < 1:
+                raise InputValueError(f"{name} must be at least 1, but is {used[name]}")
+        if not 0.0 <= used.get("eps", 0.0) < math.inf:
+            raise InputValueError(f"eps must not be negative, but is {self.eps}")
+        for name in ("beta", "gamma"):
+            if not 0.0 <= used.get(name, 0.0) <= 1.0:
+                raise InputValueError(f"{name} must be from 0 to 1, but is {used[name]}")
+        if "flow" in parts:
+            self.shape.check()
+            self.training.check()
 
     def used_by(self, parts: Sequence[str]) -> dict[str, Any]:
         """The settings that these methods take, for the recipe."""
@@ -170,13 +186,13 @@ def fit(
         InputValueError: an unknown method, a setting out of range, or too few texts for it.
         ExportError: the source cannot be exported.
         NonFiniteError: a vector holds NaN or infinity; the message names the text.
-        ArithmeticError: the flow diverged.
+        DivergedError: the flow became NaN or infinite.
     """
     settings = settings or FitSettings()
     parts = parse_method(method)
-    if "flow" in parts:  # before any long work
-        settings.shape.check()
-        settings.training.check()
+    settings.check(parts)  # before any long work
+    if len(texts) < 2 * _LEAST_HELD_OUT:
+        split(np.empty((len(texts), 1), dtype=np.float32))
     found = read_source(source, encoder_only=encoder_only)
     raw = embed_raw(
         source,
@@ -211,6 +227,7 @@ def fit(
         seed=settings.training.seed,
         settings=settings.used_by(parts),
         results=results,
+        encoder_only=encoder_only,
         flowvec=__version__,
     )
     return Fitted(transform, recipe, history, cosines, found.pooling is not None)
@@ -252,7 +269,7 @@ def fit_transform(
 
     Raises:
         InputValueError: too few rows, NaN or infinity in them, a setting out of range.
-        ArithmeticError: the flow diverged.
+        DivergedError: the flow became NaN or infinite.
     """
     fitted: list[Transform] = []
     history: list[Epoch] = []
@@ -261,7 +278,8 @@ def fit_transform(
         if part == "flow":
             # A learned rotation is trained with the flow, from vectors that it has not turned yet.
             dim = train.shape[1] if rotation is None else rotation.out_dim
-            flow = Flow(dim, settings.shape)
+            with torch.random.fork_rng(devices=[]):  # the training draws the weights anew
+                flow = Flow(dim, settings.shape)
             history = fit_flow(flow, train, held_out, settings.training, rotation, on_epoch)
             fitted += [flow] if rotation is None else [rotation, flow]
             rotation = None

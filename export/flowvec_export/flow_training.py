@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from flowvec.errors import InputValueError
+from flowvec.errors import DivergedError, InputValueError
 from flowvec_export.transforms import Flow, Rotation
 from flowvec_export.transforms.flow import MIN_ROWS
 
@@ -53,11 +53,19 @@ class FlowTraining:
             raise InputValueError("learning_rate and clip must be above 0")
         if not (0 <= self.noise < math.inf and 0 <= self.weight_decay < math.inf):
             raise InputValueError("noise and weight_decay must not be negative")
+        if self.seed < 0:
+            raise InputValueError(f"a seed must not be negative, but is {self.seed}")
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Bits per dimension after an epoch; epoch 0 is the initialised flow."""
+    """Bits per dimension after an epoch, without noise; epoch 0 is the initialised flow.
+
+    Attributes:
+        epoch: its number.
+        train: over as many training vectors as are held out.
+        held_out: over the held-out vectors.
+    """
 
     epoch: int
     train: float
@@ -87,7 +95,7 @@ def fit_flow(
 
     Raises:
         InputValueError: too few rows, NaN or infinity in them, or a setting out of range.
-        ArithmeticError: the likelihood became NaN or infinite.
+        DivergedError: the likelihood became NaN or infinite.
     """
     settings.check()
     if len(train) < MIN_ROWS or not len(held_out):
@@ -119,7 +127,6 @@ def fit_flow(
     history = [Epoch(0, _mean_bits(flow, front, data[: len(kept)]), _mean_bits(flow, front, kept))]
     best, state = history[0], copy.deepcopy(modules.state_dict())
     for epoch in range(1, settings.epochs + 1):
-        total = 0.0
         for chosen in torch.randperm(len(data), generator=generator).split(settings.batch_size):  # type: ignore[no-untyped-call]
             rows = data[chosen]
             rows = rows + noise * torch.randn(rows.shape, generator=generator)
@@ -129,10 +136,10 @@ def fit_flow(
             nn.utils.clip_grad_norm_(parameters, settings.clip)
             optimizer.step()
             schedule.step()
-            total += float(loss.detach()) * len(rows)
-        history.append(Epoch(epoch, total / len(data), _mean_bits(flow, front, kept)))
+        bits = (_mean_bits(flow, front, rows) for rows in (data[: len(kept)], kept))
+        history.append(Epoch(epoch, *bits))
         if not math.isfinite(history[-1].held_out + history[-1].train):
-            raise ArithmeticError(
+            raise DivergedError(
                 f"the flow diverged in epoch {epoch}; try a lower learning rate than "
                 f"{settings.learning_rate:g}"
             )

@@ -37,7 +37,7 @@ def embed_raw(
 
     Args:
         source: as for `export`.
-        texts: any number.
+        texts: any number; a source's default prompt is put before each, as when they are served.
         pooling: as for `export`; several joined by `+` give their vectors side by side.
         max_length: as for `export`.
         encoder_only: as for `export`.
@@ -64,7 +64,7 @@ def embed_raw(
         # Float32 on the CPU provider, whatever else is installed: what is fitted here is served on
         # every engine.
         with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
-            return encoder.encode(texts, prompt_name="", show_progress_bar=show_progress_bar)
+            return encoder.encode(texts, show_progress_bar=show_progress_bar)
 
 
 def read_corpus(

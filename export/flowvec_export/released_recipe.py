@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from flowvec import __version__
 from flowvec.batching import Batch, pad
-from flowvec.errors import InputValueError
+from flowvec.errors import DivergedError, InputValueError
 from flowvec_export.backbone import TransformersBackbone
 from flowvec_export.fitting import Fitted, mean_cosine
 from flowvec_export.flow_training import AdamWithoutCorrection, Epoch
@@ -62,7 +62,7 @@ def fit_like_the_paper(
     Raises:
         InputValueError: too few texts.
         ExportError: the source cannot be read.
-        ArithmeticError: the likelihood became NaN or infinite.
+        DivergedError: the likelihood became NaN or infinite.
     """
     say = on_step or (lambda _: None)
     found = read_source(source, encoder_only=encoder_only)
@@ -101,6 +101,7 @@ def fit_like_the_paper(
             "mean_cosine": [round(c, 4) for c in cosines],
             "bits_per_dim": [[e.epoch, round(e.train, 4), round(e.held_out, 4)] for e in history],
         },
+        encoder_only=encoder_only,
         flowvec=__version__,
     )
     flow.eval().requires_grad_(False)
@@ -147,7 +148,7 @@ def _one_epoch(
     for rows in batches:
         loss = flow.bits_per_dim(rows).mean()
         if not torch.isfinite(loss):
-            raise ArithmeticError(f"the flow diverged after {len(losses)} batches")
+            raise DivergedError(f"the flow diverged after {len(losses)} batches")
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(parameters, CLIP)

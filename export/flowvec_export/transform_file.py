@@ -48,6 +48,7 @@ class Recipe:
         seed: of the sample and the training.
         settings: the method's own settings.
         results: what was measured, e.g. bits per dimension on held-out rows.
+        encoder_only: fitted without the source's own Dense layers.
         flowvec: the version that fitted it.
     """
 
@@ -62,6 +63,7 @@ class Recipe:
     seed: int
     settings: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
+    encoder_only: bool = False
     flowvec: str = ""
 
 
@@ -108,6 +110,8 @@ def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:
             finite.
     """
     target = Path(path)
+    if target.is_dir():
+        raise ExportError(f"{target} is a directory, and no transform that `flowvec fit` wrote")
     try:
         with safetensors.safe_open(target, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -227,6 +231,7 @@ def _recipe(raw: Any, path: Path) -> Recipe | None:
         str: ("method", "source", "source_sha256", "pooling", "corpus", "flowvec"),
         int: ("max_length", "rows", "held_out_rows", "seed"),
         dict: ("settings", "results"),
+        bool: ("encoder_only",),
     }
     if not all(type(raw[name]) is kind for kind, names in kinds.items() for name in names):
         raise ExportError(f"the recipe in {path} holds values of other types than it should")

@@ -12,6 +12,7 @@ __all__ = [
     "ClosedError",
     "CollectionError",
     "CorruptCollectionError",
+    "DivergedError",
     "EngineError",
     "ExportError",
     "FingerprintMismatchError",
@@ -76,6 +77,10 @@ class CorruptCollectionError(CollectionError):
 
 class FingerprintMismatchError(CollectionError, ValueError):
     """A collection's vectors were made by another model than the one given."""
+
+
+class DivergedError(FlowvecError, ArithmeticError):
+    """A fit became NaN or infinite."""
 
 
 class ExportError(FlowvecError, RuntimeError):

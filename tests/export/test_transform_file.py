@@ -197,6 +197,7 @@ def test_the_golden_file_of_version_1_stays_readable() -> None:
         "seed": 7,
         "settings": {"k": 3},
         "results": {"mean_cosine": [0.75, 0.0]},
+        "encoder_only": False,
         "flowvec": "0.1.0",
     }
 
@@ -283,7 +284,7 @@ def test_the_file_that_the_tests_below_break_is_whole(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     assert "cannot read" in refused(tmp_path / "none.safetensors")
-    assert "cannot read" in refused(tmp_path)
+    assert "is a directory" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x08", b"PK\x03\x04" * 9, b"\xff" * 64, b"\0" * 64])
@@ -491,6 +492,6 @@ def test_a_recipe_of_other_fields_is_refused(tmp_path: Path, recipe) -> None:
 def test_each_field_of_a_recipe_is_there_and_of_its_type(tmp_path: Path, field: str) -> None:
     less = {name: value for name, value in PLAIN.items() if name != field}
     assert "other fields" in refused(write(tmp_path, {**WHITENING, "recipe": less}))
-    for wrong in (None, True, [], 1.5):
+    for wrong in (None, 1 if field == "encoder_only" else True, [], 1.5):
         recipe = {**PLAIN, field: wrong}
         assert "other types" in refused(write(tmp_path, {**WHITENING, "recipe": recipe}))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flowvec.errors import ExportError, InputValueError
+from flowvec.errors import DivergedError, ExportError, InputValueError
 from flowvec_export.flow_training import FlowTraining, fit_flow
 from flowvec_export.graph import module_to_onnx
 from flowvec_export.transforms import (
@@ -107,6 +107,8 @@ INVERTIBLE: dict[str, Builder] = {
     "rotation, learned": turned,
     "rotation, flow": lambda d: rotation_then_flow(d),
     "flow, whitening": lambda d: flow_then_whitening(d, None),
+    "rotation, soft zca": lambda d: Compose([turned(d), SoftZCA.fit(moments(d), 0.1)]),
+    "nested": lambda d: Compose([Compose([dense(d), Identity(d)]), flow_then_whitening(d, None)]),
     **{f"flow, {name}": lambda d, s=shape: flow_of(d, s) for name, shape in SHAPES.items()},
 }
 OTHERS: dict[str, Builder] = {
@@ -397,7 +399,7 @@ def test_training_that_no_longer_helps_stops_early() -> None:
 
 def test_a_flow_that_diverges_is_an_error() -> None:
     data = vectors(8, 1300)
-    with pytest.raises(ArithmeticError, match="diverged"):
+    with pytest.raises(DivergedError, match="diverged"):
         fit_flow(
             Flow(8, FlowShape(1, 2, 8)), data[:1200], data[1200:],
             FlowTraining(epochs=3, learning_rate=1e6, clip=1e9),
@@ -489,6 +491,8 @@ FITS: dict[str, Callable[[Moments], Transform]] = {
     "whitening": Whitening.fit,
     "soft zca": SoftZCA.fit,
     "soft zca, eps 0": lambda m: SoftZCA.fit(m, 0.0),
+    "soft zca, eps 1e-5": lambda m: SoftZCA.fit(m, 1e-5),
+    "soft zca, eps 1e-3": lambda m: SoftZCA.fit(m, 1e-3),
     "beta gamma": lambda m: BetaGammaWhitening.fit(m, 1.0, 1.0),
     "standardise": Standardise.fit,
     "all but the top": AllButTheTop.fit,
@@ -570,6 +574,22 @@ def test_a_flow_refuses_nan_and_infinity(bad: float) -> None:
 def test_a_flow_refuses_to_be_initialised_from_a_few_rows() -> None:
     with pytest.raises(InputValueError, match="at least 1000 vectors"):
         Flow(8, FlowShape(1, 2, 8)).initialise(torch.zeros(999, 8))
+
+
+def test_a_flow_refuses_vectors_that_are_equal_but_for_rounding() -> None:
+    data = np.full((1200, 8), 0.5, np.float32)
+    data += np.random.default_rng(0).normal(scale=3e-8, size=data.shape).astype(np.float32)
+    with pytest.raises(InputValueError, match="all vectors are equal"):
+        Flow(8, FlowShape(1, 2, 8)).initialise(torch.from_numpy(data))
+
+
+def test_neighbours_are_folded_into_one() -> None:
+    pair = Compose([turned(16), SoftZCA.fit(moments(16), 0.1)])
+    products = [n.op_type for n in module_to_onnx(pair.fold(), 16).graph.node]
+    assert sorted(products) == ["Gemm", "Sub"]
+    nested = Compose([Compose([flow_of(16, SHAPES["released"])]), Whitening.fit(moments(16), 4)])
+    nodes = [n.op_type for n in module_to_onnx(nested.fold(), 16).graph.node]
+    assert nodes.count("Mul") == 0  # the flow's scale is in the whitening's matrix
 
 
 def test_a_flow_on_constant_dimensions_stays_finite() -> None:

@@ -20,6 +20,7 @@ PUBLIC = {
     "CollectionError",
     "CollectionInfo",
     "CorruptCollectionError",
+    "DivergedError",
     "EncodeStatistics",
     "Encoder",
     "EncoderInfo",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -74,14 +74,31 @@ class Compose(Transform):
         return z
 
     def fold(self) -> nn.Module:
-        """Fold each part; a flow's last affine map goes into a whitening behind it."""
+        """Fold each part, and neighbours into one where that is cheaper.
+
+        A flow's last affine map goes into a linear map behind it; two linear maps become one.
+        """
         folded: list[nn.Module] = []
-        for part in self.transforms():
+        for part in self._leaves():
             form = part.fold()
-            if folded and isinstance(folded[-1], FoldedFlow) and isinstance(form, CentredLinear):
-                form = _FlowThenLinear(folded.pop(), form)  # type: ignore[arg-type]
+            if folded and isinstance(form, CentredLinear):
+                before = folded[-1]
+                if isinstance(before, FoldedFlow):
+                    folded[-1] = _FlowThenLinear(before, form)
+                    continue
+                if isinstance(before, CentredLinear) and before.in_dim <= before.out_dim:
+                    folded[-1] = _TwoLinear(before, form)
+                    continue
             folded.append(form)
-        return nn.Sequential(*folded)
+        return folded[0] if len(folded) == 1 else nn.Sequential(*folded)
+
+    def _leaves(self) -> Iterator[Transform]:
+        """The parts, compositions among them taken apart."""
+        for part in self.transforms():
+            if isinstance(part, Compose):
+                yield from part._leaves()
+            else:
+                yield part
 
     def describe(self) -> str:
         """See `Transform.describe`."""
@@ -118,3 +135,25 @@ class _FlowThenLinear(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         return torch.matmul(self.flow.residuals(u) - self.mean, self.matrix)
+
+
+class _TwoLinear(nn.Module):
+    """((u - m) A - n) B = (u - m) A B - n B.
+
+    n is what A leaves of the mean, which is nothing but rounding where B was fitted behind A.
+    """
+
+    mean: Tensor
+    matrix: Tensor
+    offset: Tensor
+
+    def __init__(self, first: CentredLinear, second: CentredLinear) -> None:
+        super().__init__()
+        dtype = first.mean.dtype
+        matrix = first.matrix.double() @ second.matrix.double()
+        self.register_buffer("mean", first.mean.clone())
+        self.register_buffer("matrix", matrix.to(dtype))
+        self.register_buffer("offset", -(second.mean.double() @ second.matrix.double()).to(dtype))
+
+    def forward(self, u: Tensor) -> Tensor:
+        return torch.addmm(self.offset, u - self.mean, self.matrix)

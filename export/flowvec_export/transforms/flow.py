@@ -64,6 +64,8 @@ class FlowShape:
             raise InputValueError(
                 f"permutation must be reversal or random, not {self.permutation!r}"
             )
+        if self.seed < 0:
+            raise InputValueError(f"a seed must not be negative, but is {self.seed}")
         if dim is not None and dim >> (self.levels - 1) < 2:
             raise InputValueError(f"{dim} dimensions are too few for {self.levels} levels")
 
@@ -314,7 +316,7 @@ class Flow(Transform):
             u: float (rows, dim), at least `MIN_ROWS` rows, shuffled.
 
         Raises:
-            InputValueError: too few rows, or NaN or infinity in them.
+                InputValueError: too few rows, NaN or infinity in them, or all are equal.
         """
         if len(u) < MIN_ROWS:
             raise InputValueError(
@@ -322,6 +324,8 @@ class Flow(Transform):
             )
         if not bool(torch.isfinite(u).all()):
             raise InputValueError("NaN or infinity in the vectors")
+        if u.std(dim=0).max() <= u.abs().max() * torch.finfo(torch.float32).eps:
+            raise InputValueError("all vectors are equal, so there is nothing to fit")
         for level in self.levels:
             first = 0
             for step in level:  # type: ignore[attr-defined]
