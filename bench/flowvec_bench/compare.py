@@ -1,11 +1,14 @@
 """Which pooling and which transform suit a model: all of them, measured on one corpus and STS.
 
 Vectors of all poolings are computed once, side by side in one graph. Every transform is fitted once
-a seed, on another draw of the corpus, and never on the sets that it is scored on.
+a seed, on another draw of the corpus, from which the sentences that are scored are left out.
+`flow-released` is the released shape under flowvec's own training; `flowvec fit flow
+--like-the-paper` is the released recipe.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +24,11 @@ from flowvec_bench.isotropy import alignment, mean_cosine, uniformity
 from flowvec_bench.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 from flowvec_bench.tail import added_microseconds
 from flowvec_export.fitting import FitSettings, fit_transform, parse_method, split
+from flowvec_export.pooling import parse_pooling
 from flowvec_export.raw_vectors import embed_raw
 from flowvec_export.source import Source, read_source
 from flowvec_export.transforms import PRESETS, Transform
+from flowvec_export.transforms.flow import MIN_ROWS
 
 __all__ = [
     "NONE",
@@ -131,12 +136,12 @@ def parse_transforms(names: str | None) -> list[str]:
 def figure_names(scores: Sequence[StsScore]) -> dict[str, float]:
     """The figures of a set of scores by name.
 
-    A task with a `test` subset, as STS-B, gives its dev and test by themselves (they are one
+    A task with a `dev` or `test` subset, as STS-B, gives those by themselves (they are one
     benchmark's parts, and train is no test); every other task gives `all` and `wmean`.
     """
     figures: dict[str, float] = {}
     for score in scores:
-        if "test" in score.subsets:
+        if {"dev", "test"} & score.subsets.keys():
             for part in ("dev", "test"):
                 if part in score.subsets:
                     figures[f"{score.task} {part}"] = score.subsets[part]
@@ -163,19 +168,21 @@ def compare(
 
     Args:
         source: as for `export`.
-        texts: distinct texts to fit on, shuffled; more than `rows`, so that seeds draw others.
-        tasks: STS tasks; none of their sentences is fitted on.
+        texts: distinct texts to fit on, shuffled; those that are sentences of the tasks are left
+            out.
+        tasks: STS tasks.
         poolings: which; None takes cls, mean, first_last_mean and, where the checkpoint has one,
             pooler; and `own` for a sentence-transformers model as it is.
         transforms: names from `TRANSFORMS`.
-        rows: texts of each fit.
+        rows: texts that each fit draws, a twentieth of which it holds out; with several seeds at
+            most half of the texts, so that their draws differ.
         seeds: fits of each transform.
         settings: of the transforms; the flow's shape is the transform's own.
         show_progress_bar: while embedding; None shows one on a terminal for long work.
         on_step: called with a line of text before each step.
 
     Raises:
-        InputValueError: too few texts, an unknown pooling, no STS figure to go by.
+        InputValueError: too few texts for a transform, or an unknown or a joined pooling.
         ExportError: the source cannot be exported.
     """
     say = on_step or (lambda _: None)
@@ -184,6 +191,10 @@ def compare(
     names = _poolings(found, poolings)
     row_of = sentence_rows(tasks)
     sentences = list(row_of)
+    scored = {sentence.strip() for sentence in sentences}
+    texts = [text for text in texts if text.strip() not in scored]
+    rows = min(rows, len(texts) if seeds == 1 else len(texts) // 2)
+    _check_rows(rows, transforms)
     everything = [*texts, *sentences]
     measure = _Measure(tasks, row_of)
     candidates: list[Candidate] = []
@@ -195,13 +206,20 @@ def compare(
         candidates.append(measure.raw(name, sts))
         for transform in transforms:
             say(f"{name}: fitting {transform}")
-            candidates.append(
-                measure.fitted(
-                    name, transform, corpus, sts, min(rows, len(corpus)), seeds, settings
-                )
-            )
+            candidates.append(measure.fitted(name, transform, corpus, sts, rows, seeds, settings))
     chosen_on, best, advice = _advise(candidates)
-    return Comparison(found.name, min(rows, len(texts)), candidates, chosen_on, best, advice)
+    return Comparison(found.name, rows, candidates, chosen_on, best, advice)
+
+
+def _check_rows(rows: int, transforms: Sequence[str]) -> None:
+    """Before any long work."""
+    flows = [name for name in transforms if "flow" in TRANSFORMS[name][0]]
+    least = math.ceil(MIN_ROWS / 0.95) + 1 if flows else 20
+    if transforms and rows < least:
+        raise InputValueError(
+            f"each fit would draw {rows} texts, and {(flows or transforms)[0]} needs at least "
+            f"{least}; with several seeds the corpus must hold twice as many"
+        )
 
 
 def _poolings(source: Source, asked: Sequence[str] | None) -> list[str]:
@@ -209,6 +227,11 @@ def _poolings(source: Source, asked: Sequence[str] | None) -> list[str]:
     if asked is None:
         names = [name for name in POOLINGS if name != "pooler" or source.pooler is not None]
         return [*([OWN] if has_own else []), *names]
+    if joined := [name for name in asked if "+" in name]:
+        raise InputValueError(f"{joined[0]} is several poolings; they are compared one by one")
+    for name in asked:
+        if name != OWN:
+            parse_pooling(name)
     if OWN in asked and not has_own:
         raise InputValueError(f"{source.origin} is a plain encoder and has no pooling of its own")
     return list(dict.fromkeys(asked))
@@ -332,37 +355,60 @@ def _advise(candidates: Sequence[Candidate]) -> tuple[str, int, str]:
     """The figure to go by, the candidate to take, and why.
 
     A transform must beat what there is without one by a point, and by two of its deviations: it
-    makes the model slower, and thresholds must be set anew.
+    makes the model slower, and thresholds must be set anew. Averaged word vectors are shown for
+    comparison; flowvec does not export them, so they are not advised.
     """
     names = list(candidates[0].sts)
     dev = [name for name in names if name.endswith(" dev")]
-    chosen_on = dev[0] if dev else "the mean of all figures"
+    by = dev or [name for name in names if not name.endswith(" wmean")]
+    chosen_on = " and ".join(dev) if dev else "the mean of all sets"
 
     def value(candidate: Candidate) -> float:
-        return statistics.fmean(candidate.sts[name] for name in dev[:1] or names)
+        return statistics.fmean(candidate.sts[name] for name in by)
 
-    order = sorted(range(len(candidates)), key=lambda i: -value(candidates[i]))
+    def spread(candidate: Candidate) -> float:
+        return 2 * statistics.fmean(candidate.sts_deviation[name] for name in by)
+
+    usable = [i for i, c in enumerate(candidates) if c.pooling != WORD_VECTORS]
+    order = sorted(usable, key=lambda i: -value(candidates[i]))
     plain = [i for i in order if candidates[i].transform == NONE]
-    as_is = next((i for i in plain if candidates[i].pooling == OWN), plain[0])
-    best, base = candidates[order[0]], candidates[as_is]
-    gain = value(best) - value(base)
-    spread = 2 * statistics.fmean(best.sts_deviation[name] for name in dev[:1] or names)
-    what = f"{value(best):.1f} on {chosen_on}"
-    if best is base or gain < max(_WORTHWHILE, spread):
-        why = "nothing scores higher" if best is base else (
-            f"the best, {_label(best)}, gives {gain:+.1f} points, which is not worth it"
-        )  # fmt: skip
-        return (
-            chosen_on,
-            as_is,
-            (f"Take no transform: {_label(base)} has {value(base):.1f} on {chosen_on}, and {why}."),
+    own = [i for i in plain if candidates[i].pooling == OWN]
+    # What a user would have without this comparison's transforms.
+    base_index = (own or plain)[0]
+    base = candidates[base_index]
+
+    def worth_it(candidate: Candidate) -> bool:
+        least = _WORTHWHILE if candidate.transform == NONE else max(_WORTHWHILE, spread(candidate))
+        return value(candidate) - value(base) >= least
+
+    best_index = next((i for i in order if worth_it(candidates[i])), base_index)
+    best, top = candidates[best_index], candidates[order[0]]
+    notes = [] if dev else ["These are the sets that were scored: the choice flatters itself."]
+    if best.transform != NONE and best.seeds == 1:
+        notes.append("One seed: its spread was not measured.")
+    words = [c for c in candidates if c.pooling == WORD_VECTORS]
+    if words and value(words[0]) > value(best):
+        notes.append(f"Averaged word vectors alone have {value(words[0]):.1f}.")
+    if best is base:
+        why = "nothing scores higher"
+        if top is not base:
+            why = (
+                f"{_label(top)} gives {value(top) - value(base):+.1f}, too little or too uncertain"
+            )
+        advice = f"Take no transform: {_label(base)} has {value(base):.1f} on {chosen_on}; {why}."
+        return chosen_on, base_index, " ".join([advice, *notes])
+    gain = f"{value(best) - value(base):+.1f} points over {_label(base)}"
+    advice = f"Take {_label(best)}: {value(best):.1f} on {chosen_on}, {gain}."
+    if best.transform != NONE:
+        method, preset = TRANSFORMS[best.transform]
+        options = "" if best.pooling == OWN else f" --pooling {best.pooling}"
+        options += "" if best.pooling == OWN or not own else " --encoder-only"
+        options += f" --preset {preset}" if "flow" in method and preset != "wide" else ""
+        notes.append(
+            f"Make it with `flowvec fit {method}{options}`, confirm it on data of your own, and "
+            "set thresholds on its scores anew."
         )
-    same = next((c for c in candidates if c.pooling == best.pooling and c.transform == NONE), base)
-    return chosen_on, order[0], (
-        f"Take {_label(best)}: {what}, {gain:+.1f} points over {_label(base)} and "
-        f"{value(best) - value(same):+.1f} over the same pooling without it. Confirm it on data of "
-        "your own, and set thresholds on its scores anew."
-    )  # fmt: skip
+    return chosen_on, best_index, " ".join([advice, *notes])
 
 
 def _label(candidate: Candidate) -> str:

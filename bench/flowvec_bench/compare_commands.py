@@ -61,8 +61,8 @@ def compare(
             f"flowvec compare needs {', '.join(missing)}: "
             'python -m pip install "flowvec[cpu,export,bench]"'
         )
+    from flowvec_bench.compare import TRANSFORMS, parse_transforms
     from flowvec_bench.compare import compare as measure
-    from flowvec_bench.compare import parse_transforms
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.sts import read_sts
     from flowvec_export.fitting import FitSettings
@@ -70,6 +70,8 @@ def compare(
 
     if json_out is not None and not json_out.absolute().parent.is_dir():
         raise InputValueError(f"there is no directory {json_out.absolute().parent}")
+    if json_out is not None and json_out.is_dir():
+        raise InputValueError(f"{json_out} is a directory")
     chosen = parse_transforms(transforms)
     tasks = read_sts(sts)
     # More than a fit draws, so that seeds see other texts.
@@ -99,7 +101,8 @@ def compare(
             "machine": asdict(describe_machine()),
             "corpus": "standard input" if corpus == "-" else Path(corpus).name,
             "sentences": sentences,
-            "settings": asdict(settings),
+            "training": asdict(settings.training),
+            "transforms": {name: TRANSFORMS[name] for name in chosen},
             **asdict(result),
         }
         json_out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -132,8 +135,8 @@ def _lines(result: Comparison) -> list[str]:
         )
     seeds = max(c.seeds for c in result.candidates)
     return [
-        f"{result.source}: Spearman x 100; transforms fitted on {result.rows} texts, {seeds} "
-        f"seed{'s' if seeds > 1 else ''}",
+        f"{result.source}: Spearman x 100; a fit draws {result.rows} texts and holds a twentieth "
+        f"out; {seeds} seed{'s' if seeds > 1 else ''}",
         format_table(header, rows, texts=2),
         "cosine: mean over all pairs; unif., align.: lower is better; bits: held out, a dimension; "
         "us: added to a batch of 32, one thread",

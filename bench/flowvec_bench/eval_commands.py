@@ -266,7 +266,9 @@ def isotropy(
         machine=describe_machine(),
     )
     if report is not None:
-        command = shlex.join(["flowvec", *sys.argv[1:]])
+        # Names, not paths: a report is for others to read.
+        typed = [Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:]]
+        command = shlex.join(["flowvec", *typed])
         write_report(report, render_report(result, [picture for _, picture in found], command))
     if as_json:
         print_json({"evaluation": "isotropy", **asdict(result)})

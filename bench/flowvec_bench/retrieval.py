@@ -88,8 +88,11 @@ def search_bm25(dataset: RetrievalSet) -> Ranking:
     """BM25 with the settings above; documents that share no word with a query are not found."""
     stemmer = Stemmer.Stemmer("english")
     options = {"stopwords": "english", "stemmer": stemmer, "show_progress": False}
+    documents = bm25s.tokenize(dataset.documents, **options)
+    if not documents.vocab:  # nothing but stop words, and bm25s cannot index that
+        return [[] for _ in dataset.queries]
     index = bm25s.BM25()
-    index.index(bm25s.tokenize(dataset.documents, **options), show_progress=False)
+    index.index(documents, show_progress=False)
     tokens = bm25s.tokenize(dataset.queries, return_ids=False, **options)
     depth = min(_DEPTH, len(dataset.documents))
     rows, scores = index.retrieve(tokens, k=depth, show_progress=False)

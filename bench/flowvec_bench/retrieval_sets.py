@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,7 @@ def _read_qrels(path: Path, queries: Collection[str]) -> dict[str, dict[str, int
                 raise InputValueError(f"{where} must be the header query-id, corpus-id, score")
             continue
         query, document, score = fields
-        if not score.isdigit():
+        if not re.fullmatch("[0-9]{1,9}", score):
             raise InputValueError(f"{where}: the score {score!r} is no whole number from 0 on")
         if query not in queries:
             raise InputValueError(f"{where} judges the query {query!r}, which queries.jsonl lacks")

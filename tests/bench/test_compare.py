@@ -26,7 +26,7 @@ from flowvec_bench.compare import (
     figure_names,
     parse_transforms,
 )
-from flowvec_bench.sts import StsScore, StsTask, read_sts, score_sts
+from flowvec_bench.sts import StsScore, StsTask, read_sts, score_sts, sentence_rows
 from flowvec_bench.tail import added_microseconds
 from flowvec_export import export, read_source
 from flowvec_export.fitting import FitSettings
@@ -35,7 +35,8 @@ from flowvec_export.transforms import Identity, Moments, Whitening
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "models/mini/checkpoint"
 SENTENCES = [s for passage in load_passages() for s in split_sentences(passage.text)]
-TEXTS = list(dict.fromkeys([*SENTENCES, *(s[: len(s) // 2] for s in SENTENCES)]))
+HALVES = [h for s in SENTENCES for h in (s[: len(s) // 2], s[len(s) // 2 :])]
+TEXTS = list(dict.fromkeys([*SENTENCES, *HALVES]))
 
 
 def write_sts(folder: Path, name: str, subsets: list[str]) -> Path:
@@ -174,6 +175,44 @@ def test_a_transform_is_weighed_against_the_model_as_it_is() -> None:
     assert _advise(candidates)[1] == 0
 
 
+def test_a_noisy_best_does_not_hide_a_solid_second() -> None:
+    candidates = [
+        candidate("mean", NONE, 60), candidate("mean", "flow", 65, 2.6),
+        candidate("mean", "whitening", 64.9, 0.1),
+    ]  # fmt: skip
+    assert _advise(candidates)[1] == 2
+
+
+def test_word_vectors_are_neither_base_nor_advice() -> None:
+    candidates = [
+        candidate(WORD_VECTORS, NONE, 66), candidate("mean", NONE, 60),
+        candidate("mean", "flow", 64.5),
+    ]  # fmt: skip
+    _, best, advice = _advise(candidates)
+    assert best == 2
+    assert "word vectors alone have 66.0" in advice
+
+
+def test_another_pooling_may_be_the_advice_without_a_transform() -> None:
+    candidates = [candidate("own", NONE, 60), candidate("mean", NONE, 65)]
+    _, best, advice = _advise(candidates)
+    assert best == 1
+    assert advice == "Take mean as it is: 65.0 on AB dev, +5.0 points over own as it is."
+
+
+def test_advice_says_how_to_make_it() -> None:
+    candidates = [candidate("own", NONE, 60), candidate("mean", "flow-released", 65)]
+    advice = _advise(candidates)[2]
+    assert "`flowvec fit flow --pooling mean --encoder-only --preset released`" in advice
+
+
+def test_sentences_that_are_scored_are_not_fitted_on(tasks) -> None:
+    scored = list(sentence_rows(tasks))
+    with pytest.raises(InputValueError, match="draw 5 texts"):
+        compare(CHECKPOINT, [*scored, *TEXTS[-5:]], tasks, poolings=["mean"],
+                transforms=["whitening"])  # fmt: skip
+
+
 def test_without_a_dev_set_advice_goes_by_all_figures() -> None:
     plain = candidate("mean", NONE, 60)
     candidates = [
@@ -182,7 +221,7 @@ def test_without_a_dev_set_advice_goes_by_all_figures() -> None:
                 sts_deviation={"YEAR all": 0.0, "YEAR wmean": 0.0}),
     ]  # fmt: skip
     chosen_on, best, _ = _advise(candidates)
-    assert (chosen_on, best) == ("the mean of all figures", 1)
+    assert (chosen_on, best) == ("the mean of all sets", 1)
 
 
 def test_a_task_with_a_test_set_gives_its_parts_and_others_both_aggregations() -> None:
@@ -203,6 +242,10 @@ def test_unknown_names_are_errors(tasks) -> None:
     assert parse_transforms("flow,none,flow") == ["flow"]
     with pytest.raises(InputValueError, match="'glow' is unknown"):
         parse_transforms("glow")
+    with pytest.raises(InputValueError, match="one by one"):
+        compare(CHECKPOINT, TEXTS, tasks, poolings=["mean+cls", "max"], transforms=["whitening"])
+    with pytest.raises(InputValueError, match="flow needs at least"):
+        compare(CHECKPOINT, TEXTS[-900:], tasks, transforms=["whitening", "flow"])
     with pytest.raises(InputValueError, match="at least 20"):
         compare(CHECKPOINT, TEXTS[:10], tasks, poolings=["mean"], transforms=["whitening"])
 

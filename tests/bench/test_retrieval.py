@@ -174,6 +174,18 @@ def test_bm25_stems_and_finds_only_what_shares_a_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
+def test_bm25_of_stop_words_alone_finds_nothing(tmp_path: Path) -> None:
+    documents = [{"_id": f"d{i}", "text": "the and of"} for i in range(1, 5)]
+    (found,) = read_retrieval(write(tmp_path / "stop", documents=documents))
+    assert search_bm25(found) == [[] for _ in found.queries]
+
+
+@pytest.mark.parametrize("score", ["²", "9" * 30, "1.5", "-1"])
+def test_a_score_that_is_no_small_whole_number_is_an_error(tmp_path: Path, score: str) -> None:
+    with pytest.raises(InputValueError, match="whole number"):
+        read_retrieval(write(tmp_path / "odd", qrels=QRELS + f"q0\td3\t{score}\n"))
+
+
 def test_the_encoder_searches_exactly_by_its_similarity(
     tmp_path: Path, tiny_copy: Path, similarity: str
 ) -> None:
