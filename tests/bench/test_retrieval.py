@@ -173,7 +173,6 @@ def test_bm25_stems_and_finds_only_what_shares_a_word(tmp_path: Path) -> None:
     assert search_bm25(replace(found, queries=["the", "zzz", ""])) == [[], [], []]
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
 def test_bm25_of_stop_words_alone_finds_nothing(tmp_path: Path) -> None:
     documents = [{"_id": f"d{i}", "text": "the and of"} for i in range(1, 5)]
     (found,) = read_retrieval(write(tmp_path / "stop", documents=documents))
@@ -186,6 +185,7 @@ def test_a_score_that_is_no_small_whole_number_is_an_error(tmp_path: Path, score
         read_retrieval(write(tmp_path / "odd", qrels=QRELS + f"q0\td3\t{score}\n"))
 
 
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
 def test_the_encoder_searches_exactly_by_its_similarity(
     tmp_path: Path, tiny_copy: Path, similarity: str
 ) -> None:
