@@ -167,7 +167,7 @@ OUT = ["-o", "t.safetensors"]
         (["whitening", *FIT, *OUT, "--k", "0"], "k must be at least 1"),
         (["soft-zca", *FIT, *OUT, "--eps", "-1"], "eps must not be negative"),
         (["whitening", *FIT, *OUT, "--rows", "60", "--k", "48"], "directions that are not null"),
-        (["beta-gamma", *FIT, *OUT, "--rows", "60", "--beta", "2"], "beta and gamma must be"),
+        (["beta-gamma", *FIT, *OUT, "--rows", "60", "--beta", "2"], "beta must be from 0 to 1"),
         (["whitening", *FIT, *OUT, "--pooling", "sum"], "pooling 'sum' is unknown"),
         (["whitening", *FIT, *OUT, "--max-length", "999"], "max_length must be from"),
         (["whitening", "--model", "./no", "--corpus", "words.txt", *OUT], "./no is no directory"),
