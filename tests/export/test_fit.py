@@ -451,15 +451,11 @@ def test_encoder_only_leaves_out_a_directorys_own_steps(directory, bert, texts, 
     assert bare.recipe.source_sha256 == plain.recipe.source_sha256 != own.recipe.source_sha256
     save_transform(bare.transform, bare.recipe, tmp_path / "bare.safetensors")
     save_transform(own.transform, own.recipe, tmp_path / "own.safetensors")
-    for file, only in (("bare", False), ("own", True)):
-        with pytest.raises(ExportError, match="other weights"):
-            export(
-                directory, tmp_path / "b", transform=tmp_path / f"{file}.safetensors",
-                encoder_only=only,
-            )  # fmt: skip
-    made = export(
-        directory, tmp_path / "b", transform=tmp_path / "bare.safetensors", encoder_only=True
-    ).manifest
+    with pytest.raises(ExportError, match="other weights"):
+        export(directory, tmp_path / "b", transform=tmp_path / "own.safetensors", encoder_only=True)
+    # That it was fitted on the encoder alone is in the file, and need not be said again.
+    assert bare.recipe.encoder_only
+    made = export(directory, tmp_path / "b", transform=tmp_path / "bare.safetensors").manifest
     assert (made.pooling, made.transform) == ("mean", (f"whitening({WIDTH}->5)",))
     assert made.normalised
 
@@ -484,7 +480,7 @@ def test_float16_weights_leave_what_was_fitted_in_float32(
 ) -> None:
     # Sizes at which a matrix of the encoder would be rounded.
     shape, training = FlowShape(1, 2, 100), FlowTraining(epochs=1)
-    settings = FitSettings(top=60, shape=shape, training=training)
+    settings = FitSettings(top=45, shape=shape, training=training)
     made = fit_transform(parse_method(method), *split(dense_raw), settings)[0]
     bundle = export(directory, tmp_path / "b", transform=made, weights="float16")
     kinds = {t.name: t.data_type for t in onnx.load(bundle.model).graph.initializer}

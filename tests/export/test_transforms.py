@@ -70,6 +70,7 @@ SHAPES = {
 
 
 def flow_of(dim: int, shape: FlowShape, data: np.ndarray | None = None) -> Flow:
+    torch.manual_seed(1)  # the couplings' first weights, whatever ran before
     levels = min(shape.levels, 2) if dim < 8 else shape.levels
     changed = FlowShape(levels, shape.depth, shape.width, shape.coupling, shape.permutation)
     return randomised(Flow(dim, changed), vectors(dim) if data is None else data)
