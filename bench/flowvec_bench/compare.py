@@ -8,7 +8,6 @@ a seed, on another draw of the corpus, from which the sentences that are scored 
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,15 +19,14 @@ import numpy.typing as npt
 import torch
 
 from flowvec.errors import InputValueError
-from flowvec_bench.isotropy import alignment, mean_cosine, uniformity
+from flowvec_bench.isotropy import UNIFORMITY_ROWS, alignment, mean_cosine, uniformity
 from flowvec_bench.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 from flowvec_bench.tail import added_microseconds
-from flowvec_export.fitting import FitSettings, fit_transform, parse_method, split
+from flowvec_export.fitting import FitSettings, fit_transform, held_out_rows, parse_method, split
 from flowvec_export.pooling import parse_pooling
 from flowvec_export.raw_vectors import embed_raw
 from flowvec_export.source import Source, read_source
 from flowvec_export.transforms import PRESETS, Transform
-from flowvec_export.transforms.flow import MIN_ROWS
 
 __all__ = [
     "NONE",
@@ -194,7 +192,8 @@ def compare(
     scored = {sentence.strip() for sentence in sentences}
     texts = [text for text in texts if text.strip() not in scored]
     rows = min(rows, len(texts) if seeds == 1 else len(texts) // 2)
-    _check_rows(rows, transforms)
+    for name in transforms:  # before any long work
+        held_out_rows(rows, parse_method(TRANSFORMS[name][0]))
     everything = [*texts, *sentences]
     measure = _Measure(tasks, row_of)
     candidates: list[Candidate] = []
@@ -209,17 +208,6 @@ def compare(
             candidates.append(measure.fitted(name, transform, corpus, sts, rows, seeds, settings))
     chosen_on, best, advice = _advise(candidates)
     return Comparison(found.name, rows, candidates, chosen_on, best, advice)
-
-
-def _check_rows(rows: int, transforms: Sequence[str]) -> None:
-    """Before any long work."""
-    flows = [name for name in transforms if "flow" in TRANSFORMS[name][0]]
-    least = math.ceil(MIN_ROWS / 0.95) + 1 if flows else 20
-    if transforms and rows < least:
-        raise InputValueError(
-            f"each fit would draw {rows} texts, and {(flows or transforms)[0]} needs at least "
-            f"{least}; with several seeds the corpus must hold twice as many"
-        )
 
 
 def _poolings(source: Source, asked: Sequence[str] | None) -> list[str]:
@@ -275,7 +263,7 @@ class _Measure:
     def __init__(self, tasks: Sequence[StsTask], row_of: Mapping[str, int]) -> None:
         self.tasks, self.row_of = tasks, row_of
         self.positives = positive_pairs(tasks, row_of)
-        chosen = np.random.default_rng(0).permutation(len(row_of))[:4000]
+        chosen = np.random.default_rng(0).permutation(len(row_of))[:UNIFORMITY_ROWS]
         self.sample = np.sort(chosen)
 
     def raw(self, pooling: str, sts: Floats) -> Candidate:

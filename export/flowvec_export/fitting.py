@@ -32,6 +32,7 @@ from flowvec_export.transforms import (
     Transform,
     Whitening,
 )
+from flowvec_export.transforms.flow import MIN_ROWS
 
 __all__ = [
     "METHODS",
@@ -39,8 +40,10 @@ __all__ = [
     "Fitted",
     "fit",
     "fit_transform",
+    "held_out_rows",
     "mean_cosine",
     "parse_method",
+    "results_of",
     "split",
 ]
 
@@ -190,9 +193,9 @@ def fit(
     """
     settings = settings or FitSettings()
     parts = parse_method(method)
-    settings.check(parts)  # before any long work
-    if len(texts) < 2 * _LEAST_HELD_OUT:
-        split(np.empty((len(texts), 1), dtype=np.float32))
+    # Before any long work.
+    settings.check(parts)
+    held_out_rows(len(texts), parts)
     found = read_source(source, encoder_only=encoder_only)
     raw = embed_raw(
         source,
@@ -210,11 +213,6 @@ def fit(
     with torch.no_grad():
         after = transform(torch.from_numpy(held_out)).numpy()
     cosines = (mean_cosine(held_out), mean_cosine(after))
-    results: dict[str, Any] = {"mean_cosine": [round(c, 4) for c in cosines]}
-    if history:
-        results["bits_per_dim"] = [
-            [e.epoch, round(e.train, 4), round(e.held_out, 4)] for e in history
-        ]
     recipe = Recipe(
         method=method,
         source=found.name,
@@ -226,26 +224,47 @@ def fit(
         held_out_rows=len(held_out),
         seed=settings.training.seed,
         settings=settings.used_by(parts),
-        results=results,
+        results=results_of(history, cosines),
         encoder_only=encoder_only,
         flowvec=__version__,
     )
     return Fitted(transform, recipe, history, cosines, found.pooling is not None)
 
 
+def held_out_rows(count: int, parts: Sequence[str] = ()) -> int:
+    """How many of `count` texts to hold out: a twentieth, 10 to 10,000.
+
+    Raises:
+        InputValueError: too few are left for these parts of a method.
+    """
+    held_out = min(max(count // _HELD_OUT, _LEAST_HELD_OUT), _MOST_HELD_OUT)
+    least = MIN_ROWS if "flow" in parts else _LEAST_HELD_OUT
+    if count - held_out < least:
+        raise InputValueError(
+            f"{'+'.join(parts) or 'fitting'} needs at least {least} different texts to fit on, but "
+            f"of {count} there are {max(0, count - held_out)}: {held_out} are held out"
+        )
+    return held_out
+
+
 def split(vectors: Floats) -> tuple[Floats, Floats]:
-    """Vectors to fit on and vectors held out: the last twentieth, 10 to 10,000 rows.
+    """Vectors to fit on and vectors held out: the last `held_out_rows`.
 
     Raises:
         InputValueError: fewer than 20 rows.
     """
-    if len(vectors) < 2 * _LEAST_HELD_OUT:
-        raise InputValueError(
-            f"fitting needs at least {2 * _LEAST_HELD_OUT} different texts, and thousands to be "
-            f"worth it, but there are {len(vectors)}"
-        )
-    held_out = min(max(len(vectors) // _HELD_OUT, _LEAST_HELD_OUT), _MOST_HELD_OUT)
+    held_out = held_out_rows(len(vectors))
     return vectors[:-held_out], vectors[-held_out:]
+
+
+def results_of(history: Sequence[Epoch], cosines: tuple[float, float]) -> dict[str, Any]:
+    """What was measured, for the recipe."""
+    results: dict[str, Any] = {"mean_cosine": [round(c, 4) for c in cosines]}
+    if history:
+        results["bits_per_dim"] = [
+            [e.epoch, round(e.train, 4), round(e.held_out, 4)] for e in history
+        ]
+    return results
 
 
 def fit_transform(

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from flowvec import __version__
 from flowvec.batching import Batch, pad
-from flowvec.errors import DivergedError, InputValueError
+from flowvec.errors import DivergedError
 from flowvec_export.backbone import TransformersBackbone
-from flowvec_export.fitting import Fitted, mean_cosine
+from flowvec_export.fitting import Fitted, held_out_rows, mean_cosine, results_of
 from flowvec_export.flow_training import AdamWithoutCorrection, Epoch
 from flowvec_export.pooling import Pooling, parse_pooling
 from flowvec_export.source import Source, read_source
@@ -67,12 +67,7 @@ def fit_like_the_paper(
     say = on_step or (lambda _: None)
     found = read_source(source, encoder_only=encoder_only)
     modes = pooling or "first_last_mean"
-    held_out = max(10, min(10_000, len(texts) // 20))
-    if len(texts) - held_out < MIN_ROWS:
-        raise InputValueError(
-            f"the recipe fits on at least {MIN_ROWS} different texts, but of {len(texts)} there "
-            f"are {max(0, len(texts) - held_out)}: {held_out} are held out"
-        )
+    held_out = held_out_rows(len(texts), ["flow"])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         vectors = _Vectors(found, modes)
@@ -97,10 +92,7 @@ def fit_like_the_paper(
         held_out_rows=held_out,
         seed=seed,
         settings={"like_the_paper": True},
-        results={
-            "mean_cosine": [round(c, 4) for c in cosines],
-            "bits_per_dim": [[e.epoch, round(e.train, 4), round(e.held_out, 4)] for e in history],
-        },
+        results=results_of(history, cosines),
         encoder_only=encoder_only,
         flowvec=__version__,
     )

@@ -233,10 +233,10 @@ def test_a_flow_keeps_its_best_epoch_on_the_held_out_rows() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 19])
 def test_too_few_texts_are_an_error(bert, count: int) -> None:
-    with pytest.raises(InputValueError, match=f"at least 20 .* but there are {count}"):
+    with pytest.raises(InputValueError, match=f"at least 10 .* of {count} there are"):
         split(np.zeros((count, 4), np.float32))
     if count:
-        with pytest.raises(InputValueError, match="at least 20"):
+        with pytest.raises(InputValueError, match="at least 10"):
             fit("whitening", bert, make_texts(count))
 
 

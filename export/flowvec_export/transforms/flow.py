@@ -316,7 +316,7 @@ class Flow(Transform):
             u: float (rows, dim), at least `MIN_ROWS` rows, shuffled.
 
         Raises:
-                InputValueError: too few rows, NaN or infinity in them, or all are equal.
+            InputValueError: too few rows, NaN or infinity in them, or all are equal.
         """
         if len(u) < MIN_ROWS:
             raise InputValueError(
