@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from flowvec.errors import InputValueError
+from flowvec_bench.advice import NONE, OWN, TRANSFORMS, WORD_VECTORS, Candidate, advise
 from flowvec_bench.isotropy import UNIFORMITY_ROWS, alignment, mean_cosine, uniformity
 from flowvec_bench.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 from flowvec_bench.tail import added_microseconds
@@ -29,10 +30,6 @@ from flowvec_export.source import Source, read_source
 from flowvec_export.transforms import PRESETS, Transform
 
 __all__ = [
-    "NONE",
-    "TRANSFORMS",
-    "WORD_VECTORS",
-    "Candidate",
     "Comparison",
     "compare",
     "figure_names",
@@ -41,56 +38,7 @@ __all__ = [
 
 Floats = npt.NDArray[np.float32]
 
-NONE = "none"
-OWN = "own"
-WORD_VECTORS = "word vectors"
 POOLINGS = ("cls", "mean", "first_last_mean", "pooler")
-
-# What is compared, by the name that is shown: a method of `fit` and a preset for its flow.
-TRANSFORMS: dict[str, tuple[str, str]] = {
-    "standardise": ("standardise", "wide"),
-    "all-but-the-top": ("all-but-the-top", "wide"),
-    "beta-gamma": ("beta-gamma", "wide"),
-    "soft-zca": ("soft-zca", "wide"),
-    "whitening": ("whitening", "wide"),
-    "flow-released": ("flow", "released"),
-    "flow": ("flow", "wide"),
-    "pca+flow": ("pca+flow", "wide"),
-}
-
-# A transform is worth its place from this many points on.
-_WORTHWHILE = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One pooling with one transform; figures are means over the seeds.
-
-    Attributes:
-        pooling: as for `export`; `own` for a source's own pooling and Dense layers.
-        transform: a name from `TRANSFORMS`, or `none`.
-        seeds: how many fits stand behind the figures; 1 without a transform.
-        dim: length of a vector.
-        sts: Spearman x 100 by figure, see `figure_names`.
-        sts_deviation: standard deviation of each over the seeds.
-        mean_cosine: of the STS sentences, all pairs.
-        uniformity: of the STS sentences.
-        alignment: of the pairs with gold > 4.
-        added_microseconds: the transform alone on a batch of 32 vectors, one thread.
-        bits_per_dim: of a flow on held-out corpus vectors, else None.
-    """
-
-    pooling: str
-    transform: str
-    seeds: int
-    dim: int
-    sts: dict[str, float]
-    sts_deviation: dict[str, float]
-    mean_cosine: float
-    uniformity: float
-    alignment: float | None
-    added_microseconds: float
-    bits_per_dim: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +154,7 @@ def compare(
         for transform in transforms:
             say(f"{name}: fitting {transform}")
             candidates.append(measure.fitted(name, transform, corpus, sts, rows, seeds, settings))
-    chosen_on, best, advice = _advise(candidates)
+    chosen_on, best, advice = advise(candidates)
     return Comparison(found.name, rows, candidates, chosen_on, best, advice)
 
 
@@ -337,69 +285,3 @@ class _Measure:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
-
-
-def _advise(candidates: Sequence[Candidate]) -> tuple[str, int, str]:
-    """The figure to go by, the candidate to take, and why.
-
-    A transform must beat what there is without one by a point, and by two of its deviations: it
-    makes the model slower, and thresholds must be set anew. Averaged word vectors are shown for
-    comparison; flowvec does not export them, so they are not advised.
-    """
-    names = list(candidates[0].sts)
-    dev = [name for name in names if name.endswith(" dev")]
-    by = dev or [name for name in names if not name.endswith(" wmean")]
-    chosen_on = " and ".join(dev) if dev else "the mean of all sets"
-
-    def value(candidate: Candidate) -> float:
-        return statistics.fmean(candidate.sts[name] for name in by)
-
-    def spread(candidate: Candidate) -> float:
-        return 2 * statistics.fmean(candidate.sts_deviation[name] for name in by)
-
-    usable = [i for i, c in enumerate(candidates) if c.pooling != WORD_VECTORS]
-    order = sorted(usable, key=lambda i: -value(candidates[i]))
-    plain = [i for i in order if candidates[i].transform == NONE]
-    own = [i for i in plain if candidates[i].pooling == OWN]
-    # What a user would have without this comparison's transforms.
-    base_index = (own or plain)[0]
-    base = candidates[base_index]
-
-    def worth_it(candidate: Candidate) -> bool:
-        least = _WORTHWHILE if candidate.transform == NONE else max(_WORTHWHILE, spread(candidate))
-        return value(candidate) - value(base) >= least
-
-    best_index = next((i for i in order if worth_it(candidates[i])), base_index)
-    best, top = candidates[best_index], candidates[order[0]]
-    notes = [] if dev else ["These are the sets that were scored: the choice flatters itself."]
-    if best.transform != NONE and best.seeds == 1:
-        notes.append("One seed: its spread was not measured.")
-    words = [c for c in candidates if c.pooling == WORD_VECTORS]
-    if words and value(words[0]) > value(best):
-        notes.append(f"Averaged word vectors alone have {value(words[0]):.1f}.")
-    if best is base:
-        why = "nothing scores higher"
-        if top is not base:
-            why = (
-                f"{_label(top)} gives {value(top) - value(base):+.1f}, too little or too uncertain"
-            )
-        advice = f"Take no transform: {_label(base)} has {value(base):.1f} on {chosen_on}; {why}."
-        return chosen_on, base_index, " ".join([advice, *notes])
-    gain = f"{value(best) - value(base):+.1f} points over {_label(base)}"
-    advice = f"Take {_label(best)}: {value(best):.1f} on {chosen_on}, {gain}."
-    if best.transform != NONE:
-        method, preset = TRANSFORMS[best.transform]
-        options = "" if best.pooling == OWN else f" --pooling {best.pooling}"
-        options += "" if best.pooling == OWN or not own else " --encoder-only"
-        options += f" --preset {preset}" if "flow" in method and preset != "wide" else ""
-        notes.append(
-            f"Make it with `flowvec fit {method}{options}`, confirm it on data of your own, and "
-            "set thresholds on its scores anew."
-        )
-    return chosen_on, best_index, " ".join([advice, *notes])
-
-
-def _label(candidate: Candidate) -> str:
-    if candidate.transform == NONE:
-        return f"{candidate.pooling} as it is"
-    return f"{candidate.pooling} with {candidate.transform}"

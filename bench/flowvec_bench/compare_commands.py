@@ -61,8 +61,9 @@ def compare(
             f"flowvec compare needs {', '.join(missing)}: "
             'python -m pip install "flowvec[cpu,export,bench]"'
         )
-    from flowvec_bench.compare import TRANSFORMS, parse_transforms
+    from flowvec_bench.advice import TRANSFORMS
     from flowvec_bench.compare import compare as measure
+    from flowvec_bench.compare import parse_transforms
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.sts import read_sts
     from flowvec_export.fitting import FitSettings

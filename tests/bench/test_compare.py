@@ -15,17 +15,8 @@ from flowvec import Encoder
 from flowvec.demo import load_passages
 from flowvec.errors import InputValueError
 from flowvec.sentences import split_sentences
-from flowvec_bench.compare import (
-    NONE,
-    TRANSFORMS,
-    WORD_VECTORS,
-    Candidate,
-    Comparison,
-    _advise,
-    compare,
-    figure_names,
-    parse_transforms,
-)
+from flowvec_bench.advice import NONE, TRANSFORMS, WORD_VECTORS, Candidate, advise
+from flowvec_bench.compare import Comparison, compare, figure_names, parse_transforms
 from flowvec_bench.sts import StsScore, StsTask, read_sts, score_sts, sentence_rows
 from flowvec_bench.tail import added_microseconds
 from flowvec_export import export, read_source
@@ -154,7 +145,7 @@ def test_advice_takes_the_best_on_dev() -> None:
         candidate("mean", NONE, 60), candidate("mean", "flow", 70, 0.5),
         candidate("cls", NONE, 40), candidate("cls", "flow", 69),
     ]  # fmt: skip
-    chosen_on, best, advice = _advise(candidates)
+    chosen_on, best, advice = advise(candidates)
     assert (chosen_on, best) == ("AB dev", 1)
     assert advice.startswith("Take mean with flow: 70.0 on AB dev, +10.0 points over mean as it is")
 
@@ -162,7 +153,7 @@ def test_advice_takes_the_best_on_dev() -> None:
 @pytest.mark.parametrize(("dev", "deviation"), [(60.9, 0.0), (63.0, 2.0), (59.0, 0.0)])
 def test_advice_is_to_leave_a_model_alone_for_a_small_or_uncertain_gain(dev, deviation) -> None:
     candidates = [candidate("mean", NONE, 60), candidate("mean", "flow", dev, deviation)]
-    _, best, advice = _advise(candidates)
+    _, best, advice = advise(candidates)
     assert best == 0
     assert advice.startswith("Take no transform: mean as it is has 60.0 on AB dev")
 
@@ -172,7 +163,7 @@ def test_a_transform_is_weighed_against_the_model_as_it_is() -> None:
     candidates = [
         candidate("own", NONE, 76), candidate("mean", NONE, 60), candidate("mean", "flow", 76.5),
     ]  # fmt: skip
-    assert _advise(candidates)[1] == 0
+    assert advise(candidates)[1] == 0
 
 
 def test_a_noisy_best_does_not_hide_a_solid_second() -> None:
@@ -180,7 +171,7 @@ def test_a_noisy_best_does_not_hide_a_solid_second() -> None:
         candidate("mean", NONE, 60), candidate("mean", "flow", 65, 2.6),
         candidate("mean", "whitening", 64.9, 0.1),
     ]  # fmt: skip
-    assert _advise(candidates)[1] == 2
+    assert advise(candidates)[1] == 2
 
 
 def test_word_vectors_are_neither_base_nor_advice() -> None:
@@ -188,21 +179,21 @@ def test_word_vectors_are_neither_base_nor_advice() -> None:
         candidate(WORD_VECTORS, NONE, 66), candidate("mean", NONE, 60),
         candidate("mean", "flow", 64.5),
     ]  # fmt: skip
-    _, best, advice = _advise(candidates)
+    _, best, advice = advise(candidates)
     assert best == 2
     assert "word vectors alone have 66.0" in advice
 
 
 def test_another_pooling_may_be_the_advice_without_a_transform() -> None:
     candidates = [candidate("own", NONE, 60), candidate("mean", NONE, 65)]
-    _, best, advice = _advise(candidates)
+    _, best, advice = advise(candidates)
     assert best == 1
     assert advice == "Take mean as it is: 65.0 on AB dev, +5.0 points over own as it is."
 
 
 def test_advice_says_how_to_make_it() -> None:
     candidates = [candidate("own", NONE, 60), candidate("mean", "flow-released", 65)]
-    advice = _advise(candidates)[2]
+    advice = advise(candidates)[2]
     assert "`flowvec fit flow --pooling mean --encoder-only --preset released`" in advice
 
 
@@ -220,7 +211,7 @@ def test_without_a_dev_set_advice_goes_by_all_figures() -> None:
         replace(plain, transform="flow", sts={"YEAR all": 60.0, "YEAR wmean": 45.0},
                 sts_deviation={"YEAR all": 0.0, "YEAR wmean": 0.0}),
     ]  # fmt: skip
-    chosen_on, best, _ = _advise(candidates)
+    chosen_on, best, _ = advise(candidates)
     assert (chosen_on, best) == ("the mean of all sets", 1)
 
 

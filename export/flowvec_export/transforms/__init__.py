@@ -9,7 +9,8 @@ from flowvec_export.transforms.all_but_the_top import AllButTheTop
 from flowvec_export.transforms.base import Identity, Transform
 from flowvec_export.transforms.compose import Compose
 from flowvec_export.transforms.dense import ACTIVATIONS, Dense
-from flowvec_export.transforms.flow import PRESETS, Flow, FlowShape
+from flowvec_export.transforms.flow import PRESETS, Flow
+from flowvec_export.transforms.flow_layers import FlowShape
 from flowvec_export.transforms.moments import NULL, Moments
 from flowvec_export.transforms.rotation import Rotation
 from flowvec_export.transforms.standardise import Standardise

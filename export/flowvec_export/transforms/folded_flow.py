@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from flowvec_export.transforms.flow import Coupling, Flow
+    from flowvec_export.transforms.flow import Flow
+    from flowvec_export.transforms.flow_layers import Coupling
 
 __all__ = ["AFFINE_LIMIT", "FoldedFlow", "fold_flow"]
 
