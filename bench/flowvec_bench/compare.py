@@ -9,7 +9,7 @@ a seed, on another draw of the corpus, from which the sentences that are scored 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from flowvec.errors import InputValueError
+from flowvec.errors import FlowvecError, InputValueError
 from flowvec_bench.advice import NONE, OWN, TRANSFORMS, WORD_VECTORS, Candidate, advise
 from flowvec_bench.isotropy import UNIFORMITY_ROWS, alignment, mean_cosine, uniformity
 from flowvec_bench.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
@@ -31,6 +31,7 @@ from flowvec_export.transforms import PRESETS, Transform
 
 __all__ = [
     "Comparison",
+    "Failure",
     "compare",
     "figure_names",
     "parse_transforms",
@@ -42,6 +43,15 @@ POOLINGS = ("cls", "mean", "first_last_mean", "pooler")
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A transform that could not be fitted to a pooling, and why."""
+
+    pooling: str
+    transform: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """What `compare` gives.
 
@@ -49,6 +59,7 @@ class Comparison:
         source: name of the checkpoint.
         rows: texts that each fit drew.
         candidates: in the order in which they were measured.
+        failures: those that could not be.
         chosen_on: the figure that the advice goes by.
         best: index of the advised candidate.
         advice: what to do, and why.
@@ -57,6 +68,7 @@ class Comparison:
     source: str
     rows: int
     candidates: list[Candidate]
+    failures: list[Failure]
     chosen_on: str
     best: int
     advice: str
@@ -145,6 +157,7 @@ def compare(
     everything = [*texts, *sentences]
     measure = _Measure(tasks, row_of)
     candidates: list[Candidate] = []
+    failures: list[Failure] = []
     if poolings is None:
         say("averaging word vectors")
         candidates.append(measure.raw(WORD_VECTORS, _word_vectors(found, sentences)))
@@ -153,9 +166,15 @@ def compare(
         candidates.append(measure.raw(name, sts))
         for transform in transforms:
             say(f"{name}: fitting {transform}")
-            candidates.append(measure.fitted(name, transform, corpus, sts, rows, seeds, settings))
+            try:
+                candidate = measure.fitted(name, transform, corpus, sts, rows, seeds, settings)
+            except FlowvecError as error:  # the others are worth their hour all the same
+                say(f"{name}: {transform} failed: {error}")
+                failures.append(Failure(name, transform, str(error)))
+            else:
+                candidates.append(candidate)
     chosen_on, best, advice = advise(candidates)
-    return Comparison(found.name, rows, candidates, chosen_on, best, advice)
+    return Comparison(found.name, rows, candidates, failures, chosen_on, best, advice)
 
 
 def _poolings(source: Source, asked: Sequence[str] | None) -> list[str]:
@@ -179,19 +198,18 @@ def _embed(
     texts: Sequence[str],
     show_progress_bar: bool | None,
     on_step: Callable[[str], object] | None,
-) -> list[tuple[str, Floats]]:
+) -> Iterator[tuple[str, Floats]]:
     """Raw vectors of all texts by pooling; the plain poolings through one graph."""
     options: dict[str, Any] = {"show_progress_bar": show_progress_bar, "on_step": on_step}
-    found: list[tuple[str, Floats]] = []
     if OWN in names:
-        found.append((OWN, embed_raw(source, texts, **options)))
+        yield OWN, embed_raw(source, texts, **options)
     plain = [name for name in names if name != OWN]
     if plain:
         joined = embed_raw(source, texts, pooling="+".join(plain), encoder_only=True, **options)
         width = joined.shape[1] // len(plain)
         # Slices are views: nothing is copied until a transform works on one.
-        found += [(n, joined[:, i * width : (i + 1) * width]) for i, n in enumerate(plain)]
-    return found
+        for i, name in enumerate(plain):
+            yield name, joined[:, i * width : (i + 1) * width]
 
 
 def _word_vectors(source: Source, sentences: Sequence[str]) -> Floats:
@@ -274,6 +292,7 @@ class _Measure:
             dim=max(dims),
             sts={k: v or 0.0 for k, v in means.items()},
             sts_deviation=deviations,
+            sts_by_seed=[{k: f[k] or 0.0 for k in means} for f in figures],
             mean_cosine=others["mean_cosine"] or 0.0,
             uniformity=others["uniformity"] or 0.0,
             alignment=others["alignment"],

@@ -139,7 +139,11 @@ def _lines(result: Comparison) -> list[str]:
         f"{result.source}: Spearman x 100; a fit draws {result.rows} texts and holds a twentieth "
         f"out; {seeds} seed{'s' if seeds > 1 else ''}",
         format_table(header, rows, texts=2),
-        "cosine: mean over all pairs; unif., align.: lower is better; bits: held out, a dimension; "
-        "us: added to a batch of 32, one thread",
+        "cosine: mean over all pairs; unif., align. (pairs with gold > 4 of all sets): lower is "
+        "better; bits: held out, a dimension; us: added to a batch of 32, one thread",
+        *(
+            f"{f.pooling} with {f.transform} could not be fitted: {f.reason}"
+            for f in result.failures
+        ),
         result.advice,
     ]

@@ -246,9 +246,12 @@ def isotropy(
     bundles = [Bundle.load(name) for name in (bundle, against) if name is not None]
     labels = label_bundles(bundles)
     tasks = [] if sts_folder is None else read_sts(sts_folder)
+    counter = None if source is None else _WordCounter(source)
     read = read_rows(corpus, text_field=text_field, file_format=file_format)
-    texts, sample = sample_corpus((row.text for row in read), rows, seed)
-    words = None if source is None else _word_frequency(source, texts)
+    total, sample = sample_corpus(
+        (row.text for row in read), rows, seed, None if counter is None else counter.add
+    )
+    words = None if counter is None else counter.measure()
     found = []
     for label, loaded in zip(labels, bundles, strict=True):
         with _load(loaded.path, provider, compute) as encoder:
@@ -256,7 +259,7 @@ def isotropy(
     examined = [figures for figures, _ in found]
     result = IsotropyReport(
         corpus="standard input" if corpus == "-" else Path(corpus).name,
-        texts=len(texts),
+        texts=total,
         rows=len(sample),
         seed=seed,
         sts=None if sts_folder is None else sts_folder.resolve().name,
@@ -279,10 +282,24 @@ def isotropy(
         typer.echo(f"\nreport: {report}")
 
 
-def _word_frequency(source: str, texts: list[str]) -> WordFrequency:
-    from flowvec_bench.word_frequency import measure_word_frequency
-    from flowvec_export import read_source
+class _WordCounter:
+    """Counts a checkpoint's tokens while a corpus goes by."""
 
-    checkpoint = read_source(source)
-    weights = checkpoint.model.get_input_embeddings().weight.detach().numpy()
-    return measure_word_frequency(weights, checkpoint.tokenizer, texts, checkpoint.name)
+    def __init__(self, source: str) -> None:
+        from flowvec_bench.word_frequency import count_tokens
+        from flowvec_export import read_source
+
+        self.checkpoint = read_source(source)
+        self.counts = count_tokens(self.checkpoint.tokenizer, [])
+
+    def add(self, texts: list[str]) -> None:
+        from flowvec_bench.word_frequency import count_tokens
+
+        self.counts += count_tokens(self.checkpoint.tokenizer, texts)
+
+    def measure(self) -> WordFrequency:
+        from flowvec_bench.word_frequency import measure_word_frequency
+
+        weights = self.checkpoint.model.get_input_embeddings().weight.detach().numpy()
+        tokenizer, name = self.checkpoint.tokenizer, self.checkpoint.name
+        return measure_word_frequency(weights, tokenizer, self.counts, name)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ __all__ = [
 LEAST_ROWS = 100
 _COSINES = 20_000
 _POINTS = 700
+_WINDOW = 2048
 
 Doubles = npt.NDArray[np.float64]
 
@@ -92,22 +95,52 @@ class IsotropyReport:
     machine: Machine
 
 
-def sample_corpus(texts: Iterable[str], count: int, seed: int) -> tuple[list[str], list[str]]:
-    """The distinct texts of a corpus that are not blank, and a seeded sample of them.
+def sample_corpus(
+    texts: Iterable[str],
+    count: int,
+    seed: int,
+    on_window: Callable[[list[str]], object] | None = None,
+) -> tuple[int, list[str]]:
+    """A seeded sample of the distinct texts of a corpus that are not blank, in one pass.
+
+    Args:
+        texts: the corpus; of a long one only the sample, and a digest of each text, are kept.
+        count: how many to draw; all, where there are fewer.
+        seed: of the sample.
+        on_window: called with the distinct texts, some at a time.
 
     Returns:
-        All of them, and `count` of them (or all, where there are fewer) in random order.
+        How many distinct texts there are, and the sample in random order.
 
     Raises:
         InputValueError: there are fewer than 100.
     """
-    distinct = list(dict.fromkeys(text for text in texts if text.strip()))
-    if len(distinct) < LEAST_ROWS:
+    rng = random.Random(seed)
+    sample: list[str] = []
+    seen: set[bytes] = set()
+    rows = iter(texts)
+    while window := list(islice(rows, _WINDOW)):
+        fresh = []
+        for text in window:
+            digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            if digest in seen or not text.strip():
+                continue
+            seen.add(digest)
+            fresh.append(text)
+            # Algorithm R: each text so far is in the sample with the same probability.
+            if len(sample) < count:
+                sample.append(text)
+            elif (place := rng.randrange(len(seen))) < count:
+                sample[place] = text
+        if on_window is not None:
+            on_window(fresh)
+    if len(seen) < LEAST_ROWS:
         raise InputValueError(
-            f"the corpus has {len(distinct)} distinct texts; isotropy needs at least {LEAST_ROWS}, "
+            f"the corpus has {len(seen)} distinct texts; isotropy needs at least {LEAST_ROWS}, "
             "better 10 for each dimension"
         )
-    return distinct, random.Random(seed).sample(distinct, min(count, len(distinct)))
+    rng.shuffle(sample)
+    return len(seen), sample
 
 
 def label_bundles(bundles: Sequence[Bundle]) -> list[str]:

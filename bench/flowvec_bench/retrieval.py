@@ -1,8 +1,9 @@
 """Retrieval on folders in BEIR's layout: an encoder's exact search, with BM25 beside it.
 
-nDCG@10, recall@10, recall@100 and MRR@10 come from ir-measures. Both systems give their first 100
-documents. BM25 is bm25s as it comes (Lucene's variant, k1 1.5, b .75, words of two letters or
-more, lower-cased) with its English stop words and the Snowball English stemmer.
+nDCG@10, recall@10, recall@100 and MRR@10 come from ir-measures, over the first 100 documents of a
+system; a query that is a document itself does not find that one (`RetrievalSet.own`). BM25 is bm25s
+as it comes (Lucene's variant, k1 1.5, b .75, words of two letters or more, lower-cased) with its
+English stop words and the Snowball English stemmer.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ __all__ = [
 
 BM25_SETTINGS = "bm25s, Lucene's variant, k1 1.5, b .75, English stop words and Snowball stemmer"
 
-# The first 100 document rows of each query, best first; fewer where fewer were found.
+# The first document rows of each query, best first; fewer where fewer were found.
 Ranking = list[list[int]]
 
 _DEPTH = 100
+_SEARCHED = _DEPTH + 1  # one may be the query itself
 _QUERY_BLOCK = 256
 _METRICS: dict[str, Metric] = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
@@ -74,13 +76,13 @@ def search_encoder(encoder: Encoder, dataset: RetrievalSet) -> Ranking:
     similarity = encoder.info().similarity
     if similarity not in _METRICS:  # manhattan
         return [
-            np.argsort(-line, kind="stable")[:_DEPTH].tolist()
+            np.argsort(-line, kind="stable")[:_SEARCHED].tolist()
             for start in range(0, len(queries), _QUERY_BLOCK)
             for line in encoder.similarity(queries[start : start + _QUERY_BLOCK], documents)
         ]
     if similarity == "cosine":
         documents, queries = normalize(documents), normalize(queries)
-    found, _ = top_k(queries, documents, _DEPTH, _METRICS[similarity])
+    found, _ = top_k(queries, documents, _SEARCHED, _METRICS[similarity])
     return cast(Ranking, found.tolist())
 
 
@@ -94,7 +96,7 @@ def search_bm25(dataset: RetrievalSet) -> Ranking:
     index = bm25s.BM25()
     index.index(documents, show_progress=False)
     tokens = bm25s.tokenize(dataset.queries, return_ids=False, **options)
-    depth = min(_DEPTH, len(dataset.documents))
+    depth = min(_SEARCHED, len(dataset.documents))
     rows, scores = index.retrieve(tokens, k=depth, show_progress=False)
     return [
         [int(row) for row, score in zip(*line, strict=True) if score > 0]
@@ -107,10 +109,12 @@ def score_run(
 ) -> RetrievalScore:
     """Measure one system's ranking of document rows, a list for each query."""
     # Ranks as scores: trec_eval would order equal scores by document id.
-    run = {
-        query: {dataset.document_ids[row]: -float(rank) for rank, row in enumerate(rows)}
-        for query, rows in zip(dataset.query_ids, ranking, strict=True)
-    }
+    run: dict[str, dict[str, float]] = {}
+    for query, rows in zip(dataset.query_ids, ranking, strict=True):
+        found_ids = [dataset.document_ids[row] for row in rows]
+        if query in dataset.own:
+            found_ids = [document for document in found_ids if document != query]
+        run[query] = {document: -float(rank) for rank, document in enumerate(found_ids[:_DEPTH])}
     measures = [nDCG @ 10, R @ 10, R @ 100, RR @ 10]
     found = ir_measures.calc_aggregate(measures, dataset.qrels, run)
     ndcg, recall, recall_100, mrr = (float(found[measure]) for measure in measures)

@@ -28,6 +28,8 @@ class RetrievalSet:
         queries: their texts.
         qrels: relevance (0 and up) by query id and document id.
         warnings: what of the files could not be used, a sentence each.
+        own: ids of queries that are documents themselves, as in ArguAna: a document of the same id
+            holds the query's text. No system is to be credited or blamed for finding that one.
     """
 
     name: str
@@ -37,6 +39,7 @@ class RetrievalSet:
     queries: list[str]
     qrels: dict[str, dict[str, int]]
     warnings: list[str]
+    own: frozenset[str] = frozenset()
 
 
 def read_retrieval(folder: str | Path) -> list[RetrievalSet]:
@@ -48,8 +51,9 @@ def read_retrieval(folder: str | Path) -> list[RetrievalSet]:
     as not found. Both are said in `warnings`.
 
     Raises:
-        InputValueError: no such folder, a file is missing or is not as above, an id occurs twice,
-            or a judged query is missing; the message names file and line.
+        InputValueError: no such folder, a file is missing or is not as above, an id occurs twice
+            or holds a character that trec_eval cannot read, or a judged query is missing; the
+            message names file and line.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -90,6 +94,7 @@ def _read_set(folder: Path) -> RetrievalSet:
         queries=[asked[i] for i in relevant],
         qrels={i: qrels[i] for i in relevant},
         warnings=warnings,
+        own=frozenset(i for i in relevant if asked[i] and asked[i] in documents.get(i, "")),
     )
 
 
@@ -122,10 +127,17 @@ def _jsonl(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
         for field in ("_id", "text"):
             if not isinstance(record.get(field), str):
                 raise InputValueError(f"{where} has no text in the field {field!r}")
+        _check_id(record["_id"], where)
         if record["_id"] in seen:
             raise InputValueError(f"{where} has the _id {record['_id']!r} of an earlier line")
         seen.add(record["_id"])
         yield record["_id"], record["text"], record
+
+
+def _check_id(found: str, where: str) -> None:
+    """trec_eval takes C strings of UTF-8: others end the process."""
+    if "\0" in found or any("\ud800" <= character <= "\udfff" for character in found):
+        raise InputValueError(f"{where} has the id {found!r}, which is no plain text")
 
 
 def _read_qrels(path: Path, queries: Collection[str]) -> dict[str, dict[str, int]]:
@@ -139,6 +151,7 @@ def _read_qrels(path: Path, queries: Collection[str]) -> dict[str, dict[str, int
                 raise InputValueError(f"{where} must be the header query-id, corpus-id, score")
             continue
         query, document, score = fields
+        _check_id(document, where)
         if not re.fullmatch("[0-9]{1,9}", score):
             raise InputValueError(f"{where}: the score {score!r} is no whole number from 0 on")
         if query not in queries:

@@ -157,20 +157,19 @@ def frequency_table(
 
 
 def measure_word_frequency(
-    embeddings: Matrix, tokenizer: tokenizers.Tokenizer, texts: Sequence[str], source: str
+    embeddings: Matrix, tokenizer: tokenizers.Tokenizer, counts: Ids, source: str
 ) -> WordFrequency:
-    """Count a corpus, rank the vocabulary and make the table.
+    """Rank the vocabulary by how often a corpus uses it, and make the table.
 
     Args:
         embeddings: (ids, width), a checkpoint's input word embeddings by token id.
         tokenizer: its tokenizer.
-        texts: the corpus; equal counts are ranked by token id.
+        counts: int64 (ids,), as `count_tokens` gives; equal ones are ranked by token id.
         source: the checkpoint's name, for the result.
 
     Raises:
         InputValueError: the vocabulary is too small to have 7 neighbours.
     """
-    counts = count_tokens(tokenizer, texts)
     added = tokenizer.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special}
     known = sorted(i for i in tokenizer.get_vocab().values() if i < len(embeddings))

@@ -120,7 +120,7 @@ def export(
         (staged / TOKENIZER).write_text(found.tokenizer.to_str(), encoding="utf-8")
         manifest = Manifest(
             name=name or found.name,
-            dim=_dim(model, steps, found),
+            dim=steps[-1].out_dim if steps else found.width(pooling),
             max_length=length,
             pooling="+".join(model.pooling.modes),
             transform=tuple(step.describe() for step in _flat(steps)),
@@ -247,10 +247,6 @@ def _flat(steps: Sequence[Transform]) -> list[Transform]:
         elif not isinstance(step, Identity):
             flat.append(step)
     return flat
-
-
-def _dim(model: SentenceEncoder, steps: Sequence[Transform], source: Source) -> int:
-    return steps[-1].out_dim if steps else model.pooling.out_dim(source.model.config.hidden_size)
 
 
 def _origin(source: Source) -> str:

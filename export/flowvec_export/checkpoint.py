@@ -19,6 +19,7 @@ from torch import nn
 
 from flowvec.errors import ExportError, first_line
 from flowvec_export.backbone import NAMES
+from flowvec_export.pooling import Pooling, parse_pooling
 from flowvec_export.transforms import Transform
 
 __all__ = ["Source", "read_encoder", "read_json"]
@@ -48,6 +49,8 @@ class Source:
         default_prompt_name: the prompt used when none is asked for.
         similarity: how its vectors are compared.
         licence: from the model card, if it says.
+        tuned: it comes from a sentence-transformers model, which was trained to be compared as it
+            is, even where only its encoder was asked for.
     """
 
     name: str
@@ -64,6 +67,18 @@ class Source:
     default_prompt_name: str | None = None
     similarity: str = "cosine"
     licence: str | None = None
+    tuned: bool = False
+
+    def width(self, pooling: str | None) -> int:
+        """Length of a pooled vector, after the source's own Dense layers.
+
+        Raises:
+            ExportError: there is no such pooling for this source.
+        """
+        if self.transforms:
+            return self.transforms[-1].out_dim
+        modes = parse_pooling(pooling or self.pooling or "mean")
+        return Pooling(modes, self.pooler).out_dim(self.model.config.hidden_size)
 
     def sha256(self) -> str:
         """SHA-256 (hex) of all weights that a pooled vector depends on, in float32.

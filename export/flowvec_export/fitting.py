@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,10 @@ class FitSettings:
     shape: FlowShape = PRESETS["wide"]
     training: FlowTraining = field(default_factory=FlowTraining)
 
-    def check(self, parts: Sequence[str]) -> None:
-        """Raise InputValueError for a setting that these methods could not follow on any data."""
+    def check(self, parts: Sequence[str], dim: int | None = None) -> None:
+        """Raise InputValueError for a setting that these methods could not follow on any data, or
+        on none of `dim` dimensions.
+        """
         used = self.used_by(parts)
         for name in ("k", "top"):
             if used.get(name) is not None and used[name] < 1:
@@ -97,8 +99,13 @@ class FitSettings:
         for name in ("beta", "gamma"):
             if not 0.0 <= used.get(name, 0.0) <= 1.0:
                 raise InputValueError(f"{name} must be from 0 to 1, but is {used[name]}")
+        if used.get("k") is not None and dim is not None and used["k"] > dim:
+            raise InputValueError(f"k is {used['k']}, but there are {dim} dimensions")
+        if used.get("top") is not None and dim is not None and used["top"] >= dim:
+            raise InputValueError(f"top is {used['top']}, but there are {dim} dimensions")
         if "flow" in parts:
-            self.shape.check()
+            # What comes before a flow may leave it fewer dimensions: it looks at them again.
+            self.shape.check(dim)
             self.training.check()
 
     def used_by(self, parts: Sequence[str]) -> dict[str, Any]:
@@ -127,7 +134,7 @@ class Fitted:
         recipe: how.
         history: bits per dimension by epoch; empty without a flow.
         mean_cosine: of all pairs of held-out texts, before and after.
-        tuned: the source has a pooling of its own: it was trained to be compared as it is.
+        tuned: the source was trained to be compared as it is, see `Source`.
     """
 
     transform: Transform
@@ -197,6 +204,24 @@ def fit(
     settings.check(parts)
     held_out_rows(len(texts), parts)
     found = read_source(source, encoder_only=encoder_only)
+    settings.check(parts, found.width(pooling))
+    recipe = Recipe(
+        method=method,
+        source=found.name,
+        source_sha256=found.sha256(),
+        pooling=pooling or found.pooling or "mean",
+        max_length=max_length or found.max_length,
+        corpus=corpus,
+        rows=len(texts) - held_out_rows(len(texts)),
+        held_out_rows=held_out_rows(len(texts)),
+        seed=settings.training.seed,
+        settings=settings.used_by(parts),
+        results={},
+        encoder_only=encoder_only,
+        flowvec=__version__,
+    )
+    tuned = found.tuned
+    del found  # as large as the model, and not needed while fitting
     raw = embed_raw(
         source,
         texts,
@@ -213,22 +238,8 @@ def fit(
     with torch.no_grad():
         after = transform(torch.from_numpy(held_out)).numpy()
     cosines = (mean_cosine(held_out), mean_cosine(after))
-    recipe = Recipe(
-        method=method,
-        source=found.name,
-        source_sha256=found.sha256(),
-        pooling=pooling or found.pooling or "mean",
-        max_length=max_length or found.max_length,
-        corpus=corpus,
-        rows=len(train),
-        held_out_rows=len(held_out),
-        seed=settings.training.seed,
-        settings=settings.used_by(parts),
-        results=results_of(history, cosines),
-        encoder_only=encoder_only,
-        flowvec=__version__,
-    )
-    return Fitted(transform, recipe, history, cosines, found.pooling is not None)
+    recipe = replace(recipe, results=results_of(history, cosines))
+    return Fitted(transform, recipe, history, cosines, tuned)
 
 
 def held_out_rows(count: int, parts: Sequence[str] = ()) -> int:

@@ -63,7 +63,8 @@ class Epoch:
 
     Attributes:
         epoch: its number.
-        train: over as many training vectors as are held out.
+        train: over as many training vectors as are held out; of the released recipe the mean along
+            the epoch, dropout on.
         held_out: over the held-out vectors.
     """
 

@@ -97,7 +97,7 @@ def fit_like_the_paper(
         flowvec=__version__,
     )
     flow.eval().requires_grad_(False)
-    return Fitted(flow, recipe, history, cosines, found.pooling is not None)
+    return Fitted(flow, recipe, history, cosines, found.tuned)
 
 
 class _Vectors:
@@ -108,8 +108,7 @@ class _Vectors:
         self.backbone = TransformersBackbone(source.model)
         self.pooling = Pooling(parse_pooling(pooling), source.pooler)
         self.steps = nn.Sequential(*source.transforms)
-        width = self.pooling.out_dim(source.model.config.hidden_size)
-        self.dim = source.transforms[-1].out_dim if source.transforms else width
+        self.dim = source.width(pooling)
         self.max_length = min(MAX_LENGTH, source.max_length)
 
     @torch.no_grad()

@@ -30,6 +30,7 @@ def read_source(source: str | Path, *, encoder_only: bool = False) -> Source:
         if modules is None:
             return read_encoder(root, root, str(source), {})
         found = read_modules(root, modules, str(source))
+        found.tuned = True
         if encoder_only:
             found.pooling, found.transforms, found.normalise = None, [], None
         return found

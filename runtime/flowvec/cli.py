@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
@@ -68,6 +69,8 @@ def _root(
 
 def main() -> None:
     """Run the command line: a user's mistake is one line on stderr and exit code 2."""
+    # As an interrupt does, so that what a command has begun to write is cleared away.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except FlowvecError as error:

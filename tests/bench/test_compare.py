@@ -112,6 +112,24 @@ def test_seeds_draw_other_texts(found) -> None:
     assert pick(found, "mean").sts_deviation == dict.fromkeys(fitted.sts, 0.0)
     assert pick(found, "mean", "flow-released").bits_per_dim is not None
     assert fitted.bits_per_dim is None
+    assert len(fitted.sts_by_seed) == 2
+    for name, mean in fitted.sts.items():
+        by_seed = [figures[name] for figures in fitted.sts_by_seed]
+        assert (np.mean(by_seed), np.std(by_seed, ddof=1)) == pytest.approx(
+            (mean, fitted.sts_deviation[name])
+        )
+
+
+def test_a_transform_that_cannot_be_fitted_does_not_lose_the_others(tasks) -> None:
+    settings = FitSettings(training=FlowTraining(epochs=2, learning_rate=1e30))
+    found = compare(
+        CHECKPOINT, TEXTS, tasks, poolings=["mean"], transforms=["flow-released", "whitening"],
+        settings=settings, rows=1100,
+    )  # fmt: skip
+    assert [c.transform for c in found.candidates] == [NONE, "whitening"]
+    (failure,) = found.failures
+    assert (failure.pooling, failure.transform) == ("mean", "flow-released")
+    assert "diverged" in failure.reason
 
 
 def test_word_vectors_are_the_means_of_the_input_embeddings(tasks) -> None:
@@ -136,7 +154,7 @@ def test_word_vectors_are_the_means_of_the_input_embeddings(tasks) -> None:
 def candidate(pooling: str, transform: str, dev: float, deviation: float = 0.0) -> Candidate:
     return Candidate(
         pooling, transform, 3, 8, {"AB dev": dev, "AB test": 100 - dev},
-        {"AB dev": deviation, "AB test": 9.0}, 0.0, 0.0, None, 0.0, None,
+        {"AB dev": deviation, "AB test": 9.0}, [], 0.0, 0.0, None, 0.0, None,
     )  # fmt: skip
 
 

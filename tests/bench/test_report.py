@@ -18,6 +18,7 @@ pytest.importorskip("jinja2", reason="needs the extra [bench]")
 from flowvec import Bundle, Encoder
 from flowvec.demo import load_passages
 from flowvec.errors import InputValueError
+from flowvec_bench import isotropy_report
 from flowvec_bench.charts import cosine_chart, spectrum_chart
 from flowvec_bench.isotropy_figures import explain, figures
 from flowvec_bench.isotropy_report import (
@@ -32,7 +33,7 @@ from flowvec_bench.machine import describe_machine
 from flowvec_bench.report import check_report_path, render_report, write_report
 from flowvec_bench.sts import StsPairs, StsTask
 from flowvec_bench.texts import split_sentences
-from flowvec_bench.word_frequency import frequency_table, measure_word_frequency
+from flowvec_bench.word_frequency import count_tokens, frequency_table, measure_word_frequency
 
 EVIL = "<script>alert('a')</script> & $x_1$ \"quoted\""
 
@@ -208,13 +209,30 @@ def test_labelled_sentences_give_alignment_and_sts(tiny: Encoder, sentences, tas
 
 def test_a_corpus_is_sampled_with_a_seed() -> None:
     texts = [f"text {i}" for i in range(150)]
-    distinct, sample = sample_corpus([*texts, "", "  ", *texts], 100, seed=1)
-    assert distinct == texts
+    windows: list[str] = []
+    total, sample = sample_corpus([*texts, "", "  ", *texts], 100, seed=1, on_window=windows.extend)
+    assert total == 150
+    assert windows == texts
     assert len(set(sample)) == 100
     assert sample == sample_corpus(texts, 100, seed=1)[1] != sample_corpus(texts, 100, seed=2)[1]
     assert sorted(sample_corpus(texts, 10_000, seed=0)[1]) == sorted(texts)
     with pytest.raises(InputValueError, match="99 distinct texts"):
         sample_corpus([*texts[:99], *texts[:99]], 100, seed=0)
+
+
+def test_every_text_of_a_corpus_is_drawn_as_often(monkeypatch) -> None:
+    monkeypatch.setattr(isotropy_report, "_WINDOW", 7)
+    texts = [f"text {i}" for i in range(120)]
+    places = {text: i for i, text in enumerate(texts)}
+    drawn, first = np.zeros(120), np.zeros(120)
+    for seed in range(600):
+        _, sample = sample_corpus(texts, 30, seed)
+        rows = [places[text] for text in sample]
+        drawn[rows] += 1
+        first[rows[0]] += 1
+    # 150 of 600 each, deviation 10.6; the first place is anyone's.
+    assert np.abs(drawn - 150).max() < 5 * 10.6
+    assert first[:30].sum() == pytest.approx(150, abs=5 * 10.6)
 
 
 def test_bundles_of_one_name_are_told_apart(tiny_dir: Path, nan_dir: Path) -> None:
@@ -308,7 +326,8 @@ def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> Non
     read = read_source(source)
     texts = (folder / "corpus.txt").read_text(encoding="utf-8").split("\n")
     weights = read.model.get_input_embeddings().weight.detach().numpy()
-    expected = measure_word_frequency(weights, read.tokenizer, list(dict.fromkeys(texts)), "x")
+    counts = count_tokens(read.tokenizer, list(dict.fromkeys(texts)))
+    expected = measure_word_frequency(weights, read.tokenizer, counts, "x")
     assert (table["unused"], table["tokens"]) == (expected.unused, expected.tokens)
     assert table["bands"][0]["norm"] == pytest.approx(expected.bands[0].norm)
     assert "Word embeddings by frequency" in (folder / "r.html").read_text(encoding="utf-8")

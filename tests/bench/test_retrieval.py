@@ -93,6 +93,9 @@ BAD = [
     ({"qrels": QRELS.encode() + b"q1\t\xff\t1\n"}, r"test\.tsv, line 7 is not UTF-8"),
     ({"qrels": "query-id\tcorpus-id\tscore\n"}, "no query with a relevant one"),
     ({"qrels": None}, r"cannot read .*test\.tsv"),
+    ({"documents": [{"_id": "a\0b", "text": "x"}]}, r"corpus\.jsonl, line 1 has the id 'a\\x00b'"),
+    ({"queries": ['{"_id": "\\ud800", "text": "x"}']}, r"queries\.jsonl, line 1 has the id"),
+    ({"qrels": QRELS + "q1\td\0\t1\n"}, r"test\.tsv, line 7 has the id"),
 ]
 
 
@@ -163,6 +166,28 @@ def test_a_query_that_finds_nothing_counts_as_zero() -> None:
     assert score.recall_at_10 == score.ndcg_at_10 == score.mrr_at_10 == 0.5
 
 
+def test_a_query_that_is_a_document_does_not_find_itself(tmp_path: Path, tiny: Encoder) -> None:
+    """ArguAna asks with its own documents; equal ids alone (CISI, Cranfield) mean nothing."""
+    asked = [{"_id": "d4", "text": "is eaten by dogs"}, {"_id": "d3", "text": "something else"}]
+    judged = "query-id\tcorpus-id\tscore\nd4\td3\t1\nd3\td3\t1\n"
+    (found,) = read_retrieval(write(tmp_path, queries=asked, qrels=judged))
+    assert found.own == {"d4"}
+    score = score_run(found, "x", [[3, 2, 0, 1], [2, 3, 0, 1]])
+    assert (score.mrr_at_10, score.ndcg_at_10) == (1.0, 1.0)
+    for score in score_retrieval(tiny, found):  # both systems would find it first
+        assert score.recall_at_100 > 0
+
+
+def test_a_hundred_others_are_searched_beside_oneself(tmp_path: Path, tiny: Encoder) -> None:
+    documents = [{"_id": f"d{i}", "text": f"cat {'dog ' * i}"} for i in range(130)]
+    judged = "query-id\tcorpus-id\tscore\nd0\td1\t1\n"
+    (found,) = read_retrieval(
+        write(tmp_path, documents=documents, queries=[{"_id": "d0", "text": "cat"}], qrels=judged)
+    )
+    for ranking in (search_encoder(tiny, found), search_bm25(found)):
+        assert len(ranking[0]) == 101
+
+
 # --- systems --------------------------------------------------------------------------------------
 
 
@@ -201,8 +226,8 @@ def test_the_encoder_searches_exactly_by_its_similarity(
         scores = encoder.similarity(queries, vectors)
     assert Bundle.load(tiny_copy).manifest.prompts["query"]
     for rows, line in zip(ranking, scores, strict=True):
-        assert len(rows) == len(set(rows)) == 100
-        np.testing.assert_allclose(line[rows], np.sort(line)[::-1][:100], atol=1e-5)
+        assert len(rows) == len(set(rows)) == 101
+        np.testing.assert_allclose(line[rows], np.sort(line)[::-1][:101], atol=1e-5)
 
 
 def test_both_systems_are_scored(tmp_path: Path, tiny: Encoder) -> None:

@@ -94,7 +94,8 @@ def test_special_and_unused_words_are_not_ranked() -> None:
     embeddings[:2] = 1000.0
     # w9 is the most frequent of ten used ones.
     texts = [" ".join(words[i] for i in range(9, -1, -1) for _ in range(i + 1)), "zzz zzz"]
-    found = measure_word_frequency(embeddings, tokenizer, texts, "checkpoint")
+    counts = count_tokens(tokenizer, texts)
+    found = measure_word_frequency(embeddings, tokenizer, counts, "checkpoint")
     assert (found.vocabulary, found.special, found.unused) == (22, 2, 10)
     assert found.tokens == 55
     assert [band.words for band in found.bands] == [10, 0, 0, 0]
@@ -112,7 +113,9 @@ def test_the_most_frequent_words_come_first() -> None:
     embeddings[2:] *= np.linspace(1, 9, 150)[:, None]
     embeddings[2 + 149] *= 1000
     rare_last = [" ".join(words[:100]), " ".join(words)]
-    found = measure_word_frequency(embeddings, word_tokenizer(words), rare_last, "checkpoint")
+    tokenizer = word_tokenizer(words)
+    counts = count_tokens(tokenizer, rare_last)
+    found = measure_word_frequency(embeddings, tokenizer, counts, "checkpoint")
     first, second = found.bands[0], found.bands[1]
     assert (first.words, second.words) == (100, 50)
     assert first.norm is not None

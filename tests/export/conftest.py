@@ -140,6 +140,11 @@ TEXTS = [
 ]
 
 
+@pytest.fixture(scope="session")
+def bert(checkpoint: Checkpoint) -> Path:
+    return checkpoint("bert")
+
+
 def make_texts(count: int, seed: int = 0) -> list[str]:
     """Different sentences of the corpus' words, 3 to 14 of them each."""
     words = sorted({word for sentence in CORPUS for word in sentence.split()})

@@ -50,11 +50,6 @@ COUNT = 1150
 
 
 @pytest.fixture(scope="module")
-def bert(checkpoint) -> Path:
-    return checkpoint("bert")
-
-
-@pytest.fixture(scope="module")
 def texts() -> list[str]:
     return make_texts(COUNT)
 

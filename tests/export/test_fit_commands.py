@@ -6,7 +6,11 @@ In this process, since torch takes seconds to import; one test runs it as a prog
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,9 +135,32 @@ def test_a_model_that_was_trained_to_be_compared_is_named(
     code, out, _ = run(*common, "-o", "a.safetensors")
     assert code == 0
     assert "a transform mostly hurts" in out.splitlines()[-1]
+    # Its encoder was trained for that too.
     code, out, _ = run(*common, "-o", "b.safetensors", "--encoder-only")
     assert code == 0
+    assert "a transform mostly hurts" in out.splitlines()[-1]
+    code, out, _ = run(*common, "--model", checkpoint("bert"), "-o", "c.safetensors")
+    assert code == 0
     assert "hurts" not in out
+
+
+def test_a_fit_that_is_asked_to_end_leaves_nothing(checkpoint, corpus, tmp_path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = ["fit", "flow", "--model", str(checkpoint("bert")), "--corpus", str(corpus)]
+    with subprocess.Popen(
+        [sys.executable, "-c", "from flowvec.cli import main; main()", *command,
+         "-o", "t.safetensors"],
+        cwd=tmp_path, env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        while not list(scratch.glob("flowvec-*")):  # the bundle that its vectors are made with
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert (err, list(scratch.iterdir())) == (b"", [])
+    assert not (tmp_path / "t.safetensors").exists()
 
 
 FIT = ["--model", "BERT", "--corpus", "words.txt"]
@@ -167,6 +194,8 @@ OUT = ["-o", "t.safetensors"]
         (["whitening", *FIT, *OUT, "--k", "0"], "k must be at least 1"),
         (["soft-zca", *FIT, *OUT, "--eps", "-1"], "eps must not be negative"),
         (["whitening", *FIT, *OUT, "--rows", "60", "--k", "48"], "directions that are not null"),
+        (["whitening", *FIT, *OUT, "--k", "49"], "k is 49, but there are 48 dimensions"),
+        (["all-but-the-top", *FIT, *OUT, "--top", "48"], "top is 48, but there are 48"),
         (["beta-gamma", *FIT, *OUT, "--rows", "60", "--beta", "2"], "beta must be from 0 to 1"),
         (["whitening", *FIT, *OUT, "--pooling", "sum"], "pooling 'sum' is unknown"),
         (["whitening", *FIT, *OUT, "--max-length", "999"], "max_length must be from"),

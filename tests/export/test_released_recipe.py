@@ -31,11 +31,6 @@ FITTED = COUNT - COUNT // 20
 
 
 @pytest.fixture(scope="module")
-def bert(checkpoint) -> Path:
-    return checkpoint("bert")
-
-
-@pytest.fixture(scope="module")
 def texts() -> list[str]:
     return make_texts(COUNT)
 
