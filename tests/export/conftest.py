@@ -15,6 +15,9 @@ from flowvec.session import available_providers  # noqa: F401  (fails early with
 torch = pytest.importorskip("torch", reason="needs the extra [export]")
 transformers = pytest.importorskip("transformers", reason="needs the extra [export]")
 
+# The models here are so small that a second thread costs more than it does.
+torch.set_num_threads(1)
+
 import tokenizers  # noqa: E402
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers  # noqa: E402
 

@@ -346,6 +346,15 @@ def test_the_latent_keeps_the_order_of_the_input() -> None:
         np.testing.assert_allclose(z, expected, atol=2e-3)
 
 
+@pytest.mark.parametrize("dim", [33, 257, 383])
+def test_an_odd_width_is_cut_into_slices_too(dim: int) -> None:
+    flow = Flow(dim, PRESETS["released"])
+    networks = [step.coupling.network for _, step in flow.steps()]
+    own = sum(n.up.weight.numel() + n.across.weight.numel() + n.down.weight.numel()
+              for n in networks)  # fmt: skip
+    assert flow.fold().multiplications == own
+
+
 def test_folded_shapes_and_cost_are_those_of_small_networks() -> None:
     flow = Flow(768, PRESETS["released"])
     folded = flow.fold()
