@@ -61,8 +61,12 @@ class Candidate:
     bits_per_dim: float | None
 
 
-def advise(candidates: Sequence[Candidate]) -> tuple[str, int, str]:
+def advise(candidates: Sequence[Candidate], encoder_only: bool = False) -> tuple[str, int, str]:
     """The figure to go by, the candidate to take, and why.
+
+    Args:
+        candidates: as they were measured.
+        encoder_only: the poolings other than `own` were measured without the source's own steps.
 
     A transform must beat what there is without one by a point, and by two of its deviations: it
     makes the model slower, and thresholds must be set anew. Averaged word vectors are shown for
@@ -112,7 +116,7 @@ def advise(candidates: Sequence[Candidate]) -> tuple[str, int, str]:
     if best.transform != NONE:
         method, preset = TRANSFORMS[best.transform]
         options = "" if best.pooling == OWN else f" --pooling {best.pooling}"
-        options += "" if best.pooling == OWN or not own else " --encoder-only"
+        options += " --encoder-only" if encoder_only and best.pooling != OWN else ""
         options += f" --preset {preset}" if "flow" in method and preset != "wide" else ""
         notes.append(
             f"Make it with `flowvec fit {method}{options}`, confirm it on data of your own, and "

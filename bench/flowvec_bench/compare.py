@@ -173,7 +173,7 @@ def compare(
                 failures.append(Failure(name, transform, str(error)))
             else:
                 candidates.append(candidate)
-    chosen_on, best, advice = advise(candidates)
+    chosen_on, best, advice = advise(candidates, encoder_only=found.pooling is not None)
     return Comparison(found.name, rows, candidates, failures, chosen_on, best, advice)
 
 

@@ -130,6 +130,8 @@ def test_a_transform_that_cannot_be_fitted_does_not_lose_the_others(tasks) -> No
     (failure,) = found.failures
     assert (failure.pooling, failure.transform) == ("mean", "flow-released")
     assert "diverged" in failure.reason
+    # As it was measured: without the Dense layer that this checkpoint has behind its pooling.
+    assert "`flowvec fit whitening --pooling mean --encoder-only`" in found.advice
 
 
 def test_word_vectors_are_the_means_of_the_input_embeddings(tasks) -> None:
@@ -210,9 +212,13 @@ def test_another_pooling_may_be_the_advice_without_a_transform() -> None:
 
 
 def test_advice_says_how_to_make_it() -> None:
-    candidates = [candidate("own", NONE, 60), candidate("mean", "flow-released", 65)]
-    advice = advise(candidates)[2]
+    candidates = [candidate("mean", NONE, 60), candidate("mean", "flow-released", 65)]
+    assert "`flowvec fit flow --pooling mean --preset released`" in advise(candidates)[2]
+    # Of a sentence-transformers model, whether or not `own` was compared.
+    advice = advise(candidates, encoder_only=True)[2]
     assert "`flowvec fit flow --pooling mean --encoder-only --preset released`" in advice
+    candidates = [candidate("own", NONE, 60), candidate("own", "whitening", 65)]
+    assert "`flowvec fit whitening`," in advise(candidates, encoder_only=True)[2]
 
 
 def test_sentences_that_are_scored_are_not_fitted_on(tasks) -> None:
