@@ -626,7 +626,10 @@ def test_fewer_rows_than_dimensions_keep_as_many_directions_as_there_are(name: s
 
 @pytest.mark.parametrize("name", FITS)
 def test_equal_vectors_are_an_error(name: str) -> None:
-    for data in (np.full((50, 8), 3.25, np.float32), np.zeros((50, 8), np.float32)):
+    same = np.full((50, 8), 3.25, np.float32)
+    last_bit = same.copy()
+    last_bit[::2] = np.nextafter(same[::2], np.float32(9))
+    for data in (same, last_bit, np.zeros_like(same)):
         with pytest.raises(InputValueError, match="all vectors are equal"):
             FITS[name](Moments.of(data))
     with pytest.raises(InputValueError):
