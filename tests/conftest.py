@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flowvec import Encoder
-from flowvec.session import available_providers
+from flowvec.engine import available_providers
 
 DATA = Path(__file__).resolve().parent / "data"
 SHARED = Path(os.environ.get("FLOWVEC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -75,7 +75,9 @@ def tiny_copy(tiny_dir: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_dir, tmp_path / "bundle"))
 
 
-@pytest.fixture(scope="session", params=["CPUExecutionProvider", "OpenVINOExecutionProvider"])
+@pytest.fixture(
+    scope="session", params=["CPUExecutionProvider", "OpenVINOExecutionProvider", "OpenVINORuntime"]
+)
 def provider(request: pytest.FixtureRequest) -> str:
     """Every execution provider that can run here."""
     if request.param not in available_providers():

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from flowvec.errors import BundleError
-from flowvec.manifest import MANIFEST, MODEL, TOKENIZER, FileRecord, Manifest
+from flowvec.manifest import MANIFEST, MODEL, TOKENIZER, VARIANTS, FileRecord, Manifest
 
 __all__ = [
     "Bundle",
@@ -50,6 +50,15 @@ class Bundle:
     def model(self) -> Path:
         """Path of the graph."""
         return self.path / MODEL
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The compute types that the bundle holds a graph of its own for."""
+        return tuple(kind for kind, file in VARIANTS.items() if file in self.manifest.files)
+
+    def graph(self, compute: str) -> Path:
+        """Path of the graph for a compute type: its own variant, or the float32 graph."""
+        return self.path / (VARIANTS[compute] if compute in self.variants else MODEL)
 
     @property
     def tokenizer(self) -> Path:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from flowvec.bundle import Bundle, shipped_bundles
+from flowvec.engine import choose_engine, provider_status
 from flowvec.errors import FlowvecError
 from flowvec.machine import available_cores, cpu_features, cpu_name
-from flowvec.session import Engine, choose_engine, conflicting_wheels, provider_status
+from flowvec.providers import Engine
+from flowvec.session import conflicting_wheels
 from flowvec.version import __version__
 
 __all__ = ["Report", "examine"]
@@ -22,6 +24,7 @@ _PACKAGES = (
     "onnxruntime",
     "onnxruntime-gpu",
     "onnxruntime-ep-openvino",
+    "openvino",
     "pyarrow",
     "torch",
     "transformers",

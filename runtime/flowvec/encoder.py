@@ -14,10 +14,12 @@ from tqdm import tqdm
 
 from flowvec.batching import Batch
 from flowvec.bundle import Bundle
+from flowvec.engine import choose_engine
 from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.pipeline import WINDOW, EncodeStatistics, Job, Pipeline
 from flowvec.postprocess import normalize
-from flowvec.session import Compute, Engine, choose_engine, runtime_version
+from flowvec.providers import Compute, Device, Engine
+from flowvec.session import runtime_version
 from flowvec.tokenizer import Tokenized, check_texts
 
 __all__ = ["DEFAULT_MAX_BATCH_TOKENS", "Encoder", "EncoderInfo"]
@@ -87,6 +89,7 @@ class Encoder:
         cls,
         name_or_dir: str | Path,
         *,
+        device: Device = "auto",
         provider: str | None = None,
         compute: Compute = "auto",
         streams: int | None = None,
@@ -97,11 +100,13 @@ class Encoder:
 
         Args:
             name_or_dir: a model that ships with flowvec (`mini`) or a bundle's directory.
-            provider: `cpu`, `openvino` or ONNX Runtime's full name of either; None takes the
-                OpenVINO plugin where it can run, else the CPU provider. What is asked for is what
-                runs.
-            compute: `float32`, `bfloat16`, or `auto`: bfloat16 where provider and processor have
-                it.
+            device: `cpu`, `cuda`, or `auto`: a GPU where one can be used.
+            provider: `cpu`, `openvino`, `cuda`, `tensorrt` or a full name; None takes the best of
+                the device's that can run (see `flowvec.engine.choose_engine`). What is asked for
+                is what runs.
+            compute: `float32`; `bfloat16` on OpenVINO; `float16` on a GPU and `int8` on ONNX
+                Runtime's CPU provider, where the bundle holds that variant; or `auto`: bfloat16
+                where provider and processor have it, float16 on a GPU, else float32.
             streams: batches computed at the same time; None takes one for each core that this
                 process may use.
             max_batch_tokens: the most padded tokens in a batch. Larger helps many short texts on
@@ -114,9 +119,10 @@ class Encoder:
             ProviderUnavailableError: the provider or compute type cannot run here.
             MissingDependencyError: ONNX Runtime is not installed.
         """
+        bundle = Bundle.load(name_or_dir)
         return cls(
-            Bundle.load(name_or_dir),
-            choose_engine(provider, compute, streams),
+            bundle,
+            choose_engine(provider, compute, streams, device=device, variants=bundle.variants),
             max_batch_tokens=max_batch_tokens,
             on_statistics=on_statistics,
         )
@@ -391,7 +397,12 @@ class Encoder:
             raise BundleError(f"{bundle.path} has changed since this Encoder was pickled")
         engine: Engine = state["engine"]
         # The other machine must offer the same engine: vectors must not change on the way.
-        choose_engine(engine.provider, cast(Compute, engine.compute), engine.streams)
+        choose_engine(
+            engine.provider,
+            cast(Compute, engine.compute),
+            engine.streams,
+            variants=bundle.variants,
+        )
         self.__init__(bundle, engine, max_batch_tokens=state["max_batch_tokens"])  # type: ignore[misc]
         if state["closed"]:
             self.close()

@@ -15,6 +15,7 @@ __all__ = [
     "MANIFEST",
     "MODEL",
     "TOKENIZER",
+    "VARIANTS",
     "FileRecord",
     "Manifest",
     "Similarity",
@@ -25,6 +26,8 @@ MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
 INPUTS = ("input_ids", "attention_mask")
+# Further forms of the graph, by the compute type that reads them.
+VARIANTS = {"float16": "model.fp16.onnx", "int8": "model.int8.onnx"}
 
 _MAX_FILES = 16
 

@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from flowvec.batching import Batch, pad, padded_tokens, plan
 from flowvec.bundle import Bundle, verify_files
+from flowvec.engine import GraphSession, open_session
 from flowvec.errors import ClosedError, InputValueError, NonFiniteError
 from flowvec.postprocess import non_finite_rows, normalize
-from flowvec.session import Engine, Session
+from flowvec.providers import Engine
 from flowvec.tokenizer import Tokenized, Tokenizer
 
 __all__ = ["WINDOW", "EncodeStatistics", "Job", "Pipeline"]
@@ -123,7 +124,7 @@ class Pipeline:
     # --- life -----------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._session: Session | None = Session(self._bundle, self._engine)
+        self._session: GraphSession | None = open_session(self._bundle, self._engine)
         # Callers with a single batch run it on their own thread; together with the workers they
         # must not be more than the streams.
         self._free_streams = threading.BoundedSemaphore(self._engine.streams)
@@ -132,7 +133,7 @@ class Pipeline:
         )
         self._process = os.getpid()
 
-    def ready(self) -> tuple[Session, ThreadPoolExecutor]:
+    def ready(self) -> tuple[GraphSession, ThreadPoolExecutor]:
         """The session and workers of this process: a forked child inherits neither's threads.
 
         Raises:

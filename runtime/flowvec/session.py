@@ -6,12 +6,14 @@ would fall back to its CPU provider without a word.
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import json
 import logging
+import sys
 import threading
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,56 +22,28 @@ from flowvec.bundle import Bundle
 from flowvec.errors import (
     BundleError,
     EngineError,
-    InputValueError,
     MissingDependencyError,
     ProviderUnavailableError,
     first_line,
 )
-from flowvec.machine import available_cores, cpu_features, cpu_name
+from flowvec.machine import cpu_name
 from flowvec.manifest import INPUTS
+from flowvec.openvino_session import openvino_config
+from flowvec.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine
 
 __all__ = [
-    "Compute",
-    "Engine",
     "Session",
-    "available_providers",
-    "choose_engine",
     "conflicting_wheels",
-    "provider_status",
+    "onnxruntime_status",
     "runtime_version",
 ]
 
 logger = logging.getLogger("flowvec.session")
 
-Compute = Literal["auto", "float32", "bfloat16"]
-_COMPUTES = ("auto", "float32", "bfloat16")
-
-CPU = "CPUExecutionProvider"
-OPENVINO = "OpenVINOExecutionProvider"
-_SHORT = {"cpu": CPU, "openvino": OPENVINO}
-_COMPUTE_OF = {OPENVINO: ("float32", "bfloat16"), CPU: ("float32",)}
 _INSTALL_CPU = 'python -m pip install "flowvec[cpu]"'
-
-# OpenVINO keeps compiled primitives for every input shape; unbounded, that was 900 MB after 1,200
-# shapes on a MiniLM, and 16 was no slower.
-_OPENVINO_CACHED_SHAPES = "16"
+_INSTALL_GPU = 'python -m pip uninstall onnxruntime, then python -m pip install "flowvec[gpu]"'
 _PLUGIN_NAME = "flowvec_openvino"
 _plugin_lock = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What computes: decided once, shown by `Encoder.info()`, `doctor` and every benchmark.
-
-    Attributes:
-        provider: ONNX Runtime's name of the execution provider.
-        compute: type of the matrix products, `float32` or `bfloat16`.
-        streams: batches that run at the same time, each on one core.
-    """
-
-    provider: str
-    compute: str
-    streams: int
 
 
 def _onnxruntime() -> Any:
@@ -119,61 +93,47 @@ def conflicting_wheels() -> list[str]:
     return installed
 
 
-def provider_status() -> dict[str, str | None]:
-    """Each provider that flowvec serves, best first, with why it cannot run here, or None."""
+def onnxruntime_status() -> dict[str, str | None]:
+    """Why each of ONNX Runtime's providers that flowvec serves cannot run here, or None."""
     try:
         ort = _onnxruntime()
     except MissingDependencyError as error:
-        return dict.fromkeys(_COMPUTE_OF, str(error))
+        return dict.fromkeys((CUDA, TENSORRT, OPENVINO, CPU), str(error))
     device = _openvino_device(ort)
-    return {OPENVINO: device if isinstance(device, str) else None, CPU: None}
+    return {
+        CUDA: _gpu_status(ort, CUDA),
+        TENSORRT: _gpu_status(ort, TENSORRT),
+        OPENVINO: device if isinstance(device, str) else None,
+        CPU: None,
+    }
 
 
-def available_providers() -> list[str]:
-    """The execution providers that can run here, best first, by ONNX Runtime's names."""
-    return [provider for provider, reason in provider_status().items() if reason is None]
+def _gpu_status(ort: Any, provider: str) -> str | None:
+    """Why a provider on an NVIDIA GPU cannot run, or None."""
+    if provider not in ort.get_available_providers():
+        return f"this ONNX Runtime has no {provider}: {_INSTALL_GPU}"
+    if not _nvidia_gpus():
+        return "there is no NVIDIA GPU here that its driver can see"
+    if provider == TENSORRT:
+        try:
+            import tensorrt  # noqa: F401 - loads the libraries that the provider needs
+        except (ImportError, OSError) as error:
+            install = "python -m pip install tensorrt-cu13"
+            return f"TensorRT's libraries are missing ({error}): {install}"
+    return None
 
 
-def choose_engine(
-    provider: str | None = None, compute: Compute = "auto", streams: int | None = None
-) -> Engine:
-    """Decide what to run on.
-
-    Args:
-        provider: a provider by ONNX Runtime's name or its short form (`cpu`, `openvino`); None
-            takes the OpenVINO plugin where it can run, else ONNX Runtime's own CPU provider.
-        compute: `auto` takes bfloat16 where the provider and the processor have it.
-        streams: batches at the same time; None takes one for each core this process may use.
-
-    Raises:
-        ProviderUnavailableError: the provider or compute type cannot run here.
-        InputValueError: an argument is none of the choices.
-        MissingDependencyError: ONNX Runtime is not installed.
-    """
-    _onnxruntime()
-    status = provider_status()
-    runs = [name for name, reason in status.items() if reason is None]
-    full = runs[0] if provider is None else _SHORT.get(provider.lower(), provider)
-    if full not in _COMPUTE_OF:
-        raise ProviderUnavailableError(
-            f"provider {provider!r} is not served; choose one of {', '.join(_SHORT)}"
-        )
-    if full not in runs:
-        raise ProviderUnavailableError(f"{full} was asked for, but {status[full]}")
-    if compute not in _COMPUTES:
-        raise InputValueError(f"compute must be one of {_COMPUTES}, but is {compute!r}")
-    if streams is not None and streams < 1:
-        raise InputValueError(f"streams must be at least 1, but is {streams}")
-    bfloat16 = {"avx512_bf16", "amx_bf16"} & set(cpu_features())
-    if compute == "auto":
-        compute = "bfloat16" if full == OPENVINO and bfloat16 else "float32"
-    if compute not in _COMPUTE_OF[full]:
-        raise ProviderUnavailableError(f"{full} cannot compute in {compute}")
-    if compute == "bfloat16" and not bfloat16:
-        raise ProviderUnavailableError(
-            "bfloat16 was asked for, but this processor has neither avx512_bf16 nor amx_bf16"
-        )
-    return Engine(full, compute, streams or available_cores())
+def _nvidia_gpus() -> int:
+    """How many GPUs the NVIDIA driver offers this process; 0 without a driver."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(name)
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
 
 
 class Session:
@@ -188,17 +148,20 @@ class Session:
         """
         ort = _onnxruntime()
         options = _session_options(ort)
+        providers: list[Any] | None = None
         if engine.provider == OPENVINO:
             _add_openvino(ort, options, engine)
-            providers: list[str] = []
+        elif engine.device == "cuda":
+            providers = _gpu_providers(ort, engine)
         else:
             providers = [CPU]
+        model = bundle.graph(engine.compute)
         try:
             self._session = ort.InferenceSession(
-                str(bundle.model), sess_options=options, providers=providers or None
+                str(model), sess_options=options, providers=providers
             )
         except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise BundleError(f"{bundle.model} cannot be loaded: {first_line(error)}") from error
+            raise BundleError(f"{model} cannot be loaded: {first_line(error)}") from error
         active = self._session.get_providers()
         if not active or active[0] != engine.provider:
             raise ProviderUnavailableError(
@@ -210,12 +173,12 @@ class Session:
         widths = {node.name: node.shape[-1] for node in self._session.get_outputs()}
         if set(inputs) != set(INPUTS) or self._output not in widths:
             raise BundleError(
-                f"{bundle.model} has inputs {inputs} and outputs {list(widths)}; its "
+                f"{model} has inputs {inputs} and outputs {list(widths)}; its "
                 f"manifest says {list(INPUTS)} and {self._output}"
             )
         if widths[self._output] != bundle.manifest.dim:
             raise BundleError(
-                f"{bundle.model} gives {widths[self._output]} dimensions; its manifest says "
+                f"{model} gives {widths[self._output]} dimensions; its manifest says "
                 f"{bundle.manifest.dim} dimensions"
             )
         logger.debug("loaded %s on %s", bundle.model, engine)
@@ -263,16 +226,28 @@ def _add_openvino(ort: Any, options: Any, engine: Engine) -> None:
     device = _openvino_device(ort)
     if isinstance(device, str):
         raise ProviderUnavailableError(device)
-    precision = {"float32": "f32", "bfloat16": "bf16"}[engine.compute]
-    config = {
-        "CPU": {
-            "INFERENCE_PRECISION_HINT": precision,
-            "NUM_STREAMS": str(engine.streams),
-            "INFERENCE_NUM_THREADS": str(engine.streams),
-            "CPU_RUNTIME_CACHE_CAPACITY": _OPENVINO_CACHED_SHAPES,
-        }
-    }
-    options.add_provider_for_devices([device], {"load_config": json.dumps(config)})
+    config = json.dumps({"CPU": openvino_config(engine)})
+    options.add_provider_for_devices([device], {"load_config": config})
+
+
+def _gpu_providers(ort: Any, engine: Engine) -> list[Any]:
+    """The providers of a session on an NVIDIA GPU, with their options."""
+    if hasattr(ort, "preload_dlls"):
+        # CUDA and cuDNN from the wheels that the extra [gpu] brings, or that torch brings.
+        ort.preload_dlls()
+    cuda = (
+        CUDA,
+        {
+            # TensorFloat-32 would round products of float32 to ten bits without being asked.
+            "use_tf32": "0",
+            # Memory for what is there, not for the next power of two.
+            "arena_extend_strategy": "kSameAsRequested",
+        },
+    )
+    if engine.provider == CUDA:
+        return [cuda, CPU]
+    tensorrt = (TENSORRT, {"trt_fp16_enable": str(int(engine.compute == "float16"))})
+    return [tensorrt, cuda, CPU]
 
 
 def _openvino_device(ort: Any) -> Any | str:

@@ -25,9 +25,11 @@ from flowvec import (
     InputValueError,
     NonFiniteError,
     ProviderUnavailableError,
+    engine,
     session,
 )
 from flowvec.pipeline import WINDOW
+from flowvec.providers import PROVIDERS
 
 WORDS = [
     "the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "woman",
@@ -466,8 +468,8 @@ def test_a_pickled_encoder_does_not_change_its_engine(
 ) -> None:
     with Encoder.load(tiny_dir, provider="cpu") as encoder:
         data = pickle.dumps(encoder)
-    status = {session.OPENVINO: None, session.CPU: "it is broken here"}
-    monkeypatch.setattr(session, "provider_status", lambda: status)
+    status = dict.fromkeys(PROVIDERS, "it is broken here")
+    monkeypatch.setattr(engine, "provider_status", lambda: status)
     with pytest.raises(ProviderUnavailableError, match="broken here"):
         pickle.loads(data)
 

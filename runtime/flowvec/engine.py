@@ -1,0 +1,104 @@
+"""Which engine runs a bundle: the machine asked, the decision taken, the graph loaded on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.bundle import Bundle
+from flowvec.errors import MissingDependencyError, ProviderUnavailableError
+from flowvec.machine import available_cores, cpu_features
+from flowvec.openvino_session import OpenVinoSession, openvino_status
+from flowvec.providers import CPU, OPENVINO_RUNTIME, PROVIDERS, Compute, Device, Engine, choose
+from flowvec.session import Session, onnxruntime_status
+
+__all__ = [
+    "GraphSession",
+    "available_providers",
+    "choose_engine",
+    "open_session",
+    "provider_status",
+]
+
+
+class GraphSession(Protocol):
+    """A graph that runs."""
+
+    engine: Engine
+
+    def run(
+        self, input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        """Vectors of one padded batch; see `flowvec.session.Session.run`."""
+
+
+def provider_status() -> dict[str, str | None]:
+    """Each provider that flowvec serves, best first, with why it cannot run here, or None."""
+    found = {**onnxruntime_status(), OPENVINO_RUNTIME: openvino_status()}
+    return {name: found[name] for name in PROVIDERS}
+
+
+def available_providers() -> list[str]:
+    """The providers that can run here, best first, by their full names."""
+    return [provider for provider, reason in provider_status().items() if reason is None]
+
+
+def choose_engine(
+    provider: str | None = None,
+    compute: Compute = "auto",
+    streams: int | None = None,
+    *,
+    device: Device = "auto",
+    variants: Sequence[str] = (),
+) -> Engine:
+    """Decide what to run on.
+
+    Args:
+        provider: a provider by its full name (`CPUExecutionProvider`, `OpenVINOExecutionProvider`,
+            `OpenVINORuntime`, `CUDAExecutionProvider`, `TensorrtExecutionProvider`) or its short
+            one (`cpu`, `openvino`, `cuda`, `tensorrt`). None takes the best that can run: a GPU,
+            then the OpenVINO plugin, OpenVINO itself, and ONNX Runtime's own CPU provider;
+            TensorRT only where it is asked for.
+        compute: `auto` takes bfloat16 where the provider and the processor have it, on a GPU
+            float16 where the bundle holds that variant, else float32.
+        streams: batches at the same time; None takes one for each core this process may use.
+        device: `cpu` or `cuda` leaves the other's providers out.
+        variants: compute types that the bundle holds a graph of its own for.
+
+    Raises:
+        ProviderUnavailableError: what was asked for cannot run here; the message says why, and
+            what to install.
+        InputValueError: an argument is none of the choices.
+        MissingDependencyError: nothing was asked for, and there is no ONNX Runtime.
+    """
+    status = provider_status()
+    try:
+        return choose(
+            status,
+            cpu_features(),
+            available_cores(),
+            variants,
+            device=device,
+            provider=provider,
+            compute=compute,
+            streams=streams,
+        )
+    except ProviderUnavailableError:
+        if provider is None and status[CPU] is not None:  # nothing is installed at all
+            raise MissingDependencyError(status[CPU]) from None
+        raise
+
+
+def open_session(bundle: Bundle, engine: Engine) -> GraphSession:
+    """Load a bundle's graph on an engine.
+
+    Raises:
+        BundleError: the graph cannot be loaded.
+        ProviderUnavailableError: the provider does not really run.
+    """
+    if engine.provider == OPENVINO_RUNTIME:
+        return OpenVinoSession(bundle, engine)
+    return Session(bundle, engine)

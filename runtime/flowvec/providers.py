@@ -1,0 +1,172 @@
+"""What a graph can run on: names, compute types, and which file of a bundle each one reads.
+
+A pure table and a pure decision; `engine.py` asks the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flowvec.errors import InputValueError, ProviderUnavailableError
+
+__all__ = [
+    "COMPUTES",
+    "CPU",
+    "CUDA",
+    "DEVICES",
+    "OPENVINO",
+    "OPENVINO_RUNTIME",
+    "PROVIDERS",
+    "SHORT_NAMES",
+    "TENSORRT",
+    "Compute",
+    "Device",
+    "Engine",
+    "choose",
+]
+
+Compute = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+Device = Literal["auto", "cpu", "cuda"]
+
+COMPUTES = ("auto", "float32", "bfloat16", "float16", "int8")
+DEVICES = ("auto", "cpu", "cuda")
+
+CPU = "CPUExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+# OpenVINO itself, without ONNX Runtime around it: its plugin offers devices on Intel processors
+# only, OpenVINO runs on others too.
+OPENVINO_RUNTIME = "OpenVINORuntime"
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+
+# Best first: what `auto` takes the first of that can run.
+PROVIDERS: dict[str, Device] = {
+    CUDA: "cuda",
+    TENSORRT: "cuda",
+    OPENVINO: "cpu",
+    OPENVINO_RUNTIME: "cpu",
+    CPU: "cpu",
+}
+# TensorRT builds an engine for minutes: only where it was asked for.
+_ONLY_WHEN_ASKED = (TENSORRT,)
+
+# A short name means the first of its providers that can run.
+SHORT_NAMES: dict[str, tuple[str, ...]] = {
+    "cpu": (CPU,),
+    "openvino": (OPENVINO, OPENVINO_RUNTIME),
+    "cuda": (CUDA,),
+    "tensorrt": (TENSORRT,),
+}
+_COMPUTES_OF: dict[str, tuple[str, ...]] = {
+    CPU: ("float32", "int8"),
+    OPENVINO: ("float32", "bfloat16"),
+    OPENVINO_RUNTIME: ("float32", "bfloat16"),
+    CUDA: ("float32", "float16"),
+    TENSORRT: ("float32", "float16"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What computes: decided once, shown by `Encoder.info()`, `doctor` and every benchmark.
+
+    Attributes:
+        provider: ONNX Runtime's name of the execution provider, or `OpenVINORuntime` for OpenVINO
+            itself.
+        compute: type of the matrix products: `float32`, `bfloat16`, `float16` or `int8`.
+        streams: batches that run at the same time, each on one core; on a GPU 1.
+    """
+
+    provider: str
+    compute: str
+    streams: int
+
+    @property
+    def device(self) -> Device:
+        """Where it runs: `cpu` or `cuda`."""
+        return PROVIDERS[self.provider]
+
+
+def choose(
+    status: Mapping[str, str | None],
+    features: Collection[str],
+    cores: int,
+    variants: Sequence[str] = (),
+    *,
+    device: str = "auto",
+    provider: str | None = None,
+    compute: str = "auto",
+    streams: int | None = None,
+) -> Engine:
+    """Decide what to run on; see `choose_engine`.
+
+    Args:
+        status: why each provider cannot run here, or None where it can.
+        features: instruction sets of the processor.
+        cores: that this process may use.
+        variants: compute types that the bundle holds a graph of its own for.
+        device: as for `choose_engine`.
+        provider: as for `choose_engine`.
+        compute: as for `choose_engine`.
+        streams: as for `choose_engine`.
+    """
+    if compute not in COMPUTES:
+        raise InputValueError(f"compute must be one of {', '.join(COMPUTES)}, but is {compute!r}")
+    if device not in DEVICES:
+        raise InputValueError(f"device must be one of {', '.join(DEVICES)}, but is {device!r}")
+    if streams is not None and streams < 1:
+        raise InputValueError(f"streams must be at least 1, but is {streams}")
+    full = _provider(status, device, provider)
+    kind = _compute(full, features, variants, compute)
+    if PROVIDERS[full] == "cuda":
+        if streams not in (None, 1):
+            raise InputValueError(f"a GPU runs one batch at a time, but streams is {streams}")
+        return Engine(full, kind, 1)
+    return Engine(full, kind, streams or cores)
+
+
+def _provider(status: Mapping[str, str | None], device: str, asked: str | None) -> str:
+    """The full name of a provider that can run."""
+    if asked is None:
+        fitting = [
+            name
+            for name, place in PROVIDERS.items()
+            if device in ("auto", place) and name not in _ONLY_WHEN_ASKED
+        ]
+    else:
+        fitting = list(SHORT_NAMES.get(asked.lower(), ())) or [p for p in PROVIDERS if p == asked]
+        if not fitting:
+            raise ProviderUnavailableError(
+                f"provider {asked!r} is not served; choose one of {', '.join(SHORT_NAMES)}"
+            )
+        if device not in ("auto", PROVIDERS[fitting[0]]):
+            raise InputValueError(f"provider {asked!r} does not run on the device {device!r}")
+    for name in fitting:
+        if status[name] is None:
+            return name
+    reasons = "; ".join(dict.fromkeys(str(status[name]) for name in fitting))
+    raise ProviderUnavailableError(f"{asked or device} was asked for, but {reasons}")
+
+
+def _compute(provider: str, features: Collection[str], variants: Sequence[str], asked: str) -> str:
+    """The compute type of a provider."""
+    bfloat16 = bool({"avx512_bf16", "amx_bf16"} & set(features))
+    has = _COMPUTES_OF[provider]
+    if asked == "auto":
+        if "bfloat16" in has and bfloat16:
+            return "bfloat16"
+        return "float16" if "float16" in has and "float16" in variants else "float32"
+    if asked not in has:
+        raise ProviderUnavailableError(f"{provider} cannot compute in {asked}")
+    if asked == "bfloat16" and not bfloat16:
+        raise ProviderUnavailableError(
+            "bfloat16 was asked for, but this processor has neither avx512_bf16 nor amx_bf16"
+        )
+    if asked in ("float16", "int8") and asked not in variants:
+        raise ProviderUnavailableError(
+            f"{asked} was asked for, but the bundle has no such variant; make one with "
+            f"`flowvec export --variants {asked}`"
+        )
+    return asked

@@ -1,0 +1,140 @@
+"""The decision what to run on: a pure function of what can run, the processor and the bundle."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowvec import InputValueError, ProviderUnavailableError
+from flowvec.providers import (
+    CPU,
+    CUDA,
+    OPENVINO,
+    OPENVINO_RUNTIME,
+    PROVIDERS,
+    SHORT_NAMES,
+    TENSORRT,
+    Engine,
+    choose,
+)
+
+BF16 = ["avx2", "avx512_bf16"]
+
+
+def status(*running: str) -> dict[str, str | None]:
+    return {name: None if name in running else f"{name} is missing" for name in PROVIDERS}
+
+
+EVERYTHING = status(*PROVIDERS)
+
+
+@pytest.mark.parametrize(
+    ("running", "device", "expected"),
+    [
+        ([CPU], "auto", CPU),
+        ([CPU, OPENVINO_RUNTIME], "auto", OPENVINO_RUNTIME),
+        ([CPU, OPENVINO, OPENVINO_RUNTIME], "auto", OPENVINO),
+        ([CPU, OPENVINO, CUDA], "auto", CUDA),
+        ([CPU, OPENVINO, CUDA], "cpu", OPENVINO),
+        ([CPU, CUDA], "cpu", CPU),
+        ([CPU, CUDA], "cuda", CUDA),
+        # Minutes of building are nothing to come upon.
+        ([CPU, TENSORRT], "auto", CPU),
+    ],
+)
+def test_auto_takes_the_best_that_runs(running: list[str], device: str, expected: str) -> None:
+    assert choose(status(*running), BF16, 4, device=device).provider == expected
+
+
+@pytest.mark.parametrize("full", list(PROVIDERS))
+def test_what_is_asked_for_is_taken_or_is_an_error_with_its_reason(full: str) -> None:
+    assert choose(EVERYTHING, BF16, 4, provider=full).provider == full
+    others = status(*(name for name in PROVIDERS if name != full))
+    with pytest.raises(ProviderUnavailableError, match=f"{full} was asked for, but {full} is"):
+        choose(others, BF16, 4, provider=full)
+
+
+@pytest.mark.parametrize(("short", "fulls"), SHORT_NAMES.items())
+def test_a_short_name_means_the_first_of_its_own_that_runs(short: str, fulls) -> None:
+    for place, full in enumerate(fulls):
+        found = choose(status(CPU, *fulls[place:]), BF16, 4, provider=short.upper())
+        assert found.provider == full
+    others = [name for name in PROVIDERS if name not in fulls]
+    with pytest.raises(ProviderUnavailableError) as caught:
+        choose(status(*others), BF16, 4, provider=short)
+    for full in fulls:
+        assert f"{full} is missing" in str(caught.value)
+
+
+def test_a_device_without_a_provider_is_an_error_with_the_reasons() -> None:
+    with pytest.raises(ProviderUnavailableError, match=f"cuda was asked for, but {CUDA} is miss"):
+        choose(status(CPU), BF16, 4, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("provider", "features", "variants", "asked", "expected"),
+    [
+        (CPU, BF16, [], "auto", "float32"),
+        (CPU, BF16, ["int8"], "auto", "float32"),  # other vectors are nobody's default
+        (CPU, BF16, ["int8"], "int8", "int8"),
+        (OPENVINO, BF16, [], "auto", "bfloat16"),
+        (OPENVINO, ["amx_bf16"], [], "auto", "bfloat16"),
+        (OPENVINO_RUNTIME, ["avx2"], [], "auto", "float32"),
+        (OPENVINO_RUNTIME, BF16, [], "float32", "float32"),
+        (CUDA, BF16, [], "auto", "float32"),
+        (CUDA, [], ["float16", "int8"], "auto", "float16"),
+        (TENSORRT, [], ["float16"], "float32", "float32"),
+    ],
+)
+def test_the_compute_type(provider: str, features, variants, asked: str, expected: str) -> None:
+    found = choose(EVERYTHING, features, 4, variants, provider=provider, compute=asked)
+    assert found.compute == expected
+
+
+@pytest.mark.parametrize(
+    ("provider", "features", "variants", "asked", "part"),
+    [
+        (CPU, BF16, [], "bfloat16", f"{CPU} cannot compute in bfloat16"),
+        (CPU, BF16, ["float16"], "float16", f"{CPU} cannot compute in float16"),
+        (CPU, BF16, [], "int8", "flowvec export --variants int8"),
+        (CUDA, BF16, ["int8"], "float16", "flowvec export --variants float16"),
+        (CUDA, BF16, ["int8"], "int8", f"{CUDA} cannot compute in int8"),
+        (OPENVINO, ["avx2"], [], "bfloat16", "neither avx512_bf16 nor amx_bf16"),
+    ],
+)
+def test_a_compute_type_that_cannot_be_had_is_an_error(
+    provider: str, features, variants, asked: str, part: str
+) -> None:
+    with pytest.raises(ProviderUnavailableError) as caught:
+        choose(EVERYTHING, features, 4, variants, provider=provider, compute=asked)
+    assert part in str(caught.value)
+
+
+def test_streams_are_one_a_core_and_one_on_a_gpu() -> None:
+    assert choose(EVERYTHING, BF16, 6, provider="cpu").streams == 6
+    assert choose(EVERYTHING, BF16, 6, provider="cpu", streams=3).streams == 3
+    assert choose(EVERYTHING, BF16, 6, provider="cuda").streams == 1
+    assert Engine(CUDA, "float16", 1).device == "cuda"
+    assert Engine(OPENVINO_RUNTIME, "float32", 1).device == "cpu"
+    with pytest.raises(InputValueError, match="one batch at a time"):
+        choose(EVERYTHING, BF16, 6, provider="cuda", streams=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"compute": "float64"}, "'float64'"),
+        ({"device": "gpu"}, "device must be one of auto, cpu, cuda"),
+        ({"streams": 0}, "streams must be at least 1"),
+        ({"provider": "cuda", "device": "cpu"}, "does not run on the device 'cpu'"),
+    ],
+)
+def test_what_is_no_choice_is_an_error(options, part: str) -> None:
+    with pytest.raises(InputValueError) as caught:
+        choose(EVERYTHING, BF16, 4, **options)
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["nonsense", "", "CudaExecutionProvider"])
+def test_an_unknown_provider_names_those_served(name: str) -> None:
+    with pytest.raises(ProviderUnavailableError, match="cpu, openvino, cuda, tensorrt"):
+        choose(EVERYTHING, BF16, 4, provider=name)
