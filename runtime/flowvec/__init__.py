@@ -16,6 +16,7 @@ from flowvec.errors import (
     ClosedError,
     CollectionError,
     CorruptCollectionError,
+    DeadlineError,
     DivergedError,
     EngineError,
     ExportError,
@@ -25,14 +26,17 @@ from flowvec.errors import (
     InputValueError,
     MissingDependencyError,
     NonFiniteError,
+    OverloadedError,
     ProviderUnavailableError,
 )
 from flowvec.manifest import Manifest
+from flowvec.microbatch import AsyncEncoder, SharedEncoder
 from flowvec.pipeline import EncodeStatistics
 from flowvec.store import Item
 from flowvec.version import __version__
 
 __all__ = [
+    "AsyncEncoder",
     "Bundle",
     "BundleError",
     "ClosedError",
@@ -40,6 +44,7 @@ __all__ = [
     "CollectionError",
     "CollectionInfo",
     "CorruptCollectionError",
+    "DeadlineError",
     "DivergedError",
     "EncodeStatistics",
     "Encoder",
@@ -55,6 +60,8 @@ __all__ = [
     "Manifest",
     "MissingDependencyError",
     "NonFiniteError",
+    "OverloadedError",
     "ProviderUnavailableError",
+    "SharedEncoder",
     "__version__",
 ]

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Batch", "bucket_length", "pad", "padded_tokens", "plan", "plan_in_order"]
+__all__ = [
+    "Batch",
+    "bucket_length",
+    "pad",
+    "padded_tokens",
+    "plan",
+    "plan_in_order",
+    "row_count",
+]
 
 # Row counts a batch may have: steps of about a third, so that cutting off a remainder costs little.
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -46,6 +54,11 @@ def bucket_length(length: int) -> int:
     return -(-length // step) * step
 
 
+def row_count(rows: int) -> int:
+    """Round a number of rows, at least 1, down to its bucket."""
+    return _ROWS[bisect_right(_ROWS, rows) - 1]
+
+
 def plan(
     lengths: Sequence[int], max_batch_tokens: int, max_length: int | None = None
 ) -> list[Batch]:
@@ -69,7 +82,7 @@ def plan(
         if max_length is not None and length > max_length:
             length = max(longest, max_length)
         fitting = min(max(1, max_batch_tokens // length), len(order) - start)
-        count = _ROWS[bisect_right(_ROWS, fitting) - 1]
+        count = row_count(fitting)
         batches.append(Batch(tuple(order[start : start + count]), length))
         start += count
     return batches

@@ -22,7 +22,7 @@ from flowvec.providers import Compute, Device, Engine
 from flowvec.session import runtime_version
 from flowvec.tokenizer import Tokenized, check_texts
 
-__all__ = ["DEFAULT_MAX_BATCH_TOKENS", "Encoder", "EncoderInfo"]
+__all__ = ["DEFAULT_MAX_BATCH_TOKENS", "Encoder", "EncoderInfo", "OnEmpty", "Truncation"]
 
 Floats = npt.NDArray[np.float32]
 Truncation = Literal["truncate", "error"]
@@ -209,10 +209,8 @@ class Encoder:
             InputValueError: an argument cannot be served, or a text is refused by the options.
             NonFiniteError: the model gave NaN or infinity; the message names the rows.
         """
-        job = self._job(prompt_name, normalize_embeddings, max_batch_tokens, truncation)
-        single = isinstance(texts, str)
-        items = [cast(str, texts)] if single else _as_list(texts)
-        check_texts(items, refuse_empty=_checked_choice("on_empty", on_empty, OnEmpty) == "error")
+        job = self.job(prompt_name, normalize_embeddings, max_batch_tokens, truncation)
+        items, single = self.items(texts, on_empty)
         out = np.empty((len(items), self.dim), dtype=np.float32)
         if not _wants_bar(show_progress_bar, len(items)):
             self._encode_into(out, items, job)
@@ -247,7 +245,7 @@ class Encoder:
         if isinstance(texts, str):
             raise InputTypeError("stream takes an iterable of texts; encode takes a single one")
         refuse_empty = _checked_choice("on_empty", on_empty, OnEmpty) == "error"
-        job = self._job(prompt_name, normalize_embeddings, max_batch_tokens, truncation)
+        job = self.job(prompt_name, normalize_embeddings, max_batch_tokens, truncation)
         windows = self._pipeline.windows(_checked(texts, refuse_empty), job, self._finished)
         return (vector for vectors in windows for vector in vectors)
 
@@ -317,16 +315,19 @@ class Encoder:
         self._pipeline.run(ids, batches, out)
         return out
 
-    # --- options --------------------------------------------------------------------------------
-
-    def _job(
+    def job(
         self,
-        prompt_name: str | None,
-        normalize_embeddings: bool | None,
-        max_batch_tokens: int | None,
-        truncation: Truncation,
+        prompt_name: str | None = None,
+        normalize_embeddings: bool | None = None,
+        max_batch_tokens: int | None = None,
+        truncation: Truncation = "truncate",
     ) -> Job:
-        """Check a call's options, before any text is touched."""
+        """Check a call's options, before any text is touched; arguments are `encode`'s.
+
+        Raises:
+            InputValueError: an option cannot be served.
+            ClosedError: after `close`.
+        """
         self._pipeline.ready()
         _checked_choice("truncation", truncation, Truncation)
         budget = self._max_batch_tokens if max_batch_tokens is None else max_batch_tokens
@@ -338,6 +339,23 @@ class Encoder:
             max_batch_tokens=budget,
             refuse_long=truncation == "error",
         )
+
+    def items(
+        self, texts: str | Iterable[str], on_empty: OnEmpty = "encode"
+    ) -> tuple[list[str], bool]:
+        """A call's texts as a list, each checked, and whether it was a single one.
+
+        Raises:
+            InputTypeError: an item is no str.
+            InputValueError: an item is empty and `on_empty` is `error`.
+        """
+        refuse_empty = _checked_choice("on_empty", on_empty, OnEmpty) == "error"
+        single = isinstance(texts, str)
+        items = [cast(str, texts)] if single else _as_list(texts)
+        check_texts(items, refuse_empty=refuse_empty)
+        return items, single
+
+    # --- options --------------------------------------------------------------------------------
 
     def _finished(self, statistics: EncodeStatistics) -> None:
         if self._on_statistics is not None:

@@ -12,6 +12,7 @@ __all__ = [
     "ClosedError",
     "CollectionError",
     "CorruptCollectionError",
+    "DeadlineError",
     "DivergedError",
     "EngineError",
     "ExportError",
@@ -21,6 +22,7 @@ __all__ = [
     "InputValueError",
     "MissingDependencyError",
     "NonFiniteError",
+    "OverloadedError",
     "ProviderUnavailableError",
     "first_line",
 ]
@@ -61,6 +63,14 @@ class ProviderUnavailableError(FlowvecError, RuntimeError):
 
 class EngineError(FlowvecError, RuntimeError):
     """The engine failed while it ran a batch, for want of memory say."""
+
+
+class OverloadedError(FlowvecError, RuntimeError):
+    """More texts wait already than the queue may hold; nothing of this call was taken."""
+
+
+class DeadlineError(FlowvecError, TimeoutError):
+    """A call was not done within its timeout; what of it had not begun was dropped."""
 
 
 class ClosedError(FlowvecError, RuntimeError):

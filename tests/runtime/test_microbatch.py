@@ -1,0 +1,319 @@
+"""Many callers of one model: who shares a run with whom, and whose failure is whose.
+
+A gate holds the model's first run until the others have come: nothing here depends on time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import (
+    AsyncEncoder,
+    ClosedError,
+    DeadlineError,
+    Encoder,
+    InputTypeError,
+    InputValueError,
+    NonFiniteError,
+    OverloadedError,
+    SharedEncoder,
+)
+from flowvec.session import Session
+
+WORDS = ["the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "eats"]
+
+
+def texts(n: int, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, size=rng.integers(1, 30))) for _ in range(n)]
+
+
+class Gate:
+    """Holds runs of the graph while it is shut, and notes their shapes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open, self.entered = threading.Event(), threading.Event()
+        self.open.set()
+        self.shapes: list[tuple[int, ...]] = []
+        run = Session.run
+
+        def spy(session, input_ids, attention_mask):
+            self.shapes.append(input_ids.shape)
+            self.entered.set()
+            assert self.open.wait(60)
+            return run(session, input_ids, attention_mask)
+
+        monkeypatch.setattr(Session, "run", spy)
+
+    def shut(self) -> None:
+        self.open.clear()
+        self.entered.clear()
+        self.shapes.clear()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+@pytest.fixture
+def one(tiny_dir: Path) -> Iterator[Encoder]:
+    """One stream, so that what waits for it waits."""
+    with Encoder.load(tiny_dir, provider="cpu", streams=1) as encoder:
+        yield encoder
+
+
+# --- what comes out -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_many_threads_get_what_the_encoder_gives(tiny_dir: Path, streams: int) -> None:
+    with Encoder.load(tiny_dir, provider="cpu", streams=streams) as encoder:
+        calls = [texts(1 + i % 7, seed=i) for i in range(60)]
+        expected = [encoder.encode(call) for call in calls]
+        with SharedEncoder(encoder) as shared, ThreadPoolExecutor(16) as pool:
+            for found, vectors in zip(pool.map(shared.encode, calls), expected, strict=True):
+                np.testing.assert_allclose(found, vectors, atol=1e-5)
+            statistics = shared.statistics()
+    assert (statistics.calls, statistics.texts) == (60, sum(map(len, calls)))
+    assert (statistics.waiting, statistics.dropped, statistics.overloaded) == (0, 0, 0)
+
+
+def test_shapes_and_options_are_the_encoders(tiny: Encoder) -> None:
+    with SharedEncoder(tiny) as shared:
+        assert shared.encode("the cat").shape == (tiny.dim,)
+        assert shared.encode(iter(["the cat"])).shape == (1, tiny.dim)
+        assert shared.encode([]).shape == (0, tiny.dim)
+        for options in (
+            {"prompt_name": "query"},
+            {"normalize_embeddings": True},
+            {"prompt_name": "", "normalize_embeddings": False},
+        ):
+            np.testing.assert_allclose(
+                shared.encode(["a dog", ""], **options),
+                tiny.encode(["a dog", ""], **options),
+                atol=1e-5,
+            )
+
+
+def test_tasks_get_what_the_encoder_gives(tiny: Encoder) -> None:
+    calls = [texts(1 + i % 4, seed=i) for i in range(40)]
+
+    async def main() -> list[np.ndarray]:
+        async with AsyncEncoder(tiny) as model:
+            return await asyncio.gather(*(model.encode(call) for call in calls))
+
+    for found, call in zip(asyncio.run(main()), calls, strict=True):
+        np.testing.assert_allclose(found, tiny.encode(call), atol=1e-5)
+
+
+# --- who shares a run -----------------------------------------------------------------------------
+
+
+def test_texts_of_several_callers_share_a_run(one: Encoder, gate: Gate) -> None:
+    with SharedEncoder(one) as shared:
+        gate.shut()
+        first = shared.submit("the cat")
+        assert gate.entered.wait(60)  # the stream is busy now
+        others = [shared.submit(["a dog", "a man"]) for _ in range(4)]
+        gate.open.set()
+        assert first.result(60).shape == (one.dim,)
+        for other in others:
+            assert other.result(60).shape == (2, one.dim)
+        assert [rows for rows, _ in gate.shapes] == [1, 8]
+        assert shared.statistics().batches == 2
+
+
+def test_an_idle_model_answers_a_single_text_at_once(one: Encoder, gate: Gate) -> None:
+    with SharedEncoder(one) as shared:
+        for _ in range(3):
+            shared.encode("the cat", timeout=60)
+    assert [rows for rows, _ in gate.shapes] == [1, 1, 1]
+
+
+def test_batches_keep_the_budget(one: Encoder, gate: Gate) -> None:
+    with SharedEncoder(one, max_batch_tokens=64) as shared:
+        shared.encode(texts(50))
+    assert all(rows == 1 or rows * length <= 64 for rows, length in gate.shapes)
+
+
+def test_every_stream_works(tiny_dir: Path, gate: Gate) -> None:
+    with (
+        Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder,
+        SharedEncoder(encoder, max_batch_tokens=8) as shared,
+    ):
+        gate.shut()
+        future = shared.submit(["the cat sleeps"] * 6)
+        while len(gate.shapes) < 2:  # both streams are inside the model
+            assert not future.done()
+        gate.open.set()
+        future.result(60)
+
+
+# --- whose failure is whose -----------------------------------------------------------------------
+
+
+def test_a_text_without_finite_vector_fails_its_own_caller_only(nan_dir: Path, gate: Gate) -> None:
+    with (
+        Encoder.load(nan_dir, provider="cpu", streams=1) as encoder,
+        SharedEncoder(encoder) as shared,
+    ):
+        gate.shut()
+        first = shared.submit("the cat")
+        assert gate.entered.wait(60)
+        good, bad = shared.submit(["a dog", "a man"]), shared.submit(["a dog", "nan"])
+        gate.open.set()
+        first.result(60)
+        np.testing.assert_allclose(good.result(60), encoder.encode(["a dog", "a man"]), atol=1e-5)
+        with pytest.raises(NonFiniteError, match="item 1"):
+            bad.result(60)
+        assert shared.encode("the cat", timeout=60).shape == (encoder.dim,)
+
+
+def test_a_mistake_is_the_callers_own_and_at_once(one: Encoder) -> None:
+    with SharedEncoder(one) as shared:
+        with pytest.raises(InputTypeError, match="item 1"):
+            shared.submit(["a", 7])  # type: ignore[list-item]
+        with pytest.raises(InputValueError, match="no prompt"):
+            shared.submit("a", prompt_name="nonsense")
+        with pytest.raises(InputValueError, match="item 0"):
+            shared.submit("", on_empty="error")
+        assert shared.statistics().calls == 0
+
+
+def test_a_text_that_is_too_long_is_refused_where_asked(one: Encoder, gate: Gate) -> None:
+    long = "the cat " * one.max_length
+    with SharedEncoder(one) as shared:
+        gate.shut()
+        first = shared.submit("the cat")
+        assert gate.entered.wait(60)
+        refused, cut = shared.submit(["a", long], truncation="error"), shared.submit(["a", long])
+        gate.open.set()
+        first.result(60)
+        with pytest.raises(InputValueError, match="item 1 has more than"):
+            refused.result(60)
+        np.testing.assert_allclose(cut.result(60), one.encode(["a", long]), atol=1e-5)
+        assert shared.statistics().waiting == 0
+
+
+# --- a queue with an end --------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_at_once_and_takes_nothing(one: Encoder, gate: Gate) -> None:
+    with SharedEncoder(one, max_waiting=4) as shared:
+        with pytest.raises(OverloadedError, match="5 more"):
+            shared.submit(["a"] * 5)
+        gate.shut()
+        first = shared.submit("the cat")
+        assert gate.entered.wait(60)
+        waiting = [shared.submit(["a", "b"]) for _ in range(2)]
+        with pytest.raises(OverloadedError, match="4 texts wait"):
+            shared.submit("c")
+        gate.open.set()
+        for future in (first, *waiting):
+            future.result(60)
+        assert shared.encode("c", timeout=60).shape == (one.dim,)
+        assert shared.statistics().overloaded == 2
+
+
+def test_what_was_cancelled_is_not_computed(one: Encoder, gate: Gate) -> None:
+    with SharedEncoder(one) as shared:
+        gate.shut()
+        first = shared.submit("the cat")
+        assert gate.entered.wait(60)
+        cancelled, kept = shared.submit(["a"] * 7), shared.submit(["b"] * 3)
+        assert cancelled.cancel()
+        gate.open.set()
+        first.result(60)
+        kept.result(60)
+        assert [rows for rows, _ in gate.shapes] == [1, 3]
+        assert shared.statistics().dropped == 7
+        assert shared.statistics().waiting == 0
+        with pytest.raises(CancelledError):
+            cancelled.result(0)
+
+
+def test_a_timeout_ends_the_wait_and_drops_the_rest(one: Encoder, gate: Gate) -> None:
+    with SharedEncoder(one) as shared:
+        gate.shut()
+        first = shared.submit("the cat")
+        assert gate.entered.wait(60)
+        with pytest.raises(DeadlineError, match=r"within 0\.01 s"):
+            shared.encode(["a", "b"], timeout=0.01)
+        with pytest.raises(TimeoutError):  # as who knows no flowvec would write it
+            shared.encode("c", timeout=0.01)
+        gate.open.set()
+        first.result(60)
+        shared.encode("d", timeout=60)
+        assert shared.statistics().dropped == 3
+
+
+def test_the_event_loop_runs_on_while_the_model_works(one: Encoder, gate: Gate) -> None:
+    async def main() -> None:
+        async with AsyncEncoder(one) as model:
+            gate.shut()
+            first = asyncio.create_task(model.encode("the cat"))
+            while not gate.entered.is_set():
+                await asyncio.sleep(0)
+            cancelled = asyncio.create_task(model.encode(["a"] * 5))
+            with pytest.raises(DeadlineError):
+                await model.encode("b", timeout=0.01)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            gate.open.set()
+            await first
+            await model.encode("c")
+            assert model.statistics().dropped == 6
+
+    asyncio.run(main())
+    assert [rows for rows, _ in gate.shapes] == [1, 1]
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_closing_computes_what_waits(one: Encoder, gate: Gate) -> None:
+    shared = SharedEncoder(one)
+    gate.shut()
+    futures = [shared.submit(["a", "b"]) for _ in range(5)]
+    assert gate.entered.wait(60)
+    closing = threading.Thread(target=shared.close)
+    closing.start()
+    gate.open.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert all(future.result(0).shape == (2, one.dim) for future in futures)
+    with pytest.raises(ClosedError):
+        shared.submit("a")
+    shared.close()
+    assert one.encode("a").shape == (one.dim,)  # its owner's still
+
+
+def test_closing_at_once_tells_those_who_wait(one: Encoder, gate: Gate) -> None:
+    shared = SharedEncoder(one)
+    gate.shut()
+    first = shared.submit("the cat")
+    assert gate.entered.wait(60)
+    waiting = shared.submit(["a", "b"])
+    closing = threading.Thread(target=shared.close, kwargs={"drain": False})
+    closing.start()
+    with pytest.raises(ClosedError):
+        waiting.result(60)
+    gate.open.set()
+    closing.join(60)
+    assert first.result(0).shape == (one.dim,)  # it had begun
+
+
+def test_numbers_below_one_are_errors(one: Encoder) -> None:
+    with pytest.raises(InputValueError, match="max_waiting"):
+        SharedEncoder(one, max_waiting=0)
+    with pytest.raises(InputValueError, match="max_batch_tokens"):
+        SharedEncoder(one, max_batch_tokens=0)
