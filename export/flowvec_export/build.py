@@ -13,13 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 
 from flowvec import Bundle, Encoder, Manifest
 from flowvec.bundle import absolute_path, record_file
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
-from flowvec.manifest import INPUTS, MANIFEST, MODEL, TOKENIZER
+from flowvec.manifest import INPUTS, MANIFEST, MODEL, RANGES, TOKENIZER
 from flowvec_export.backbone import TransformersBackbone, from_transformers
+from flowvec_export.calibration import calibration_texts, measure_ranges
 from flowvec_export.graph import (
     OPSET,
     OUTPUT,
@@ -51,6 +53,7 @@ def export(
     encoder_only: bool = False,
     name: str | None = None,
     weights: Weights = "float32",
+    calibration: Sequence[str] | None = None,
     overwrite: bool = False,
     on_step: Callable[[str], object] | None = None,
 ) -> Bundle:
@@ -79,6 +82,9 @@ def export(
         name: the model's name; None takes the source's.
         weights: storage of the weight matrices. `float16` halves the file; the graph still
             computes in float32.
+        calibration: texts like those to be served, over which each dimension's range is measured,
+            for vectors in 8 bits; None takes the sentences of the demonstration, in English; an
+            empty list leaves the ranges out.
         overwrite: replace an existing bundle.
         on_step: called with a line of text before each step.
 
@@ -141,7 +147,12 @@ def export(
         _write_manifest(staged, manifest)
         say("comparing with torch")
         figures = _compare(staged, reference, original, found)
-        _write_manifest(staged, replace(manifest, parity=figures))
+        files = dict(manifest.files)
+        if texts := calibration_texts() if calibration is None else calibration:
+            say("measuring the range of each dimension")
+            _write_ranges(staged, texts)
+            files[RANGES] = record_file(staged / RANGES)
+        _write_manifest(staged, replace(manifest, parity=figures, files=files))
         _put_in_place(staged, target)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
@@ -275,6 +286,12 @@ def _compare(
     except (BundleError, NonFiniteError, EngineError) as error:
         raise ExportError(f"the graph does not run: {error}") from error
     return figures
+
+
+def _write_ranges(staged: Path, texts: Sequence[str]) -> None:
+    with Encoder.load(staged, provider="cpu", compute="float32") as encoder:
+        ranges = measure_ranges(encoder.encode(texts))
+    np.save(staged / RANGES, ranges, allow_pickle=False)
 
 
 def _round(value: float) -> float:

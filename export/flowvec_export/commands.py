@@ -15,6 +15,8 @@ from flowvec.errors import MissingDependencyError
 app = typer.Typer(add_completion=False)
 
 
+# So many texts meet nearly every range that a larger corpus has.
+_CALIBRATION_ROWS = 5000
 _NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors")
 
 
@@ -67,6 +69,14 @@ def export(
     weights: Annotated[
         str, typer.Option(help="Storage of the weights: float32, or float16 at half the size.")
     ] = "float32",
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Texts like those to be served, for the ranges of vectors in 8 bits; without it "
+            "English sentences of the demonstration.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +86,9 @@ def export(
     """
     require_packages("export")
     from flowvec_export.build import export as build
+    from flowvec_export.raw_vectors import read_corpus
 
+    texts = None if calibration is None else read_corpus(calibration, rows=_CALIBRATION_ROWS)
     bundle = build(
         source,
         out,
@@ -87,6 +99,7 @@ def export(
         encoder_only=encoder_only,
         name=name,
         weights=cast(Any, weights),
+        calibration=texts,
         overwrite=overwrite,
         on_step=say if sys.stderr.isatty() else None,
     )

@@ -59,6 +59,7 @@ def embed_raw(
             max_length=max_length,
             encoder_only=encoder_only,
             normalize=False,
+            calibration=(),
             on_step=on_step,
         )
         # Float32 on the CPU provider, whatever else is installed: what is fitted here is served on

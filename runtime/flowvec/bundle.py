@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from flowvec.errors import BundleError
-from flowvec.manifest import MANIFEST, MODEL, TOKENIZER, VARIANTS, FileRecord, Manifest
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.errors import BundleError, InputValueError
+from flowvec.manifest import MANIFEST, MODEL, RANGES, TOKENIZER, VARIANTS, FileRecord, Manifest
 
 __all__ = [
     "Bundle",
@@ -64,6 +67,28 @@ class Bundle:
     def tokenizer(self) -> Path:
         """Path of the tokenizer."""
         return self.path / TOKENIZER
+
+    def ranges(self) -> npt.NDArray[np.float32]:
+        """Each dimension's lower and upper end over calibration texts, float32 (2, dim).
+
+        Raises:
+            InputValueError: the bundle has none.
+            BundleError: they are damaged.
+        """
+        if RANGES not in self.manifest.files:
+            raise InputValueError(
+                f"{self.manifest.name} has no {RANGES}, which vectors in 8 bits need; export it "
+                "again"
+            )
+        try:
+            found = np.load(self.path / RANGES, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise BundleError(f"cannot read {self.path / RANGES}: {error}") from None
+        fits = found.dtype == np.float32 and found.shape == (2, self.manifest.dim)
+        if not (fits and np.isfinite(found).all() and (found[0] < found[1]).all()):
+            raise BundleError(f"{self.path / RANGES} holds no ranges of {self.manifest.dim} dims")
+        ranges: npt.NDArray[np.float32] = found
+        return ranges
 
     @property
     def handle(self) -> str:

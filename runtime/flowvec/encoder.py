@@ -17,7 +17,7 @@ from flowvec.bundle import Bundle
 from flowvec.engine import choose_engine
 from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.pipeline import WINDOW, EncodeStatistics, Job, Pipeline
-from flowvec.postprocess import normalize
+from flowvec.postprocess import PRECISIONS, Postprocess, Precision, normalize
 from flowvec.providers import Compute, Device, Engine
 from flowvec.session import runtime_version
 from flowvec.tokenizer import Tokenized, check_texts
@@ -82,6 +82,7 @@ class Encoder:
         self._engine = engine
         self._max_batch_tokens = max_batch_tokens
         self._on_statistics = on_statistics
+        self._ranges: Floats | None = None  # read when they are first needed
         self._pipeline = Pipeline(bundle, engine)
 
     @classmethod
@@ -184,11 +185,13 @@ class Encoder:
         *,
         prompt_name: str | None = None,
         normalize_embeddings: bool | None = None,
+        precision: Precision = "float32",
+        truncate_dim: int | None = None,
         max_batch_tokens: int | None = None,
         truncation: Truncation = "truncate",
         on_empty: OnEmpty = "encode",
         show_progress_bar: bool | None = None,
-    ) -> Floats:
+    ) -> npt.NDArray[Any]:
         """Embed texts.
 
         Args:
@@ -196,6 +199,11 @@ class Encoder:
             prompt_name: which of the bundle's prompts to put before each text; None takes the
                 bundle's default, mostly none; "" takes none.
             normalize_embeddings: L2-normalise the vectors; None does as the bundle says.
+            precision: `float32`; `int8` or `uint8`, each dimension's range in 255 steps, the ranges
+                being the bundle's, so that a text gives the same bytes alone as in a corpus; or
+                `binary` or `ubinary`, the signs, eight dimensions a byte.
+            truncate_dim: keep the first so many dimensions. Vectors of length one are normalised
+                again, save in 8 bits, where their ranges are those of whole vectors.
             max_batch_tokens: overrides the Encoder's budget for this call.
             truncation: cut texts at max_length (and count them), or raise at the first.
             on_empty: encode empty texts as the model sees them, or raise.
@@ -203,15 +211,18 @@ class Encoder:
 
         Returns:
             float32 (dim,) for one text; (n, dim) in input order for several; (0, dim) for none.
+            With another precision int8 or uint8, and (dim / 8 rounded up) for signs.
 
         Raises:
             InputTypeError: an item is no str; the message names its index. Nothing was computed.
             InputValueError: an argument cannot be served, or a text is refused by the options.
             NonFiniteError: the model gave NaN or infinity; the message names the rows.
         """
-        job = self.job(prompt_name, normalize_embeddings, max_batch_tokens, truncation)
+        job = self.job(
+            prompt_name, normalize_embeddings, max_batch_tokens, truncation, precision, truncate_dim
+        )
         items, single = self.items(texts, on_empty)
-        out = np.empty((len(items), self.dim), dtype=np.float32)
+        out = np.empty((len(items), job.postprocess.out_dim), dtype=job.postprocess.dtype)
         if not _wants_bar(show_progress_bar, len(items)):
             self._encode_into(out, items, job)
         else:
@@ -220,7 +231,11 @@ class Encoder:
         return out[0] if single else out
 
     def _encode_into(
-        self, out: Floats, items: list[str], job: Job, done: Callable[[int], object] | None = None
+        self,
+        out: npt.NDArray[Any],
+        items: list[str],
+        job: Job,
+        done: Callable[[int], object] | None = None,
     ) -> None:
         filled = 0
         for vectors in self._pipeline.windows(iter(items), job, self._finished, done):
@@ -233,28 +248,32 @@ class Encoder:
         *,
         prompt_name: str | None = None,
         normalize_embeddings: bool | None = None,
+        precision: Precision = "float32",
+        truncate_dim: int | None = None,
         max_batch_tokens: int | None = None,
         truncation: Truncation = "truncate",
         on_empty: OnEmpty = "encode",
-    ) -> Iterator[Floats]:
+    ) -> Iterator[npt.NDArray[Any]]:
         """Embed an iterable of any length at constant memory.
 
         Texts are taken a window of a few thousand at a time and vectors yielded in input order,
-        one float32 (dim,) for each. Arguments and errors are `encode`'s.
+        one for each. Arguments and errors are `encode`'s.
         """
         if isinstance(texts, str):
             raise InputTypeError("stream takes an iterable of texts; encode takes a single one")
         refuse_empty = _checked_choice("on_empty", on_empty, OnEmpty) == "error"
-        job = self.job(prompt_name, normalize_embeddings, max_batch_tokens, truncation)
+        job = self.job(
+            prompt_name, normalize_embeddings, max_batch_tokens, truncation, precision, truncate_dim
+        )
         windows = self._pipeline.windows(_checked(texts, refuse_empty), job, self._finished)
         return (vector for vectors in windows for vector in vectors)
 
-    def encode_query(self, texts: str | Iterable[str], **options: Any) -> Floats:
+    def encode_query(self, texts: str | Iterable[str], **options: Any) -> npt.NDArray[Any]:
         """Embed queries: `encode` with the bundle's prompt `query`, where it has one."""
         options.setdefault("prompt_name", self._first_prompt(("query",)))
         return self.encode(texts, **options)
 
-    def encode_document(self, texts: str | Iterable[str], **options: Any) -> Floats:
+    def encode_document(self, texts: str | Iterable[str], **options: Any) -> npt.NDArray[Any]:
         """Embed documents: `encode` with the prompt `document`, `passage` or `corpus`."""
         options.setdefault("prompt_name", self._first_prompt(_DOCUMENT_PROMPTS))
         return self.encode(texts, **options)
@@ -321,6 +340,8 @@ class Encoder:
         normalize_embeddings: bool | None = None,
         max_batch_tokens: int | None = None,
         truncation: Truncation = "truncate",
+        precision: Precision = "float32",
+        truncate_dim: int | None = None,
     ) -> Job:
         """Check a call's options, before any text is touched; arguments are `encode`'s.
 
@@ -335,7 +356,7 @@ class Encoder:
             raise InputValueError(f"max_batch_tokens must be at least 1, but is {budget}")
         return Job(
             prompt=self._prompt(prompt_name),
-            normalize=self._must_normalize(normalize_embeddings),
+            postprocess=self._postprocess(normalize_embeddings, precision, truncate_dim),
             max_batch_tokens=budget,
             refuse_long=truncation == "error",
         )
@@ -374,6 +395,37 @@ class Encoder:
     def _first_prompt(self, names: Sequence[str]) -> str:
         """The first of the names that has a prompt; else none at all, not even the default."""
         return next((name for name in names if self._bundle.manifest.prompts.get(name)), "")
+
+    def _postprocess(
+        self, normalize_embeddings: bool | None, precision: Precision, truncate_dim: int | None
+    ) -> Postprocess:
+        must_normalize = self._must_normalize(normalize_embeddings)
+        if precision not in PRECISIONS:
+            raise InputValueError(
+                f"precision must be one of {', '.join(PRECISIONS)}, but is {precision!r}"
+            )
+        if truncate_dim is not None and not 1 <= truncate_dim <= self.dim:
+            raise InputValueError(
+                f"truncate_dim must be from 1 to {self.dim}, but is {truncate_dim}"
+            )
+        ranges = None
+        if precision in ("int8", "uint8"):
+            if must_normalize:
+                raise InputValueError(
+                    "the bundle's ranges are those of its own vectors, which it does not normalise:"
+                    f" precision {precision!r} cannot follow normalize_embeddings=True"
+                )
+            if self._ranges is None:
+                self._ranges = self._bundle.ranges()
+            ranges = self._ranges
+        return Postprocess(
+            dim=self.dim,
+            normalize=must_normalize,
+            truncate_dim=truncate_dim,
+            renormalize=must_normalize or self._bundle.manifest.normalised,
+            precision=precision,
+            ranges=ranges,
+        )
 
     def _must_normalize(self, asked: bool | None) -> bool:
         normalised = self._bundle.manifest.normalised

@@ -14,6 +14,7 @@ __all__ = [
     "INPUTS",
     "MANIFEST",
     "MODEL",
+    "RANGES",
     "TOKENIZER",
     "VARIANTS",
     "FileRecord",
@@ -25,6 +26,8 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
+# Each dimension's range, for vectors in 8 bits: a .npy file, float32 (2, dim).
+RANGES = "int8_ranges.npy"
 INPUTS = ("input_ids", "attention_mask")
 # Further forms of the graph, by the compute type that reads them.
 VARIANTS = {"float16": "model.fp16.onnx", "int8": "model.int8.onnx"}

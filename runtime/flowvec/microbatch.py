@@ -17,7 +17,7 @@ from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from flowvec.errors import (
 )
 from flowvec.packing import LOOKAHEAD, pack
 from flowvec.pipeline import Job
-from flowvec.postprocess import normalize
+from flowvec.postprocess import Precision
 
 __all__ = ["DEFAULT_MAX_WAITING", "AsyncEncoder", "QueueStatistics", "SharedEncoder"]
 
@@ -76,14 +76,14 @@ class _Call:
     single: bool
     out: Floats
     left: int
-    future: Future[Floats] = field(default_factory=Future)
+    future: Future[npt.NDArray[Any]] = field(default_factory=Future)
 
     def fail(self, error: Exception) -> None:
         with contextlib.suppress(InvalidStateError):  # its caller has gone
             self.future.set_exception(error)
 
     def finish(self) -> None:
-        vectors = normalize(self.out) if self.job.normalize else self.out
+        vectors = self.job.postprocess(self.out)
         with contextlib.suppress(InvalidStateError):
             self.future.set_result(vectors[0] if self.single else vectors)
 
@@ -153,9 +153,11 @@ class SharedEncoder:
         *,
         prompt_name: str | None = None,
         normalize_embeddings: bool | None = None,
+        precision: Precision = "float32",
+        truncate_dim: int | None = None,
         truncation: Truncation = "truncate",
         on_empty: OnEmpty = "encode",
-    ) -> Future[Floats]:
+    ) -> Future[npt.NDArray[Any]]:
         """Take texts in, and return at once.
 
         Arguments are those of `Encoder.encode`. Cancelling the future drops what of the call has
@@ -171,7 +173,9 @@ class SharedEncoder:
             InputTypeError: an item is no str.
             InputValueError: an argument cannot be served, or a text is refused by the options.
         """
-        job = self._encoder.job(prompt_name, normalize_embeddings, None, truncation)
+        job = self._encoder.job(
+            prompt_name, normalize_embeddings, None, truncation, precision, truncate_dim
+        )
         items, single = self._encoder.items(texts, on_empty)
         out = np.empty((len(items), self._encoder.dim), dtype=np.float32)
         call = _Call(items, job, single, out, len(items))
@@ -195,7 +199,7 @@ class SharedEncoder:
 
     def encode(
         self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any
-    ) -> Floats:
+    ) -> npt.NDArray[Any]:
         """Embed texts, together with those of other callers.
 
         Args:
@@ -405,11 +409,11 @@ class AsyncEncoder:
 
     async def encode(
         self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any
-    ) -> Floats:
+    ) -> npt.NDArray[Any]:
         """Embed texts; see `SharedEncoder.encode`. Cancelling the task drops what has not begun."""
         future = asyncio.wrap_future(self._shared.submit(texts, **options))
         try:
-            return cast(Floats, await asyncio.wait_for(future, timeout))
+            return await asyncio.wait_for(future, timeout)
         except TimeoutError as error:
             if isinstance(error, FlowvecError):
                 raise

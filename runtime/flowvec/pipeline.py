@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from flowvec.batching import Batch, pad, padded_tokens, plan
 from flowvec.bundle import Bundle, verify_files
 from flowvec.engine import GraphSession, open_session
 from flowvec.errors import ClosedError, InputValueError, NonFiniteError
-from flowvec.postprocess import non_finite_rows, normalize
+from flowvec.postprocess import Postprocess, non_finite_rows
 from flowvec.providers import Engine
 from flowvec.tokenizer import Tokenized, Tokenizer
 
@@ -98,13 +99,13 @@ class Job:
 
     Attributes:
         prompt: put before each text.
-        normalize: L2-normalise the graph's output.
+        postprocess: what is done to the graph's output.
         max_batch_tokens: budget of padded tokens for a batch.
         refuse_long: raise at a text above max_length instead of cutting it.
     """
 
     prompt: str
-    normalize: bool
+    postprocess: Postprocess
     max_batch_tokens: int
     refuse_long: bool
 
@@ -224,8 +225,8 @@ class Pipeline:
         job: Job,
         finished: Callable[[EncodeStatistics], object],
         done: Callable[[int], object] | None = None,
-    ) -> Iterator[Floats]:
-        """Vectors of one window of texts after another, float32 (texts, dim), in input order.
+    ) -> Iterator[npt.NDArray[Any]]:
+        """Vectors of one window of texts after another, (texts, out_dim), in input order.
 
         Args:
             texts: checked texts.
@@ -263,7 +264,7 @@ class Pipeline:
                     )
                 vectors = self._compute_window(tokenized, job.max_batch_tokens, tally, done)
                 tally.tokenize_seconds += seconds
-                yield normalize(vectors) if job.normalize else vectors
+                yield job.postprocess(vectors)
                 window, ready = following, future.result() if future else None
         if failure is not None:
             raise failure

@@ -1,26 +1,128 @@
-"""The only numerics outside the graph: checks and L2 normalisation of finished vectors."""
+"""The only numerics outside the graph: checks, cutting, L2 normalisation and quantisation."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["non_finite_rows", "normalize"]
+__all__ = [
+    "PRECISIONS",
+    "Postprocess",
+    "Precision",
+    "non_finite_rows",
+    "normalize",
+    "quantize",
+]
+
+Floats = npt.NDArray[np.float32]
+
+Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+_DTYPES: dict[str, type[np.generic]] = {
+    "float32": np.float32,
+    "int8": np.int8,
+    "uint8": np.uint8,
+    "binary": np.int8,
+    "ubinary": np.uint8,
+}
 
 
-def normalize(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def normalize(vectors: Floats) -> Floats:
     """Divide each row by its L2 norm; a zero row stays zero. float32 (batch, dim) in and out."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     # A subnormal norm would turn the quotient into infinity.
     norms[norms < np.finfo(np.float32).tiny] = 1.0
-    unit: npt.NDArray[np.float32] = np.divide(vectors, norms, dtype=np.float32)
+    unit: Floats = np.divide(vectors, norms, dtype=np.float32)
     return unit
 
 
-def non_finite_rows(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+def non_finite_rows(vectors: Floats) -> npt.NDArray[np.int64]:
     """Indices of the rows that hold NaN or infinity; int64 (rows,)."""
     # One sum over everything is finite only if all is: the common case costs one pass, no mask.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(vectors.sum(dtype=np.float64)):
             return np.empty(0, dtype=np.int64)
     return np.flatnonzero(~np.isfinite(vectors).all(axis=-1)).astype(np.int64)
+
+
+def quantize(
+    vectors: Floats, precision: Precision, ranges: Floats | None = None
+) -> npt.NDArray[Any]:
+    """Vectors in fewer bits, row by row: what a vector becomes depends on no other.
+
+    Args:
+        vectors: float32 (rows, dim).
+        precision: `int8` and `uint8` divide each dimension's range into 255 steps, and what lies
+            outside is clipped; `binary` and `ubinary` keep signs, eight dimensions a byte, the
+            first in the highest bit, as int8 (shifted by 128) or uint8. The layout is that of
+            sentence-transformers' `quantize_embeddings`.
+        ranges: float32 (2, dim), each dimension's lower and upper end; for `int8` and `uint8`.
+
+    Returns:
+        (rows, dim), or (rows, dim / 8 rounded up) for `binary` and `ubinary`.
+    """
+    if precision == "float32":
+        return vectors
+    if precision in ("binary", "ubinary"):
+        unsigned = np.packbits(vectors > 0, axis=-1)
+        return unsigned if precision == "ubinary" else _shifted(unsigned)
+    assert ranges is not None
+    lower, upper = ranges
+    steps = np.clip(np.floor((vectors - lower) * (255.0 / (upper - lower))), 0, 255)
+    unsigned = steps.astype(np.uint8)
+    return unsigned if precision == "uint8" else _shifted(unsigned)
+
+
+def _shifted(unsigned: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
+    """Minus 128, as int8."""
+    shifted: npt.NDArray[np.int8] = (unsigned ^ np.uint8(128)).view(np.int8)
+    return shifted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Postprocess:
+    """What is done to the graph's output, in this order.
+
+    Attributes:
+        dim: length of what comes in.
+        normalize: L2-normalise, because the graph does not and it was asked for.
+        truncate_dim: keep the first so many dimensions; None keeps all.
+        renormalize: L2-normalise what was cut, because it was of length one before.
+        precision: see `quantize`; quantised vectors are cut, and not normalised again: their ranges
+            are those of whole vectors.
+        ranges: see `quantize`.
+    """
+
+    dim: int
+    normalize: bool = False
+    truncate_dim: int | None = None
+    renormalize: bool = False
+    precision: Precision = "float32"
+    ranges: Floats | None = None
+
+    @property
+    def out_dim(self) -> int:
+        """Length of what comes out, in items of `dtype`."""
+        dim = self.truncate_dim or self.dim
+        return -(-dim // 8) if self.precision in ("binary", "ubinary") else dim
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """Type of what comes out."""
+        return _DTYPES[self.precision]
+
+    def __call__(self, vectors: Floats) -> npt.NDArray[Any]:
+        """Map float32 (rows, dim) to (rows, out_dim)."""
+        if self.normalize:
+            vectors = normalize(vectors)
+        if self.truncate_dim is not None:
+            vectors = vectors[:, : self.truncate_dim]
+            if self.renormalize and self.precision == "float32":
+                vectors = normalize(vectors)
+        ranges = self.ranges
+        if ranges is not None and self.truncate_dim is not None:
+            ranges = ranges[:, : self.truncate_dim]
+        return quantize(vectors, self.precision, ranges)
