@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from flowvec.postprocess import non_finite_rows, normalize
+from flowvec.postprocess import PRECISIONS, Postprocess, non_finite_rows, normalize, quantize
 
 
 def test_normalised_rows_have_length_one_and_keep_their_direction() -> None:
@@ -27,3 +28,66 @@ def test_rows_with_nan_or_infinity_are_named() -> None:
     assert non_finite_rows(np.full((2, 3), 3e38, dtype=np.float32)).tolist() == []
     opposite = np.array([[np.inf, -np.inf]], dtype=np.float32)
     assert non_finite_rows(opposite).tolist() == [0]
+
+
+# --- fewer bits -----------------------------------------------------------------------------------
+
+
+def vectors(rows: int = 40, dim: int = 13) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((rows, dim), dtype=np.float32)
+
+
+RANGES = np.stack([np.full(13, -1.5), np.linspace(0.5, 2.5, 13)]).astype(np.float32)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_row_alone_gives_the_bytes_that_it_gives_among_others(precision) -> None:
+    rows = vectors()
+    whole = quantize(rows, precision, RANGES)
+    alone = np.concatenate([quantize(rows[i : i + 1], precision, RANGES) for i in range(len(rows))])
+    np.testing.assert_array_equal(whole, alone)
+    assert whole.dtype == {"float32": "f4", "int8": "i1", "uint8": "u1", "binary": "i1",
+                           "ubinary": "u1"}[precision]  # fmt: skip
+
+
+def test_eight_bits_are_steps_of_the_range_and_what_is_outside_is_clipped() -> None:
+    ranges = np.array([[0.0, -1.0], [255.0, 1.0]], dtype=np.float32)
+    rows = np.array([[0, -1], [1.5, 0], [254.9, 0.999], [300, 5], [-9, -5]], dtype=np.float32)
+    expected = [[0, 0], [1, 127], [254, 254], [255, 255], [0, 0]]
+    assert quantize(rows, "uint8", ranges).tolist() == expected
+    assert (quantize(rows, "int8", ranges).astype(int) + 128).tolist() == expected
+
+
+def test_eight_bits_keep_a_vector_within_a_step() -> None:
+    rows = vectors()
+    clipped = np.clip(rows, *RANGES)
+    step = (RANGES[1] - RANGES[0]) / 255
+    back = quantize(rows, "uint8", RANGES) * step + RANGES[0]
+    assert (clipped - back <= step * 1.001).all()
+    assert (clipped - back >= -1e-5).all()
+
+
+def test_signs_are_bits_the_first_dimension_in_the_highest() -> None:
+    rows = np.array([[1, -1, 0, 2, -3, 1, 1, -1, 5]], dtype=np.float32)
+    assert quantize(rows, "ubinary").tolist() == [[0b10010110, 0b10000000]]
+    assert quantize(rows, "binary").tolist() == [[0b10010110 - 128, 0]]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("cut", [None, 1, 8, 13])
+def test_what_comes_out_has_the_length_and_type_that_was_said(precision, cut) -> None:
+    steps = Postprocess(13, True, cut, True, precision, RANGES)
+    found = steps(vectors())
+    assert found.shape == (40, steps.out_dim)
+    assert found.dtype == steps.dtype
+
+
+def test_what_is_cut_is_normalised_again_where_it_was_before() -> None:
+    rows = vectors()
+    cut = Postprocess(13, truncate_dim=5, renormalize=True)(rows)
+    np.testing.assert_allclose(cut, normalize(rows[:, :5]), atol=1e-7)
+    np.testing.assert_array_equal(Postprocess(13, truncate_dim=5)(rows), rows[:, :5])
+    # In 8 bits a cut vector is the beginning of the whole one.
+    whole = Postprocess(13, precision="int8", ranges=RANGES)(rows)
+    cut = Postprocess(13, truncate_dim=5, renormalize=True, precision="int8", ranges=RANGES)(rows)
+    np.testing.assert_array_equal(cut, whole[:, :5])
