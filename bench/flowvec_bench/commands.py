@@ -13,7 +13,7 @@ import typer
 from tqdm import tqdm
 
 from flowvec.commands import Compute, Format, MaxBatchTokens, Provider, TextField
-from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS, Encoder
+from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError, MissingDependencyError
 from flowvec.inputs import read_rows
 
@@ -47,7 +47,7 @@ def throughput(
     repeats: Annotated[int, typer.Option(min=1, help="Timed repeats; medians are shown.")] = 5,
     provider: Provider = None,
     compute: Compute = "auto",
-    max_batch_tokens: MaxBatchTokens = DEFAULT_MAX_BATCH_TOKENS,
+    max_batch_tokens: MaxBatchTokens = None,
     json_out: Annotated[
         Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
     ] = None,
@@ -72,13 +72,23 @@ def throughput(
         items = [row.text for row in rows]
     asked = BATCHINGS if batching is None else (batching,)
     with (
-        Encoder.load(bundle, provider=provider, compute=cast(Any, compute)) as encoder,
+        Encoder.load(
+            bundle,
+            provider=provider,
+            compute=cast(Any, compute),
+            max_batch_tokens=max_batch_tokens,
+        ) as encoder,
         tqdm(total=repeats + 1, desc="repeats", disable=not sys.stderr.isatty()) as progress,
     ):
-        results = measure_throughput(
-            encoder, items, cast(Any, asked), max_batch_tokens, repeats, lambda: progress.update(1)
-        )
         info = encoder.info()
+        results = measure_throughput(
+            encoder,
+            items,
+            cast(Any, asked),
+            info.max_batch_tokens,
+            repeats,
+            lambda: progress.update(1),
+        )
     machine = describe_machine()
     typer.echo(f"{machine.cpu}, {machine.cores} cores, {machine.system}")
     typer.echo(
@@ -104,7 +114,6 @@ def throughput(
             # Names, not paths: a result is for others to read.
             "encoder": {**asdict(info), "path": Path(info.path).name},
             "texts": Path(texts).name if texts else f"mixed lengths, seed {seed}",
-            "max_batch_tokens": max_batch_tokens,
             "repeats": repeats,
             "results": [asdict(r) for r in results],
         }

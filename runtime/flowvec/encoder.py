@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,12 +15,13 @@ from tqdm import tqdm
 
 from flowvec.batching import Batch
 from flowvec.bundle import Bundle
-from flowvec.engine import choose_engine
+from flowvec.engine import choose_engine, tuned_engine
 from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.pipeline import WINDOW, EncodeStatistics, Job, Pipeline
 from flowvec.postprocess import PRECISIONS, Postprocess, Precision, normalize
 from flowvec.providers import Compute, Device, Engine
 from flowvec.session import runtime_version
+from flowvec.settings import load_tuned
 from flowvec.tokenizer import Tokenized, check_texts
 
 __all__ = ["DEFAULT_MAX_BATCH_TOKENS", "Encoder", "EncoderInfo", "OnEmpty", "Truncation"]
@@ -30,12 +32,17 @@ OnEmpty = Literal["encode", "error"]
 
 # Padded tokens a batch: on CPU small batches stay in the cache, and larger ones get slower.
 DEFAULT_MAX_BATCH_TOKENS = 1024
+GPU_MAX_BATCH_TOKENS = 16384
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderInfo:
-    """What an Encoder is and what really runs it."""
+    """What an Encoder is and what really runs it.
+
+    `tuned` says when `flowvec tune` measured the settings that are used; None where they are the
+    defaults, or were all asked for.
+    """
 
     name: str
     path: str
@@ -51,6 +58,7 @@ class EncoderInfo:
     compute: str
     streams: int
     max_batch_tokens: int
+    tuned: str | None
     onnxruntime: str | None
 
 
@@ -73,6 +81,7 @@ class Encoder:
         engine: Engine,
         *,
         max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS,
+        tuned: str | None = None,
         on_statistics: Callable[[EncodeStatistics], None] | None = None,
     ) -> None:
         """Open a verified bundle on a chosen engine; `Encoder.load` does both by name."""
@@ -81,6 +90,7 @@ class Encoder:
         self._bundle = bundle
         self._engine = engine
         self._max_batch_tokens = max_batch_tokens
+        self._tuned = tuned
         self._on_statistics = on_statistics
         self._ranges: Floats | None = None  # read when they are first needed
         self._pipeline = Pipeline(bundle, engine)
@@ -94,7 +104,7 @@ class Encoder:
         provider: str | None = None,
         compute: Compute = "auto",
         streams: int | None = None,
-        max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS,
+        max_batch_tokens: int | None = None,
         on_statistics: Callable[[EncodeStatistics], None] | None = None,
     ) -> Encoder:
         """Load a bundle.
@@ -108,10 +118,11 @@ class Encoder:
             compute: `float32`; `bfloat16` on OpenVINO; `float16` on a GPU and `int8` on ONNX
                 Runtime's CPU provider, where the bundle holds that variant; or `auto`: bfloat16
                 where provider and processor have it, float16 on a GPU, else float32.
-            streams: batches computed at the same time; None takes one for each core that this
-                process may use.
-            max_batch_tokens: the most padded tokens in a batch. Larger helps many short texts on
-                large caches; smaller bounds memory.
+            streams: batches computed at the same time; None takes what `flowvec tune` found, else
+                one for each core that this process may use.
+            max_batch_tokens: the most padded tokens in a batch; None takes what `flowvec tune`
+                found, else 1,024 on CPU and 16,384 on a GPU. Larger helps many short texts on large
+                caches; smaller bounds memory.
             on_statistics: called with an `EncodeStatistics` after every call; it does not travel
                 with a pickled Encoder.
 
@@ -121,10 +132,22 @@ class Encoder:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         bundle = Bundle.load(name_or_dir)
+        choose = partial(choose_engine, device=device, variants=bundle.variants)
+        engine = choose(provider, compute, streams)
+        tuned = load_tuned(bundle.fingerprint)
+        if tuned is not None:
+            if better := tuned_engine(tuned, engine, provider, compute, streams, choose):
+                engine = better
+            else:
+                tuned = None
+        if max_batch_tokens is None and tuned is not None:
+            max_batch_tokens = tuned.max_batch_tokens
+        default = DEFAULT_MAX_BATCH_TOKENS if engine.device == "cpu" else GPU_MAX_BATCH_TOKENS
         return cls(
             bundle,
-            choose_engine(provider, compute, streams, device=device, variants=bundle.variants),
-            max_batch_tokens=max_batch_tokens,
+            engine,
+            max_batch_tokens=default if max_batch_tokens is None else max_batch_tokens,
+            tuned=None if tuned is None else tuned.measured,
             on_statistics=on_statistics,
         )
 
@@ -174,6 +197,7 @@ class Encoder:
             compute=engine.compute,
             streams=engine.streams,
             max_batch_tokens=self._max_batch_tokens,
+            tuned=self._tuned,
             onnxruntime=runtime_version(),
         )
 
@@ -458,6 +482,7 @@ class Encoder:
             "fingerprint": self.fingerprint,
             "engine": self._engine,
             "max_batch_tokens": self._max_batch_tokens,
+            "tuned": self._tuned,
             "closed": self._pipeline.closed,
         }
 
@@ -473,7 +498,9 @@ class Encoder:
             engine.streams,
             variants=bundle.variants,
         )
-        self.__init__(bundle, engine, max_batch_tokens=state["max_batch_tokens"])  # type: ignore[misc]
+        self.__init__(  # type: ignore[misc]
+            bundle, engine, max_batch_tokens=state["max_batch_tokens"], tuned=state["tuned"]
+        )
         if state["closed"]:
             self.close()
 

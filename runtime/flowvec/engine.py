@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle import Bundle
-from flowvec.errors import MissingDependencyError, ProviderUnavailableError
+from flowvec.errors import InputValueError, MissingDependencyError, ProviderUnavailableError
 from flowvec.machine import available_cores, cpu_features
 from flowvec.openvino_session import OpenVinoSession, openvino_status
 from flowvec.providers import CPU, OPENVINO_RUNTIME, PROVIDERS, Compute, Device, Engine, choose
 from flowvec.session import Session, onnxruntime_status
+from flowvec.settings import Tuned
 
 __all__ = [
     "GraphSession",
@@ -21,7 +23,10 @@ __all__ = [
     "choose_engine",
     "open_session",
     "provider_status",
+    "tuned_engine",
 ]
+
+logger = logging.getLogger("flowvec.engine")
 
 
 class GraphSession(Protocol):
@@ -90,6 +95,35 @@ def choose_engine(
         if provider is None and status[CPU] is not None:  # nothing is installed at all
             raise MissingDependencyError(status[CPU]) from None
         raise
+
+
+def tuned_engine(
+    tuned: Tuned,
+    default: Engine,
+    provider: str | None,
+    compute: Compute,
+    streams: int | None,
+    choose: Callable[[str, Compute, int], Engine],
+) -> Engine | None:
+    """The engine that tuning found, where it is what was asked for and still runs; else None.
+
+    Args:
+        tuned: what was found.
+        default: what is taken without it.
+        provider: what was asked for, or None.
+        compute: what was asked for, or `auto`.
+        streams: what was asked for, or None.
+        choose: `choose_engine` of a provider, a compute type and streams, the rest bound.
+    """
+    if provider is not None and tuned.provider != default.provider:
+        return None
+    if compute != "auto" and tuned.compute != default.compute:
+        return None
+    try:
+        return choose(tuned.provider, cast(Compute, tuned.compute), streams or tuned.streams)
+    except (ProviderUnavailableError, InputValueError) as error:
+        logger.warning("tuned settings are left out: %s", error)
+        return None
 
 
 def open_session(bundle: Bundle, engine: Engine) -> GraphSession:

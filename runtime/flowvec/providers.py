@@ -25,6 +25,7 @@ __all__ = [
     "Device",
     "Engine",
     "choose",
+    "computes_of",
 ]
 
 Compute = Literal["auto", "float32", "bfloat16", "float16", "int8"]
@@ -87,6 +88,11 @@ class Engine:
     def device(self) -> Device:
         """Where it runs: `cpu` or `cuda`."""
         return PROVIDERS[self.provider]
+
+
+def computes_of(provider: str) -> tuple[str, ...]:
+    """The compute types that a provider has."""
+    return _COMPUTES_OF[provider]
 
 
 def choose(

@@ -12,11 +12,16 @@ __all__ = ["Compute", "Format", "Json", "MaxBatchTokens", "Provider", "TextField
 
 Provider = Annotated[
     str | None,
-    typer.Option(help="cpu or openvino; without it the fastest that can run here."),
+    typer.Option(help="cpu, openvino, cuda or tensorrt; without it the best that can run here."),
 ]
-Compute = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
+Compute = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or int8.")]
 MaxBatchTokens = Annotated[
-    int, typer.Option(min=1, help="The most tokens, padding included, computed in one batch.")
+    int | None,
+    typer.Option(
+        min=1,
+        help="The most tokens, padding included, computed in one batch; without it what `flowvec "
+        "tune` found, or 1024 (on a GPU 16384).",
+    ),
 ]
 TextField = Annotated[str, typer.Option(help="Field of jsonl or csv that holds the text.")]
 Format = Annotated[

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from tqdm import tqdm
 
 from flowvec.commands import Compute, Format, Json, MaxBatchTokens, Provider, TextField, print_json
-from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS, Encoder
+from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.inputs import read_rows
 from flowvec.pipeline import EncodeStatistics
@@ -36,7 +36,7 @@ def encode(
     prompt: Annotated[str | None, typer.Option(help="Name of the bundle's prompt to use.")] = None,
     provider: Provider = None,
     compute: Compute = "auto",
-    max_batch_tokens: MaxBatchTokens = DEFAULT_MAX_BATCH_TOKENS,
+    max_batch_tokens: MaxBatchTokens = None,
     as_json: Json = False,
 ) -> None:
     """Embed the texts of a file into a float32 .npy array (rows, dim), in input order.

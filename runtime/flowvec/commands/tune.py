@@ -1,0 +1,82 @@
+"""`flowvec tune`: the fastest settings for a bundle on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from flowvec.bundle import Bundle
+from flowvec.commands import Json, print_json
+from flowvec.settings import cache_file, forget, save_tuned
+from flowvec.tune import Measured
+from flowvec.tune import tune as find
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Example: flowvec tune mini")
+def tune(
+    bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
+    seconds: Annotated[
+        float, typer.Option(min=1.0, max=3600.0, help="How long to measure, loading aside.")
+    ] = 100.0,
+    allow_compute: Annotated[
+        bool,
+        typer.Option(
+            "--allow-compute", help="Try other compute types too; vectors differ slightly."
+        ),
+    ] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Forget what was found, and measure nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure providers, streams and token budgets, and keep the fastest for `Encoder.load`.
+
+    Leave the machine alone meanwhile. The winner is kept in the user's cache (or in the folder
+    named by FLOWVEC_CACHE), for this bundle on this machine; arguments of `Encoder.load` win over
+    it.
+    """
+    found = Bundle.load(bundle)
+    if reset:
+        gone = forget(found.fingerprint)
+        typer.echo("forgotten" if gone else "there was nothing to forget")
+        return
+    steps: dict[str, list[Measured]] = {}
+
+    def show(name: str, measured: Sequence[Measured]) -> None:
+        steps[name] = list(measured)
+        if sys.stderr.isatty():
+            typer.echo("\n".join(_lines(name, measured)), err=True)
+
+    tuned = find(found, seconds=seconds, allow_compute=allow_compute, on_measured=show)
+    path = save_tuned(found.fingerprint, tuned)
+    if as_json:
+        shown = {name: [asdict(m) for m in measured] for name, measured in steps.items()}
+        print_json({"tuned": asdict(tuned), "steps": shown, "file": str(path)})
+        return
+    if not sys.stderr.isatty():
+        for name, measured in steps.items():
+            typer.echo("\n".join(_lines(name, measured)))
+    rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in tuned.texts_per_second.items())
+    typer.echo(
+        f"{found.manifest.name}: {tuned.provider} in {tuned.compute}, {tuned.streams} streams, "
+        f"{tuned.max_batch_tokens} tokens a batch; texts/s: {rates}"
+    )
+    typer.echo(f"kept in {cache_file(found.fingerprint)}; `flowvec tune --reset` forgets it")
+
+
+def _lines(name: str, measured: Sequence[Measured]) -> list[str]:
+    lines = [f"{name}:"]
+    for m in measured:
+        engine = m.candidate.engine
+        rates = "  ".join(f"{kind} {rate:7.0f}" for kind, rate in m.texts_per_second.items())
+        lines.append(
+            f"  {engine.provider:26} {engine.compute:8} {engine.streams:3} streams "
+            f"{m.candidate.max_batch_tokens:6} tokens  {rates}  {m.score:.2f}"
+        )
+    return lines

@@ -1,0 +1,172 @@
+"""Tuning: what is kept, when it is used, and what it may not change. Nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flowvec import Bundle, Encoder, InputValueError, settings
+from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS
+from flowvec.engine import available_providers, choose_engine
+from flowvec.providers import CPU
+from flowvec.settings import Tuned, cache_file, forget, load_tuned, machine_key, save_tuned
+from flowvec.tune import KINDS, kinds_of_texts, tune
+
+TUNED = Tuned(CPU, "float32", 1, 333, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_found_again_for_that_bundle_alone(cache: Path) -> None:
+    path = save_tuned("a" * 64, TUNED)
+    assert path.is_relative_to(cache)
+    assert load_tuned("a" * 64) == TUNED
+    assert load_tuned("b" * 64) is None
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing left beside it
+    assert forget("a" * 64)
+    assert not forget("a" * 64)
+    assert load_tuned("a" * 64) is None
+
+
+@pytest.mark.parametrize("what", ["cpu_name", "cpu_features", "available_cores"])
+def test_settings_are_those_of_one_machine(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    save_tuned("a" * 64, TUNED)
+    here = machine_key()
+    monkeypatch.setattr(settings, what, lambda: "another")
+    assert machine_key() != here
+    assert load_tuned("a" * 64) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "nonsense",
+        "[" * 100_000,
+        json.dumps({"format": 2}),
+        json.dumps({"format": 1, "provider": CPU}),
+        json.dumps({"format": 1, "provider": CPU, "compute": "float32", "measured": "",
+                    "texts_per_second": {}, "streams": 0, "max_batch_tokens": 1}),
+        json.dumps({"format": 1, "provider": CPU, "compute": "float32", "measured": "",
+                    "texts_per_second": {}, "streams": True, "max_batch_tokens": 1}),
+    ],
+)  # fmt: skip
+def test_a_cache_that_holds_something_else_is_left_out(tiny_dir: Path, text: str) -> None:
+    fingerprint = Bundle.load(tiny_dir).fingerprint
+    save_tuned(fingerprint, TUNED)
+    cache_file(fingerprint).write_text(text)
+    assert load_tuned(fingerprint) is None
+    with Encoder.load(tiny_dir, provider="cpu") as encoder:
+        assert encoder.info().tuned is None
+
+
+# --- when it is used ------------------------------------------------------------------------------
+
+
+def test_load_uses_what_was_found_and_says_so(tiny_dir: Path) -> None:
+    save_tuned(Bundle.load(tiny_dir).fingerprint, TUNED)
+    with Encoder.load(tiny_dir) as encoder:
+        info = encoder.info()
+    assert (info.provider, info.compute, info.streams) == (CPU, "float32", 1)
+    assert info.max_batch_tokens == 333
+    assert info.tuned == TUNED.measured
+
+
+def test_what_is_asked_for_wins(tiny_dir: Path) -> None:
+    save_tuned(Bundle.load(tiny_dir).fingerprint, TUNED)
+    with Encoder.load(tiny_dir, streams=3, max_batch_tokens=64) as encoder:
+        info = encoder.info()
+    assert (info.provider, info.streams, info.max_batch_tokens) == (CPU, 3, 64)
+    others = [name for name in available_providers() if name != CPU]
+    for other in others[:1]:
+        with Encoder.load(tiny_dir, provider=other) as encoder:
+            info = encoder.info()
+        assert (info.provider, info.tuned) == (other, None)
+        assert info.max_batch_tokens == DEFAULT_MAX_BATCH_TOKENS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"provider": "CUDAExecutionProvider"}, {"provider": "Gone"}, {"compute": "int8"}],
+)
+def test_what_no_longer_runs_is_left_out(tiny_dir: Path, change) -> None:
+    if change.get("provider") in available_providers():
+        pytest.skip("this machine has an NVIDIA GPU")
+    save_tuned(Bundle.load(tiny_dir).fingerprint, replace(TUNED, **change))
+    with Encoder.load(tiny_dir) as encoder:
+        assert encoder.engine == choose_engine()
+        assert encoder.info().tuned is None
+
+
+# --- what it measures -----------------------------------------------------------------------------
+
+
+def test_tuning_tries_everything_of_the_same_compute_type_and_keeps_one(tiny_dir: Path) -> None:
+    bundle = Bundle.load(tiny_dir)
+    steps = {}
+    found = tune(bundle, seconds=0.1, on_measured=lambda name, tried: steps.update({name: tried}))
+    assert list(steps) == ["provider", "streams", "budget"]
+    default = choose_engine()
+    assert {m.candidate.engine.compute for tried in steps.values() for m in tried} == {
+        default.compute
+    }
+    assert len({m.candidate for m in steps["budget"]}) == 5
+    for tried in steps.values():
+        assert [m.score for m in tried] == sorted((m.score for m in tried), reverse=True)
+        assert all(0 < m.score <= 1 + 1e-9 for m in tried)
+    best = steps["budget"][0]
+    assert found.max_batch_tokens == best.candidate.max_batch_tokens
+    assert (found.provider, found.compute) == (
+        best.candidate.engine.provider,
+        best.candidate.engine.compute,
+    )
+    assert found.texts_per_second.keys() == set(KINDS)
+
+
+def test_other_compute_types_are_tried_only_where_allowed(tiny_dir: Path) -> None:
+    seen = set()
+    tune(
+        Bundle.load(tiny_dir), seconds=0.1, allow_compute=True,
+        on_measured=lambda _, tried: seen.update(m.candidate.engine for m in tried),
+    )  # fmt: skip
+    assert choose_engine("cpu").provider in {engine.provider for engine in seen}
+    assert {"float32"} <= {engine.compute for engine in seen}
+
+
+def test_texts_to_time_are_short_natural_and_long(tiny_dir: Path) -> None:
+    texts = kinds_of_texts(Bundle.load("mini"))
+    words = {kind: [len(t.split()) for t in items] for kind, items in texts.items()}
+    assert max(words["short"]) <= 5 < sum(words["natural"]) / len(words["natural"]) < 40
+    with Encoder.load("mini", provider="cpu") as encoder:
+        lengths = encoder.tokenize(texts["long"]).lengths
+    assert sorted(lengths)[len(lengths) // 2] >= 0.6 * encoder.max_length
+
+
+def test_the_command_keeps_and_forgets(flowvec, tiny_dir: Path, cache: Path) -> None:
+    done = flowvec("tune", tiny_dir, "--seconds", 1)
+    assert done.returncode == 0, done.stderr
+    assert "tokens a batch" in done.stdout
+    assert len(list(cache.rglob("*.json"))) == 1
+    shown = json.loads(flowvec("tune", tiny_dir, "--seconds", 1, "--json").stdout)
+    assert shown["tuned"]["provider"] in available_providers()
+    assert flowvec("tune", tiny_dir, "--reset").stdout == "forgotten\n"
+    assert not list(cache.rglob("*.json"))
+    wrong = flowvec("tune", "nowhere")
+    assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
+
+
+def test_no_time_is_an_error(tiny_dir: Path) -> None:
+    with pytest.raises(InputValueError, match="seconds"):
+        tune(Bundle.load(tiny_dir), seconds=0)
