@@ -19,7 +19,7 @@ import torch
 from flowvec import Bundle, Encoder, Manifest
 from flowvec.bundle import absolute_path, record_file
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
-from flowvec.manifest import INPUTS, MANIFEST, MODEL, RANGES, TOKENIZER
+from flowvec.manifest import INPUTS, MANIFEST, MODEL, RANGES, TOKENIZER, VARIANTS
 from flowvec_export.backbone import TransformersBackbone, from_transformers
 from flowvec_export.calibration import calibration_texts, measure_ranges
 from flowvec_export.graph import (
@@ -34,8 +34,11 @@ from flowvec_export.pooling import Pooling, parse_pooling
 from flowvec_export.source import Source, read_source
 from flowvec_export.transform_file import Recipe, load_transform
 from flowvec_export.transforms import Compose, Identity, Transform
+from flowvec_export.variants import Variant, add_variant
 
-__all__ = ["Weights", "export"]
+__all__ = ["Variant", "Weights", "export"]
+
+_VARIANTS = ("int8",)
 
 logger = logging.getLogger("flowvec.export")
 
@@ -53,6 +56,7 @@ def export(
     encoder_only: bool = False,
     name: str | None = None,
     weights: Weights = "float32",
+    variants: Sequence[Variant] = (),
     calibration: Sequence[str] | None = None,
     overwrite: bool = False,
     on_step: Callable[[str], object] | None = None,
@@ -82,9 +86,11 @@ def export(
         name: the model's name; None takes the source's.
         weights: storage of the weight matrices. `float16` halves the file; the graph still
             computes in float32.
+        variants: further graphs, by compute type: `int8`, for ONNX Runtime's CPU provider on
+            processors without bfloat16.
         calibration: texts like those to be served, over which each dimension's range is measured,
-            for vectors in 8 bits; None takes the sentences of the demonstration, in English; an
-            empty list leaves the ranges out.
+            for vectors in 8 bits, and on which variants are measured; None takes the sentences of
+            the demonstration, in English; an empty list leaves the ranges out.
         overwrite: replace an existing bundle.
         on_step: called with a line of text before each step.
 
@@ -94,13 +100,17 @@ def export(
     Raises:
         ExportError: the source cannot be read or exported, or the graph misses parity
             (max |a - b| / ||b|| above 1e-4 or cosine below 0.99999; for float16 weights also a
-            cosine below 0.999 to the weights before they were rounded). Nothing is left behind.
+            cosine below 0.999 to the weights before they were rounded), or a variant its own
+            (int8: a cosine below 0.995 to float32 on the calibration texts). Nothing is left
+            behind.
     """
     say = on_step or logger.info
     target = absolute_path(out)
     _check_target(target, overwrite)
     if weights not in ("float32", "float16"):
         raise ExportError(f"weights must be float32 or float16, not {weights!r}")
+    if unknown := set(variants) - set(_VARIANTS):
+        raise ExportError(f"variants must be of {', '.join(_VARIANTS)}, not {min(unknown)!r}")
     if pooling is not None:
         parse_pooling(pooling)
     recipe: Recipe | None = None
@@ -148,10 +158,16 @@ def export(
         say("comparing with torch")
         figures = _compare(staged, reference, original, found)
         files = dict(manifest.files)
-        if texts := calibration_texts() if calibration is None else calibration:
+        texts = calibration_texts() if calibration is None else calibration
+        if texts:
             say("measuring the range of each dimension")
             _write_ranges(staged, texts)
             files[RANGES] = record_file(staged / RANGES)
+            _write_manifest(staged, replace(manifest, files=files))
+        for kind in variants:
+            say(f"making the {kind} variant")
+            figures |= add_variant(staged, proto, kind, texts)
+            files[VARIANTS[kind]] = record_file(staged / VARIANTS[kind])
         _write_manifest(staged, replace(manifest, parity=figures, files=files))
         _put_in_place(staged, target)
     except BaseException:

@@ -69,12 +69,16 @@ def export(
     weights: Annotated[
         str, typer.Option(help="Storage of the weights: float32, or float16 at half the size.")
     ] = "float32",
+    variants: Annotated[
+        str | None,
+        typer.Option(help="Further graphs by compute type: int8, for CPUs without bfloat16."),
+    ] = None,
     calibration: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Texts like those to be served, for the ranges of vectors in 8 bits; without it "
-            "English sentences of the demonstration.",
+            help="Texts like those to be served, for what is in 8 bits; without it English "
+            "sentences of the demonstration.",
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle.")] = False,
@@ -99,6 +103,7 @@ def export(
         encoder_only=encoder_only,
         name=name,
         weights=cast(Any, weights),
+        variants=cast(Any, variants.split(",")) if variants else (),
         calibration=texts,
         overwrite=overwrite,
         on_step=say if sys.stderr.isatty() else None,
