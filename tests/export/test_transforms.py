@@ -597,6 +597,9 @@ def test_neighbours_are_folded_into_one() -> None:
     pair = Compose([turned(16), SoftZCA.fit(moments(16), 0.1)])
     products = [n.op_type for n in module_to_onnx(pair.fold(), 16).graph.node]
     assert sorted(products) == ["Gemm", "Sub"]
+    narrowing = Compose([Rotation.fit(moments(16), 6), Whitening.fit(Moments.of(vectors(6)), 4)])
+    products = [n.op_type for n in module_to_onnx(narrowing.fold(), 16).graph.node]
+    assert sorted(products) == ["Gemm", "Sub"]
     nested = Compose([Compose([flow_of(16, SHAPES["released"])]), Whitening.fit(moments(16), 4)])
     nodes = [n.op_type for n in module_to_onnx(nested.fold(), 16).graph.node]
     assert nodes.count("Mul") == 0  # the flow's scale is in the whitening's matrix

@@ -86,7 +86,7 @@ class Compose(Transform):
                 if isinstance(before, FoldedFlow):
                     folded[-1] = _FlowThenLinear(before, form)
                     continue
-                if isinstance(before, CentredLinear) and before.in_dim <= before.out_dim:
+                if isinstance(before, CentredLinear):  # it never widens, so one is cheaper
                     folded[-1] = _TwoLinear(before, form)
                     continue
             folded.append(form)
