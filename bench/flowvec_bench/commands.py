@@ -16,6 +16,7 @@ from flowvec.commands import Compute, Format, MaxBatchTokens, Provider, TextFiel
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError, MissingDependencyError
 from flowvec.inputs import read_rows
+from flowvec_bench.peer_commands import peers
 
 app = typer.Typer(
     add_completion=False,
@@ -28,6 +29,11 @@ app = typer.Typer(
 @app.callback()
 def bench() -> None:
     """Measure speed on this machine."""
+
+
+app.command(
+    epilog="Example: flowvec bench peers minilm-l6 --tokenizer ./tokenizer --corpus wiki.txt.xz"
+)(peers)
 
 
 @app.command(epilog="Example: flowvec bench throughput mini --json result.json")

@@ -81,7 +81,7 @@ class Bundle:
                 "again"
             )
         try:
-            found = np.load(self.path / RANGES, allow_pickle=False)
+            found = np.load(self.path / RANGES)  # which unpickles nothing
         except (OSError, ValueError) as error:
             raise BundleError(f"cannot read {self.path / RANGES}: {error}") from None
         fits = found.dtype == np.float32 and found.shape == (2, self.manifest.dim)

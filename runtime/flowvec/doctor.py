@@ -11,7 +11,7 @@ from flowvec.bundle import Bundle, shipped_bundles
 from flowvec.engine import choose_engine, provider_status
 from flowvec.errors import FlowvecError
 from flowvec.machine import available_cores, cpu_features, cpu_name
-from flowvec.providers import Engine
+from flowvec.providers import CPU, Engine
 from flowvec.session import conflicting_wheels
 from flowvec.version import __version__
 
@@ -68,10 +68,14 @@ def examine() -> Report:
             "then install one"
         )
     engine: Engine | None = None
+    providers = provider_status()
     try:
         engine = choose_engine()
     except FlowvecError as error:
         problems.append(str(error))
+    else:
+        if providers[CPU] is not None:  # OpenVINO serves without it
+            problems.append(providers[CPU])
     models = []
     for name in shipped_bundles():
         try:
@@ -89,7 +93,7 @@ def examine() -> Report:
         cores_total=os.cpu_count() or 1,
         cores_available=available_cores(),
         packages={name: _version(name) for name in _PACKAGES},
-        providers=provider_status(),
+        providers=providers,
         engine=engine,
         models=models,
         problems=problems,

@@ -13,6 +13,10 @@ import flowvec
 RUNTIME = Path(flowvec.__file__).resolve().parent
 
 PUBLIC = {
+    "AsyncEncoder",
+    "SharedEncoder",
+    "DeadlineError",
+    "OverloadedError",
     "Bundle",
     "BundleError",
     "ClosedError",
@@ -63,6 +67,8 @@ def test_errors_are_also_the_builtins_that_a_caller_expects() -> None:
         (flowvec.BundleError, ValueError),
         (flowvec.MissingDependencyError, ImportError),
         (flowvec.ProviderUnavailableError, RuntimeError),
+        (flowvec.DeadlineError, TimeoutError),
+        (flowvec.OverloadedError, RuntimeError),
         (flowvec.FingerprintMismatchError, flowvec.CollectionError),
     ]
     for error, builtin in pairs:
@@ -88,7 +94,7 @@ assert not [m for m in sys.modules if m.startswith(("flowvec_export", "flowvec_b
 def test_a_process_without_onnxruntime_is_told_which_line_to_run(python, tiny_dir: Path) -> None:
     code = """
 import sys
-sys.modules["onnxruntime"] = None
+sys.modules["onnxruntime"] = sys.modules["openvino"] = None
 import flowvec
 with flowvec.Collection.create("c", dim=2) as collection:
     collection.add_vectors([1], [[1, 0]])

@@ -106,7 +106,7 @@ def test_encode_of_an_empty_file_is_an_empty_array(flowvec, tmp_path, tiny_dir) 
         (["encode", "TINY", "-", "-o", "no/o.npy"], "x", "no directory"),
         (["encode", "TINY", "-", "-o", "o.npy"], b"\xff", "not UTF-8"),
         (["encode", "TINY", "-", "-o", "o.npy", "--format", "jsonl"], "x\n", "line 1 is no JSON"),
-        (["encode", "TINY", "-", "-o", "o.npy", "--provider", "cuda"], "x", "not served"),
+        (["encode", "TINY", "-", "-o", "o.npy", "--provider", "tpu"], "x", "not served"),
         (["encode", "TINY", "-", "-o", "o.npy", "--compute", "int3"], "x", "int3"),
         (["encode", "TINY", "-", "-o", "o.npy", "--prompt", "none"], "x", "no prompt"),
         (["encode", "NAN", "-", "-o", "o.npy"], "nan", "NaN or infinity for item 0"),
@@ -235,20 +235,21 @@ def test_demo_shows_neighbours(flowvec) -> None:
             "torch",
             "flowvec[cpu,export,bench]",
         ),
-        (["encode", "mini", "-", "-o", "o.npy"], "onnxruntime", "flowvec[cpu]"),
+        (["encode", "mini", "-", "-o", "o.npy"], "onnxruntime openvino", "flowvec[cpu]"),
+        (["bench", "peers", "x", "--corpus", "y"], "onnxscript", "flowvec[cpu,export,bench]"),
     ],
 )
 def test_a_command_without_its_extra_prints_the_pip_line(python, command, package, extra) -> None:
     code = """
 import importlib.abc, sys
-absent = sys.argv.pop(1)
+absent = sys.argv.pop(1).split()
 class Absent(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == absent:
+        if name.partition(".")[0] in absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 real = __import__("importlib.util").util.find_spec
-__import__("importlib.util").util.find_spec = lambda n, p=None: None if n == absent else real(n, p)
+__import__("importlib.util").util.find_spec = lambda n, p=None: None if n in absent else real(n, p)
 from flowvec.cli import main
 main()
 """

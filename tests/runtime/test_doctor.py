@@ -27,9 +27,12 @@ def test_two_wheels_of_one_package_are_found(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_left_of_a_removed_wheel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
+    # Also where OpenVINO alone could serve.
+    assert any("pip install" in problem for problem in doctor.examine().problems)
+    monkeypatch.setitem(sys.modules, "openvino", None)
     report = doctor.examine()
     assert report.engine is None
-    assert any("pip install" in problem for problem in report.problems)
+    assert len([problem for problem in report.problems if "pip install" in problem]) == 1
 
 
 def test_a_damaged_model_in_the_package_is_found(

@@ -1,0 +1,95 @@
+"""Environments for peers: made once, with pinned versions, kept in the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from flowvec.errors import FlowvecError, first_line
+
+__all__ = ["Environment", "PeerEnvironmentError", "make_environment"]
+
+_READY = "ready.json"
+
+
+class PeerEnvironmentError(FlowvecError, RuntimeError):
+    """A peer's packages cannot be installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment.
+
+    Attributes:
+        python: its interpreter.
+        versions: what is installed in it.
+    """
+
+    python: Path
+    versions: dict[str, str]
+
+
+def make_environment(
+    requirements: tuple[str, ...],
+    without: tuple[str, ...] = (),
+    on_step: Callable[[str], object] | None = None,
+) -> Environment:
+    """Make an environment, or find the one that was made before.
+
+    Args:
+        requirements: pinned, as pip takes them; none gives this process's own.
+        without: packages to take out again.
+        on_step: called with a line of text before a long step.
+
+    Raises:
+        PeerEnvironmentError: pip cannot install them; the message is its last line.
+    """
+    if not requirements:
+        return Environment(Path(sys.executable), _versions(Path(sys.executable)))
+    material = json.dumps([*sorted(requirements), *without, sys.version])
+    key = hashlib.sha256(material.encode()).hexdigest()[:12]
+    asked = os.environ.get("FLOWVEC_CACHE")
+    root = Path(asked).expanduser() if asked else user_cache_path("flowvec", appauthor=False)
+    folder = root / "peers" / key
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    if (folder / _READY).is_file():
+        return Environment(python, json.loads((folder / _READY).read_text()))
+    if on_step is not None:
+        on_step(f"installing {', '.join(requirements)}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    pip = [str(python), "-m", "pip"]
+    commands = [
+        [sys.executable, "-m", "venv", str(folder)],
+        [*pip, "install", "--quiet", *requirements],
+    ]
+    if without:
+        commands.append([*pip, "uninstall", "--quiet", "--yes", *without])
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            reason = lines[-1] if lines else first_line(RuntimeError(done.stderr))
+            raise PeerEnvironmentError(f"{', '.join(requirements)}: {reason}")
+    versions = _versions(python)
+    (folder / _READY).write_text(json.dumps(versions))
+    return Environment(python, versions)
+
+
+def _versions(python: Path) -> dict[str, str]:
+    code = (
+        "import importlib.metadata as m, json; "
+        "print(json.dumps({d.metadata['Name'].lower(): d.version for d in m.distributions()}))"
+    )
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found

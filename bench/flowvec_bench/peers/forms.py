@@ -1,0 +1,151 @@
+"""One model in the forms that racers read: weights and tokenizer are the same in all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from flowvec.errors import InputValueError
+from flowvec_export import export
+from flowvec_export.source import read_source
+
+__all__ = ["SHAPES", "Forms", "make_forms", "random_model"]
+
+# BERT's sizes by name; random weights, since speed does not depend on them.
+SHAPES: dict[str, dict[str, int]] = {
+    "minilm-l6": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
+                  "intermediate_size": 1536},
+    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+                  "intermediate_size": 3072},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Where each form lies, and what engines must know of the model.
+
+    Attributes:
+        paths: `source`, `onnx` and `bundle`.
+        max_length: tokens of a text that all racers cut at.
+        dim: of a vector.
+    """
+
+    paths: dict[str, Path]
+    max_length: int
+    dim: int
+
+
+def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> Path:
+    """Write a random BERT as a sentence-transformers directory: mean pooling, normalised.
+
+    Args:
+        shape: one of `SHAPES`.
+        tokenizer: a directory with a tokenizer of transformers'.
+        max_length: tokens of a text.
+        folder: to make.
+
+    Raises:
+        InputValueError: there is no such shape.
+    """
+    if shape not in SHAPES:
+        raise InputValueError(f"{shape!r} is no shape; choose from {', '.join(SHAPES)}")
+    fast = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    sizes: dict[str, Any] = {"vocab_size": len(fast), "initializer_range": 0.05, **SHAPES[shape]}
+    config = transformers.BertConfig(**sizes)
+    torch.manual_seed(0)
+    model: Any = transformers.BertModel(config, add_pooling_layer=False)
+    model.save_pretrained(folder)
+    fast.model_max_length = max_length
+    fast.save_pretrained(folder)
+    types = "sentence_transformers.models"
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{types}.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{types}.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize", "type": f"{types}.Normalize"},
+    ]
+    width = config.hidden_size
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    limits = {"max_seq_length": max_length, "do_lower_case": False}
+    for path, content in (
+        ("modules.json", modules),
+        ("sentence_bert_config.json", limits),
+        ("1_Pooling/config.json", pooling),
+    ):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(json.dumps(content))
+    (folder / "2_Normalize").mkdir(exist_ok=True)
+    return folder
+
+
+def make_forms(source: Path, folder: Path) -> Forms:
+    """Write the other forms of a sentence-transformers directory with mean pooling.
+
+    Raises:
+        ExportError: the model cannot be exported.
+        InputValueError: it is not mean pooling and normalisation alone, which all racers have.
+    """
+    found = read_source(source)
+    if found.pooling != "mean" or found.transforms or not found.normalise:
+        raise InputValueError(
+            f"{source} must be mean pooling and normalisation alone: not every racer has more"
+        )
+    bundle = export(source, folder / "bundle", variants=["int8"])
+    plain = folder / "onnx"
+    plain.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json",
+                 "special_tokens_map.json", "vocab.txt"):  # fmt: skip
+        if (source / name).is_file():
+            shutil.copy(source / name, plain / name)
+    special = plain / "special_tokens_map.json"
+    if not special.is_file():  # transformers 5 keeps it in tokenizer_config.json
+        settings = json.loads((plain / "tokenizer_config.json").read_text())
+        kept = {k: v for k, v in settings.items() if k.endswith("_token") and isinstance(v, str)}
+        special.write_text(json.dumps(kept))
+    _write_token_graph(found.model, plain / "model.onnx")
+    return Forms(
+        {"source": source, "onnx": plain, "bundle": bundle.path},
+        found.max_length,
+        bundle.manifest.dim,
+    )
+
+
+class _TokenVectors(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        found = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        vectors: Tensor = found.last_hidden_state
+        return vectors
+
+
+def _write_token_graph(model: Any, path: Path) -> None:
+    """The encoder alone, as other exporters write it: three inputs, token vectors out."""
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
+    example = tuple(torch.ones(2, 7, dtype=torch.int64) for _ in names)
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            _TokenVectors(model).eval(),
+            example,
+            dynamo=True,
+            opset_version=20,
+            input_names=names,
+            output_names=["last_hidden_state"],
+            dynamic_shapes=dict.fromkeys(names, axes),
+            verbose=False,
+        )
+    assert program is not None
+    path.write_bytes(program.model_proto.SerializeToString())
