@@ -74,8 +74,8 @@ def examine() -> Report:
     except FlowvecError as error:
         problems.append(str(error))
     else:
-        if providers[CPU] is not None:  # OpenVINO serves without it
-            problems.append(providers[CPU])
+        if missing := providers[CPU]:  # OpenVINO serves without ONNX Runtime
+            problems.append(missing)
     models = []
     for name in shipped_bundles():
         try:
