@@ -82,6 +82,14 @@ def test_what_cannot_be_served_is_an_error(ranged: Encoder, options, part: str) 
     assert part in str(caught.value)
 
 
+def test_the_shipped_model_has_ranges(mini: Encoder) -> None:
+    exact, small = mini.encode(TEXTS[:5]), mini.encode(TEXTS[:5], precision="int8")
+    assert small.dtype == np.int8
+    steps = np.diff(mini.bundle.ranges(), axis=0)[0] / 255
+    back = (small.astype(np.float32) + 128) * steps + mini.bundle.ranges()[0]
+    assert (exact * back).sum(1).min() >= 0.99
+
+
 def test_a_bundle_without_ranges_says_so(tiny: Encoder) -> None:
     with pytest.raises(InputValueError, match=r"tiny has no int8_ranges\.npy.*export it again"):
         tiny.encode("a", precision="int8")
