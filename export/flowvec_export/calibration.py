@@ -12,10 +12,12 @@ __all__ = ["calibration_texts", "measure_ranges"]
 
 
 def calibration_texts() -> list[str]:
-    """The demonstration's passages and each of their sentences: English, about a thousand."""
+    """The demonstration's passages, their sentences, and the first words of those: English."""
     passages = [passage.text for passage in load_passages()]
     sentences = [sentence for passage in passages for sentence in split_sentences(passage)]
-    return list(dict.fromkeys([*passages, *sentences]))
+    # Short texts lie further out than long ones.
+    short = [" ".join(sentence.split()[:n]) for n in (2, 5) for sentence in sentences]
+    return list(dict.fromkeys([*passages, *sentences, *short]))
 
 
 def measure_ranges(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
