@@ -22,7 +22,7 @@ from flowvec_export.backbone import NAMES
 from flowvec_export.pooling import Pooling, parse_pooling
 from flowvec_export.transforms import Transform
 
-__all__ = ["Source", "read_encoder", "read_json"]
+__all__ = ["Source", "quiet_transformers", "read_encoder", "read_json"]
 
 # MPNet's attention has a bias by distance, so it runs as transformers' module.
 _ARCHITECTURES = (*NAMES, "mpnet")
@@ -120,7 +120,7 @@ def read_encoder(root: Path, folder: Path, origin: str, settings: dict[str, Any]
             f"{origin} is of the architecture {architecture!r}; flowvec exports "
             f"{', '.join(_ARCHITECTURES)}"
         )
-    with _quiet():
+    with quiet_transformers():
         try:
             model, loading = transformers.AutoModel.from_pretrained(
                 folder,
@@ -203,7 +203,7 @@ def _licence(root: Path) -> str | None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Keep transformers' loading report and progress bars off the terminal."""
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]

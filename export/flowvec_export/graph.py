@@ -24,6 +24,7 @@ __all__ = [
     "OUTPUT",
     "SentenceEncoder",
     "module_to_onnx",
+    "quiet_exporter",
     "to_onnx",
     "write_onnx",
 ]
@@ -85,7 +86,7 @@ def to_onnx(
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
-    with _quiet():
+    with quiet_exporter():
         try:
             program = torch.onnx.export(
                 model.eval(),
@@ -121,7 +122,7 @@ def module_to_onnx(module: nn.Module, dim: int) -> onnx.ModelProto:
     Raises:
         ExportError: torch cannot trace it.
     """
-    with _quiet():
+    with quiet_exporter():
         try:
             program = torch.onnx.export(
                 module.eval(),
@@ -140,7 +141,7 @@ def module_to_onnx(module: nn.Module, dim: int) -> onnx.ModelProto:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_exporter() -> Iterator[None]:
     """Keep torch's exporter from printing its progress and its own deprecations."""
     levels = {
         name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import shutil
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,8 @@ from torch import Tensor, nn
 
 from flowvec.errors import InputValueError
 from flowvec_export import export
+from flowvec_export.checkpoint import quiet_transformers
+from flowvec_export.graph import quiet_exporter
 from flowvec_export.source import read_source
 
 __all__ = ["SHAPES", "Forms", "make_forms", "random_model"]
@@ -64,9 +63,10 @@ def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> 
     config = transformers.BertConfig(**sizes)
     torch.manual_seed(0)
     model: Any = transformers.BertModel(config, add_pooling_layer=False)
-    model.save_pretrained(folder)
     fast.model_max_length = max_length
-    fast.save_pretrained(folder)
+    with quiet_transformers():
+        model.save_pretrained(folder)
+        fast.save_pretrained(folder)
     types = "sentence_transformers.models"
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": f"{types}.Transformer"},
@@ -135,8 +135,7 @@ def _write_token_graph(model: Any, path: Path) -> None:
     names = ["input_ids", "attention_mask", "token_type_ids"]
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
     example = tuple(torch.ones(2, 7, dtype=torch.int64) for _ in names)
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet_exporter():
         program = torch.onnx.export(
             _TokenVectors(model).eval(),
             example,
