@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -249,14 +250,20 @@ class Pipeline:
         # The first window is tokenized here; so a call of one window costs no thread.
         window, failure = _take(texts)
         ready = tokenize(window) if window else None
-        with ThreadPoolExecutor(1, thread_name_prefix="flowvec-tokenize") as ahead:
+        with ExitStack() as stack:
+            ahead: ThreadPoolExecutor | None = None
             while ready is not None:
                 tokenized, seconds = ready
                 # A failure of the caller's iterable waits until what came before it is done.
                 following: list[str] = []
                 if failure is None and len(window) == WINDOW:
                     following, failure = _take(texts)
-                future = ahead.submit(tokenize, following) if following else None
+                future = None
+                if following:
+                    ahead = ahead or stack.enter_context(
+                        ThreadPoolExecutor(1, thread_name_prefix="flowvec-tokenize")
+                    )
+                    future = ahead.submit(tokenize, following)
                 if job.refuse_long and tokenized.truncated:
                     raise InputValueError(
                         f"item {tally.texts + tokenized.truncated[0]} has more than "

@@ -106,9 +106,13 @@ def make_forms(source: Path, folder: Path) -> Forms:
                  "special_tokens_map.json", "vocab.txt"):  # fmt: skip
         if (source / name).is_file():
             shutil.copy(source / name, plain / name)
+    file = plain / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    # fastembed cuts at the smaller of the two; a tokenizer may bring another one along.
+    settings |= {"model_max_length": found.max_length, "max_length": found.max_length}
+    file.write_text(json.dumps(settings))
     special = plain / "special_tokens_map.json"
     if not special.is_file():  # transformers 5 keeps it in tokenizer_config.json
-        settings = json.loads((plain / "tokenizer_config.json").read_text())
         kept = {k: v for k, v in settings.items() if k.endswith("_token") and isinstance(v, str)}
         special.write_text(json.dumps(kept))
     _write_token_graph(found.model, plain / "model.onnx")
