@@ -45,6 +45,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a developer has tuned must not decide what tests run on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLOWVEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 # --- data -----------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ def add_variant(
     """Write a variant into a bundle's folder, and compare it with the float32 graph.
 
     Args:
-        folder: of a whole bundle; its manifest is not changed.
+        folder: of a whole bundle; the file is entered into its manifest.
         proto: its float32 graph.
         kind: the compute type.
         texts: real ones, what the variant is made by and measured on.

@@ -78,7 +78,7 @@ def plan(
     start = 0
     while start < len(order):
         longest = lengths[order[start]]
-        length = bucket_length(longest)
+        length = max(1, bucket_length(longest))  # without special tokens a text may have none
         if max_length is not None and length > max_length:
             length = max(longest, max_length)
         fitting = min(max(1, max_batch_tokens // length), len(order) - start)

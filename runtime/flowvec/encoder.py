@@ -140,6 +140,7 @@ class Encoder:
                 engine = better
             else:
                 tuned = None
+        from_tuning = None in (provider, streams, max_batch_tokens) or compute == "auto"
         if max_batch_tokens is None and tuned is not None:
             max_batch_tokens = tuned.max_batch_tokens
         default = DEFAULT_MAX_BATCH_TOKENS if engine.device == "cpu" else GPU_MAX_BATCH_TOKENS
@@ -147,7 +148,7 @@ class Encoder:
             bundle,
             engine,
             max_batch_tokens=default if max_batch_tokens is None else max_batch_tokens,
-            tuned=None if tuned is None else tuned.measured,
+            tuned=tuned.measured if tuned is not None and from_tuning else None,
             on_statistics=on_statistics,
         )
 
@@ -165,7 +166,10 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides a vector: equal fingerprints give equal vectors."""
+        """SHA-256 of all that decides a float32 vector: equal fingerprints give equal vectors.
+
+        Variants and the ranges of 8 bits are not part of it.
+        """
         return self._bundle.fingerprint
 
     @property

@@ -117,6 +117,9 @@ def tuned_engine(
     """
     if provider is not None and tuned.provider != default.provider:
         return None
+    # Tuned where the GPU could not be seen, say: what runs on another device is no tuning of it.
+    if PROVIDERS.get(tuned.provider) != default.device:
+        return None
     if compute != "auto" and tuned.compute != default.compute:
         return None
     try:

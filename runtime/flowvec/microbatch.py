@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -32,6 +33,7 @@ from flowvec.errors import (
     InputValueError,
     NonFiniteError,
     OverloadedError,
+    first_line,
 )
 from flowvec.packing import LOOKAHEAD, pack
 from flowvec.pipeline import Job
@@ -56,7 +58,8 @@ class QueueStatistics:
         texts: texts computed.
         batches: runs of the graph.
         overloaded: calls refused because the queue was full.
-        dropped: texts not computed because their caller had gone.
+        dropped: texts not computed: their caller had gone, their call had failed by another of its
+            texts or was refused, or the encoder was closed.
     """
 
     waiting: int
@@ -76,7 +79,14 @@ class _Call:
     single: bool
     out: Floats
     left: int
+    settled: bool = False
     future: Future[npt.NDArray[Any]] = field(default_factory=Future)
+
+    def settle(self) -> None:
+        """Tell those who wait for a cancelled future that it is over."""
+        if self.future.cancelled() and not self.settled:
+            self.settled = True
+            self.future.set_running_or_notify_cancel()
 
     def fail(self, error: Exception) -> None:
         with contextlib.suppress(InvalidStateError):  # its caller has gone
@@ -95,6 +105,10 @@ class _Waiting:
     call: _Call
     row: int
     ids: list[int]
+
+
+def _closed_before() -> ClosedError:
+    return ClosedError("this encoder was closed before the text was computed")
 
 
 class SharedEncoder:
@@ -136,7 +150,8 @@ class SharedEncoder:
         self._waiting: deque[_Waiting] = deque()
         self._count = 0  # texts of both
         self._changed = threading.Condition()
-        self._closing = False
+        self._closing = self._abandoned = False
+        self._process = os.getpid()
         self._taken = self._texts = self._batches = self._overloaded = self._dropped = 0
         self._workers = [
             threading.Thread(target=self._work, name=f"flowvec-shared-{i}", daemon=True)
@@ -169,7 +184,7 @@ class SharedEncoder:
 
         Raises:
             OverloadedError: too many texts wait.
-            ClosedError: after `close`.
+            ClosedError: after `close`, or in a forked child.
             InputTypeError: an item is no str.
             InputValueError: an argument cannot be served, or a text is refused by the options.
         """
@@ -179,6 +194,11 @@ class SharedEncoder:
         items, single = self._encoder.items(texts, on_empty)
         out = np.empty((len(items), self._encoder.dim), dtype=np.float32)
         call = _Call(items, job, single, out, len(items))
+        if self._process != os.getpid():
+            raise ClosedError(
+                "this encoder's threads were left behind in the process that was forked; make one "
+                "in each process"
+            )
         with self._changed:
             if self._closing:
                 raise ClosedError("this encoder is closed")
@@ -251,28 +271,36 @@ class SharedEncoder:
                     self._changed.wait()
                 calls = list(self._calls)
                 self._calls.clear()
-            if calls:
-                self._admit(calls)
-            with self._changed:
-                chosen, length = self._choose()
-                if self._waiting:
-                    self._changed.notify()
-            if chosen:
-                self._compute(chosen, length)
+            chosen: list[_Waiting] = []
+            try:
+                if calls:
+                    self._admit(calls)
+                    calls = []
+                with self._changed:
+                    chosen, length = self._choose()
+                    if self._waiting:
+                        self._changed.notify()
+                if chosen:
+                    self._compute(chosen, length)
+            except BaseException as error:  # a worker that ended would leave its callers waiting
+                logger.exception("a stream failed")
+                failure = EngineError(f"the text could not be computed: {first_line(error)}")
+                for call in [*calls, *(item.call for item in chosen)]:
+                    call.fail(failure)
 
     def _admit(self, calls: list[_Call]) -> None:
         """Tokenize calls, and let their texts wait."""
         texts = [call.job.prompt + text for call in calls for text in call.texts]
         try:
             tokenized = self._encoder.tokenize(texts)
-        except Exception as error:  # the tokenizer's own; each call by itself then
+        except BaseException as error:  # a panic of the tokenizer's is one; each call by itself
             if len(calls) > 1:
                 for call in calls:
                     self._admit([call])
                 return
             logger.debug("tokenizing: %s", error)
             self._leave(calls[0], len(calls[0].texts))
-            calls[0].fail(error)
+            calls[0].fail(EngineError(f"the text could not be tokenized: {first_line(error)}"))
             return
         truncated = set(tokenized.truncated)
         waiting: list[_Waiting] = []
@@ -293,13 +321,18 @@ class SharedEncoder:
             waiting += [_Waiting(call, row - rows.start, tokenized.ids[row]) for row in rows]
             call.texts = []  # not needed any more
         with self._changed:
-            self._waiting.extend(waiting)
+            if not self._abandoned:
+                self._waiting.extend(waiting)
+                return
+        for item in waiting:  # closed meanwhile, and counted as dropped then
+            item.call.fail(_closed_before())
 
     def _leave(self, call: _Call, texts: int) -> None:
         """A call's texts that will not be computed."""
         with self._changed:
-            self._count -= texts
-            self._dropped += texts
+            if not self._abandoned:
+                self._count -= texts
+                self._dropped += texts
 
     def _choose(self) -> tuple[list[_Waiting], int]:
         """Take the next batch out of what waits; the lock is held."""
@@ -307,6 +340,7 @@ class SharedEncoder:
         while self._waiting and len(seen) < LOOKAHEAD:
             item = self._waiting.popleft()
             if item.call.future.done():  # cancelled, or failed by another of its texts
+                item.call.settle()
                 self._count -= 1
                 self._dropped += 1
             else:
@@ -333,7 +367,7 @@ class SharedEncoder:
             for item in items:
                 self._compute([item], len(item.ids))
             return
-        except Exception as error:
+        except ClosedError as error:  # the Encoder underneath
             for item in items:
                 item.call.fail(error)
             return
@@ -368,13 +402,15 @@ class SharedEncoder:
         with self._changed:
             self._closing = True
             if not drain:
+                self._abandoned = True
                 left = [*self._calls, *(item.call for item in self._waiting)]
                 self._dropped += self._count
                 self._count = 0
                 self._calls.clear()
                 self._waiting.clear()
                 for call in left:
-                    call.fail(ClosedError("this encoder was closed before the text was computed"))
+                    call.settle()
+                    call.fail(_closed_before())
             self._changed.notify_all()
         for worker in self._workers:
             worker.join()

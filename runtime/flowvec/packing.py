@@ -19,10 +19,10 @@ _OVERHEAD = 32
 def pack(lengths: Sequence[int], max_batch_tokens: int, max_length: int) -> Batch:
     """Choose the next batch: the oldest text, and those that go best with it.
 
-    Of the batches that hold the oldest text, stay within the budget and pad no text to more than
-    twice its length, it is the one in which the largest share of the cost is tokens that somebody
-    asked for. So short texts do not wait for company, long ones do not make others pay for padding,
-    and nothing waits for ever: each batch serves whoever has waited longest.
+    Of the batches that hold the oldest text, stay within the budget and hold no text of less than
+    half the longest's tokens, it is the one in which the largest share of the cost is tokens that
+    somebody asked for. So short texts do not wait for company, long ones do not make others pay for
+    padding, and nothing waits for ever: each batch serves whoever has waited longest.
 
     Args:
         lengths: tokens of the waiting texts, special tokens counted, the oldest first; at least
@@ -63,4 +63,5 @@ def pack(lengths: Sequence[int], max_batch_tokens: int, max_length: int) -> Batc
 
 
 def _padded(length: int, max_length: int) -> int:
-    return max(length, min(bucket_length(length), max_length))
+    # A tokenizer without special tokens gives an empty text no token at all.
+    return max(1, length, min(bucket_length(length), max_length))

@@ -171,8 +171,12 @@ def _compute(provider: str, features: Collection[str], variants: Sequence[str], 
             "bfloat16 was asked for, but this processor has neither avx512_bf16 nor amx_bf16"
         )
     if asked in ("float16", "int8") and asked not in variants:
+        how = (
+            "make one with `flowvec export --variants int8`"
+            if asked == "int8"
+            else "and this version of flowvec makes none"
+        )
         raise ProviderUnavailableError(
-            f"{asked} was asked for, but the bundle has no such variant; make one with "
-            f"`flowvec export --variants {asked}`"
+            f"{asked} was asked for, but the bundle has no such variant; {how}"
         )
     return asked

@@ -6,13 +6,13 @@ would fall back to its CPU provider without a word.
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import json
 import logging
+import os
 import sys
 import threading
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from flowvec.errors import (
     ProviderUnavailableError,
     first_line,
 )
-from flowvec.machine import cpu_name
+from flowvec.machine import cpu_features, cpu_name
 from flowvec.manifest import INPUTS
 from flowvec.openvino_session import openvino_config
 from flowvec.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine
@@ -112,7 +112,7 @@ def _gpu_status(ort: Any, provider: str) -> str | None:
     """Why a provider on an NVIDIA GPU cannot run, or None."""
     if provider not in ort.get_available_providers():
         return f"this ONNX Runtime has no {provider}: {_INSTALL_GPU}"
-    if not _nvidia_gpus():
+    if not _has_nvidia_gpu():
         return "there is no NVIDIA GPU here that its driver can see"
     if provider == TENSORRT:
         try:
@@ -123,17 +123,18 @@ def _gpu_status(ort: Any, provider: str) -> str | None:
     return None
 
 
-def _nvidia_gpus() -> int:
-    """How many GPUs the NVIDIA driver offers this process; 0 without a driver."""
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        driver = ctypes.CDLL(name)
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+def _has_nvidia_gpu() -> bool:
+    """Whether there is a GPU with NVIDIA's driver.
+
+    The driver is not initialised to find out: a child forked after that could not use the GPU.
+    Whether the provider really runs is seen when a session is opened.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    if sys.platform == "win32":
+        return (Path(os.environ.get("SYSTEMROOT", "C:/Windows")) / "System32/nvcuda.dll").exists()
+    devices = Path("/dev")
+    return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
 
 
 class Session:
@@ -148,6 +149,9 @@ class Session:
         """
         ort = _onnxruntime()
         options = _session_options(ort)
+        if engine.compute == "int8" and not {"avx512_vnni", "avx_vnni"} & set(cpu_features()):
+            # Without VNNI products of unsigned by signed bytes are added up in 16 bits, and clip.
+            options.add_session_config_entry("session.x64quantprecision", "1")
         providers: list[Any] | None = None
         if engine.provider == OPENVINO:
             _add_openvino(ort, options, engine)

@@ -19,7 +19,12 @@ from flowvec.bundle import Bundle
 from flowvec.demo import load_passages
 from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS, Encoder
 from flowvec.engine import available_providers, choose_engine
-from flowvec.errors import EngineError, InputValueError, ProviderUnavailableError
+from flowvec.errors import (
+    EngineError,
+    FlowvecError,
+    InputValueError,
+    ProviderUnavailableError,
+)
 from flowvec.machine import available_cores
 from flowvec.providers import PROVIDERS, TENSORRT, Engine, computes_of
 from flowvec.sentences import split_sentences
@@ -175,7 +180,7 @@ def _measure(
                 if candidate.engine not in encoders:
                     encoders[candidate.engine] = Encoder(bundle, candidate.engine)
                 _round(encoders[candidate.engine], candidate, texts)  # warm
-            except (EngineError, ProviderUnavailableError) as error:
+            except FlowvecError as error:  # another candidate may run all the same
                 failures.append(str(error))
             else:
                 times[candidate] = {kind: [] for kind in texts}

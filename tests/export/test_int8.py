@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from flowvec import Bundle, Encoder
+from flowvec import Bundle, Encoder, session
 from flowvec.demo import load_passages
 from flowvec.errors import ExportError, ProviderUnavailableError
 from flowvec.manifest import VARIANTS
@@ -71,6 +71,16 @@ def test_the_encoders_products_are_integers_and_nothing_else(bundle: Bundle) -> 
     assert not any(name.endswith(("qkv.weight", "weight.float16")) for name in inside)
     sizes = [bundle.graph(c).stat().st_size for c in ("float32", "int8")]
     assert sizes[1] < sizes[0]
+
+
+def test_a_processor_without_vnni_computes_the_same(
+    bundle: Bundle, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # There ONNX Runtime is told to take the way that does not clip; it runs here as well.
+    monkeypatch.setattr(session, "cpu_features", lambda: ["avx2"])
+    with Encoder.load(bundle.path, provider="cpu", compute="int8") as careful:
+        found = careful.encode(SENTENCES[:50])
+    np.testing.assert_allclose(found, encoder.encode(SENTENCES[:50]), atol=1e-4)
 
 
 def test_a_variant_changes_neither_the_model_nor_its_fingerprint(

@@ -6,9 +6,11 @@ A gate holds the model's first run until the others have come: nothing here depe
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from flowvec import (
     ClosedError,
     DeadlineError,
     Encoder,
+    EngineError,
     InputTypeError,
     InputValueError,
     NonFiniteError,
@@ -151,8 +154,9 @@ def test_every_stream_works(tiny_dir: Path, gate: Gate) -> None:
     ):
         gate.shut()
         future = shared.submit(["the cat sleeps"] * 6)
+        end = time.monotonic() + 60
         while len(gate.shapes) < 2:  # both streams are inside the model
-            assert not future.done()
+            assert time.monotonic() < end
         gate.open.set()
         future.result(60)
 
@@ -203,6 +207,37 @@ def test_a_text_that_is_too_long_is_refused_where_asked(one: Encoder, gate: Gate
         assert shared.statistics().waiting == 0
 
 
+def test_an_unforeseen_failure_fails_those_it_hits_and_the_stream_goes_on(
+    one: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = one.run
+
+    def fail_once(*arguments):
+        monkeypatch.setattr(one, "run", run)
+        raise MemoryError
+
+    monkeypatch.setattr(one, "run", fail_once)
+    with SharedEncoder(one) as shared:
+        with pytest.raises(EngineError, match="MemoryError"):
+            shared.encode("the cat", timeout=60)
+        assert shared.encode("the cat", timeout=60).shape == (one.dim,)
+
+
+def test_a_forked_child_is_told_so(one: Encoder) -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("this system has no fork")
+    with SharedEncoder(one) as shared:
+        child = os.fork()
+        if not child:
+            try:
+                shared.submit("the cat")
+            except ClosedError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 # --- a queue with an end --------------------------------------------------------------------------
 
 
@@ -238,6 +273,7 @@ def test_what_was_cancelled_is_not_computed(one: Encoder, gate: Gate) -> None:
         assert shared.statistics().waiting == 0
         with pytest.raises(CancelledError):
             cancelled.result(0)
+        assert not wait([cancelled], timeout=60).not_done
 
 
 def test_a_timeout_ends_the_wait_and_drops_the_rest(one: Encoder, gate: Gate) -> None:
@@ -310,6 +346,32 @@ def test_closing_at_once_tells_those_who_wait(one: Encoder, gate: Gate) -> None:
     gate.open.set()
     closing.join(60)
     assert first.result(0).shape == (one.dim,)  # it had begun
+
+
+def test_closing_at_once_while_texts_are_tokenized(
+    one: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    tokenize = one.tokenize
+
+    def gated(texts):
+        entered.set()
+        assert go_on.wait(60)
+        return tokenize(texts)
+
+    monkeypatch.setattr(one, "tokenize", gated)
+    shared = SharedEncoder(one)
+    future = shared.submit(["a", "b"])
+    assert entered.wait(60)
+    closing = threading.Thread(target=shared.close, kwargs={"drain": False})
+    closing.start()
+    while shared.statistics().waiting:
+        assert closing.is_alive()
+    go_on.set()
+    closing.join(60)
+    with pytest.raises(ClosedError):
+        future.result(60)
+    assert (shared.statistics().waiting, shared.statistics().dropped) == (0, 2)
 
 
 def test_numbers_below_one_are_errors(one: Encoder) -> None:

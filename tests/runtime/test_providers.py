@@ -96,7 +96,7 @@ def test_the_compute_type(provider: str, features, variants, asked: str, expecte
         (CPU, BF16, [], "bfloat16", f"{CPU} cannot compute in bfloat16"),
         (CPU, BF16, ["float16"], "float16", f"{CPU} cannot compute in float16"),
         (CPU, BF16, [], "int8", "flowvec export --variants int8"),
-        (CUDA, BF16, ["int8"], "float16", "flowvec export --variants float16"),
+        (CUDA, BF16, ["int8"], "float16", "no such variant"),
         (CUDA, BF16, ["int8"], "int8", f"{CUDA} cannot compute in int8"),
         (OPENVINO, ["avx2"], [], "bfloat16", "neither avx512_bf16 nor amx_bf16"),
     ],

@@ -10,8 +10,8 @@ import pytest
 
 from flowvec import Bundle, Encoder, InputValueError, settings
 from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS
-from flowvec.engine import available_providers, choose_engine
-from flowvec.providers import CPU
+from flowvec.engine import available_providers, choose_engine, tuned_engine
+from flowvec.providers import CPU, Engine
 from flowvec.settings import Tuned, cache_file, forget, load_tuned, machine_key, save_tuned
 from flowvec.tune import KINDS, kinds_of_texts, tune
 
@@ -107,6 +107,18 @@ def test_what_no_longer_runs_is_left_out(tiny_dir: Path, change) -> None:
     save_tuned(Bundle.load(tiny_dir).fingerprint, replace(TUNED, **change))
     with Encoder.load(tiny_dir) as encoder:
         assert encoder.engine == choose_engine()
+        assert encoder.info().tuned is None
+
+
+def test_what_was_tuned_without_the_gpu_does_not_hide_it() -> None:
+    default = Engine("CUDAExecutionProvider", "float32", 1)
+    assert tuned_engine(TUNED, default, None, "auto", None, choose_engine) is None
+
+
+def test_nothing_is_called_tuned_where_all_was_asked_for(tiny_dir: Path) -> None:
+    save_tuned(Bundle.load(tiny_dir).fingerprint, TUNED)
+    asked = {"provider": "cpu", "compute": "float32", "streams": 1, "max_batch_tokens": 64}
+    with Encoder.load(tiny_dir, **asked) as encoder:
         assert encoder.info().tuned is None
 
 

@@ -88,7 +88,11 @@ class Runner:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.ask(do="load", engine=peer.engine, model=model, options=options)
+        try:
+            self.ask(do="load", engine=peer.engine, model=model, options=options)
+        except PeerError:
+            self.end()
+            raise
 
     def ask(self, **command: Any) -> dict[str, Any]:
         """Send a command and wait for its answer.
@@ -128,6 +132,10 @@ class Runner:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Kill the process."""
         self.process.kill()
         self.process.communicate()
 
@@ -211,6 +219,8 @@ def race(
                     try:
                         taken = runner.encode(whole, sizes[name, kind])
                     except PeerError as error:
+                        if name == peers[0].name:
+                            raise
                         errors[name] = str(error)
                         runners.pop(name, None)
                         break

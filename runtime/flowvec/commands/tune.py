@@ -67,7 +67,8 @@ def tune(
         f"{found.manifest.name}: {tuned.provider} in {tuned.compute}, {tuned.streams} streams, "
         f"{tuned.max_batch_tokens} tokens a batch; texts/s: {rates}"
     )
-    typer.echo(f"kept in {cache_file(found.fingerprint)}; `flowvec tune --reset` forgets it")
+    kept = cache_file(found.fingerprint)
+    typer.echo(f"kept in {kept}; `flowvec tune {bundle} --reset` forgets it")
 
 
 def _lines(name: str, measured: Sequence[Measured]) -> list[str]:
