@@ -21,12 +21,12 @@ import torch
 from flowvec.errors import FlowvecError, InputValueError
 from flowvec_bench.advice import NONE, OWN, TRANSFORMS, WORD_VECTORS, Candidate, advise
 from flowvec_bench.isotropy import UNIFORMITY_ROWS, alignment, mean_cosine, uniformity
-from flowvec_bench.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 from flowvec_bench.tail import added_microseconds
 from flowvec_export.fitting import FitSettings, fit_transform, held_out_rows, parse_method, split
 from flowvec_export.pooling import parse_pooling
 from flowvec_export.raw_vectors import embed_raw
 from flowvec_export.source import Source, read_source
+from flowvec_export.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 from flowvec_export.transforms import PRESETS, Transform
 
 __all__ = [

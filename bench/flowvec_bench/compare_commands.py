@@ -65,9 +65,9 @@ def compare(
     from flowvec_bench.compare import compare as measure
     from flowvec_bench.compare import parse_transforms
     from flowvec_bench.machine import describe_machine
-    from flowvec_bench.sts import read_sts
     from flowvec_export.fitting import FitSettings
     from flowvec_export.raw_vectors import read_corpus
+    from flowvec_export.sts import read_sts
 
     if json_out is not None and not json_out.absolute().parent.is_dir():
         raise InputValueError(f"there is no directory {json_out.absolute().parent}")

@@ -70,8 +70,8 @@ def sts(
     """Spearman x 100 of cosine with people's scores: each file, all pairs, weighted mean."""
     _require("scipy", "psutil")
     from flowvec_bench.machine import describe_machine
-    from flowvec_bench.sts import read_sts, score_sts
     from flowvec_bench.tables import format_figure, format_table
+    from flowvec_export.sts import read_sts, score_sts
 
     tasks = read_sts(folder)
     with _load(bundle, provider, compute) as encoder:
@@ -109,8 +109,8 @@ def lexical(
     from flowvec_bench.isotropy_report import label_bundles
     from flowvec_bench.lexical import measure_lexical
     from flowvec_bench.machine import describe_machine
-    from flowvec_bench.sts import read_sts, sentence_rows
     from flowvec_bench.tables import format_figure, format_table
+    from flowvec_export.sts import read_sts, sentence_rows
 
     tasks = read_sts(folder)
     rows = sentence_rows(tasks)
@@ -239,7 +239,7 @@ def isotropy(
     )
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.report import check_report_path, render_report, write_report
-    from flowvec_bench.sts import read_sts
+    from flowvec_export.sts import read_sts
 
     if report is not None:
         check_report_path(report)

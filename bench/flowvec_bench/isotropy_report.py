@@ -16,8 +16,8 @@ from flowvec import Bundle, Encoder
 from flowvec.errors import InputValueError
 from flowvec_bench.isotropy import Isotropy, measure_isotropy, random_cosines
 from flowvec_bench.machine import Machine
-from flowvec_bench.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 from flowvec_bench.word_frequency import WordFrequency
+from flowvec_export.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 
 __all__ = [
     "LEAST_ROWS",

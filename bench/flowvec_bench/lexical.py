@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 
-from flowvec_bench.sts import StsPairs, StsTask, pair_cosines, spearman
+from flowvec_export.sts import StsPairs, StsTask, pair_cosines, spearman
 
 __all__ = ["ALL_PAIRS", "LexicalRow", "edit_distances", "measure_lexical"]
 

@@ -32,13 +32,12 @@ from flowvec_export.graph import (
 from flowvec_export.parity import MIN_COSINE_OF_FLOAT16, measure
 from flowvec_export.pooling import Pooling, parse_pooling
 from flowvec_export.source import Source, read_source
+from flowvec_export.sts import StsTask
 from flowvec_export.transform_file import Recipe, load_transform
 from flowvec_export.transforms import Compose, Identity, Transform
-from flowvec_export.variants import Variant, add_variant
+from flowvec_export.variants import KINDS, Attention, Variant, add_variant
 
 __all__ = ["Variant", "Weights", "export"]
-
-_VARIANTS = ("int8",)
 
 logger = logging.getLogger("flowvec.export")
 
@@ -58,6 +57,7 @@ def export(
     weights: Weights = "float32",
     variants: Sequence[Variant] = (),
     calibration: Sequence[str] | None = None,
+    sts: Sequence[StsTask] = (),
     overwrite: bool = False,
     on_step: Callable[[str], object] | None = None,
 ) -> Bundle:
@@ -86,11 +86,13 @@ def export(
         name: the model's name; None takes the source's.
         weights: storage of the weight matrices. `float16` halves the file; the graph still
             computes in float32.
-        variants: further graphs, by compute type: `int8`, for ONNX Runtime's CPU provider on
-            processors without bfloat16.
+        variants: further graphs: `float16` for GPUs; `int8` for ONNX Runtime's CPU provider and
+            `int8-openvino` for OpenVINO, fastest where there is no AMX.
         calibration: texts like those to be served, over which each dimension's range is measured,
             for vectors in 8 bits, and on which variants are measured; None takes the sentences of
             the demonstration, in English; an empty list leaves the ranges out.
+        sts: sentence pairs with people's scores, see `flowvec_export.sts.read_sts`: what a variant
+            loses on them goes into the manifest.
         overwrite: replace an existing bundle.
         on_step: called with a line of text before each step.
 
@@ -101,16 +103,16 @@ def export(
         ExportError: the source cannot be read or exported, or the graph misses parity
             (max |a - b| / ||b|| above 1e-4 or cosine below 0.99999; for float16 weights also a
             cosine below 0.999 to the weights before they were rounded), or a variant its own
-            (int8: a cosine below 0.995 to float32 on the calibration texts). Nothing is left
-            behind.
+            (on the calibration texts a cosine below 0.995 to float32, for float16 0.999; on `sts`
+            more than .5 points lost, for float16 .2). Nothing is left behind.
     """
     say = on_step or logger.info
     target = absolute_path(out)
     _check_target(target, overwrite)
     if weights not in ("float32", "float16"):
         raise ExportError(f"weights must be float32 or float16, not {weights!r}")
-    if unknown := set(variants) - set(_VARIANTS):
-        raise ExportError(f"variants must be of {', '.join(_VARIANTS)}, not {min(unknown)!r}")
+    if unknown := set(variants) - set(KINDS):
+        raise ExportError(f"variants must be of {', '.join(KINDS)}, not {min(unknown)!r}")
     if pooling is not None:
         parse_pooling(pooling)
     recipe: Recipe | None = None
@@ -123,7 +125,13 @@ def export(
     if recipe is not None:
         pooling = _checked_pooling(recipe, found, pooling)
     steps = _checked_steps(found, pooling, transform)
-    model, reference, original = _assemble(found, pooling, steps, normalize, weights)
+    heads = found.model.config.num_attention_heads
+    # A factor that is no power of two would round the stored query weights a second time.
+    exact = math.frexp(math.sqrt(found.model.config.hidden_size // heads))[0] == 0.5
+    attention = Attention(heads, scale_folded=weights == "float32" or exact)
+    model, reference, original = _assemble(
+        found, pooling, steps, normalize, weights, attention.scale_folded
+    )
 
     say("tracing the graph")
     fitted = range(len(found.transforms), len(steps))
@@ -166,7 +174,7 @@ def export(
             _write_manifest(staged, replace(manifest, files=files))
         for kind in variants:
             say(f"making the {kind} variant")
-            figures |= add_variant(staged, proto, kind, texts)
+            figures |= add_variant(staged, proto, kind, texts, attention, sts)
             files[VARIANTS[kind]] = record_file(staged / VARIANTS[kind])
         _write_manifest(staged, replace(manifest, parity=figures, files=files))
         _put_in_place(staged, target)
@@ -216,6 +224,7 @@ def _assemble(
     steps: Sequence[Transform],
     normalize: bool | None,
     weights: Weights,
+    fold_scale: bool,
 ) -> tuple[SentenceEncoder, SentenceEncoder, SentenceEncoder | None]:
     """The module to export, transformers' own as the reference for it, and, where weights are
     rounded, a reference with the weights before that.
@@ -228,10 +237,7 @@ def _assemble(
     if weights == "float16":
         original = copy.deepcopy(reference)
         _round_matrices(source.model, [pool, *source.transforms])
-    # A factor that is no power of two would round the stored query weights a second time.
-    head_width = source.model.config.hidden_size // source.model.config.num_attention_heads
-    exact = math.frexp(math.sqrt(head_width))[0] == 0.5
-    backbone = from_transformers(source.model, fold_scale=weights == "float32" or exact)
+    backbone = from_transformers(source.model, fold_scale=fold_scale)
     folded = [step.fold() for step in steps]
     model = SentenceEncoder(backbone, pool, folded, normalize).eval()
     return model, reference, original

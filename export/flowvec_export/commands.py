@@ -17,7 +17,7 @@ app = typer.Typer(add_completion=False)
 
 # So many texts meet nearly every range that a larger corpus has.
 _CALIBRATION_ROWS = 5000
-_NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors")
+_NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy")
 
 
 def say(line: str) -> None:
@@ -71,7 +71,10 @@ def export(
     ] = "float32",
     variants: Annotated[
         str | None,
-        typer.Option(help="Further graphs by compute type: int8, for CPUs without bfloat16."),
+        typer.Option(
+            help="Further graphs, joined by commas: float16 for GPUs, int8 and int8-openvino for "
+            "CPUs."
+        ),
     ] = None,
     calibration: Annotated[
         str | None,
@@ -79,6 +82,13 @@ def export(
             metavar="FILE",
             help="Texts like those to be served, for what is in 8 bits; without it English "
             "sentences of the demonstration.",
+        ),
+    ] = None,
+    sts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Sentence pairs with scores (TSV): what each variant loses on them is measured.",
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle.")] = False,
@@ -91,7 +101,9 @@ def export(
     require_packages("export")
     from flowvec_export.build import export as build
     from flowvec_export.raw_vectors import read_corpus
+    from flowvec_export.sts import read_sts
 
+    tasks = () if sts is None else read_sts(sts)
     texts = None if calibration is None else read_corpus(calibration, rows=_CALIBRATION_ROWS)
     bundle = build(
         source,
@@ -105,6 +117,7 @@ def export(
         weights=cast(Any, weights),
         variants=cast(Any, variants.split(",")) if variants else (),
         calibration=texts,
+        sts=tasks,
         overwrite=overwrite,
         on_step=say if sys.stderr.isatty() else None,
     )

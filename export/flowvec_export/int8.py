@@ -1,44 +1,44 @@
 """An int8 variant of a graph: the encoder's products in integers, one scale for each token.
 
 A scale for a whole tensor, as dynamic quantisation has it, makes a text's vector depend on what it
-is batched with. Here every token has its own, so that nothing of another row enters: the variant is
-as batch-invariant as the graph it was made from.
+is batched with. Here every token has its own (in OpenVINO's form every 128 channels of a token), so
+that nothing of another row enters: the variant is as batch-invariant as the graph it was made from.
 
     X W  ~  (scale of each row) (X in 8 bits) (W in 8 bits) (scale of each column)
 
-Weights are int8, activations uint8 around 128, since processors multiply unsigned by signed bytes
-fastest. Two things keep it close: LayerNorm's outputs have a few loud channels, part of whose
-loudness is moved into the weights first (SmoothQuant, Xiao et al. 2023, with alpha 1/2), and GELU's
-outputs, which are never below -.17, are shifted to use all 256 steps. Pooling, transform and
-normalisation stay in float32, as does what attention multiplies.
+Weights are rounded by `rounding.py`. Pooling, transform and normalisation stay as they are, and so
+does what attention multiplies. There are two forms, since no engine is fast on both:
+
+- `int8`, for ONNX Runtime's CPU provider: its integer product (an operator of its own) with
+  activations that the graph itself quantises, to uint8 around 128, which processors multiply
+  fastest by signed bytes. GELU's outputs, which are never below -.17, are shifted to use all 256
+  steps.
+- `int8-openvino`, in standard operators: the stored matrix is int8 behind a DequantizeLinear.
+  OpenVINO quantises the activations of such a product itself (its dynamic quantisation).
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-from flowvec.batching import pad, plan
 from flowvec.errors import ExportError
 from flowvec.manifest import INPUTS
 from flowvec.tokenizer import Tokenizer
+from flowvec_export.rounding import Rounded, observe, round_matrix, smoothing
 
 __all__ = ["quantize_graph"]
 
 Floats = npt.NDArray[np.float32]
 
-_ALPHA = 0.5
 _GELU_SHIFT = 0.17  # GELU's minimum is -.16997
 _TINY = 1e-12
-_MAX_BATCH_TOKENS = 4096
 
 
 def quantize_graph(
@@ -46,6 +46,7 @@ def quantize_graph(
     tokenizer: Tokenizer,
     pad_id: int,
     texts: Sequence[str],
+    kind: str = "int8",
 ) -> onnx.ModelProto:
     """Make the variant.
 
@@ -53,117 +54,120 @@ def quantize_graph(
         proto: the float32 graph; it is left as it is.
         tokenizer: of the bundle.
         pad_id: the padding token's id.
-        texts: what the channels' loudness is measured on.
+        texts: what the weights are rounded for.
+        kind: `int8` or `int8-openvino`.
 
     Raises:
         ExportError: the graph has no matrix products to quantise, or there are no texts.
     """
+    if not texts:
+        raise ExportError("an int8 variant needs texts to round the encoder's weights for")
     quantised = onnx.ModelProto()
     quantised.CopyFrom(proto)
-    products = _products(quantised)
-    if not products:
+    rewriter = (_OpenVino if kind == "int8-openvino" else _OnnxRuntime)(quantised)
+    if not rewriter.products:
         raise ExportError("the graph has no products of the encoder's to compute in int8")
-    if not texts:
-        raise ExportError("an int8 variant needs texts to measure the encoder's channels on")
-    makers = {name: node for node in quantised.graph.node for name in node.output}
-    smoothed = sorted(
-        {
-            node.input[0]
-            for node in products
-            if node.input[0] in makers and makers[node.input[0]].op_type == "LayerNormalization"
-        }
-    )
-    loudness = _loudness(proto, smoothed, tokenizer, pad_id, texts)
-    _Rewriter(quantised, products, makers, loudness).rewrite()
+    rewriter.round(tokenizer, pad_id, texts)
+    rewriter.rewrite()
     onnx.checker.check_model(quantised)
     return quantised
 
 
-def _products(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """MatMuls of tokens, (batch, sequence, width), by a stored matrix: the encoder's own.
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A MatMul of tokens by a stored matrix."""
 
-    What comes after the pooling multiplies vectors, (batch, width).
-    """
-    graph = proto.graph
-    inferred = onnx.shape_inference.infer_shapes(proto).graph.value_info
-    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in inferred}
-    stored = {init.name: init for init in graph.initializer}
-    casts = {
-        node.output[0]: node.input[0]
-        for node in graph.node
-        if node.op_type == "Cast" and node.input[0] in stored
-    }
-    return [
-        node
-        for node in graph.node
-        if node.op_type == "MatMul"
-        and ranks.get(node.input[0]) == 3
-        and (name := casts.get(node.input[1], node.input[1])) in stored
-        and len(stored[name].dims) == 2
-    ]
-
-
-def _loudness(
-    proto: onnx.ModelProto,
-    names: Sequence[str],
-    tokenizer: Tokenizer,
-    pad_id: int,
-    texts: Sequence[str],
-) -> dict[str, Floats]:
-    """The largest magnitude of each channel of some tensors over the tokens of texts."""
-    if not names:
-        return {}
-    observed = onnx.ModelProto()
-    observed.CopyFrom(proto)
-    del observed.graph.output[:]
-    observed.graph.output.extend(
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names
-    )
-    found: dict[str, Floats] = {}
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
-        path = Path(folder) / "observed.onnx"
-        path.write_bytes(observed.SerializeToString())
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-        ids = tokenizer(texts).ids
-        for batch in plan([len(row) for row in ids], _MAX_BATCH_TOKENS, tokenizer.max_length):
-            feeds = pad(ids, batch, pad_id)
-            tokens = feeds[1].astype(bool)
-            outputs = session.run(list(names), dict(zip(INPUTS, feeds, strict=True)))
-            for name, values in zip(names, outputs, strict=True):
-                largest = np.abs(values[tokens]).max(axis=0)
-                found[name] = np.maximum(found.get(name, np.zeros_like(largest)), largest)
-    return found
+    source: str
+    out: str
+    stored: str
 
 
 class _Rewriter:
     """Replaces products one by one; inputs that several share are quantised once."""
 
-    def __init__(
-        self,
-        proto: onnx.ModelProto,
-        products: Sequence[onnx.NodeProto],
-        makers: Mapping[str, onnx.NodeProto],
-        loudness: Mapping[str, Floats],
-    ) -> None:
-        self.graph = proto.graph
-        self.proto = proto
-        self.products = {node.output[0]: node for node in products}
-        self.makers, self.loudness = makers, loudness
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self.proto, self.graph = proto, proto.graph
+        self.makers = {name: node for node in self.graph.node for name in node.output}
         self.stored = {init.name: init for init in self.graph.initializer}
-        self.casts = {
-            node.output[0]: node.input[0]
-            for node in self.graph.node
-            if node.op_type == "Cast" and node.input[0] in self.stored
-        }
+        self.products = {product.out: product for product in self._products()}
+        self.smoothings: dict[str, Floats] = {}
+        self.rounded: dict[str, Rounded] = {}
         self.nodes: list[onnx.NodeProto] = []
-        self.ready: dict[str, tuple[str, str, str]] = {}
-        self.smoothing: dict[str, Floats] = {}
+        self.ready: dict[str, Any] = {}
 
-    # --- small helpers --------------------------------------------------------------------------
+    def _products(self) -> list[_Product]:
+        """The encoder's own: tokens, (batch, sequence, width), by a stored matrix.
+
+        What comes after the pooling multiplies vectors, (batch, width).
+        """
+        inferred = onnx.shape_inference.infer_shapes(self.proto).graph.value_info
+        ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in inferred}
+        found = []
+        for node in self.graph.node:
+            if node.op_type != "MatMul" or ranks.get(node.input[0]) != 3:
+                continue
+            name = node.input[1]
+            if name in self.makers and self.makers[name].op_type == "Cast":
+                name = self.makers[name].input[0]
+            if name in self.stored and len(self.stored[name].dims) == 2:
+                found.append(_Product(node.input[0], node.output[0], name))
+        return found
+
+    def _matrix(self, product: _Product) -> Floats:
+        values: Floats = numpy_helper.to_array(self.stored[product.stored]).astype(np.float32)
+        return values
+
+    def _is(self, source: str, kind: str) -> bool:
+        return source in self.makers and self.makers[source].op_type == kind
+
+    def round(self, tokenizer: Tokenizer, pad_id: int, texts: Sequence[str]) -> None:
+        """Round every product's matrix for what its inputs are over the texts."""
+        readers: dict[str, list[_Product]] = {}
+        for product in self.products.values():
+            readers.setdefault(product.source, []).append(product)
+        widths = {
+            source: self.stored[products[0].stored].dims[0] for source, products in readers.items()
+        }
+        for group in observe(self.proto, widths, tokenizer, pad_id, texts):
+            for source, seen in group.items():
+                matrices = [self._matrix(product) for product in readers[source]]
+                moments = seen.moments
+                if self._is(source, "LayerNormalization"):
+                    factors = smoothing(seen.loudness, matrices)
+                    self.smoothings[source] = factors
+                    matrices = [matrix * factors[:, None] for matrix in matrices]
+                    moments = moments / np.outer(factors, factors)
+                for product, matrix in zip(readers[source], matrices, strict=True):
+                    self.rounded[product.out] = round_matrix(matrix, moments)
+
+    def rewrite(self) -> None:
+        """Put the rounded products in place of the exact ones."""
+        self._begin()
+        for node in self.graph.node:
+            product = self.products.get(node.output[0])
+            if product is None:
+                self.nodes.append(node)
+            else:
+                self._replace(product, self.rounded[product.out])
+        del self.graph.node[:]
+        self.graph.node.extend(self.nodes)
+        self._drop_unused()
+
+    def _begin(self) -> None:
+        """What comes before all else."""
+
+    def _replace(self, product: _Product, matrix: Rounded) -> None:
+        raise NotImplementedError
+
+    def _smoothed(self, source: str, rows: str) -> str:
+        """An input with its loud channels made quieter."""
+        if source not in self.smoothings:
+            return rows
+        name = f"{source}.int8_smoothed"
+        if name not in self.ready:
+            factors = self._constant(f"{source}.int8_smoothing", 1.0 / self.smoothings[source])
+            self.ready[name] = self._node("Mul", [rows, factors], name)
+        return name
 
     def _constant(self, name: str, values: npt.NDArray[Any]) -> str:
         if name not in self.stored:
@@ -176,95 +180,88 @@ class _Rewriter:
         self.nodes.append(helper.make_node(kind, list(inputs), [output], output, **attributes))
         return output
 
-    def _matrix(self, node: onnx.NodeProto) -> tuple[str, Floats]:
-        stored = self.casts.get(node.input[1], node.input[1])
-        values = numpy_helper.to_array(self.stored[stored]).astype(np.float32)
-        return stored.removesuffix(".float16"), values
-
-    # --- the rewriting --------------------------------------------------------------------------
-
-    def rewrite(self) -> None:
-        for name in self.loudness:
-            self.smoothing[name] = self._smoothing(name)
-        self._node("Shape", [INPUTS[0]], "int8.batch_and_sequence")
-        for node in self.graph.node:
-            product = self.products.get(node.output[0])
-            if product is None:
-                self.nodes.append(node)
-            else:
-                self._replace(product)
+    def _drop_unused(self) -> None:
+        """Casts and matrices that nothing reads any more."""
+        outputs = {value.name for value in self.graph.output}
+        used = {name for node in self.graph.node for name in node.input} | outputs
+        kept = [node for node in self.graph.node if used.intersection(node.output)]
+        used = {name for node in kept for name in node.input} | outputs
         del self.graph.node[:]
-        self.graph.node.extend(self.nodes)
-        self._drop_unused()
+        self.graph.node.extend(kept)
+        left = [init for init in self.graph.initializer if init.name in used]
+        del self.graph.initializer[:]
+        self.graph.initializer.extend(left)
+
+
+class _OpenVino(_Rewriter):
+    """Stored matrices behind a DequantizeLinear."""
+
+    def _replace(self, product: _Product, matrix: Rounded) -> None:
+        out = product.out
+        values = self._constant(f"{out}.int8", matrix.values)
+        scales = self._constant(f"{out}.int8_scale", matrix.scales)
+        stored = self._node("DequantizeLinear", [values, scales], f"{out}.int8_matrix", axis=1)
+        self._node("MatMul", [self._smoothed(product.source, product.source), stored], out)
+
+
+class _OnnxRuntime(_Rewriter):
+    """MatMulIntegerToFloat, and activations quantised by the graph."""
+
+    def _begin(self) -> None:
+        self._node("Shape", [INPUTS[0]], "int8.batch_and_sequence")
         self.proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
 
-    def _smoothing(self, name: str) -> Floats:
-        """What to divide each channel of an input by, and multiply the weights' rows by."""
-        weights = [self._matrix(n)[1] for n in self.products.values() if n.input[0] == name]
-        rows = np.max([np.abs(matrix).max(axis=1) for matrix in weights], axis=0)
-        factors = np.maximum(self.loudness[name], 1e-5) ** _ALPHA
-        factors = factors / np.maximum(rows, 1e-5) ** (1 - _ALPHA)
-        smoothing: Floats = (factors / factors.mean()).astype(np.float32)
-        return smoothing
-
-    def _replace(self, node: onnx.NodeProto) -> None:
-        source, out = node.input[0], node.output[0]
-        name, matrix = self._matrix(node)
-        smoothing = self.smoothing.get(source)
-        if smoothing is not None:
-            matrix = matrix * smoothing[:, None]
-        scales = np.maximum(np.abs(matrix).max(axis=0), _TINY) / 127
-        rounded = np.rint(matrix / scales).astype(np.int8)
-        quantised, row_scales, zero = self._quantised(source, matrix.shape[0], smoothing)
+    def _replace(self, product: _Product, matrix: Rounded) -> None:
+        source, out = product.source, product.out
+        rows, columns = matrix.values.shape
+        quantised, row_scales, zero = self._quantised(source, rows)
         products = self._node(
             "MatMulIntegerToFloat",
             [
                 quantised,
-                self._constant(f"{name}.int8", rounded),
+                self._constant(f"{out}.int8", matrix.values),
                 self._constant("int8.one", np.array(1, np.float32)),
-                self._constant(f"{name}.int8_scale", scales.astype(np.float32)),
+                self._constant(f"{out}.int8_scale", matrix.scales),
                 zero,
             ],
             f"{out}.int8_product",
             domain="com.microsoft",
         )
         scaled = self._node("Mul", [products, row_scales], f"{out}.int8_scaled")
-        if self._is_gelu(source):
+        if self._is(source, "Gelu"):
             # What the shift added comes off again: the same for every token.
-            excess = -_GELU_SHIFT * (rounded.astype(np.float64) * scales).sum(axis=0)
-            constant = self._constant(f"{name}.int8_shift", excess.astype(np.float32))
+            sums = (matrix.values.astype(np.float64) * matrix.scales).sum(axis=0)
+            excess = (-_GELU_SHIFT * sums).astype(np.float32)
+            constant = self._constant(f"{out}.int8_shift", excess)
             scaled = self._node("Add", [scaled, constant], f"{out}.int8_shifted")
-        self._node("Reshape", [scaled, self._shape(matrix.shape[1])], out)
+        self._node("Reshape", [scaled, self._shape(columns)], out)
 
     def _shape(self, width: int) -> str:
         """The shape (batch, sequence, width), computed once a run."""
         name = f"int8.shape_{width}"
         if name not in self.ready:
             constant = self._constant(f"int8.width_{width}", np.array([width], np.int64))
-            self._node("Concat", ["int8.batch_and_sequence", constant], name, axis=0)
-            self.ready[name] = (name, name, name)
+            self.ready[name] = self._node(
+                "Concat", ["int8.batch_and_sequence", constant], name, axis=0
+            )
         return name
 
-    def _is_gelu(self, source: str) -> bool:
-        return source in self.makers and self.makers[source].op_type == "Gelu"
-
-    def _quantised(self, source: str, width: int, smoothing: Floats | None) -> tuple[str, str, str]:
+    def _quantised(self, source: str, width: int) -> tuple[str, str, str]:
         """A (tokens, width) input in 8 bits, its scales (tokens, 1), and its zero point."""
-        if source in self.ready:
-            return self.ready[source]
         base = f"{source}.int8"
+        if base in self.ready:
+            found: tuple[str, str, str] = self.ready[base]
+            return found
         flat = self._constant(f"int8.rows_{width}", np.array([-1, width], np.int64))
         axis = self._constant("int8.last_axis", np.array([-1], np.int64))
         rows = self._node("Reshape", [source, flat], f"{base}_rows")
         steps, zero = 127.0, 128
-        if self._is_gelu(source):
+        if self._is(source, "Gelu"):
             shift = self._constant("int8.gelu_shift", np.array(_GELU_SHIFT, np.float32))
             rows = magnitudes = self._node("Add", [rows, shift], f"{base}_shifted")
             steps, zero = 255.0, 0
         else:
-            if smoothing is not None:
-                factors = self._constant(f"{base}_smoothing", 1.0 / smoothing)
-                rows = self._node("Mul", [rows, factors], f"{base}_smoothed")
+            rows = self._smoothed(source, rows)
             magnitudes = self._node("Abs", [rows], f"{base}_magnitudes")
         largest = self._node("ReduceMax", [magnitudes, axis], f"{base}_largest", keepdims=0)
         share = self._constant(f"int8.share_{steps:g}", np.array(1 / steps, np.float32))
@@ -277,17 +274,5 @@ class _Rewriter:
         quantised = self._node("QuantizeLinear", [rows, scales, zeros], f"{base}_quantised", axis=0)
         column = self._node("Unsqueeze", [scales, axis], f"{base}_column")
         point = self._constant(f"int8.zero_{zero}", np.array(zero, np.uint8))
-        self.ready[source] = (quantised, column, point)
-        return self.ready[source]
-
-    def _drop_unused(self) -> None:
-        """Casts and matrices that nothing reads any more."""
-        outputs = {value.name for value in self.graph.output}
-        used = {name for node in self.graph.node for name in node.input} | outputs
-        kept = [node for node in self.graph.node if used.intersection(node.output)]
-        used = {name for node in kept for name in node.input} | outputs
-        del self.graph.node[:]
-        self.graph.node.extend(kept)
-        left = [init for init in self.graph.initializer if init.name in used]
-        del self.graph.initializer[:]
-        self.graph.initializer.extend(left)
+        self.ready[base] = (quantised, column, point)
+        return quantised, column, point

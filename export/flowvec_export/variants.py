@@ -4,63 +4,126 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from flowvec import Bundle, Encoder
 from flowvec.bundle import read_manifest, record_file
+from flowvec.engine import provider_status
 from flowvec.errors import ExportError
+from flowvec.machine import available_cores
 from flowvec.manifest import MANIFEST, VARIANTS
+from flowvec.providers import CPU, OPENVINO_RUNTIME, Engine
 from flowvec.tokenizer import Tokenizer
+from flowvec_export.float16 import half_precision_graph
 from flowvec_export.graph import write_onnx
 from flowvec_export.int8 import quantize_graph
 from flowvec_export.parity import Parity
+from flowvec_export.sts import StsTask, score_vectors, sentence_rows
 
-__all__ = ["MIN_COSINE_OF", "Variant", "add_variant"]
+__all__ = ["KINDS", "MAX_STS_LOSS", "MIN_COSINE_OF", "Attention", "Variant", "add_variant"]
 
-Variant = Literal["int8"]
+Variant = Literal["float16", "int8", "int8-openvino"]
+
+KINDS: tuple[Variant, ...] = ("float16", "int8", "int8-openvino")
 
 # The smallest cosine to float32 on real text that a variant may have.
-MIN_COSINE_OF = {"int8": 0.995}
+MIN_COSINE_OF = {"float16": 0.999, "int8": 0.995, "int8-openvino": 0.995}
+# The most points of Spearman x 100 that it may lose on any set.
+MAX_STS_LOSS = {"float16": 0.2, "int8": 0.5, "int8-openvino": 0.5}
+
+# What each is measured on. The CPU provider has no products in float16 and computes those of stored
+# halves in float32, so what it shows of `float16` is the rounding between operators.
+_MEASURED_ON = {
+    "float16": (CPU, "float16"),
+    "int8": (CPU, "int8"),
+    "int8-openvino": (OPENVINO_RUNTIME, "int8"),
+}
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What a graph does not say of its attention.
+
+    Attributes:
+        heads: how many.
+        scale_folded: whether 1/sqrt(head width) is in the query weights.
+    """
+
+    heads: int
+    scale_folded: bool
 
 
 def add_variant(
-    folder: Path, proto: onnx.ModelProto, kind: Variant, texts: Sequence[str]
+    folder: Path,
+    proto: onnx.ModelProto,
+    kind: Variant,
+    texts: Sequence[str],
+    attention: Attention,
+    sts: Sequence[StsTask] = (),
 ) -> dict[str, float]:
     """Write a variant into a bundle's folder, and compare it with the float32 graph.
 
     Args:
         folder: of a whole bundle; the file is entered into its manifest.
         proto: its float32 graph.
-        kind: the compute type.
+        kind: which.
         texts: real ones, what the variant is made by and measured on.
+        attention: of the encoder.
+        sts: sentence pairs with people's scores, to measure on as well.
 
     Returns:
-        Figures for the manifest: `int8_min_cosine` and `int8_mean_cosine`.
+        Figures for the manifest: `int8_min_cosine`, `int8_mean_cosine` and, of the set that loses
+        the most, `int8_sts_loss` in points of Spearman x 100, say.
 
     Raises:
-        ExportError: there are no texts, or the variant is too far from float32.
+        ExportError: there are no texts, what the variant is measured on is not installed, or it is
+            too far from float32.
     """
     if not texts:
-        raise ExportError(f"an {kind} variant needs texts to be measured on")
+        raise ExportError(f"a variant, {kind}, needs texts to be measured on")
+    provider, compute = _MEASURED_ON[kind]
+    if reason := provider_status()[provider]:
+        raise ExportError(f"{kind} is measured on {provider}, and {reason}")
     bundle = Bundle.load(folder)
-    tokenizer = Tokenizer(bundle.tokenizer, bundle.manifest.max_length)
-    # One half to measure channels on, the other to compare on.
-    variant = quantize_graph(proto, tokenizer, bundle.manifest.pad_id, texts[::2])
+    if kind == "float16":
+        variant = half_precision_graph(proto, attention.heads, scale_folded=attention.scale_folded)
+    else:
+        tokenizer = Tokenizer(bundle.tokenizer, bundle.manifest.max_length)
+        # One half to round the weights for, the other to compare on.
+        variant = quantize_graph(proto, tokenizer, bundle.manifest.pad_id, texts[::2], kind)
     file = folder / VARIANTS[kind]
     write_onnx(variant, file)
     manifest = read_manifest(folder)
     staged = manifest.files | {file.name: record_file(file)}
     (folder / MANIFEST).write_text(replace(manifest, files=staged).to_json(), encoding="utf-8")
+    bundle = Bundle.load(folder)
+    engines = (
+        Engine(CPU, "float32", available_cores()),
+        Engine(provider, compute, available_cores()),
+    )
     compared = texts[1::2] or texts
-    with Encoder.load(folder, provider="cpu", compute="float32") as encoder:
-        exact = encoder.encode(compared)
-    with Encoder.load(folder, provider="cpu", compute=kind) as encoder:
-        rounded = encoder.encode(compared)
+    exact, rounded = (_embed(bundle, engine, compared) for engine in engines)
+    figures = _cosines(kind, exact, rounded)
+    if sts:
+        rows = sentence_rows(sts)
+        figures |= _sts_loss(kind, sts, *(_embed(bundle, e, list(rows)) for e in engines))
+    return figures
+
+
+def _embed(bundle: Bundle, engine: Engine, texts: Sequence[str]) -> Floats:
+    with Encoder(bundle, engine) as encoder:
+        return encoder.encode(texts)
+
+
+def _cosines(kind: Variant, exact: Floats, rounded: Floats) -> dict[str, float]:
     parity = Parity.of(rounded, exact)
     least = MIN_COSINE_OF[kind]
     if not parity.min_cosine >= least:
@@ -73,6 +136,21 @@ def add_variant(
         f"{kind}_min_cosine": _down(parity.min_cosine),
         f"{kind}_mean_cosine": _down(float(mean.mean())),
     }
+
+
+def _sts_loss(
+    kind: Variant, tasks: Sequence[StsTask], exact: Floats, rounded: Floats
+) -> dict[str, float]:
+    rows = sentence_rows(tasks)
+    scores = [score_vectors(tasks, rows, vectors) for vectors in (exact, rounded)]
+    losses = {before.task: before.all - after.all for before, after in zip(*scores, strict=True)}
+    worst = max(losses, key=lambda task: losses[task])
+    if not losses[worst] <= MAX_STS_LOSS[kind]:
+        raise ExportError(
+            f"{kind} costs too much: {losses[worst]:.2f} points on {worst} (at most "
+            f"{MAX_STS_LOSS[kind]:g})"
+        )
+    return {f"{kind}_sts_loss": math.ceil(losses[worst] * 100) / 100 + 0.0}
 
 
 def _down(cosine: float) -> float:

@@ -56,12 +56,12 @@ class Bundle:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The compute types that the bundle holds a graph of its own for."""
+        """The further graphs that the bundle holds, by their names in `manifest.VARIANTS`."""
         return tuple(kind for kind, file in VARIANTS.items() if file in self.manifest.files)
 
-    def graph(self, compute: str) -> Path:
-        """Path of the graph for a compute type: its own variant, or the float32 graph."""
-        return self.path / (VARIANTS[compute] if compute in self.variants else MODEL)
+    def graph(self, variant: str | None) -> Path:
+        """Path of a variant's graph; None is the float32 graph."""
+        return self.path / (MODEL if variant is None else VARIANTS[variant])
 
     @property
     def tokenizer(self) -> Path:

@@ -71,7 +71,7 @@ def choose_engine(
             float16 where the bundle holds that variant, else float32.
         streams: batches at the same time; None takes one for each core this process may use.
         device: `cpu` or `cuda` leaves the other's providers out.
-        variants: compute types that the bundle holds a graph of its own for.
+        variants: of the graph that the bundle holds.
 
     Raises:
         ProviderUnavailableError: what was asked for cannot run here; the message says why, and

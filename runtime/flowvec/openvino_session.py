@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from flowvec.bundle import Bundle
 from flowvec.errors import BundleError, EngineError, ProviderUnavailableError, first_line
+from flowvec.machine import cpu_features
 from flowvec.manifest import INPUTS
-from flowvec.providers import OPENVINO_RUNTIME, Engine
+from flowvec.providers import OPENVINO_RUNTIME, Engine, has_bfloat16
 
 __all__ = ["OpenVinoSession", "openvino_config", "openvino_status"]
 
@@ -21,16 +22,25 @@ logger = logging.getLogger("flowvec.session")
 # OpenVINO keeps compiled primitives for every input shape; unbounded, that was 900 MB after 1,200
 # shapes on a MiniLM, and 16 was no slower.
 _CACHED_SHAPES = "16"
+# Channels of a token that share a scale where OpenVINO quantises activations by itself.
+_GROUP = "128"
 
 
 def openvino_config(engine: Engine) -> dict[str, str]:
     """Settings of OpenVINO's CPU device for an engine, by OpenVINO's names."""
-    return {
-        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[engine.compute],
+    bfloat16 = engine.compute == "bfloat16" or (
+        # What is not in 8 bits.
+        engine.compute == "int8" and has_bfloat16(cpu_features())
+    )
+    config = {
+        "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
         "NUM_STREAMS": str(engine.streams),
         "INFERENCE_NUM_THREADS": str(engine.streams),
         "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_SHAPES,
     }
+    if engine.compute == "int8":
+        config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _GROUP
+    return config
 
 
 def openvino_status() -> str | None:
@@ -61,24 +71,25 @@ class OpenVinoSession:
             raise ProviderUnavailableError(f"{OPENVINO_RUNTIME} was asked for, but {reason}")
         import openvino
 
+        model = bundle.graph(engine.variant)
         try:
             self._compiled = openvino.Core().compile_model(
-                str(bundle.model), "CPU", openvino_config(engine)
+                str(model), "CPU", openvino_config(engine)
             )
         except Exception as error:
-            raise BundleError(f"{bundle.model} cannot be compiled: {first_line(error)}") from error
+            raise BundleError(f"{model} cannot be compiled: {first_line(error)}") from error
         names = {port.get_any_name() for port in self._compiled.inputs}
         outputs = {port.get_any_name(): port for port in self._compiled.outputs}
         wanted = bundle.manifest.output
         if names != set(INPUTS) or wanted not in outputs:
             raise BundleError(
-                f"{bundle.model} has inputs {sorted(names)} and outputs {sorted(outputs)}; its "
+                f"{model} has inputs {sorted(names)} and outputs {sorted(outputs)}; its "
                 f"manifest says {list(INPUTS)} and {wanted}"
             )
         width = outputs[wanted].get_partial_shape()[-1]
         if width.is_static and width.get_length() != bundle.manifest.dim:
             raise BundleError(
-                f"{bundle.model} gives {width.get_length()} dimensions; its manifest says "
+                f"{model} gives {width.get_length()} dimensions; its manifest says "
                 f"{bundle.manifest.dim} dimensions"
             )
         self.engine = engine

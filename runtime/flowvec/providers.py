@@ -26,6 +26,7 @@ __all__ = [
     "Engine",
     "choose",
     "computes_of",
+    "has_bfloat16",
 ]
 
 Compute = Literal["auto", "float32", "bfloat16", "float16", "int8"]
@@ -62,10 +63,18 @@ SHORT_NAMES: dict[str, tuple[str, ...]] = {
 }
 _COMPUTES_OF: dict[str, tuple[str, ...]] = {
     CPU: ("float32", "int8"),
+    # Not int8: ONNX Runtime may unfold the stored bytes before its plugin sees them.
     OPENVINO: ("float32", "bfloat16"),
-    OPENVINO_RUNTIME: ("float32", "bfloat16"),
+    OPENVINO_RUNTIME: ("float32", "bfloat16", "int8"),
     CUDA: ("float32", "float16"),
     TENSORRT: ("float32", "float16"),
+}
+# Graphs of their own, by provider and compute type; all others run the float32 graph.
+_VARIANT_OF: dict[tuple[str, str], str] = {
+    (CPU, "int8"): "int8",
+    (OPENVINO_RUNTIME, "int8"): "int8-openvino",
+    (CUDA, "float16"): "float16",
+    (TENSORRT, "float16"): "float16",
 }
 
 
@@ -88,6 +97,11 @@ class Engine:
     def device(self) -> Device:
         """Where it runs: `cpu` or `cuda`."""
         return PROVIDERS[self.provider]
+
+    @property
+    def variant(self) -> str | None:
+        """The bundle's variant that it runs; None is the float32 graph."""
+        return _VARIANT_OF.get((self.provider, self.compute))
 
 
 def computes_of(provider: str) -> tuple[str, ...]:
@@ -112,7 +126,7 @@ def choose(
         status: why each provider cannot run here, or None where it can.
         features: instruction sets of the processor.
         cores: that this process may use.
-        variants: compute types that the bundle holds a graph of its own for.
+        variants: of the graph that the bundle holds.
         device: as for `choose_engine`.
         provider: as for `choose_engine`.
         compute: as for `choose_engine`.
@@ -124,8 +138,19 @@ def choose(
         raise InputValueError(f"device must be one of {', '.join(DEVICES)}, but is {device!r}")
     if streams is not None and streams < 1:
         raise InputValueError(f"streams must be at least 1, but is {streams}")
-    full = _provider(status, device, provider)
-    kind = _compute(full, features, variants, compute)
+    able = _able(status, device, provider)
+    full = able[0]
+    if provider is None and compute != "auto":
+        # Not the best provider, but the best one that has what was asked for.
+        full = next(
+            (name for name in able if _lacks(name, features, variants, compute) is None), full
+        )
+    if compute == "auto":
+        kind = _default_compute(full, features, variants)
+    elif reason := _lacks(full, features, variants, compute):
+        raise ProviderUnavailableError(reason)
+    else:
+        kind = compute
     if PROVIDERS[full] == "cuda":
         if streams not in (None, 1):
             raise InputValueError(f"a GPU runs one batch at a time, but streams is {streams}")
@@ -133,8 +158,8 @@ def choose(
     return Engine(full, kind, streams or cores)
 
 
-def _provider(status: Mapping[str, str | None], device: str, asked: str | None) -> str:
-    """The full name of a provider that can run."""
+def _able(status: Mapping[str, str | None], device: str, asked: str | None) -> list[str]:
+    """The full names of the providers that were asked for and can run, best first."""
     if asked is None:
         fitting = [
             name
@@ -149,34 +174,37 @@ def _provider(status: Mapping[str, str | None], device: str, asked: str | None) 
             )
         if device not in ("auto", PROVIDERS[fitting[0]]):
             raise InputValueError(f"provider {asked!r} does not run on the device {device!r}")
-    for name in fitting:
-        if status[name] is None:
-            return name
+    if able := [name for name in fitting if status[name] is None]:
+        return able
     reasons = "; ".join(dict.fromkeys(str(status[name]) for name in fitting))
     raise ProviderUnavailableError(f"{asked or device} was asked for, but {reasons}")
 
 
-def _compute(provider: str, features: Collection[str], variants: Sequence[str], asked: str) -> str:
-    """The compute type of a provider."""
-    bfloat16 = bool({"avx512_bf16", "amx_bf16"} & set(features))
+def has_bfloat16(features: Collection[str]) -> bool:
+    """Whether a processor multiplies bfloat16 in instructions of its own."""
+    return bool({"avx512_bf16", "amx_bf16"} & set(features))
+
+
+def _default_compute(provider: str, features: Collection[str], variants: Sequence[str]) -> str:
+    """The fastest compute type that costs next to nothing."""
     has = _COMPUTES_OF[provider]
-    if asked == "auto":
-        if "bfloat16" in has and bfloat16:
-            return "bfloat16"
-        return "float16" if "float16" in has and "float16" in variants else "float32"
-    if asked not in has:
-        raise ProviderUnavailableError(f"{provider} cannot compute in {asked}")
-    if asked == "bfloat16" and not bfloat16:
-        raise ProviderUnavailableError(
-            "bfloat16 was asked for, but this processor has neither avx512_bf16 nor amx_bf16"
+    if "bfloat16" in has and has_bfloat16(features):
+        return "bfloat16"
+    return "float16" if "float16" in has and "float16" in variants else "float32"
+
+
+def _lacks(
+    provider: str, features: Collection[str], variants: Sequence[str], compute: str
+) -> str | None:
+    """Why a provider cannot compute in a type here, or None."""
+    if compute not in _COMPUTES_OF[provider]:
+        return f"{provider} cannot compute in {compute}"
+    if compute == "bfloat16" and not has_bfloat16(features):
+        return "bfloat16 was asked for, but this processor has neither avx512_bf16 nor amx_bf16"
+    variant = _VARIANT_OF.get((provider, compute))
+    if variant is not None and variant not in variants:
+        return (
+            f"{compute} was asked for, but the bundle has no graph of it for {provider}; make one "
+            f"with `flowvec export --variants {variant}`"
         )
-    if asked in ("float16", "int8") and asked not in variants:
-        how = (
-            "make one with `flowvec export --variants int8`"
-            if asked == "int8"
-            else "and this version of flowvec makes none"
-        )
-        raise ProviderUnavailableError(
-            f"{asked} was asked for, but the bundle has no such variant; {how}"
-        )
-    return asked
+    return None

@@ -159,7 +159,7 @@ class Session:
             providers = _gpu_providers(ort, engine)
         else:
             providers = [CPU]
-        model = bundle.graph(engine.compute)
+        model = bundle.graph(engine.variant)
         try:
             self._session = ort.InferenceSession(
                 str(model), sess_options=options, providers=providers

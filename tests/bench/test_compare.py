@@ -17,11 +17,11 @@ from flowvec.errors import InputValueError
 from flowvec.sentences import split_sentences
 from flowvec_bench.advice import NONE, TRANSFORMS, WORD_VECTORS, Candidate, advise
 from flowvec_bench.compare import Comparison, compare, figure_names, parse_transforms
-from flowvec_bench.sts import StsScore, StsTask, read_sts, score_sts, sentence_rows
 from flowvec_bench.tail import added_microseconds
 from flowvec_export import export, read_source
 from flowvec_export.fitting import FitSettings
 from flowvec_export.flow_training import FlowTraining
+from flowvec_export.sts import StsScore, StsTask, read_sts, score_sts, sentence_rows
 from flowvec_export.transforms import Identity, Moments, Whitening
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "models/mini/checkpoint"

@@ -12,7 +12,7 @@ pytest.importorskip("scipy", reason="needs the extra [bench]")
 pytest.importorskip("rapidfuzz", reason="needs the extra [bench]")
 
 from flowvec_bench.lexical import ALL_PAIRS, edit_distances, measure_lexical
-from flowvec_bench.sts import StsPairs, StsTask, sentence_rows, spearman
+from flowvec_export.sts import StsPairs, StsTask, sentence_rows, spearman
 
 
 def edits(a: str, b: str) -> int:

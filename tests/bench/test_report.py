@@ -31,9 +31,9 @@ from flowvec_bench.isotropy_report import (
 )
 from flowvec_bench.machine import describe_machine
 from flowvec_bench.report import check_report_path, render_report, write_report
-from flowvec_bench.sts import StsPairs, StsTask
 from flowvec_bench.texts import split_sentences
 from flowvec_bench.word_frequency import count_tokens, frequency_table, measure_word_frequency
+from flowvec_export.sts import StsPairs, StsTask
 
 EVIL = "<script>alert('a')</script> & $x_1$ \"quoted\""
 

@@ -24,6 +24,7 @@ def status(*running: str) -> dict[str, str | None]:
     return {name: None if name in running else f"{name} is missing" for name in PROVIDERS}
 
 
+BOTH = ["int8", "int8-openvino"]
 EVERYTHING = status(*PROVIDERS)
 
 
@@ -76,6 +77,8 @@ def test_a_device_without_a_provider_is_an_error_with_the_reasons() -> None:
         (CPU, BF16, [], "auto", "float32"),
         (CPU, BF16, ["int8"], "auto", "float32"),  # other vectors are nobody's default
         (CPU, BF16, ["int8"], "int8", "int8"),
+        (OPENVINO_RUNTIME, BF16, ["int8-openvino"], "int8", "int8"),
+        (OPENVINO_RUNTIME, BF16, ["int8-openvino"], "auto", "bfloat16"),
         (OPENVINO, BF16, [], "auto", "bfloat16"),
         (OPENVINO, ["amx_bf16"], [], "auto", "bfloat16"),
         (OPENVINO_RUNTIME, ["avx2"], [], "auto", "float32"),
@@ -96,7 +99,9 @@ def test_the_compute_type(provider: str, features, variants, asked: str, expecte
         (CPU, BF16, [], "bfloat16", f"{CPU} cannot compute in bfloat16"),
         (CPU, BF16, ["float16"], "float16", f"{CPU} cannot compute in float16"),
         (CPU, BF16, [], "int8", "flowvec export --variants int8"),
-        (CUDA, BF16, ["int8"], "float16", "no such variant"),
+        (OPENVINO_RUNTIME, BF16, ["int8"], "int8", "flowvec export --variants int8-openvino"),
+        (OPENVINO, BF16, ["int8", "int8-openvino"], "int8", f"{OPENVINO} cannot compute in int8"),
+        (CUDA, BF16, ["int8"], "float16", "flowvec export --variants float16"),
         (CUDA, BF16, ["int8"], "int8", f"{CUDA} cannot compute in int8"),
         (OPENVINO, ["avx2"], [], "bfloat16", "neither avx512_bf16 nor amx_bf16"),
     ],
@@ -107,6 +112,23 @@ def test_a_compute_type_that_cannot_be_had_is_an_error(
     with pytest.raises(ProviderUnavailableError) as caught:
         choose(EVERYTHING, features, 4, variants, provider=provider, compute=asked)
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("running", "variants", "asked", "expected"),
+    [
+        ([CPU, OPENVINO_RUNTIME], ["int8"], "int8", (CPU, "int8")),
+        ([CPU, OPENVINO_RUNTIME], BOTH, "int8", (OPENVINO_RUNTIME, "int8-openvino")),
+        ([CPU, OPENVINO, CUDA], [], "bfloat16", (OPENVINO, None)),
+        ([CPU, OPENVINO, CUDA], ["float16"], "float16", (CUDA, "float16")),
+        ([CPU, OPENVINO], [], "float32", (OPENVINO, None)),
+    ],
+)  # fmt: skip
+def test_a_compute_type_alone_finds_the_best_provider_that_has_it(
+    running: list[str], variants: list[str], asked: str, expected: tuple[str, str | None]
+) -> None:
+    found = choose(status(*running), BF16, 4, variants, compute=asked)
+    assert (found.provider, found.variant) == expected
 
 
 def test_streams_are_one_a_core_and_one_on_a_gpu() -> None:

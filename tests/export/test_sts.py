@@ -13,7 +13,7 @@ pytest.importorskip("scipy", reason="needs the extra [bench]")
 
 from flowvec import Encoder
 from flowvec.errors import InputValueError
-from flowvec_bench.sts import (
+from flowvec_export.sts import (
     pair_cosines,
     positive_pairs,
     read_sts,

@@ -1,0 +1,169 @@
+"""Weights in 8 bits that lose little: each rounding error is made good by what is rounded later.
+
+With inputs x of a product x W, what matters is not W's error but x's times it. GPTQ (Frantar et al.
+2023, after Hassibi and Stork 1993) rounds W row by row and moves the error of each row, weighted by
+how its input goes together with the others', into the rows that are still exact.
+
+Two channels of loudness are balanced first where the inputs come out of a LayerNorm: a few of them
+are far louder than the rest, and their loudness is moved into the weights (SmoothQuant, Xiao et al.
+2023).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+
+from flowvec.batching import pad, plan
+from flowvec.manifest import INPUTS
+from flowvec.tokenizer import Tokenizer
+
+__all__ = ["Observed", "Rounded", "observe", "round_matrix", "smoothing"]
+
+Floats = npt.NDArray[np.float32]
+
+# How much of a channel's loudness goes into the weights: .3 to .7 were tried, see bench/NOTES.md.
+_ALPHA = 0.7
+_DAMPING = 0.01
+_BLOCK = 128
+_TINY = 1e-12
+_MAX_BATCH_TOKENS = 4096
+# Of second moments held at a time; further tensors take another pass over the texts.
+_MAX_BYTES = 1 << 29
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a tensor of tokens, (batch, sequence, width), holds over some texts.
+
+    Attributes:
+        loudness: largest magnitude of each channel, float32 (width,).
+        moments: mean over the tokens of the products of two channels, float32 (width, width).
+    """
+
+    loudness: Floats
+    moments: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A matrix in 8 bits: it is about `values * scales`.
+
+    Attributes:
+        values: int8 (rows, columns), from -127 to 127.
+        scales: float32 (columns,).
+    """
+
+    values: npt.NDArray[np.int8]
+    scales: Floats
+
+
+def observe(
+    proto: onnx.ModelProto,
+    widths: Mapping[str, int],
+    tokenizer: Tokenizer,
+    pad_id: int,
+    texts: Sequence[str],
+) -> Iterator[dict[str, Observed]]:
+    """Run a graph over texts, and look at some of its tensors, a group of them at a time.
+
+    Args:
+        proto: the graph.
+        widths: of the tensors, by name.
+        tokenizer: of the bundle.
+        pad_id: the padding token's id.
+        texts: at least one.
+    """
+    ids = tokenizer(texts).ids
+    batches = plan([len(row) for row in ids], _MAX_BATCH_TOKENS, tokenizer.max_length)
+    for names in _groups(widths):
+        session = _observing(proto, names)
+        loudness = {name: np.zeros(widths[name], np.float32) for name in names}
+        sums = {name: np.zeros((widths[name], widths[name]), np.float32) for name in names}
+        count = 0
+        for batch in batches:
+            feeds = pad(ids, batch, pad_id)
+            tokens = feeds[1].astype(bool)
+            count += int(tokens.sum())
+            outputs = session.run(names, dict(zip(INPUTS, feeds, strict=True)))
+            for name, values in zip(names, outputs, strict=True):
+                rows = values[tokens]
+                np.maximum(loudness[name], np.abs(rows).max(axis=0), out=loudness[name])
+                sums[name] += rows.T @ rows
+        yield {name: Observed(loudness[name], sums[name] / np.float32(count)) for name in names}
+
+
+def _groups(widths: Mapping[str, int]) -> Iterator[list[str]]:
+    """Names whose second moments fit into memory together."""
+    group: list[str] = []
+    held = 0
+    for name, width in widths.items():
+        size = 4 * width * width
+        if group and held + size > _MAX_BYTES:
+            yield group
+            group, held = [], 0
+        group.append(name)
+        held += size
+    if group:
+        yield group
+
+
+def _observing(proto: onnx.ModelProto, names: Sequence[str]) -> onnxruntime.InferenceSession:
+    observed = onnx.ModelProto()
+    observed.CopyFrom(proto)
+    del observed.graph.output[:]
+    observed.graph.output.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names
+    )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
+        path = Path(folder) / "observed.onnx"
+        path.write_bytes(observed.SerializeToString())
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def smoothing(loudness: Floats, matrices: Sequence[Floats]) -> Floats:
+    """What to divide each channel of an input by, and to multiply the rows of its matrices by."""
+    rows = np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0)
+    factors = np.maximum(loudness, 1e-5) ** _ALPHA / np.maximum(rows, 1e-5) ** (1 - _ALPHA)
+    balanced: Floats = (factors / factors.mean()).astype(np.float32)
+    return balanced
+
+
+def round_matrix(matrix: Floats, moments: Floats) -> Rounded:
+    """Round to 8 bits, a scale for each column.
+
+    Args:
+        matrix: float32 (rows, columns).
+        moments: of its inputs, float32 (rows, rows); see `Observed`.
+    """
+    scales = np.maximum(np.abs(matrix).max(axis=0), _TINY).astype(np.float64) / 127
+    size = len(matrix)
+    power = np.diag(moments).astype(np.float64)
+    # The loudest inputs first: their errors have the most rows left to be made good in.
+    order = np.argsort(-power, kind="stable")
+    exact = matrix[order].astype(np.float64)
+    curvature = moments[np.ix_(order, order)].astype(np.float64)
+    curvature[np.diag_indices(size)] += _DAMPING * max(float(power.mean()), _TINY)
+    # Row i of the upper triangle: how an error of row i is best spread over those after it.
+    spread = np.linalg.cholesky(np.linalg.inv(curvature)).T
+    values = np.empty((size, matrix.shape[1]), dtype=np.int8)
+    for first in range(0, size, _BLOCK):
+        block = slice(first, min(first + _BLOCK, size))
+        errors = np.empty((block.stop - first, matrix.shape[1]))
+        for i in range(first, block.stop):
+            rounded = np.clip(np.rint(exact[i] / scales), -127, 127)
+            values[order[i]] = rounded
+            errors[i - first] = (exact[i] - rounded * scales) / spread[i, i]
+            exact[i + 1 : block.stop] -= np.outer(spread[i, i + 1 : block.stop], errors[i - first])
+        exact[block.stop :] -= spread[block, block.stop :].T @ errors
+    return Rounded(values, scales.astype(np.float32))
