@@ -16,7 +16,7 @@ from flowvec.commands import Compute, Format, MaxBatchTokens, Provider, TextFiel
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError, MissingDependencyError
 from flowvec.inputs import read_rows
-from flowvec_bench.peer_commands import peers
+from flowvec_bench.peer_commands import latency, peers
 
 app = typer.Typer(
     add_completion=False,
@@ -34,6 +34,7 @@ def bench() -> None:
 app.command(
     epilog="Example: flowvec bench peers minilm-l6 --tokenizer ./tokenizer --corpus wiki.txt.xz"
 )(peers)
+app.command(epilog="Example: flowvec bench latency mini --callers 1,8,64")(latency)
 
 
 @app.command(epilog="Example: flowvec bench throughput mini --json result.json")

@@ -17,6 +17,7 @@ from flowvec.batching import Batch
 from flowvec.bundle import Bundle
 from flowvec.engine import choose_engine, tuned_engine
 from flowvec.errors import BundleError, InputTypeError, InputValueError
+from flowvec.manifest import RANGES, FileRecord
 from flowvec.pipeline import WINDOW, EncodeStatistics, Job, Pipeline
 from flowvec.postprocess import PRECISIONS, Postprocess, Precision, normalize
 from flowvec.providers import Compute, Device, Engine
@@ -57,6 +58,7 @@ class EncoderInfo:
     provider: str
     compute: str
     streams: int
+    threads: int
     max_batch_tokens: int
     tuned: str | None
     onnxruntime: str | None
@@ -104,6 +106,7 @@ class Encoder:
         provider: str | None = None,
         compute: Compute = "auto",
         streams: int | None = None,
+        threads: int | None = None,
         max_batch_tokens: int | None = None,
         on_statistics: Callable[[EncodeStatistics], None] | None = None,
     ) -> Encoder:
@@ -120,6 +123,8 @@ class Encoder:
                 where provider and processor have it, float16 on a GPU, else float32.
             streams: batches computed at the same time; None takes what `flowvec tune` found, else
                 one for each core that this process may use.
+            threads: cores that compute one batch; None takes what `flowvec tune` found, else one.
+                A caller with one text at a time is answered soonest by one stream of all cores.
             max_batch_tokens: the most padded tokens in a batch; None takes what `flowvec tune`
                 found, else 1,024 on CPU and 16,384 on a GPU. Larger helps many short texts on large
                 caches; smaller bounds memory.
@@ -133,14 +138,14 @@ class Encoder:
         """
         bundle = Bundle.load(name_or_dir)
         choose = partial(choose_engine, device=device, variants=bundle.variants)
-        engine = choose(provider, compute, streams)
+        engine = choose(provider, compute, streams, threads)
         tuned = load_tuned(bundle.fingerprint)
         if tuned is not None:
-            if better := tuned_engine(tuned, engine, provider, compute, streams, choose):
+            if better := tuned_engine(tuned, engine, provider, compute, streams, threads, choose):
                 engine = better
             else:
                 tuned = None
-        from_tuning = None in (provider, streams, max_batch_tokens) or compute == "auto"
+        from_tuning = None in (provider, streams, threads, max_batch_tokens) or compute == "auto"
         if max_batch_tokens is None and tuned is not None:
             max_batch_tokens = tuned.max_batch_tokens
         default = DEFAULT_MAX_BATCH_TOKENS if engine.device == "cpu" else GPU_MAX_BATCH_TOKENS
@@ -200,6 +205,7 @@ class Encoder:
             provider=engine.provider,
             compute=engine.compute,
             streams=engine.streams,
+            threads=engine.threads,
             max_batch_tokens=self._max_batch_tokens,
             tuned=self._tuned,
             onnxruntime=runtime_version(),
@@ -484,22 +490,31 @@ class Encoder:
         return {
             "path": self._bundle.path,
             "fingerprint": self.fingerprint,
+            "files": self._files(self._bundle, self._engine),
             "engine": self._engine,
             "max_batch_tokens": self._max_batch_tokens,
             "tuned": self._tuned,
             "closed": self._pipeline.closed,
         }
 
+    @staticmethod
+    def _files(bundle: Bundle, engine: Engine) -> list[FileRecord | None]:
+        """What decides a vector beyond the fingerprint: the variant's graph, and the ranges."""
+        names = (bundle.graph(engine.variant).name, RANGES)
+        return [bundle.manifest.files.get(name) for name in names]
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         bundle = Bundle.load(state["path"])
-        if bundle.fingerprint != state["fingerprint"]:
-            raise BundleError(f"{bundle.path} has changed since this Encoder was pickled")
         engine: Engine = state["engine"]
+        same = bundle.fingerprint == state["fingerprint"]
+        if not (same and self._files(bundle, engine) == state["files"]):
+            raise BundleError(f"{bundle.path} has changed since this Encoder was pickled")
         # The other machine must offer the same engine: vectors must not change on the way.
         choose_engine(
             engine.provider,
             cast(Compute, engine.compute),
             engine.streams,
+            engine.threads,
             variants=bundle.variants,
         )
         self.__init__(  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,7 @@ def choose_engine(
     provider: str | None = None,
     compute: Compute = "auto",
     streams: int | None = None,
+    threads: int | None = None,
     *,
     device: Device = "auto",
     variants: Sequence[str] = (),
@@ -69,7 +70,10 @@ def choose_engine(
             TensorRT only where it is asked for.
         compute: `auto` takes bfloat16 where the provider and the processor have it, on a GPU
             float16 where the bundle holds that variant, else float32.
-        streams: batches at the same time; None takes one for each core this process may use.
+        streams: batches at the same time; None takes as many as the cores that this process may
+            use have room for.
+        threads: cores for one batch; None takes one, which serves many texts best. One stream with
+            all cores answers a single text soonest.
         device: `cpu` or `cuda` leaves the other's providers out.
         variants: of the graph that the bundle holds.
 
@@ -90,6 +94,7 @@ def choose_engine(
             provider=provider,
             compute=compute,
             streams=streams,
+            threads=threads,
         )
     except ProviderUnavailableError:
         if provider is None and status[CPU] is not None:  # nothing is installed at all
@@ -103,7 +108,8 @@ def tuned_engine(
     provider: str | None,
     compute: Compute,
     streams: int | None,
-    choose: Callable[[str, Compute, int], Engine],
+    threads: int | None,
+    choose: Callable[..., Engine],
 ) -> Engine | None:
     """The engine that tuning found, where it is what was asked for and still runs; else None.
 
@@ -113,7 +119,8 @@ def tuned_engine(
         provider: what was asked for, or None.
         compute: what was asked for, or `auto`.
         streams: what was asked for, or None.
-        choose: `choose_engine` of a provider, a compute type and streams, the rest bound.
+        threads: what was asked for, or None.
+        choose: `choose_engine` with device and variants bound.
     """
     if provider is not None and tuned.provider != default.provider:
         return None
@@ -123,7 +130,9 @@ def tuned_engine(
     if compute != "auto" and tuned.compute != default.compute:
         return None
     try:
-        return choose(tuned.provider, cast(Compute, tuned.compute), streams or tuned.streams)
+        if streams is None and threads is None:
+            streams, threads = tuned.streams, tuned.threads
+        return choose(tuned.provider, tuned.compute, streams, threads)
     except (ProviderUnavailableError, InputValueError) as error:
         logger.warning("tuned settings are left out: %s", error)
         return None

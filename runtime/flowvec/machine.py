@@ -7,7 +7,7 @@ import platform
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["available_cores", "cpu_features", "cpu_name"]
+__all__ = ["available_cores", "cpu_features", "cpu_name", "gpu_names"]
 
 # The instruction sets that decide how fast an encoder runs.
 _FEATURES = (
@@ -98,3 +98,15 @@ def cpu_features() -> list[str]:
     """Which of the instruction sets that matter here the processor has; empty if unknown."""
     flags = set(_cpuinfo().get("flags", "").split())
     return [feature for feature in _FEATURES if feature in flags]
+
+
+def gpu_names() -> list[str]:
+    """NVIDIA's GPUs as their driver lists them on Linux; elsewhere none."""
+    names = []
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        try:
+            lines = file.read_text().splitlines()
+        except OSError:
+            continue
+        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return names

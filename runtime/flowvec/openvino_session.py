@@ -35,7 +35,7 @@ def openvino_config(engine: Engine) -> dict[str, str]:
     config = {
         "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
         "NUM_STREAMS": str(engine.streams),
-        "INFERENCE_NUM_THREADS": str(engine.streams),
+        "INFERENCE_NUM_THREADS": str(engine.streams * engine.threads),
         "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_SHAPES,
     }
     if engine.compute == "int8":

@@ -86,12 +86,14 @@ class Engine:
         provider: ONNX Runtime's name of the execution provider, or `OpenVINORuntime` for OpenVINO
             itself.
         compute: type of the matrix products: `float32`, `bfloat16`, `float16` or `int8`.
-        streams: batches that run at the same time, each on one core; on a GPU 1.
+        streams: batches that run at the same time; on a GPU 1.
+        threads: cores that compute one batch; on a GPU 1.
     """
 
     provider: str
     compute: str
     streams: int
+    threads: int = 1
 
     @property
     def device(self) -> Device:
@@ -119,6 +121,7 @@ def choose(
     provider: str | None = None,
     compute: str = "auto",
     streams: int | None = None,
+    threads: int | None = None,
 ) -> Engine:
     """Decide what to run on; see `choose_engine`.
 
@@ -131,6 +134,7 @@ def choose(
         provider: as for `choose_engine`.
         compute: as for `choose_engine`.
         streams: as for `choose_engine`.
+        threads: as for `choose_engine`.
     """
     if compute not in COMPUTES:
         raise InputValueError(f"compute must be one of {', '.join(COMPUTES)}, but is {compute!r}")
@@ -138,6 +142,8 @@ def choose(
         raise InputValueError(f"device must be one of {', '.join(DEVICES)}, but is {device!r}")
     if streams is not None and streams < 1:
         raise InputValueError(f"streams must be at least 1, but is {streams}")
+    if threads is not None and threads < 1:
+        raise InputValueError(f"threads must be at least 1, but is {threads}")
     able = _able(status, device, provider)
     full = able[0]
     if provider is None and compute != "auto":
@@ -155,7 +161,8 @@ def choose(
         if streams not in (None, 1):
             raise InputValueError(f"a GPU runs one batch at a time, but streams is {streams}")
         return Engine(full, kind, 1)
-    return Engine(full, kind, streams or cores)
+    threads = threads or 1
+    return Engine(full, kind, streams or max(1, cores // threads), threads)
 
 
 def _able(status: Mapping[str, str | None], device: str, asked: str | None) -> list[str]:

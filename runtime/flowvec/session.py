@@ -43,6 +43,7 @@ logger = logging.getLogger("flowvec.session")
 _INSTALL_CPU = 'python -m pip install "flowvec[cpu]"'
 _INSTALL_GPU = 'python -m pip uninstall onnxruntime, then python -m pip install "flowvec[gpu]"'
 _PLUGIN_NAME = "flowvec_openvino"
+_SPIN_MICROSECONDS = "200"
 _plugin_lock = threading.Lock()
 
 
@@ -148,7 +149,7 @@ class Session:
             ProviderUnavailableError: the provider was asked for, but does not really run.
         """
         ort = _onnxruntime()
-        options = _session_options(ort)
+        options = _session_options(ort, engine)
         if engine.compute == "int8" and not {"avx512_vnni", "avx_vnni"} & set(cpu_features()):
             # Without VNNI products of unsigned by signed bytes are added up in 16 bits, and clip.
             options.add_session_config_entry("session.x64quantprecision", "1")
@@ -213,11 +214,13 @@ class Session:
         return vectors
 
 
-def _session_options(ort: Any) -> Any:
-    """Options common to the providers: one thread a run, and no plans kept for each shape."""
+def _session_options(ort: Any, engine: Engine) -> Any:
+    """Options common to the providers: threads, and no plans kept for each shape."""
     options = ort.SessionOptions()
-    # Parallelism is over batches: one run on one core has no barrier between operators.
-    options.intra_op_num_threads = 1
+    # All runs share one pool, to which the thread that calls belongs.
+    options.intra_op_num_threads = 1 + engine.streams * (engine.threads - 1)
+    # Not the default's tens of milliseconds, which the tokenizer and other streams want.
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
     options.inter_op_num_threads = 1
     # The plans that ONNX Runtime keeps for each input shape grow without a bound.
     options.enable_mem_pattern = False

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from flowvec.machine import available_cores, cpu_features, cpu_name
+from flowvec.machine import available_cores, cpu_features, cpu_name, gpu_names
 
 __all__ = ["Tuned", "cache_file", "forget", "load_tuned", "machine_key", "save_tuned"]
 
 logger = logging.getLogger("flowvec.settings")
 
-_FORMAT = 1
+_FORMAT = 2
 # Whatever decides how fast an engine is.
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-openvino", "openvino")
 
@@ -32,6 +32,7 @@ class Tuned:
         provider: full name.
         compute: type of the matrix products.
         streams: batches at the same time.
+        threads: cores for one batch.
         max_batch_tokens: padded tokens a batch.
         texts_per_second: by kind of text (`short`, `natural`, `long`), as measured.
         measured: when, ISO 8601, UTC.
@@ -40,20 +41,21 @@ class Tuned:
     provider: str
     compute: str
     streams: int
+    threads: int
     max_batch_tokens: int
     texts_per_second: dict[str, float]
     measured: str
 
 
 def machine_key() -> str:
-    """What settings are valid for: processor, cores that may be used, engines' versions."""
+    """What settings are valid for: processor, cores that may be used, GPUs, engines' versions."""
     versions: dict[str, str] = {}
     for package in _PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    material = [cpu_name(), cpu_features(), available_cores(), versions]
+    material = [cpu_name(), cpu_features(), available_cores(), gpu_names(), versions]
     return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -83,7 +85,7 @@ def load_tuned(fingerprint: str) -> Tuned | None:
 
 
 def _is_tuned(raw: Mapping[str, object]) -> bool:
-    counts = (raw.get("streams"), raw.get("max_batch_tokens"))
+    counts = [raw.get(name) for name in ("streams", "threads", "max_batch_tokens")]
     rates = raw.get("texts_per_second")
     return (
         all(isinstance(raw.get(name), str) for name in ("provider", "compute", "measured"))

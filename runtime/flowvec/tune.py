@@ -1,8 +1,8 @@
 """Tuning: which provider, streams and token budget are fastest for a bundle on this machine.
 
-A search in three steps (provider, then streams, then budget), each the best of what the one before
-left: all combinations would take an hour. Candidates of a step are timed in turn, round after
-round, so that a moment in which the machine is busy with something else hits all of them.
+A search in three steps (provider, then streams and threads, then budget), each the best of what the
+one before left: all combinations would take an hour. Candidates of a step are timed in turn, round
+after round, so that a moment in which the machine is busy with something else hits all of them.
 """
 
 from __future__ import annotations
@@ -111,13 +111,14 @@ def tune(
     best = step(
         "provider", [Candidate(e, _default_budget(e)) for e in _engines(bundle, allow_compute)]
     )
-    best = step("streams", [_with_streams(best.candidate, n) for n in _streams(best.candidate)])
+    best = step("streams", [_with(best.candidate, *s) for s in _streams(best.candidate)])
     best = step("budget", _budgets(best.candidate))
     engine = best.candidate.engine
     return Tuned(
         provider=engine.provider,
         compute=engine.compute,
         streams=engine.streams,
+        threads=engine.threads,
         max_batch_tokens=best.candidate.max_batch_tokens,
         texts_per_second={kind: round(rate, 1) for kind, rate in best.texts_per_second.items()},
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -147,16 +148,17 @@ def _default_budget(engine: Engine) -> int:
     return DEFAULT_MAX_BATCH_TOKENS if engine.device == "cpu" else GPU_BUDGETS[1]
 
 
-def _streams(candidate: Candidate) -> list[int]:
-    """All cores, half of them, and one."""
+def _streams(candidate: Candidate) -> list[tuple[int, int]]:
+    """Streams and threads of each: all cores in several ways, half of them, and one."""
     if candidate.engine.device != "cpu":
-        return [1]
+        return [(1, 1)]
     cores = available_cores()
-    return sorted({cores, max(1, cores // 2), 1}, reverse=True)
+    half = max(1, cores // 2)
+    return sorted({(cores, 1), (half, max(1, cores // half)), (1, cores), (half, 1)}, reverse=True)
 
 
-def _with_streams(candidate: Candidate, streams: int) -> Candidate:
-    return replace(candidate, engine=replace(candidate.engine, streams=streams))
+def _with(candidate: Candidate, streams: int, threads: int) -> Candidate:
+    return replace(candidate, engine=replace(candidate.engine, streams=streams, threads=threads))
 
 
 def _budgets(candidate: Candidate) -> list[Candidate]:

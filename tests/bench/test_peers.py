@@ -17,10 +17,10 @@ from flowvec.errors import FlowvecError, InputValueError
 from flowvec.sentences import split_sentences
 from flowvec_bench.peers import forms as forms_module
 from flowvec_bench.peers.environments import PeerEnvironmentError, make_environment
-from flowvec_bench.peers.forms import Forms, make_forms, random_model
+from flowvec_bench.peers.forms import make_forms, random_model
 from flowvec_bench.peers.race import Race, race
 from flowvec_bench.peers.report import write_peer_report
-from flowvec_bench.peers.roster import FLOWVEC, PEERS, Peer
+from flowvec_bench.peers.roster import FLOWVEC, PEERS, Forms, Peer
 
 MINI = Path(__file__).resolve().parents[2] / "models/mini/checkpoint"
 SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)]
@@ -120,9 +120,17 @@ def test_an_environment_that_cannot_be_made_is_an_error(
     assert make_environment(()).versions["numpy"]
 
 
-def test_a_model_with_more_than_pooling_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputValueError, match="mean pooling and normalisation alone"):
-        make_forms(MINI, tmp_path)
+def test_a_model_with_layers_of_its_own_has_no_form_for_those_who_only_pool(
+    tmp_path: Path,
+) -> None:
+    forms = make_forms(MINI, tmp_path, 64)
+    assert sorted(forms.paths) == ["bundle", "source"]
+    assert forms.max_length == 64
+    options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
+    peers = [FLOWVEC["flowvec-float32"], HERE, PEERS["fastembed"]]
+    found = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
+    assert all(row.min_cosine >= 0.9999 for row in rows(found, HERE.name))
+    assert all("own layers" in row.error for row in rows(found, "fastembed"))
 
 
 def test_the_fastembed_form_is_one_that_it_reads(forms: Forms) -> None:

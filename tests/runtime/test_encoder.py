@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from flowvec import (
     engine,
     session,
 )
+from flowvec.bundle import read_manifest, record_file
+from flowvec.manifest import MANIFEST, RANGES
 from flowvec.pipeline import WINDOW
 from flowvec.providers import PROVIDERS
 
@@ -450,6 +453,33 @@ def test_an_encoder_pickles_and_opens_again(tiny_dir: Path) -> None:
         closed = pickle.loads(pickle.dumps(again))
     with pytest.raises(ClosedError):
         closed.encode("a")
+
+
+def test_threads_change_how_a_batch_is_computed_and_nothing_else(
+    tiny_dir: Path, provider: str
+) -> None:
+    texts = ["a man eats", "stocks fell on monday", "x"] * 5
+    found = []
+    for streams, threads in ((1, 1), (1, 2), (2, 2)):
+        with Encoder.load(
+            tiny_dir, provider=provider, compute="float32", streams=streams, threads=threads
+        ) as encoder:
+            assert (encoder.info().streams, encoder.info().threads) == (streams, threads)
+            found.append(encoder.encode(texts, max_batch_tokens=16))
+    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+    np.testing.assert_allclose(found[2], found[0], atol=1e-5)
+
+
+def test_a_pickled_encoder_refuses_other_ranges_of_8_bits(tiny_copy: Path) -> None:
+    with Encoder.load(tiny_copy, provider="cpu", streams=1) as encoder:
+        data = pickle.dumps(encoder)
+    np.save(tiny_copy / RANGES, np.array([[-1.0] * 16, [1.0] * 16], dtype=np.float32))
+    manifest = read_manifest(tiny_copy)
+    files = manifest.files | {RANGES: record_file(tiny_copy / RANGES)}
+    (tiny_copy / MANIFEST).write_text(replace(manifest, files=files).to_json())
+    assert Encoder.load(tiny_copy, provider="cpu").fingerprint == manifest.fingerprint
+    with pytest.raises(BundleError, match="has changed since this Encoder was pickled"):
+        pickle.loads(data)
 
 
 def test_a_pickled_encoder_refuses_a_bundle_that_has_changed(

@@ -134,7 +134,12 @@ def test_a_compute_type_alone_finds_the_best_provider_that_has_it(
 def test_streams_are_one_a_core_and_one_on_a_gpu() -> None:
     assert choose(EVERYTHING, BF16, 6, provider="cpu").streams == 6
     assert choose(EVERYTHING, BF16, 6, provider="cpu", streams=3).streams == 3
+    # Cores are shared out: what one batch takes is not there for another.
+    for threads, streams in ((1, 6), (2, 3), (4, 1), (6, 1), (9, 1)):
+        found = choose(EVERYTHING, BF16, 6, provider="cpu", threads=threads)
+        assert (found.streams, found.threads) == (streams, threads)
     assert choose(EVERYTHING, BF16, 6, provider="cuda").streams == 1
+    assert choose(EVERYTHING, BF16, 6, provider="cuda", threads=4).threads == 1
     assert Engine(CUDA, "float16", 1).device == "cuda"
     assert Engine(OPENVINO_RUNTIME, "float32", 1).device == "cpu"
     with pytest.raises(InputValueError, match="one batch at a time"):
@@ -147,6 +152,7 @@ def test_streams_are_one_a_core_and_one_on_a_gpu() -> None:
         ({"compute": "float64"}, "'float64'"),
         ({"device": "gpu"}, "device must be one of auto, cpu, cuda"),
         ({"streams": 0}, "streams must be at least 1"),
+        ({"threads": 0}, "threads must be at least 1"),
         ({"provider": "cuda", "device": "cpu"}, "does not run on the device 'cpu'"),
     ],
 )

@@ -15,7 +15,7 @@ from flowvec.providers import CPU, Engine
 from flowvec.settings import Tuned, cache_file, forget, load_tuned, machine_key, save_tuned
 from flowvec.tune import KINDS, kinds_of_texts, tune
 
-TUNED = Tuned(CPU, "float32", 1, 333, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
+TUNED = Tuned(CPU, "float32", 1, 2, 333, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_what_is_saved_is_found_again_for_that_bundle_alone(cache: Path) -> None
     assert load_tuned("a" * 64) is None
 
 
-@pytest.mark.parametrize("what", ["cpu_name", "cpu_features", "available_cores"])
+@pytest.mark.parametrize("what", ["cpu_name", "cpu_features", "available_cores", "gpu_names"])
 def test_settings_are_those_of_one_machine(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     save_tuned("a" * 64, TUNED)
     here = machine_key()
@@ -55,12 +55,14 @@ def test_settings_are_those_of_one_machine(monkeypatch: pytest.MonkeyPatch, what
         "{}",
         "nonsense",
         "[" * 100_000,
-        json.dumps({"format": 2}),
-        json.dumps({"format": 1, "provider": CPU}),
-        json.dumps({"format": 1, "provider": CPU, "compute": "float32", "measured": "",
-                    "texts_per_second": {}, "streams": 0, "max_batch_tokens": 1}),
-        json.dumps({"format": 1, "provider": CPU, "compute": "float32", "measured": "",
-                    "texts_per_second": {}, "streams": True, "max_batch_tokens": 1}),
+        json.dumps({"format": 1}),
+        json.dumps({"format": 2, "provider": CPU}),
+        *(
+            json.dumps({"format": 2, "provider": CPU, "compute": "float32", "measured": "",
+                        "texts_per_second": {}, "streams": 1, "threads": 1, "max_batch_tokens": 1,
+                        **wrong})
+            for wrong in ({"streams": 0}, {"streams": True}, {"threads": None}, {"threads": 1.0})
+        ),
     ],
 )  # fmt: skip
 def test_a_cache_that_holds_something_else_is_left_out(tiny_dir: Path, text: str) -> None:
@@ -79,7 +81,7 @@ def test_load_uses_what_was_found_and_says_so(tiny_dir: Path) -> None:
     save_tuned(Bundle.load(tiny_dir).fingerprint, TUNED)
     with Encoder.load(tiny_dir) as encoder:
         info = encoder.info()
-    assert (info.provider, info.compute, info.streams) == (CPU, "float32", 1)
+    assert (info.provider, info.compute, info.streams, info.threads) == (CPU, "float32", 1, 2)
     assert info.max_batch_tokens == 333
     assert info.tuned == TUNED.measured
 
@@ -89,6 +91,7 @@ def test_what_is_asked_for_wins(tiny_dir: Path) -> None:
     with Encoder.load(tiny_dir, streams=3, max_batch_tokens=64) as encoder:
         info = encoder.info()
     assert (info.provider, info.streams, info.max_batch_tokens) == (CPU, 3, 64)
+    assert info.threads == 1  # those that were found belong to other streams
     others = [name for name in available_providers() if name != CPU]
     for other in others[:1]:
         with Encoder.load(tiny_dir, provider=other) as encoder:
@@ -112,12 +115,18 @@ def test_what_no_longer_runs_is_left_out(tiny_dir: Path, change) -> None:
 
 def test_what_was_tuned_without_the_gpu_does_not_hide_it() -> None:
     default = Engine("CUDAExecutionProvider", "float32", 1)
-    assert tuned_engine(TUNED, default, None, "auto", None, choose_engine) is None
+    assert tuned_engine(TUNED, default, None, "auto", None, None, choose_engine) is None
 
 
 def test_nothing_is_called_tuned_where_all_was_asked_for(tiny_dir: Path) -> None:
     save_tuned(Bundle.load(tiny_dir).fingerprint, TUNED)
-    asked = {"provider": "cpu", "compute": "float32", "streams": 1, "max_batch_tokens": 64}
+    asked = {
+        "provider": "cpu",
+        "compute": "float32",
+        "streams": 1,
+        "threads": 1,
+        "max_batch_tokens": 64,
+    }
     with Encoder.load(tiny_dir, **asked) as encoder:
         assert encoder.info().tuned is None
 

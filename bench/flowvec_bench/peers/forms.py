@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,17 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from flowvec.engine import provider_status
 from flowvec.errors import InputValueError
+from flowvec.providers import CUDA, OPENVINO_RUNTIME
+from flowvec_bench.peers.roster import Forms
 from flowvec_export import export
 from flowvec_export.checkpoint import quiet_transformers
 from flowvec_export.graph import quiet_exporter
-from flowvec_export.source import read_source
+from flowvec_export.source import Source, read_source
+from flowvec_export.variants import Variant
 
-__all__ = ["SHAPES", "Forms", "make_forms", "random_model"]
+__all__ = ["SHAPES", "make_forms", "random_model"]
 
 # BERT's sizes by name; random weights, since speed does not depend on them.
 SHAPES: dict[str, dict[str, int]] = {
@@ -27,21 +30,6 @@ SHAPES: dict[str, dict[str, int]] = {
     "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
                   "intermediate_size": 3072},
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Forms:
-    """Where each form lies, and what engines must know of the model.
-
-    Attributes:
-        paths: `source`, `onnx` and `bundle`.
-        max_length: tokens of a text that all racers cut at.
-        dim: of a vector.
-    """
-
-    paths: dict[str, Path]
-    max_length: int
-    dim: int
 
 
 def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> Path:
@@ -87,40 +75,51 @@ def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> 
     return folder
 
 
-def make_forms(source: Path, folder: Path) -> Forms:
-    """Write the other forms of a sentence-transformers directory with mean pooling.
+def make_forms(source: Path, folder: Path, max_length: int | None = None) -> Forms:
+    """Write the other forms of a sentence-transformers directory.
+
+    An ONNX file of token vectors is written where mean pooling and normalisation are all that
+    follows them; who reads it has nothing else.
+
+    Args:
+        source: the directory.
+        folder: where to write.
+        max_length: tokens of a text that all cut at; None takes the model's own.
 
     Raises:
         ExportError: the model cannot be exported.
-        InputValueError: it is not mean pooling and normalisation alone, which all racers have.
     """
     found = read_source(source)
-    if found.pooling != "mean" or found.transforms or not found.normalise:
-        raise InputValueError(
-            f"{source} must be mean pooling and normalisation alone: not every racer has more"
-        )
-    bundle = export(source, folder / "bundle", variants=["int8"])
-    plain = folder / "onnx"
-    plain.mkdir()
+    able = provider_status()
+    variants: list[Variant] = ["int8"]
+    if able[OPENVINO_RUNTIME] is None:
+        variants.append("int8-openvino")
+    if able[CUDA] is None:
+        variants.append("float16")
+    bundle = export(source, folder / "bundle", variants=variants, max_length=max_length)
+    paths = {"source": source, "bundle": bundle.path}
+    if found.pooling == "mean" and not found.transforms and found.normalise:
+        paths["onnx"] = _write_onnx_form(source, found, bundle.manifest.max_length, folder / "onnx")
+    return Forms(paths, bundle.manifest.max_length, bundle.manifest.dim)
+
+
+def _write_onnx_form(source: Path, found: Source, max_length: int, folder: Path) -> Path:
+    folder.mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json",
                  "special_tokens_map.json", "vocab.txt"):  # fmt: skip
         if (source / name).is_file():
-            shutil.copy(source / name, plain / name)
-    file = plain / "tokenizer_config.json"
+            shutil.copy(source / name, folder / name)
+    file = folder / "tokenizer_config.json"
     settings = json.loads(file.read_text())
     # fastembed cuts at the smaller of the two; a tokenizer may bring another one along.
-    settings |= {"model_max_length": found.max_length, "max_length": found.max_length}
+    settings |= {"model_max_length": max_length, "max_length": max_length}
     file.write_text(json.dumps(settings))
-    special = plain / "special_tokens_map.json"
+    special = folder / "special_tokens_map.json"
     if not special.is_file():  # transformers 5 keeps it in tokenizer_config.json
         kept = {k: v for k, v in settings.items() if k.endswith("_token") and isinstance(v, str)}
         special.write_text(json.dumps(kept))
-    _write_token_graph(found.model, plain / "model.onnx")
-    return Forms(
-        {"source": source, "onnx": plain, "bundle": bundle.path},
-        found.max_length,
-        bundle.manifest.dim,
-    )
+    _write_token_graph(found.model, folder / "model.onnx")
+    return folder
 
 
 class _TokenVectors(nn.Module):

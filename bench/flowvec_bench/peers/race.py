@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.errors import FlowvecError, InputValueError
-from flowvec_bench.peers.environments import Environment, PeerEnvironmentError, make_environment
+from flowvec.errors import InputValueError
 from flowvec_bench.peers.roster import Peer
+from flowvec_bench.peers.runner import LEAST_COSINE, Lineup, Runner, least_cosine, lined_up
 
-__all__ = ["LEAST_COSINE", "Race", "Row", "Runner", "race"]
-
-# A row whose vectors are further from the first row's is void: it computes something else.
-LEAST_COSINE = 0.999
-
-_WORKER = Path(__file__).with_name("worker.py")
-_SHOWN = (
-    "flowvec", "onnxruntime", "openvino", "torch", "transformers", "sentence-transformers",
-    "optimum", "optimum-intel", "optimum-onnx", "fastembed", "infinity-emb",
-)  # fmt: skip
+__all__ = ["Race", "Row", "race"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +29,8 @@ class Row:
         batch_size: the best of those tried; None is the library's own.
         texts_per_second: at the median of the rounds.
         seconds: of each round.
+        by_batch_size: texts a second of every batch size that was tried, on an eighth of the texts;
+            flowvec's are budgets of padded tokens. The library's own is "own".
         min_cosine: to the first row's vectors, the smallest.
         ratio: texts a second of the first row over this one's, the median over the rounds.
         versions: of the packages that matter.
@@ -52,6 +42,7 @@ class Row:
     batch_size: int | None
     texts_per_second: float | None
     seconds: list[float]
+    by_batch_size: dict[str, float]
     min_cosine: float | None
     ratio: float | None
     versions: dict[str, str]
@@ -72,72 +63,14 @@ class Race:
     rows: list[Row]
 
 
-class PeerError(FlowvecError, RuntimeError):
-    """A peer failed."""
+class _Figures:
+    """What is gathered of the peers, by name and kind of texts."""
 
-
-class Runner:
-    """A peer's process."""
-
-    def __init__(self, peer: Peer, environment: Environment, model: str, options: Any) -> None:
-        self.peer = peer
-        self.process = subprocess.Popen(
-            [str(environment.python), str(_WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        try:
-            self.ask(do="load", engine=peer.engine, model=model, options=options)
-        except PeerError:
-            self.end()
-            raise
-
-    def ask(self, **command: Any) -> dict[str, Any]:
-        """Send a command and wait for its answer.
-
-        Raises:
-            PeerError: the peer raised, or its process has ended.
-        """
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps(command) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except OSError as error:
-            line = ""
-            reason = str(error)
-        else:
-            reason = "its process has ended"
-        answer: dict[str, Any] = json.loads(line) if line else {"error": reason}
-        if "error" in answer:
-            raise PeerError(f"{self.peer.name}: {answer['error']}")
-        return answer
-
-    def encode(self, texts: Path, batch_size: int | None, save: Path | None = None) -> float:
-        """Seconds for one pass."""
-        answer = self.ask(
-            do="encode", texts=str(texts), batch_size=batch_size, save=save and str(save)
-        )
-        return float(answer["seconds"])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Kill the process."""
-        self.process.kill()
-        self.process.communicate()
+    def __init__(self) -> None:
+        self.sizes: dict[tuple[str, str], int | None] = {}
+        self.swept: dict[tuple[str, str], dict[str, float]] = {}
+        self.cosines: dict[tuple[str, str], float] = {}
+        self.times: dict[tuple[str, str], list[float]] = {}
 
 
 def race(
@@ -152,7 +85,7 @@ def race(
 ) -> Race:
     """Time peers side by side.
 
-    Each chooses its batch size on a quarter of the texts first, and is warm then; rounds go through
+    Each chooses its batch size on an eighth of the texts first, and is warm then; rounds go through
     all peers in turn, so that a moment in which the machine is slow hits all of them.
 
     Args:
@@ -175,102 +108,69 @@ def race(
     for kind, items in texts.items():
         whole, part = folder / f"{kind}.json", folder / f"{kind}-part.json"
         whole.write_text(json.dumps(list(items)), encoding="utf-8")
-        part.write_text(json.dumps(list(items[: max(1, len(items) // 4)])), encoding="utf-8")
+        part.write_text(json.dumps(_part(items)), encoding="utf-8")
         files[kind] = (whole, part)
-    runners: dict[str, Runner] = {}
-    versions: dict[str, dict[str, str]] = {}
-    errors: dict[str, str] = {}
-    sizes: dict[tuple[str, str], int | None] = {}
-    cosines: dict[tuple[str, str], float] = {}
+    figures = _Figures()
     first: dict[str, npt.NDArray[np.float32]] = {}
-    times: dict[tuple[str, str], list[float]] = {}
-    with ExitStack() as stack:
-        for number, peer in enumerate(peers):
-            say(f"preparing {peer.name}")
-            try:
-                environment = make_environment(peer.requirements, peer.without, say)
-                versions[peer.name] = {
-                    name: environment.versions[name]
-                    for name in _SHOWN
-                    if name in environment.versions
-                }
-                runner = stack.enter_context(
-                    Runner(peer, environment, str(models[peer.form]), {**options, **peer.options})
-                )
-                for kind, (whole, part) in files.items():
-                    sizes[peer.name, kind] = _best_size(runner, part)
-                    save = folder / f"{number}-{kind}.npy"
-                    runner.encode(whole, sizes[peer.name, kind], save)
-                    vectors = np.load(save)
-                    save.unlink()
-                    first.setdefault(kind, vectors)
-                    cosines[peer.name, kind] = _least_cosine(first[kind], vectors)
-            except (PeerError, PeerEnvironmentError) as error:
-                if not number:
-                    raise
-                say(str(error))
-                errors[peer.name] = str(error)
-            else:
-                runners[peer.name] = runner
+
+    def prepare(runner: Runner) -> None:
+        say(f"preparing {runner.peer.name}")
+        for kind, (whole, part) in files.items():
+            key = (runner.peer.name, kind)
+            figures.sizes[key], figures.swept[key] = _sweep(runner, part, len(_part(texts[kind])))
+            vectors = runner.vectors(whole, figures.sizes[key])
+            first.setdefault(kind, vectors)
+            figures.cosines[key] = least_cosine(first[kind], vectors)
+
+    def once(runner: Runner) -> None:
+        for kind, (whole, _) in files.items():
+            key = (runner.peer.name, kind)
+            figures.times.setdefault(key, []).append(runner.encode(whole, figures.sizes[key]))
+
+    with lined_up(peers, models, options, say) as lineup:
+        lineup.each(prepare)
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
-            for name, runner in list(runners.items()):
-                for kind, (whole, _) in files.items():
-                    try:
-                        taken = runner.encode(whole, sizes[name, kind])
-                    except PeerError as error:
-                        if name == peers[0].name:
-                            raise
-                        errors[name] = str(error)
-                        runners.pop(name, None)
-                        break
-                    times.setdefault((name, kind), []).append(taken)
-    rows = [
-        _row(peer, kind, len(items), peers[0].name, times, sizes, cosines, versions, errors)
-        for kind, items in texts.items()
-        for peer in peers
-    ]
+            lineup.each(once)
+    rows = [_row(peer, kind, len(texts[kind]), lineup, figures) for kind in texts for peer in peers]
     return Race({kind: len(items) for kind, items in texts.items()}, rounds, rows)
 
 
-def _best_size(runner: Runner, texts: Path) -> int | None:
-    """The fastest batch size, the best of two passes each after one to warm up."""
+def _part(texts: Sequence[str]) -> list[str]:
+    return list(texts[: max(1, len(texts) // 8)])
+
+
+def _sweep(runner: Runner, texts: Path, count: int) -> tuple[int | None, dict[str, float]]:
+    """The batch size to race with, and texts a second of all: the best of two passes each, after
+    one to warm up.
+    """
     sizes = runner.peer.batch_sizes
     if len(sizes) == 1:
-        return sizes[0]
+        return sizes[0], {}
     taken: dict[int | None, float] = {}
     for size in sizes:
         runner.encode(texts, size)
         taken[size] = min(runner.encode(texts, size) for _ in range(2))
-    return min(taken, key=lambda size: taken[size])
+    rates = {"own" if size is None else str(size): round(count / t, 1) for size, t in taken.items()}
+    # A library's own choice stands where it has one: the others are only shown.
+    return (None if None in taken else min(taken, key=lambda size: taken[size])), rates
 
 
-def _least_cosine(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
-    if a.shape != b.shape:
-        return float("nan")
-    left, right = a.astype(np.float64), b.astype(np.float64)
-    norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return float(((left * right).sum(axis=1) / norms).min())
-
-
-def _row(
-    peer: Peer, kind: str, count: int, first: str,
-    times: Mapping[tuple[str, str], list[float]], sizes: Mapping[tuple[str, str], int | None],
-    cosines: Mapping[tuple[str, str], float], versions: Mapping[str, dict[str, str]],
-    errors: Mapping[str, str],
-) -> Row:  # fmt: skip
+def _row(peer: Peer, kind: str, count: int, lineup: Lineup, figures: _Figures) -> Row:
     key = (peer.name, kind)
-    seconds = [] if peer.name in errors else times.get(key, [])
-    base = times.get((first, kind), [])
+    error = lineup.errors.get(peer.name)
+    seconds = [] if error else figures.times.get(key, [])
+    base = figures.times.get((lineup.peers[0].name, kind), [])
     ratios = [mine / other for mine, other in zip(seconds, base, strict=False)]
     return Row(
         name=peer.name,
         texts=kind,
-        batch_size=sizes.get(key),
+        batch_size=figures.sizes.get(key),
         texts_per_second=count / statistics.median(seconds) if seconds else None,
         seconds=[round(second, 4) for second in seconds],
-        min_cosine=cosines.get(key),
+        by_batch_size=figures.swept.get(key, {}),
+        min_cosine=figures.cosines.get(key),
         ratio=statistics.median(ratios) if ratios else None,
-        versions=versions.get(peer.name, {}),
-        error=errors.get(peer.name),
+        versions=lineup.versions.get(peer.name, {}),
+        error=error,
     )

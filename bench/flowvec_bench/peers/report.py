@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flowvec.errors import InputValueError
-from flowvec_bench.peers.race import Race
+from flowvec_bench.peers.race import Race, Row
 
-__all__ = ["check_outputs", "write_peer_report"]
+__all__ = ["STYLE", "check_outputs", "machine_line", "version_lines", "write_peer_report"]
+
+# Text stays text, and equal data give equal bytes.
+STYLE: dict[Any, Any] = {"svg.hashsalt": "flowvec", "svg.fonttype": "none", "font.size": 9}
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def check_outputs(json_out: Path | None, report: Path | None) -> None:
@@ -32,15 +39,31 @@ def check_outputs(json_out: Path | None, report: Path | None) -> None:
         raise InputValueError(f"a report is a .md file, not {report.name}")
 
 
+def machine_line(machine: Mapping[str, Any]) -> str:
+    """Where and when it was measured, in one sentence."""
+    return (
+        f"{machine['cpu']} ({', '.join(machine['cpu_features'])}), {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; measured "
+        f"{machine['measured']}."
+    )
+
+
+def version_lines(versions: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """What was installed in each peer's environment, as a list."""
+    lines = ["## Versions", ""]
+    for name, packages in versions.items():
+        if packages:
+            listed = ", ".join(f"{package} {version}" for package, version in packages.items())
+            lines.append(f"- {name}: {listed}")
+    return lines
+
+
 def write_peer_report(result: Race, found: Mapping[str, Any], path: Path) -> None:
     """Write `path` and, beside it, a chart of the same name in SVG."""
-    machine = found["machine"]
     lines = [
         f"# {found['model']} beside its peers",
         "",
-        f"{machine['cpu']} ({', '.join(machine['cpu_features'])}), {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; measured "
-        f"{machine['measured']}.",
+        machine_line(found["machine"]),
         "",
         f"Texts of {found['corpus']}, seed {found['seed']}, cut at {found['max_length']} tokens. "
         "Same weights, same texts, one run; each peer in a process and an environment of its own, "
@@ -66,40 +89,69 @@ def write_peer_report(result: Race, found: Mapping[str, Any], path: Path) -> Non
             void = " (void)" if row.void else ""
             lines.append(
                 f"| {row.name} | {batch} | {row.texts_per_second:.0f} | "
-                f"{row.ratio or 0:.2f} | {row.min_cosine:.5f}{void} |"
+                f"{'' if row.ratio is None else f'{row.ratio:.2f}'} | {row.min_cosine:.5f}{void} |"
             )
         lines.append("")
-    lines += ["## Versions", ""]
-    seen: dict[str, str] = {}
+    versions: dict[str, dict[str, str]] = {}
     for row in result.rows:
-        versions = ", ".join(f"{name} {version}" for name, version in row.versions.items())
-        seen.setdefault(row.name, versions)
-    lines += [f"- {name}: {versions}" for name, versions in seen.items() if versions]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        versions.setdefault(row.name, row.versions)
+    path.write_text("\n".join([*lines, *version_lines(versions)]) + "\n", encoding="utf-8")
     _draw(result, path.with_suffix(".svg"))
 
 
 def _draw(result: Race, path: Path) -> None:
-    """A bar for each peer that ran, by kind of text."""
+    """Bars of the peers that ran, by kind of text; below, throughput against batch size."""
     kinds = list(result.kinds)
     ran = [row for row in result.rows if row.texts_per_second is not None and not row.void]
     names = list(dict.fromkeys(row.name for row in ran))
-    style: Any = {"svg.hashsalt": "flowvec", "svg.fonttype": "none", "font.size": 9}
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(5.2 * len(kinds), 0.42 * len(names) + 1.1), layout="constrained")
-        axes = figure.subplots(1, len(kinds), squeeze=False, sharey=True)
-        for axis, kind in zip(axes[0], kinds, strict=True):
-            values = {row.name: row.texts_per_second for row in ran if row.texts == kind}
-            widths = [values.get(name) or 0.0 for name in names]
-            colours = ["#0072b2" if name.startswith("flowvec") else "#999999" for name in names]
-            axis.barh(range(len(names)), widths, color=colours)
-            axis.set_yticks(range(len(names)), names)
-            axis.set_xlabel("texts a second")
+    swept = [row for row in ran if len(row.by_batch_size) > 1]
+    with matplotlib.rc_context(STYLE):
+        height = 0.34 * len(names) + 1.1
+        figure = Figure(
+            figsize=(5.2 * len(kinds), height + (3.6 if swept else 0)), layout="constrained"
+        )
+        grid = figure.subplots(
+            2 if swept else 1, len(kinds), squeeze=False, sharey="row",
+            height_ratios=[height, 3.6] if swept else None,
+        )  # fmt: skip
+        for axis, kind in zip(grid[0], kinds, strict=True):
+            _bars(axis, [row for row in ran if row.texts == kind], names)
             axis.set_title(f"{kind} ({result.kinds[kind]} texts)", fontsize=10)
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.margins(x=0.15)
-            for place, width in enumerate(widths):
-                if width:
-                    axis.text(width, place, f" {width:.0f}", va="center")
-        axes[0][0].invert_yaxis()
+        grid[0][0].invert_yaxis()
+        if swept:
+            for axis, kind in zip(grid[1], kinds, strict=True):
+                _budgets(axis, [row for row in swept if row.texts == kind])
+            grid[1][0].set_ylabel("texts a second (an eighth of the texts)")
+            grid[1][-1].legend(fontsize=7, frameon=False)
         figure.savefig(path, metadata={"Date": None})
+
+
+def _bars(axis: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
+    values = {row.name: row.texts_per_second for row in rows}
+    widths = [values.get(name) or 0.0 for name in names]
+    colours = ["#0072b2" if name.startswith("flowvec") else "#999999" for name in names]
+    axis.barh(range(len(names)), widths, color=colours)
+    axis.set_yticks(range(len(names)), names)
+    axis.set_xlabel("texts a second")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.margins(x=0.15)
+    for place, width in enumerate(widths):
+        if width:
+            axis.text(width, place, f" {width:.0f}", va="center")
+
+
+def _budgets(axis: Axes, rows: Sequence[Row]) -> None:
+    """flowvec's budgets of padded tokens only: others count texts."""
+    own = [row for row in rows if row.name.startswith("flowvec")]
+    for i, row in enumerate(own):
+        sizes = {int(size): rate for size, rate in row.by_batch_size.items() if size != "own"}
+        colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
+        axis.plot(list(sizes), list(sizes.values()), label=row.name, color=colour, marker=marker)
+    axis.set_xscale("log", base=2)
+    sizes_of = sorted({int(s) for row in own for s in row.by_batch_size if s != "own"})
+    axis.set_xticks(sizes_of, [str(size) for size in sizes_of])
+    axis.minorticks_off()
+    axis.set_xlabel("budget of padded tokens a batch")
+    axis.set_ylim(bottom=0)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(visible=True, linewidth=0.4, color="#dddddd")

@@ -1,14 +1,16 @@
-"""Who races: each peer at its best, with pinned versions."""
+"""Who races: each peer at its best, with pinned versions, and what they read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-__all__ = ["FLOWVEC", "PEERS", "Peer"]
+__all__ = ["FLOWVEC", "PEERS", "Forms", "Peer"]
 
 _TORCH = "torch==2.13.0"
 _SIZES = (8, 16, 32, 64, 128)
+_BUDGETS = (None, 256, 512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +22,12 @@ class Peer:
         engine: of `worker.py`.
         requirements: of its environment; none is this process's own.
         options: for the engine; what depends on the model is added.
-        batch_sizes: what its best is chosen from; None alone leaves the library its own.
+        batch_sizes: what its best is chosen from. With None among them the library's own is raced,
+            and the others are only shown; flowvec's are budgets of padded tokens.
         without: packages to take out of its environment again: some break it.
         form: what it reads: the sentence-transformers directory (`source`), an ONNX file of token
             vectors beside a tokenizer (`onnx`), or a flowvec bundle (`bundle`).
+        gathers: it puts waiting calls into batches, whose size is its to choose.
     """
 
     name: str
@@ -33,21 +37,45 @@ class Peer:
     batch_sizes: tuple[int | None, ...] = _SIZES
     form: str = "source"
     without: tuple[str, ...] = ()
+    gathers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Where each form lies, and what engines must know of the model.
+
+    Attributes:
+        paths: `source`, `bundle` and, where it can be, `onnx`.
+        max_length: tokens of a text that all racers cut at.
+        dim: of a vector.
+    """
+
+    paths: dict[str, Path]
+    max_length: int
+    dim: int
 
 
 FLOWVEC: dict[str, Peer] = {
-    "flowvec": Peer("flowvec", "flowvec", (), {"load": {}}, (None,), "bundle"),
+    "flowvec": Peer("flowvec", "flowvec", (), {"load": {}}, _BUDGETS, "bundle"),
+    "flowvec-one": Peer(
+        "flowvec, one stream of all cores", "flowvec", (), {"load": {}, "one_at_a_time": True},
+        _BUDGETS, "bundle",
+    ),
     "flowvec-float32": Peer(
         "flowvec, ONNX Runtime float32", "flowvec", (),
-        {"load": {"provider": "cpu", "compute": "float32"}}, (None,), "bundle",
+        {"load": {"provider": "cpu", "compute": "float32"}}, _BUDGETS, "bundle",
     ),
     "flowvec-int8": Peer(
         "flowvec, ONNX Runtime int8", "flowvec", (),
-        {"load": {"provider": "cpu", "compute": "int8"}}, (None,), "bundle",
+        {"load": {"provider": "cpu", "compute": "int8"}}, _BUDGETS, "bundle",
+    ),
+    "flowvec-openvino-int8": Peer(
+        "flowvec, OpenVINO int8", "flowvec", (),
+        {"load": {"provider": "OpenVINORuntime", "compute": "int8"}}, _BUDGETS, "bundle",
     ),
     "flowvec-openvino-float32": Peer(
         "flowvec, OpenVINO float32", "flowvec", (),
-        {"load": {"provider": "openvino", "compute": "float32"}}, (None,), "bundle",
+        {"load": {"provider": "openvino", "compute": "float32"}}, _BUDGETS, "bundle",
     ),
 }  # fmt: skip
 
@@ -82,6 +110,7 @@ PEERS: dict[str, Peer] = {
     ),
     "fastembed": Peer("fastembed", "fastembed", ("fastembed==0.9.1",), {}, _SIZES, "onnx"),
     "infinity": Peer(
-        "infinity, torch float32", "infinity", ("infinity-emb[torch]==0.0.78", _TORCH)
+        "infinity, torch float32", "infinity", ("infinity-emb[torch]==0.0.78", _TORCH),
+        gathers=True,
     ),
 }  # fmt: skip

@@ -6,33 +6,60 @@ to standard error.
 
     {"do": "load", "engine": "...", "model": "...", "options": {...}}
     {"do": "encode", "texts": "texts.json", "batch_size": 32, "save": "vectors.npy" or null}
+    {"do": "load-test", "texts": "texts.json", "batch_size": 32, "seconds": 3, "callers": 64}
+    {"do": "load-test", ... as before, and instead of "callers" "rate": 50, "seed": 0}
     {"do": "end"}
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING or __package__:
+    from flowvec_bench.peers import load
+else:  # run as a file, where flowvec is not installed: this file's folder is searched
+    import load
 
 __all__ = ["main"]
 
 Floats = npt.NDArray[np.float32]
 
 
-class SentenceTransformers:
+class Blocking:
+    """An engine that computes one call at a time: callers queue in front of it."""
+
+    def encode(self, texts: list[str], batch_size: int | None) -> Floats:
+        """Unit vectors of texts; None leaves the batch size to the library."""
+        raise NotImplementedError
+
+    def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
+        """So many callers with one text each, again and again."""
+        return load.closed_loop(lambda t: self.encode([t], size), callers, texts, seconds)
+
+    def open(
+        self, moments: list[float], texts: list[str], wait: float, size: int | None
+    ) -> load.Load:
+        """One text at each moment."""
+        return load.open_loop(lambda t: self.encode([t], size), moments, texts, wait)
+
+
+class SentenceTransformers(Blocking):
     """sentence-transformers on torch, OpenVINO or ONNX Runtime."""
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         import sentence_transformers
         import torch
 
+        torch.set_num_threads(options["threads"])
         arguments: dict[str, Any] = {"device": "cpu"}
         backend = options.get("backend", "torch")
         if backend == "torch":
@@ -52,7 +79,7 @@ class SentenceTransformers:
         return found
 
 
-class FastEmbed:
+class FastEmbed(Blocking):
     """fastembed with a model of one's own, from an ONNX file."""
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
@@ -82,10 +109,10 @@ class Infinity:
     """infinity's engine in its own process, as a service would hold it."""
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
-        import asyncio
-
+        import torch
         from infinity_emb import AsyncEmbeddingEngine, EngineArgs
 
+        torch.set_num_threads(options["threads"])
         self.loop = asyncio.new_event_loop()
         self.arguments: dict[str, Any] = {
             "model_name_or_path": model,
@@ -102,16 +129,36 @@ class Infinity:
         self.engine: Any = None
         self.size: int | None = None
 
-    def encode(self, texts: list[str], batch_size: int | None) -> Floats:
-        """Unit vectors of texts; None leaves the batch size to the library."""
+    def _with_batch_size(self, batch_size: int | None) -> Any:
         size = batch_size or 32
         if self.size != size:
             if self.engine is not None:
                 self.loop.run_until_complete(self.engine.astop())
             self.engine, self.size = self.make(size), size
             self.loop.run_until_complete(self.engine.astart())
-        vectors, _ = self.loop.run_until_complete(self.engine.embed(sentences=texts))
+        return self.engine
+
+    def encode(self, texts: list[str], batch_size: int | None) -> Floats:
+        """Unit vectors of texts; None leaves the batch size to the library."""
+        engine = self._with_batch_size(batch_size)
+        vectors, _ = self.loop.run_until_complete(engine.embed(sentences=texts))
         return np.asarray(vectors, dtype=np.float32)
+
+    def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
+        """So many callers with one text each, again and again."""
+        embed = self._with_batch_size(size).embed
+        return self.loop.run_until_complete(
+            load.closed_loop_async(lambda t: embed(sentences=[t]), callers, texts, seconds)
+        )
+
+    def open(
+        self, moments: list[float], texts: list[str], wait: float, size: int | None
+    ) -> load.Load:
+        """One text at each moment."""
+        embed = self._with_batch_size(size).embed
+        return self.loop.run_until_complete(
+            load.open_loop_async(lambda t: embed(sentences=[t]), moments, texts, wait)
+        )
 
 
 class Flowvec:
@@ -120,7 +167,10 @@ class Flowvec:
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         from flowvec import Encoder
 
-        self.encoder = Encoder.load(model, **options["load"])
+        settings = dict(options["load"])
+        if options.get("one_at_a_time"):
+            settings |= {"streams": 1, "threads": options["threads"]}
+        self.encoder = Encoder.load(model, **settings)
 
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
         """Unit vectors of texts; None leaves the batch size to the library."""
@@ -129,6 +179,34 @@ class Flowvec:
         )
         return found
 
+    def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
+        """So many callers with one text each, again and again; a single one calls the Encoder."""
+        if callers == 1:
+            return load.closed_loop(self.encoder.encode, 1, texts, seconds)
+
+        async def work() -> load.Load:
+            async with self._shared(size) as model:
+                return await load.closed_loop_async(model.encode, callers, texts, seconds)
+
+        return asyncio.run(work())
+
+    def open(
+        self, moments: list[float], texts: list[str], wait: float, size: int | None
+    ) -> load.Load:
+        """One text at each moment."""
+
+        async def work() -> load.Load:
+            async with self._shared(size) as model:
+                return await load.open_loop_async(model.encode, moments, texts, wait)
+
+        return asyncio.run(work())
+
+    def _shared(self, size: int | None) -> Any:
+        from flowvec import AsyncEncoder
+
+        # No call is refused, so that all peers answer the same ones.
+        return AsyncEncoder(self.encoder, max_waiting=1 << 20, max_batch_tokens=size)
+
 
 ENGINES: dict[str, Any] = {
     "sentence-transformers": SentenceTransformers,
@@ -136,6 +214,26 @@ ENGINES: dict[str, Any] = {
     "infinity": Infinity,
     "flowvec": Flowvec,
 }
+
+
+def _encode(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str, Any]:
+    begun = time.perf_counter()
+    vectors = engine.encode(texts, command["batch_size"])
+    seconds = time.perf_counter() - begun
+    if command["save"]:
+        np.save(command["save"], np.asarray(vectors, dtype=np.float32))
+    return {"seconds": seconds}
+
+
+def _load_test(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str, Any]:
+    seconds, size = command["seconds"], command["batch_size"]
+    if "callers" in command:
+        found = engine.closed(command["callers"], texts, seconds, size)
+    else:
+        moments = load.arrivals(command["rate"], seconds, command["seed"])
+        found = engine.open(moments, texts, seconds, size)
+    waits = [round(wait, 6) for wait in found.waits]
+    return {"waits": waits, "seconds": found.seconds, "unanswered": found.unanswered}
 
 
 def main() -> None:
@@ -156,11 +254,8 @@ def main() -> None:
                 path = command["texts"]
                 if path not in texts:
                     texts[path] = json.loads(Path(path).read_text(encoding="utf-8"))
-                begun = time.perf_counter()
-                vectors = engine.encode(texts[path], command["batch_size"])
-                answer = {"seconds": time.perf_counter() - begun}
-                if command["save"]:
-                    np.save(command["save"], np.asarray(vectors, dtype=np.float32))
+                work = _load_test if command["do"] == "load-test" else _encode
+                answer = work(engine, texts[path], command)
         except BaseException as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")

@@ -25,9 +25,9 @@ def doctor(as_json: Json = False) -> None:
         )
         typer.echo(f"cores       {report.cores_available} usable of {report.cores_total}")
         for name, version in report.packages.items():
-            typer.echo(f"{name:24}  {version or 'not installed'}")
+            typer.echo(f"{name:28}  {version or 'not installed'}")
         for provider, reason in report.providers.items():
-            typer.echo(f"{provider:24}  {'runs' if reason is None else reason}")
+            typer.echo(f"{provider:28}  {'runs' if reason is None else reason}")
         if report.engine is not None:
             engine = report.engine
             typer.echo(

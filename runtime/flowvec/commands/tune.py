@@ -44,7 +44,10 @@ def tune(
     found = Bundle.load(bundle)
     if reset:
         gone = forget(found.fingerprint)
-        typer.echo("forgotten" if gone else "there was nothing to forget")
+        if as_json:
+            print_json({"forgotten": gone})
+        else:
+            typer.echo("forgotten" if gone else "there was nothing to forget")
         return
     steps: dict[str, list[Measured]] = {}
 
@@ -64,7 +67,8 @@ def tune(
             typer.echo("\n".join(_lines(name, measured)))
     rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in tuned.texts_per_second.items())
     typer.echo(
-        f"{found.manifest.name}: {tuned.provider} in {tuned.compute}, {tuned.streams} streams, "
+        f"{found.manifest.name}: {tuned.provider} in {tuned.compute}, {tuned.streams} streams "
+        f"of {tuned.threads} threads, "
         f"{tuned.max_batch_tokens} tokens a batch; texts/s: {rates}"
     )
     kept = cache_file(found.fingerprint)
@@ -76,8 +80,7 @@ def _lines(name: str, measured: Sequence[Measured]) -> list[str]:
     for m in measured:
         engine = m.candidate.engine
         rates = "  ".join(f"{kind} {rate:7.0f}" for kind, rate in m.texts_per_second.items())
-        lines.append(
-            f"  {engine.provider:26} {engine.compute:8} {engine.streams:3} streams "
-            f"{m.candidate.max_batch_tokens:6} tokens  {rates}  {m.score:.2f}"
-        )
+        what = f"{engine.provider:26} {engine.compute:8} {engine.streams:3} x {engine.threads}"
+        budget = f"{m.candidate.max_batch_tokens:6} tokens"
+        lines.append(f"  {what} threads {budget}  {rates}  {m.score:.2f}")
     return lines

@@ -1,0 +1,133 @@
+"""A latency benchmark as a Markdown report with a chart beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flowvec_bench.peers.latency import Latency, LatencyRow
+from flowvec_bench.peers.report import STYLE, machine_line, version_lines
+
+__all__ = ["cells", "level_name", "write_latency_report"]
+
+_LINES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
+
+
+def level_name(load: str, level: float) -> str:
+    """A level of load in words."""
+    if load == "rate":
+        return f"{level:g} arrivals a second"
+    return "1 caller" if level == 1 else f"{level:g} callers"
+
+
+def cells(row: LatencyRow) -> tuple[str, ...]:
+    """A row of a table: name, p50, p95, p99, texts a second, remark."""
+    if row.per_second is None:
+        return (row.name, "", "", "", "", (row.error or "answered nobody")[:80])
+    remark = "void: other vectors" if row.void else ""
+    if row.saturated:
+        remark = f"falls behind: {row.unanswered} of {row.calls + row.unanswered} not answered"
+    figures = (row.p50, row.p95, row.p99)
+    return (row.name, *(f"{f:.1f}" for f in figures if f is not None), f"{row.per_second:.0f}",
+            remark)  # fmt: skip
+
+
+def write_latency_report(result: Latency, found: Mapping[str, Any], path: Path) -> None:
+    """Write `path` and, beside it, a chart of the same name in SVG."""
+    lines = [
+        f"# {found['model']} under load",
+        "",
+        machine_line(found["machine"]),
+        "",
+        f"{result.texts} sentences of 4 to 12 words of {found['corpus']}, one a call, seed "
+        f"{found['seed']}. One run: every level goes through all peers in turn, {result.rounds} "
+        f"rounds of {result.seconds:g} s; percentiles over all calls, throughput at the median of "
+        "the rounds. Callers wait for their answer before they send the next text. Arrivals come "
+        "at random (Poisson), and their wait counts from the moment of arrival; an engine that "
+        "leaves more than 5 % unanswered after twice the time falls behind.",
+        "",
+        "flowvec's callers are tasks of its AsyncEncoder, a single one calls the Encoder; "
+        "infinity's are tasks of its engine; the others compute one call at a time, behind a queue "
+        "that is fair.",
+        "",
+        f"![latency]({path.with_suffix('.svg').name})",
+        "",
+    ]
+    for load, level in dict.fromkeys((row.load, row.level) for row in result.rows):
+        lines += [
+            f"## {level_name(load, level)}",
+            "",
+            "| peer | p50 ms | p95 ms | p99 ms | texts/s | |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in result.rows:
+            if (row.load, row.level) == (load, level):
+                lines.append(f"| {' | '.join(cells(row))} |")
+        lines.append("")
+    if result.batch_sizes:
+        sizes = ", ".join(f"{name} {size}" for name, size in result.batch_sizes.items())
+        lines += [f"Batch sizes, the best of those tried with 64 callers: {sizes}.", ""]
+    path.write_text("\n".join([*lines, *version_lines(result.versions)]) + "\n", encoding="utf-8")
+    _draw(result, path.with_suffix(".svg"))
+
+
+def _draw(result: Latency, path: Path) -> None:
+    """Percentiles and throughput against load, a line for each peer."""
+    shown = [row for row in result.rows if row.per_second is not None and not row.void]
+    names = list(dict.fromkeys(row.name for row in shown))
+    loads = [load for load in ("callers", "rate") if any(row.load == load for row in shown)]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10.4, 3.7 * len(loads) + 0.9), layout="constrained")
+        axes = figure.subplots(len(loads), 2, squeeze=False)
+        for (left, right), load in zip(axes, loads, strict=True):
+            for i, name in enumerate(names):
+                rows = [row for row in shown if (row.name, row.load) == (name, load)]
+                if rows:
+                    _lines(left, right, rows, i)
+            label = "callers" if load == "callers" else "arrivals a second"
+            for axis, title in ((left, "p50 (thin) and p99, ms"), (right, "answered a second")):
+                axis.set_xlabel(label)
+                axis.set_title(title, fontsize=10)
+                axis.spines[["top", "right"]].set_visible(False)
+                axis.grid(visible=True, linewidth=0.4, color="#dddddd")
+                levels = sorted({row.level for row in shown if row.load == load})
+                if load == "callers":
+                    axis.set_xscale("log", base=2)
+                axis.set_xticks(levels, [f"{level:g}" for level in levels])
+                axis.minorticks_off()
+            left.set_yscale("log")
+            right.set_ylim(bottom=0)
+        legend = {
+            label: handle
+            for axis in axes[:, 1]
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(
+            legend.values(), legend.keys(), loc="outside lower center", ncols=3, frameon=False
+        )
+        figure.savefig(path, metadata={"Date": None})
+
+
+def _lines(left: Axes, right: Axes, rows: Sequence[LatencyRow], series: int) -> None:
+    style: dict[str, Any] = {
+        "color": _COLOURS[series % len(_COLOURS)],
+        "marker": _MARKERS[series % len(_MARKERS)],
+        "linestyle": _LINES[series // len(_COLOURS) % len(_LINES)],
+        "markersize": 4,
+    }
+    levels = [row.level for row in rows]
+    p50, p99, rate = (
+        np.array([getattr(row, key) for row in rows], dtype=np.float64)
+        for key in ("p50", "p99", "per_second")
+    )
+    left.plot(levels, p99, linewidth=1.6, **style)
+    left.plot(levels, p50, linewidth=0.6, alpha=0.8, **style)
+    right.plot(levels, rate, linewidth=1.6, label=rows[0].name, **style)

@@ -1,0 +1,140 @@
+"""Callers who each send one text and wait: how long each waits, and how many are served.
+
+Runs in a peer's environment, so it imports nothing but Python's own.
+
+A *closed loop* has a fixed number of callers, each of whom sends its next text when it has its
+vector. An *open loop* has arrivals at random moments (Poisson), whether or not the last one was
+answered; a wait counts from the moment of arrival, so that an engine that falls behind shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+
+__all__ = ["Load", "arrivals", "closed_loop", "closed_loop_async", "open_loop", "open_loop_async"]
+
+Call = Callable[[str], object]
+AsyncCall = Callable[[str], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What callers saw.
+
+    Attributes:
+        waits: seconds of each call that was answered.
+        seconds: from the first call to the last answer.
+        unanswered: calls that were given up.
+    """
+
+    waits: list[float]
+    seconds: float
+    unanswered: int = 0
+
+
+def arrivals(rate: float, seconds: float, seed: int) -> list[float]:
+    """Moments of a Poisson process of `rate` a second, from 0 to `seconds`."""
+    draw = random.Random(seed)
+    gaps = iter(lambda: draw.expovariate(rate), None)
+    return list(takewhile(lambda moment: moment < seconds, accumulate(gaps)))
+
+
+def closed_loop(call: Call, callers: int, texts: Sequence[str], seconds: float) -> Load:
+    """Threads in front of an engine that serves one call at a time, in order of arrival."""
+    waits: list[float] = []
+    begun = time.perf_counter()
+    end = begun + seconds
+
+    def caller(first: int, send: Call) -> None:
+        place = first
+        while (now := time.perf_counter()) < end:
+            send(texts[place % len(texts)])
+            waits.append(time.perf_counter() - now)
+            place += callers
+
+    if callers == 1:  # nobody to wait for: no hand-over to another thread
+        caller(0, call)
+        return Load(waits, time.perf_counter() - begun)
+    # One worker is a lock whose queue is fair, which makes the longest waits shorter.
+    with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(callers) as crowd:
+
+        def send(text: str) -> None:
+            engine.submit(call, text).result()
+
+        for done in [crowd.submit(caller, i, send) for i in range(callers)]:
+            done.result()
+    return Load(waits, time.perf_counter() - begun)
+
+
+async def closed_loop_async(
+    call: AsyncCall, callers: int, texts: Sequence[str], seconds: float
+) -> Load:
+    """Tasks in front of an engine that takes any number of calls."""
+    waits: list[float] = []
+    begun = time.perf_counter()
+    end = begun + seconds
+
+    async def caller(place: int) -> None:
+        while (now := time.perf_counter()) < end:
+            await call(texts[place % len(texts)])
+            waits.append(time.perf_counter() - now)
+            place += callers
+
+    await asyncio.gather(*(caller(i) for i in range(callers)))
+    return Load(waits, time.perf_counter() - begun)
+
+
+def open_loop(call: Call, moments: Sequence[float], texts: Sequence[str], patience: float) -> Load:
+    """Arrivals in front of an engine that serves one call at a time; `patience` in seconds."""
+    waits: list[float] = []
+    begun = time.perf_counter()
+
+    def serve(text: str, arrived: float) -> None:
+        call(text)
+        waits.append(time.perf_counter() - arrived)
+
+    engine = ThreadPoolExecutor(1)
+    futures = []
+    for place, moment in enumerate(moments):
+        time.sleep(max(0.0, begun + moment - time.perf_counter()))
+        futures.append(engine.submit(serve, texts[place % len(texts)], begun + moment))
+    end = time.perf_counter() + patience
+    while not all(future.done() for future in futures) and time.perf_counter() < end:
+        time.sleep(0.01)
+    engine.shutdown(cancel_futures=True)
+    for future in futures:
+        if not future.cancelled():
+            future.result()
+    return Load(waits, time.perf_counter() - begun, len(moments) - len(waits))
+
+
+async def open_loop_async(
+    call: AsyncCall, moments: Sequence[float], texts: Sequence[str], patience: float
+) -> Load:
+    """Arrivals in front of an engine that takes any number of calls; `patience` in seconds."""
+    waits: list[float] = []
+    begun = time.perf_counter()
+
+    async def serve(text: str, arrived: float) -> None:
+        await call(text)
+        waits.append(time.perf_counter() - arrived)
+
+    tasks = []
+    for place, moment in enumerate(moments):
+        await asyncio.sleep(max(0.0, begun + moment - time.perf_counter()))
+        tasks.append(asyncio.create_task(serve(texts[place % len(texts)], begun + moment)))
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=patience)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+    return Load(waits, time.perf_counter() - begun, len(moments) - len(waits))

@@ -1,0 +1,183 @@
+"""A peer's process, and how peers are made ready side by side."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.errors import FlowvecError
+from flowvec_bench.peers.environments import PeerEnvironmentError, make_environment
+from flowvec_bench.peers.roster import Peer
+
+__all__ = ["LEAST_COSINE", "Lineup", "PeerError", "Runner", "least_cosine", "lined_up"]
+
+# A row whose vectors are further from the first row's is void: it computes something else.
+LEAST_COSINE = 0.999
+
+_WORKER = Path(__file__).with_name("worker.py")
+_SHOWN = (
+    "flowvec", "onnxruntime", "openvino", "torch", "transformers", "sentence-transformers",
+    "optimum", "optimum-intel", "optimum-onnx", "fastembed", "infinity-emb",
+)  # fmt: skip
+
+
+class PeerError(FlowvecError, RuntimeError):
+    """A peer failed."""
+
+
+class Runner:
+    """A peer's process."""
+
+    def __init__(self, peer: Peer, python: Path, model: str, options: Any) -> None:
+        self.peer = peer
+        self.process = subprocess.Popen(
+            [str(python), str(_WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            self.ask(do="load", engine=peer.engine, model=model, options=options)
+        except PeerError:
+            self.end()
+            raise
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer.
+
+        Raises:
+            PeerError: the peer raised, or its process has ended.
+        """
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except OSError as error:
+            line = ""
+            reason = str(error)
+        else:
+            reason = "its process has ended"
+        answer: dict[str, Any] = json.loads(line) if line else {"error": reason}
+        if "error" in answer:
+            raise PeerError(f"{self.peer.name}: {answer['error']}")
+        return answer
+
+    def encode(self, texts: Path, batch_size: int | None, save: Path | None = None) -> float:
+        """Seconds for one pass."""
+        answer = self.ask(
+            do="encode", texts=str(texts), batch_size=batch_size, save=save and str(save)
+        )
+        return float(answer["seconds"])
+
+    def vectors(self, texts: Path, batch_size: int | None) -> npt.NDArray[np.float32]:
+        """What it makes of the texts, float32 (texts, dim)."""
+        save = texts.with_suffix(".npy")
+        self.encode(texts, batch_size, save)
+        found: npt.NDArray[np.float32] = np.load(save)
+        save.unlink()
+        return found
+
+    def end(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self.process.communicate()
+
+
+@dataclass(slots=True)
+class Lineup:
+    """Peers that are loaded.
+
+    Attributes:
+        peers: all that were asked for; the first is what the others are compared with.
+        runners: those that run, by name.
+        versions: of the packages that matter, by name of the peer.
+        errors: why others do not run, by name.
+    """
+
+    peers: Sequence[Peer]
+    runners: dict[str, Runner] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def each(self, work: Callable[[Runner], object]) -> None:
+        """Let every peer work, one after the other; one that fails is out.
+
+        Raises:
+            PeerError: the first peer fails.
+        """
+        for name, runner in list(self.runners.items()):
+            try:
+                work(runner)
+            except PeerError as error:
+                self.out(name, error)
+
+    def out(self, name: str, error: FlowvecError) -> None:
+        """Take a peer out of the run; raises the error if it is the first."""
+        if name == self.peers[0].name:
+            raise error
+        self.errors[name] = str(error)
+        if runner := self.runners.pop(name, None):
+            runner.end()
+
+
+@contextmanager
+def lined_up(
+    peers: Sequence[Peer],
+    models: Mapping[str, Path],
+    options: Mapping[str, Any],
+    say: Callable[[str], object],
+) -> Iterator[Lineup]:
+    """Load peers, each in a process and an environment of its own; they end with the context.
+
+    Args:
+        peers: which.
+        models: where each form of the model lies, see `Peer.form`.
+        options: what an engine must know of the model (`max_length`, `dim`, `threads`).
+        say: called with a line of text before each step.
+
+    Raises:
+        FlowvecError: the first peer cannot be loaded.
+    """
+    lineup = Lineup(peers)
+    try:
+        for peer in peers:
+            say(f"loading {peer.name}")
+            try:
+                if peer.form not in models:
+                    raise PeerError(f"{peer.name}: it cannot have this model's own layers")
+                environment = make_environment(peer.requirements, peer.without, say)
+                lineup.versions[peer.name] = {
+                    name: environment.versions[name]
+                    for name in _SHOWN
+                    if name in environment.versions
+                }
+                lineup.runners[peer.name] = Runner(
+                    peer, environment.python, str(models[peer.form]), {**options, **peer.options}
+                )
+            except (PeerError, PeerEnvironmentError) as error:
+                say(str(error))
+                lineup.out(peer.name, error)
+        yield lineup
+    finally:
+        for runner in lineup.runners.values():
+            runner.end()
+
+
+def least_cosine(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
+    """The smallest cosine of two rows, NaN where shapes differ."""
+    if a.shape != b.shape:
+        return float("nan")
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    return float(((left * right).sum(axis=1) / norms).min())

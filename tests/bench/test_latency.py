@@ -1,0 +1,256 @@
+"""The load generator and the latency benchmark: who is counted, and from when. Nothing is timed
+against a wall clock: waits are compared with what the engine under test says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra [export]")
+pytest.importorskip("matplotlib", reason="needs the extra [bench]")
+
+from flowvec import Bundle
+from flowvec.errors import FlowvecError, InputValueError
+from flowvec_bench.peers import latency_report
+from flowvec_bench.peers.latency import LatencyRow, measure_latency
+from flowvec_bench.peers.latency_report import cells, write_latency_report
+from flowvec_bench.peers.load import (
+    arrivals,
+    closed_loop,
+    closed_loop_async,
+    open_loop,
+    open_loop_async,
+)
+from flowvec_bench.peers.roster import FLOWVEC, PEERS, Peer
+
+TEXTS = ["a", "b", "c"]
+
+
+# --- the load generator ---------------------------------------------------------------------------
+
+
+def test_arrivals_are_poisson_and_the_same_for_all() -> None:
+    moments = arrivals(200, 50, seed=3)
+    assert moments == arrivals(200, 50, seed=3) != arrivals(200, 50, seed=4)
+    assert moments == sorted(moments)
+    assert moments[0] > 0
+    assert moments[-1] < 50
+    assert len(moments) == pytest.approx(10_000, abs=400)  # four standard deviations
+    gaps = [b - a for a, b in pairwise(moments)]
+    mean = sum(gaps) / len(gaps)
+    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
+    assert spread == pytest.approx(mean, rel=0.1)  # an exponential's
+
+
+def test_a_blocking_engine_is_never_called_twice_at_once() -> None:
+    running, most, seen = 0, 0, []
+    lock = threading.Lock()
+
+    def call(text: str) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.002)
+        seen.append(text)
+        with lock:
+            running -= 1
+
+    found = closed_loop(call, 5, TEXTS, 0.2)
+    assert most == 1
+    assert len(found.waits) == len(seen) >= 5
+    assert set(seen) == set(TEXTS)
+    assert found.unanswered == 0
+    # Five callers in front of one engine: each waits for the other four, save the first ones.
+    assert sorted(found.waits)[len(found.waits) // 2] >= 3 * 0.002
+    alone = closed_loop(call, 1, TEXTS, 0.05)
+    assert most == 1
+    assert sum(alone.waits) <= alone.seconds
+
+
+def test_tasks_call_an_engine_all_at_once() -> None:
+    running = most = 0
+
+    async def call(_: str) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+
+    found = asyncio.run(closed_loop_async(call, 7, TEXTS, 0.1))
+    assert most == 7
+    assert min(found.waits) >= 0.004
+    assert found.seconds >= 0.1
+
+
+def test_a_wait_counts_from_the_arrival_and_not_from_the_call() -> None:
+    moments = [0.0, 0.001, 0.002, 0.003]
+    took = 0.03
+
+    found = open_loop(lambda _: time.sleep(took), moments, TEXTS, 5.0)
+    assert found.unanswered == 0
+    # The fourth arrives at 3 ms, and is begun after three others.
+    assert max(found.waits) >= 4 * took - 0.003
+    assert sorted(found.waits) == found.waits
+
+    async def call(_: str) -> None:
+        await asyncio.sleep(took)
+
+    together = asyncio.run(open_loop_async(call, moments, TEXTS, 5.0))
+    assert len(together.waits) == 4
+    assert min(together.waits) >= took - 0.001
+
+
+def test_who_is_not_answered_in_time_is_given_up_and_counted() -> None:
+    found = open_loop(lambda _: time.sleep(0.05), [0.0] * 40, TEXTS, 0.2)
+    assert 0 < found.unanswered < 40
+    assert len(found.waits) + found.unanswered == 40
+
+    async def never(_: str) -> None:
+        await asyncio.Event().wait()
+
+    assert asyncio.run(open_loop_async(never, [0.0] * 3, TEXTS, 0.05)).unanswered == 3
+    assert asyncio.run(open_loop_async(never, [], TEXTS, 0.05)).waits == []
+
+
+def test_an_engine_that_fails_is_no_fast_engine() -> None:
+    def call(_: str) -> None:
+        raise ValueError("no")
+
+    async def acall(_: str) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        closed_loop(call, 1, TEXTS, 0.1)
+    with pytest.raises(ValueError, match="no"):
+        closed_loop(call, 3, TEXTS, 0.1)
+    with pytest.raises(ValueError, match="no"):
+        open_loop(call, [0.0], TEXTS, 1.0)
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(closed_loop_async(acall, 3, TEXTS, 0.1))
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(open_loop_async(acall, [0.0], TEXTS, 1.0))
+
+
+# --- the benchmark --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory):
+    bundle = Bundle.load(tiny_dir)
+    options = {"max_length": bundle.manifest.max_length, "dim": bundle.manifest.dim, "threads": 2}
+    other = replace(FLOWVEC["flowvec-float32"], name="other")
+    one = FLOWVEC["flowvec-one"]
+    peers = [
+        FLOWVEC["flowvec-float32"],
+        other,
+        one,
+        PEERS["fastembed"],
+        Peer("broken", "none", (), form="bundle"),
+    ]
+    folder = tmp_path_factory.mktemp("latency")
+    return measure_latency(
+        peers, {"bundle": tiny_dir}, options, ["a man eats", "stocks fell"], folder,
+        callers=(1, 4), seconds=0.1, rounds=2,
+    )  # fmt: skip
+
+
+def test_every_peer_has_a_row_at_every_level(found) -> None:
+    loads = [(row.load, row.level) for row in found.rows[::5]]
+    assert loads[:2] == [("callers", 1), ("callers", 4)]
+    assert [load for load, _ in loads[2:]] == ["rate"] * 3
+    reached = next(r for r in found.rows if (r.load, r.level) == ("callers", 4)).per_second
+    shares = [level / reached for _, level in loads[2:]]
+    assert shares == pytest.approx([0.25, 0.5, 0.75], rel=0.06)
+    for row in found.rows:
+        if row.name in ("fastembed", "broken"):
+            assert row.per_second is None
+            assert row.error
+        else:
+            assert row.calls > 0
+            assert 0 < row.p50 <= row.p95 <= row.p99
+            assert row.min_cosine == pytest.approx(1.0, abs=1e-3)
+    failed = {row.name: row.error for row in found.rows if row.error}
+    assert "cannot have this model's own layers" in failed["fastembed"]
+
+
+def test_the_report_says_what_falls_behind_and_what_is_void(found, tmp_path: Path) -> None:
+    machine = {"cpu": "A", "cpu_features": ["b"], "cores": 2, "memory_gib": 1, "system": "L",
+               "python": "3", "measured": "now"}  # fmt: skip
+    about = {"machine": machine, "model": "tiny", "corpus": "c.txt", "seed": 0}
+    behind = LatencyRow("slow", "rate", 9.0, 1.0, 2.0, 3.0, 4.0, 50, 50, 1.0, None)
+    other = replace(behind, name="false", min_cosine=0.9, unanswered=0)
+    report = replace(found, rows=[*found.rows, behind, other])
+    write_latency_report(report, about, tmp_path / "r.md")
+    text = (tmp_path / "r.md").read_text(encoding="utf-8")
+    assert "falls behind: 50 of 100 not answered" in text
+    assert "void: other vectors" in text
+    assert "## 4 callers" in text
+    assert str(tmp_path) not in text
+    drawn = "".join(ElementTree.parse(tmp_path / "r.svg").getroot().itertext())
+    assert "slow" in drawn
+    assert "false" not in drawn
+    assert not cells(replace(behind, unanswered=2))[-1]  # 96 % is not behind
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"callers": ()}, {"callers": (0,)}, {"rates": [0.0]}, {"rates": [float("nan")]},
+        {"seconds": 0.0}, {"rounds": 0},
+    ],
+)  # fmt: skip
+def test_wrong_numbers_are_errors(tiny_dir: Path, tmp_path: Path, wrong) -> None:
+    with pytest.raises(InputValueError):
+        measure_latency([FLOWVEC["flowvec"]], {"bundle": tiny_dir}, {}, ["a"], tmp_path, **wrong)
+
+
+def test_the_first_peer_must_run(tiny_dir: Path, tmp_path: Path) -> None:
+    broken = Peer("broken", "none", (), form="bundle")
+    with pytest.raises(FlowvecError, match="broken: KeyError"):
+        measure_latency([broken], {"bundle": tiny_dir}, {}, ["a"], tmp_path)
+
+
+def test_the_command_measures_a_bundle_by_itself(flowvec, tmp_path: Path) -> None:
+    done = flowvec(
+        "bench", "latency", "mini", "--callers", "1,3", "--rates", "40", "--seconds", "0.2",
+        "--rounds", "1", "--json", tmp_path / "r.json", "--report", tmp_path / "r.md",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "3 callers" in done.stdout
+    assert "40 arrivals a second" in done.stdout
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert [row["level"] for row in result["rows"]] == [1, 3, 40]
+    assert (tmp_path / "r.svg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["mini", "--callers", "two"], "callers must be numbers"),
+        (["mini", "--only", "fastembed"], "'fastembed' is no peer here"),
+        (["mini", "--count", "100000"], "asked for 100000 texts"),
+        (["nowhere"], "is neither minilm-l6 nor bert-base nor a directory"),
+        (["minilm-l6"], "needs --tokenizer"),
+        (["mini", "--report", "r.txt"], "a report is a .md file"),
+    ],
+)
+def test_mistakes_are_one_line(flowvec, arguments: list[str], part: str) -> None:
+    done = flowvec("bench", "latency", *arguments)
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_lines_keep_apart_more_peers_than_colours() -> None:
+    assert len(latency_report._COLOURS) * len(latency_report._LINES) > len({**FLOWVEC, **PEERS})
