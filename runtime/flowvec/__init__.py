@@ -8,6 +8,7 @@ with Encoder.load("mini") as encoder:
 
 from __future__ import annotations
 
+from flowvec.async_encoder import AsyncEncoder
 from flowvec.bundle import Bundle
 from flowvec.collection import Collection, CollectionInfo, Hit
 from flowvec.encoder import Encoder, EncoderInfo
@@ -30,7 +31,7 @@ from flowvec.errors import (
     ProviderUnavailableError,
 )
 from flowvec.manifest import Manifest
-from flowvec.microbatch import AsyncEncoder, SharedEncoder
+from flowvec.microbatch import SharedEncoder
 from flowvec.pipeline import EncodeStatistics
 from flowvec.store import Item
 from flowvec.version import __version__

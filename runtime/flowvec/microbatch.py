@@ -7,7 +7,6 @@ fills its batches.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -39,7 +38,7 @@ from flowvec.packing import LOOKAHEAD, pack
 from flowvec.pipeline import Job
 from flowvec.postprocess import Precision
 
-__all__ = ["DEFAULT_MAX_WAITING", "AsyncEncoder", "QueueStatistics", "SharedEncoder"]
+__all__ = ["DEFAULT_MAX_WAITING", "QueueStatistics", "SharedEncoder"]
 
 logger = logging.getLogger("flowvec.microbatch")
 
@@ -420,56 +419,3 @@ class SharedEncoder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class AsyncEncoder:
-    """An Encoder for any number of asyncio tasks, whose texts are computed together.
-
-    The event loop is never blocked: tokenizing and the model run on threads.
-
-        async with AsyncEncoder(encoder) as model:
-            vector = await model.encode("A man is eating.")
-    """
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        *,
-        max_waiting: int = DEFAULT_MAX_WAITING,
-        max_batch_tokens: int | None = None,
-    ) -> None:
-        """As `SharedEncoder`."""
-        self._shared = SharedEncoder(
-            encoder, max_waiting=max_waiting, max_batch_tokens=max_batch_tokens
-        )
-
-    async def encode(
-        self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any
-    ) -> npt.NDArray[Any]:
-        """Embed texts; see `SharedEncoder.encode`. Cancelling the task drops what has not begun."""
-        future = asyncio.wrap_future(self._shared.submit(texts, **options))
-        try:
-            return await asyncio.wait_for(future, timeout)
-        except TimeoutError as error:
-            if isinstance(error, FlowvecError):
-                raise
-            raise DeadlineError(f"not done within {timeout} s") from None
-
-    def statistics(self) -> QueueStatistics:
-        """What was done so far, and what waits."""
-        return self._shared.statistics()
-
-    async def close(self, *, drain: bool = True) -> None:
-        """See `SharedEncoder.close`; the event loop goes on meanwhile."""
-        await asyncio.to_thread(self._shared.close, drain=drain)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close(drain=kind is None)

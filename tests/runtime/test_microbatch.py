@@ -313,6 +313,49 @@ def test_the_event_loop_runs_on_while_the_model_works(one: Encoder, gate: Gate) 
     assert [rows for rows, _ in gate.shapes] == [1, 1]
 
 
+def test_many_texts_are_taken_in_by_a_thread(
+    one: Encoder, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, seen = SharedEncoder.submit, []
+    release = threading.Event()
+
+    def spy(shared, items, **options):
+        seen.append(threading.current_thread() is threading.main_thread())
+        if options.pop("held", False):
+            assert release.wait(60)
+        return submit(shared, items, **options)
+
+    monkeypatch.setattr(SharedEncoder, "submit", spy)
+    many = texts(200)
+
+    async def main() -> None:
+        async with AsyncEncoder(one) as model:
+            np.testing.assert_allclose(await model.encode(many), one.encode(many), atol=1e-5)
+            assert (await model.encode(iter(["a", "b"]))).shape == (2, one.dim)
+            assert (await model.encode("a")).shape == (one.dim,)
+            assert (await model.encode(["a"] * 64)).shape == (64, one.dim)
+            assert seen == [False, False, True, True]
+            with pytest.raises(InputTypeError, match="item 150"):
+                await model.encode([*many[:150], 7])
+            # Who leaves while his texts are being checked leaves nothing behind.
+            gate.shut()
+            first = asyncio.create_task(model.encode("the cat"))
+            while not gate.entered.is_set():
+                await asyncio.sleep(0)
+            with pytest.raises(DeadlineError):
+                await model.encode(many, timeout=0.01, held=True)
+            release.set()
+            before = model.statistics().calls
+            while model.statistics().calls == before and not model.statistics().dropped:
+                await asyncio.sleep(0.001)
+            gate.open.set()
+            await first
+            await model.encode("b")
+            assert model.statistics().dropped == 200
+
+    asyncio.run(main())
+
+
 # --- the end --------------------------------------------------------------------------------------
 
 
