@@ -20,8 +20,8 @@ __all__ = ["OpenVinoSession", "openvino_config", "openvino_status"]
 logger = logging.getLogger("flowvec.session")
 
 # OpenVINO keeps compiled primitives for every input shape; unbounded, that was 900 MB after 1,200
-# shapes on a MiniLM, and 16 was no slower.
-_CACHED_SHAPES = "16"
+# shapes on a MiniLM. Beyond 64 nothing is gained: see bench/NOTES.md.
+_CACHED_SHAPES = "64"
 # Channels of a token that share a scale where OpenVINO quantises activations by itself.
 _GROUP = "128"
 
