@@ -4,9 +4,8 @@ With inputs x of a product x W, what matters is not W's error but x's times it. 
 2023, after Hassibi and Stork 1993) rounds W row by row and moves the error of each row, weighted by
 how its input goes together with the others', into the rows that are still exact.
 
-Two channels of loudness are balanced first where the inputs come out of a LayerNorm: a few of them
-are far louder than the rest, and their loudness is moved into the weights (SmoothQuant, Xiao et al.
-2023).
+Inputs that come out of a LayerNorm have a few channels that are far louder than the rest; part of
+their loudness is moved into the weights first (SmoothQuant, Xiao et al. 2023).
 """
 
 from __future__ import annotations

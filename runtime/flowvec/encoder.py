@@ -118,9 +118,10 @@ class Encoder:
             provider: `cpu`, `openvino`, `cuda`, `tensorrt` or a full name; None takes the best of
                 the device's that can run (see `flowvec.engine.choose_engine`). What is asked for
                 is what runs.
-            compute: `float32`; `bfloat16` on OpenVINO; `float16` on a GPU and `int8` on ONNX
-                Runtime's CPU provider, where the bundle holds that variant; or `auto`: bfloat16
-                where provider and processor have it, float16 on a GPU, else float32.
+            compute: `float32`; `bfloat16` on OpenVINO; `float16` on a GPU, and `int8` on ONNX
+                Runtime's CPU provider and on OpenVINO itself, where the bundle holds that
+                variant; or `auto`: bfloat16 where provider and processor have it, float16 on a
+                GPU, else float32. Asked for without a provider, it chooses the best that has it.
             streams: batches computed at the same time; None takes what `flowvec tune` found, else
                 one for each core that this process may use.
             threads: cores that compute one batch; None takes what `flowvec tune` found, else one.
