@@ -21,8 +21,9 @@ def pack(lengths: Sequence[int], max_batch_tokens: int, max_length: int) -> Batc
 
     Of the batches that hold the oldest text, stay within the budget and hold no text of less than
     half the longest's tokens, it is the one in which the largest share of the cost is tokens that
-    somebody asked for. So short texts do not wait for company, long ones do not make others pay for
-    padding, and nothing waits for ever: each batch serves whoever has waited longest.
+    somebody asked for; those that have waited longest count up to twice. So short texts do not wait
+    for company, long ones do not make others pay for padding, and nothing waits for ever: each
+    batch serves whoever has waited longest.
 
     Args:
         lengths: tokens of the waiting texts, special tokens counted, the oldest first; at least
@@ -38,7 +39,9 @@ def pack(lengths: Sequence[int], max_batch_tokens: int, max_length: int) -> Batc
     # Longest first; of equals the oldest first.
     order = sorted(range(len(seen)), key=lambda i: -seen[i])
     falling = [-seen[i] for i in order]
-    sums = [0, *accumulate(seen[i] for i in order)]
+    # A token of the oldest text counts twice, one of the newest once.
+    worth = [n * (2 - i / len(seen)) for i, n in enumerate(seen)]
+    sums = [0.0, *accumulate(worth[i] for i in order)]
     oldest = order.index(0)
     best, best_length, best_share = [0], _padded(seen[0], max_length), 0.0
     start = bisect_left(falling, -2 * seen[0])  # longer ones would make the oldest pay
@@ -49,13 +52,13 @@ def pack(lengths: Sequence[int], max_batch_tokens: int, max_length: int) -> Batc
         rows = row_count(max(1, min(max_batch_tokens // length, fitting)))
         stop = start + rows
         if stop > oldest:
-            chosen, tokens = order[start:stop], sums[stop] - sums[start]
+            chosen, asked = order[start:stop], sums[stop] - sums[start]
         else:  # the oldest takes the place of the last
             chosen = [*order[start : stop - 1], 0]
-            tokens = sums[stop - 1] - sums[start] + seen[0]
+            asked = sums[stop - 1] - sums[start] + worth[0]
         if rows == 1:
             length = _padded(seen[0], max_length)
-        share = tokens / (rows * length + _OVERHEAD)
+        share = asked / (rows * length + _OVERHEAD)
         if share > best_share:
             best, best_length, best_share = chosen, length, share
         start = bisect_right(falling, -longest)  # the next shorter length

@@ -68,6 +68,13 @@ def test_the_oldest_is_served_however_many_fit_better() -> None:
     assert 0 in batch.rows
 
 
+def test_of_equally_good_batches_the_older_texts_win() -> None:
+    # The oldest goes with shorter ones or with longer ones: those who have waited longer.
+    for first, later in ((14, 18), (18, 14)):
+        chosen = pack([16, *[first] * 40, *[later] * 40], 16 * 18, 256).rows
+        assert sum(1 <= row <= 40 for row in chosen) > sum(row > 40 for row in chosen)
+
+
 def test_only_the_oldest_are_looked_at() -> None:
     lengths = [8, *[200] * (LOOKAHEAD - 1), *[8] * 100]
     assert max(pack(lengths, 1024, 256).rows) < LOOKAHEAD
