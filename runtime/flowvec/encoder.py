@@ -32,7 +32,7 @@ Truncation = Literal["truncate", "error"]
 OnEmpty = Literal["encode", "error"]
 
 # Padded tokens a batch: on CPU small batches stay in the cache, and larger ones get slower.
-DEFAULT_MAX_BATCH_TOKENS = 1024
+DEFAULT_MAX_BATCH_TOKENS = 512
 GPU_MAX_BATCH_TOKENS = 16384
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
@@ -127,7 +127,7 @@ class Encoder:
             threads: cores that compute one batch; None takes what `flowvec tune` found, else one.
                 A caller with one text at a time is answered soonest by one stream of all cores.
             max_batch_tokens: the most padded tokens in a batch; None takes what `flowvec tune`
-                found, else 1,024 on CPU and 16,384 on a GPU. Larger helps many short texts on large
+                found, else 512 on CPU and 16,384 on a GPU. Larger helps many short texts on large
                 caches; smaller bounds memory.
             on_statistics: called with an `EncodeStatistics` after every call; it does not travel
                 with a pickled Encoder.
@@ -394,6 +394,7 @@ class Encoder:
             postprocess=self._postprocess(normalize_embeddings, precision, truncate_dim),
             max_batch_tokens=budget,
             refuse_long=truncation == "error",
+            shared_out=max_batch_tokens is None,
         )
 
     def items(

@@ -36,6 +36,10 @@ Floats = npt.NDArray[np.float32]
 
 # Texts tokenized, sorted and computed together: enough for tight batches, little to hold.
 WINDOW = 4096
+# A window of fewer batches than these is cut into smaller ones, which take no longer each, down to
+# those that cost more in calls than they save in waiting.
+_BATCHES_A_STREAM = 4
+_LEAST_BUDGET = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +107,15 @@ class Job:
         postprocess: what is done to the graph's output.
         max_batch_tokens: budget of padded tokens for a batch.
         refuse_long: raise at a text above max_length instead of cutting it.
+        shared_out: take a smaller budget where that keeps all streams busy; False for a caller who
+            named one.
     """
 
     prompt: str
     postprocess: Postprocess
     max_batch_tokens: int
     refuse_long: bool
+    shared_out: bool = True
 
 
 class Pipeline:
@@ -269,7 +276,7 @@ class Pipeline:
                         f"item {tally.texts + tokenized.truncated[0]} has more than "
                         f"{self._max_length} tokens, and truncation is 'error'"
                     )
-                vectors = self._compute_window(tokenized, job.max_batch_tokens, tally, done)
+                vectors = self._compute_window(tokenized, job, tally, done)
                 tally.tokenize_seconds += seconds
                 yield job.postprocess(vectors)
                 window, ready = following, future.result() if future else None
@@ -279,14 +286,24 @@ class Pipeline:
         logger.debug("%s", statistics)
         finished(statistics)
 
+    def _shared_out(self, tokens: int, budget: int) -> int:
+        """A budget with which a few texts still keep every stream busy."""
+        streams = self._engine.streams
+        if streams == 1:
+            return budget
+        return min(budget, max(tokens // (_BATCHES_A_STREAM * streams), _LEAST_BUDGET))
+
     def _compute_window(
         self,
         tokenized: Tokenized,
-        budget: int,
+        job: Job,
         tally: _Tally,
         done: Callable[[int], object] | None,
     ) -> Floats:
         lengths = tokenized.lengths
+        budget = job.max_batch_tokens
+        if job.shared_out:
+            budget = self._shared_out(sum(lengths), budget)
         batches = plan(lengths, budget, self._max_length)
         vectors = np.empty((len(lengths), self._dim), dtype=np.float32)
         tally.session_seconds += self.run(tokenized.ids, batches, vectors, tally.texts, done)

@@ -351,6 +351,23 @@ def test_similarity_is_the_bundles(tiny: Encoder, tiny_copy: Path) -> None:
         tiny.similarity(a, np.ones((2, 3)))
 
 
+def test_a_few_texts_keep_every_stream_busy(tiny_dir: Path) -> None:
+    seen: list[EncodeStatistics] = []
+    few = texts(60, longest=30)  # about 900 tokens: two batches by the budget alone
+    expected = None
+    for streams, budget, batches in ((1, None, 2), (2, None, 4), (8, None, 4), (2, 512, 2)):
+        with Encoder.load(
+            tiny_dir, provider="cpu", streams=streams, on_statistics=seen.append
+        ) as encoder:
+            found = encoder.encode(few, max_batch_tokens=budget)
+        assert seen[-1].batches >= batches
+        assert seen[-1].batches <= 2 * batches
+        expected = found if expected is None else expected
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert seen[1].batches > seen[0].batches
+    assert seen[3].batches == seen[0].batches
+
+
 def test_statistics_tell_what_a_call_did(tiny_dir: Path) -> None:
     seen: list[EncodeStatistics] = []
     with Encoder.load(tiny_dir, provider="cpu", on_statistics=seen.append) as encoder:

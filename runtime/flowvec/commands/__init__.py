@@ -20,7 +20,7 @@ MaxBatchTokens = Annotated[
     typer.Option(
         min=1,
         help="The most tokens, padding included, computed in one batch; without it what `flowvec "
-        "tune` found, or 1024 (on a GPU 16384).",
+        "tune` found, or 512 (on a GPU 16384).",
     ),
 ]
 TextField = Annotated[str, typer.Option(help="Field of jsonl or csv that holds the text.")]
