@@ -111,13 +111,15 @@ def _draw(result: Race, path: Path) -> None:
             figsize=(5.2 * len(kinds), height + (3.6 if swept else 0)), layout="constrained"
         )
         grid = figure.subplots(
-            2 if swept else 1, len(kinds), squeeze=False, sharey="row",
+            2 if swept else 1, len(kinds), squeeze=False,
             height_ratios=[height, 3.6] if swept else None,
         )  # fmt: skip
         for axis, kind in zip(grid[0], kinds, strict=True):
             _bars(axis, [row for row in ran if row.texts == kind], names)
             axis.set_title(f"{kind} ({result.kinds[kind]} texts)", fontsize=10)
-        grid[0][0].invert_yaxis()
+            axis.invert_yaxis()
+            if axis is not grid[0][0]:
+                axis.set_yticklabels([])
         if swept:
             for axis, kind in zip(grid[1], kinds, strict=True):
                 _budgets(axis, [row for row in swept if row.texts == kind])
