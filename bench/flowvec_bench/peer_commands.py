@@ -100,7 +100,8 @@ def peers(
         paragraphs = (p for p in read_paragraphs(corpus) if len(p.split()) >= _LONG_WORDS)
         texts["long"] = _sample(paragraphs, long, seed, among=20_000)
     if sts is not None:
-        texts["sts"] = list(sentence_rows(read_sts(sts)))
+        sentences = list(sentence_rows(read_sts(sts)))
+        texts["sts"] = _sample(iter(sentences), len(sentences), seed)
     with _forms(model, tokenizer, max_length) as (forms, folder):
         result = race(
             chosen, forms.paths, _options(forms), texts, folder, rounds=rounds, on_step=_say()
@@ -156,7 +157,7 @@ def latency(
     from flowvec_bench.peers.roster import FLOWVEC, PEERS
     from flowvec_bench.texts import natural_sentences
 
-    levels = [int(n) for n in _numbers("callers", callers)]
+    levels = _whole_numbers("callers", callers)
     speeds = None if rates is None else [rate for rate in _numbers("rates", rates) if rate]
     alone = model in shipped_bundles() or (Path(model) / MANIFEST).is_file()
     known = FLOWVEC if alone else {**FLOWVEC, **PEERS}
@@ -243,6 +244,13 @@ def _sample(texts: Iterator[str], count: int, seed: int, among: int = 200_000) -
         return sample(texts, count, seed, among)
     except ValueError as error:
         raise InputValueError(str(error)) from None
+
+
+def _whole_numbers(name: str, listed: str) -> list[int]:
+    numbers = _numbers(name, listed)
+    if not all(number.is_integer() for number in numbers):
+        raise InputValueError(f"{name} must be whole numbers with commas, not {listed!r}")
+    return [int(number) for number in numbers]
 
 
 def _numbers(name: str, listed: str) -> list[float]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from flowvec.commands import Json, print_json
-from flowvec.errors import MissingDependencyError
+from flowvec.errors import InputValueError, MissingDependencyError
 
 app = typer.Typer(add_completion=False)
 
@@ -103,6 +103,8 @@ def export(
     from flowvec_export.raw_vectors import read_corpus
     from flowvec_export.sts import read_sts
 
+    if sts is not None and variants is None:
+        raise InputValueError("--sts measures what variants lose: give --variants as well")
     tasks = () if sts is None else read_sts(sts)
     texts = None if calibration is None else read_corpus(calibration, rows=_CALIBRATION_ROWS)
     bundle = build(

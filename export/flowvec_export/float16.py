@@ -45,8 +45,8 @@ def half_precision_graph(
     """
     half = onnx.ModelProto()
     half.CopyFrom(proto)
+    floats = _float_tensors(half)  # first: unfolded, a large model is more than protobuf holds
     _unfold_casts(half.graph)
-    floats = _float_tensors(half)
     if _fuse_attention(half.graph, heads, scale_folded):
         half.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     _halve(half.graph, floats)

@@ -22,6 +22,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from flowvec.batching import pad, plan
+from flowvec.errors import ExportError
 from flowvec.manifest import INPUTS
 from flowvec.tokenizer import Tokenizer
 
@@ -80,6 +81,9 @@ def observe(
         tokenizer: of the bundle.
         pad_id: the padding token's id.
         texts: at least one.
+
+    Raises:
+        ExportError: none of them has a token.
     """
     ids = tokenizer(texts).ids
     batches = plan([len(row) for row in ids], _MAX_BATCH_TOKENS, tokenizer.max_length)
@@ -91,12 +95,16 @@ def observe(
         for batch in batches:
             feeds = pad(ids, batch, pad_id)
             tokens = feeds[1].astype(bool)
+            if not tokens.any():  # empty texts, of a tokenizer without special tokens
+                continue
             count += int(tokens.sum())
             outputs = session.run(names, dict(zip(INPUTS, feeds, strict=True)))
             for name, values in zip(names, outputs, strict=True):
                 rows = values[tokens]
                 np.maximum(loudness[name], np.abs(rows).max(axis=0), out=loudness[name])
                 sums[name] += rows.T @ rows
+        if not count:
+            raise ExportError("the texts to round the weights for hold no token")
         yield {name: Observed(loudness[name], sums[name] / np.float32(count)) for name in names}
 
 

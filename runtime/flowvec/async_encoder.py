@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy.typing as npt
 
 from flowvec.encoder import Encoder
-from flowvec.errors import DeadlineError, FlowvecError
+from flowvec.errors import DeadlineError
 from flowvec.microbatch import DEFAULT_MAX_WAITING, QueueStatistics, SharedEncoder
 
 __all__ = ["AsyncEncoder"]
@@ -48,10 +48,10 @@ class AsyncEncoder:
     ) -> npt.NDArray[Any]:
         """Embed texts; see `SharedEncoder.encode`. Cancelling the task drops what has not begun."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout) as limit:
                 return await asyncio.wrap_future(await self._submit(texts, options))
-        except TimeoutError as error:
-            if isinstance(error, FlowvecError):
+        except TimeoutError:
+            if not limit.expired():  # a caller's own, from what its texts are read
                 raise
             raise DeadlineError(f"not done within {timeout} s") from None
 

@@ -123,12 +123,14 @@ class Encoder:
                 variant; or `auto`: bfloat16 where provider and processor have it, float16 on a
                 GPU, else float32. Asked for without a provider, it chooses the best that has it.
             streams: batches computed at the same time; None takes what `flowvec tune` found, else
-                one for each core that this process may use.
-            threads: cores that compute one batch; None takes what `flowvec tune` found, else one.
-                A caller with one text at a time is answered soonest by one stream of all cores.
+                as many as the cores that this process may use have room for.
+            threads: cores that compute one batch; None takes what `flowvec tune` found, if streams
+                is None too, else one. A caller with one text at a time is answered soonest by one
+                stream of all cores. Not on a GPU.
             max_batch_tokens: the most padded tokens in a batch; None takes what `flowvec tune`
                 found, else 512 on CPU and 16,384 on a GPU. Larger helps many short texts on large
-                caches; smaller bounds memory.
+                caches; smaller bounds memory. A call with few texts takes smaller batches, so that
+                every stream has work.
             on_statistics: called with an `EncodeStatistics` after every call; it does not travel
                 with a pickled Encoder.
 
@@ -146,7 +148,11 @@ class Encoder:
                 engine = better
             else:
                 tuned = None
-        from_tuning = None in (provider, streams, threads, max_batch_tokens) or compute == "auto"
+        from_tuning = (
+            None in (provider, max_batch_tokens)
+            or compute == "auto"
+            or (streams is None and threads is None)
+        )
         if max_batch_tokens is None and tuned is not None:
             max_batch_tokens = tuned.max_batch_tokens
         default = DEFAULT_MAX_BATCH_TOKENS if engine.device == "cpu" else GPU_MAX_BATCH_TOKENS
@@ -239,7 +245,8 @@ class Encoder:
                 `binary` or `ubinary`, the signs, eight dimensions a byte.
             truncate_dim: keep the first so many dimensions. Vectors of length one are normalised
                 again, save in 8 bits, where their ranges are those of whole vectors.
-            max_batch_tokens: overrides the Encoder's budget for this call.
+            max_batch_tokens: overrides the Encoder's budget for this call, and is then kept to even
+                where a stream stays without work.
             truncation: cut texts at max_length (and count them), or raise at the first.
             on_empty: encode empty texts as the model sees them, or raise.
             show_progress_bar: None shows one on a terminal for long work.

@@ -72,6 +72,8 @@ _COMPUTES_OF: dict[str, tuple[str, ...]] = {
 # Graphs of their own, by provider and compute type; all others run the float32 graph.
 _VARIANT_OF: dict[tuple[str, str], str] = {
     (CPU, "int8"): "int8",
+    # Nobody is offered this: it computes in float32, and shows what the stored halves cost.
+    (CPU, "float16"): "float16",
     (OPENVINO_RUNTIME, "int8"): "int8-openvino",
     (CUDA, "float16"): "float16",
     (TENSORRT, "float16"): "float16",
@@ -145,21 +147,23 @@ def choose(
     if threads is not None and threads < 1:
         raise InputValueError(f"threads must be at least 1, but is {threads}")
     able = _able(status, device, provider)
-    full = able[0]
-    if provider is None and compute != "auto":
-        # Not the best provider, but the best one that has what was asked for.
-        full = next(
-            (name for name in able if _lacks(name, features, variants, compute) is None), full
-        )
     if compute == "auto":
-        kind = _default_compute(full, features, variants)
-    elif reason := _lacks(full, features, variants, compute):
-        raise ProviderUnavailableError(reason)
+        full, kind = able[0], _default_compute(able[0], features, variants)
     else:
-        kind = compute
+        # Not the best provider, but the best one that has what was asked for; where none has, the
+        # reason of one that could have it.
+        lacks = {name: _lacks(name, features, variants, compute) for name in able}
+        could = sorted(
+            able, key=lambda name: (lacks[name] is not None, compute not in _COMPUTES_OF[name])
+        )
+        full, kind = could[0], compute
+        if reason := lacks[full]:
+            raise ProviderUnavailableError(reason)
     if PROVIDERS[full] == "cuda":
         if streams not in (None, 1):
             raise InputValueError(f"a GPU runs one batch at a time, but streams is {streams}")
+        if threads not in (None, 1):
+            raise InputValueError(f"threads are a CPU's, but on a GPU threads is {threads}")
         return Engine(full, kind, 1)
     threads = threads or 1
     return Engine(full, kind, streams or max(1, cores // threads), threads)

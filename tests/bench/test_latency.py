@@ -188,19 +188,19 @@ def test_the_report_says_what_falls_behind_and_what_is_void(found, tmp_path: Pat
     machine = {"cpu": "A", "cpu_features": ["b"], "cores": 2, "memory_gib": 1, "system": "L",
                "python": "3", "measured": "now"}  # fmt: skip
     about = {"machine": machine, "model": "tiny", "corpus": "c.txt", "seed": 0}
-    behind = LatencyRow("slow", "rate", 9.0, 1.0, 2.0, 3.0, 4.0, 50, 50, 1.0, None)
-    other = replace(behind, name="false", min_cosine=0.9, unanswered=0)
+    behind = LatencyRow("slow", "rate", 9.0, 1.0, 2.0, 3.0, 4.0, 50, 50, 9.1, 1.0, None)
+    other = replace(behind, name="false", min_cosine=0.9)
     report = replace(found, rows=[*found.rows, behind, other])
     write_latency_report(report, about, tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text(encoding="utf-8")
-    assert "falls behind: 50 of 100 not answered" in text
-    assert "void: other vectors" in text
+    assert "| slow |  |  |  | 4 | falls behind |" in text
+    assert "| false |  |  |  | 4 | void: other vectors, falls behind |" in text
     assert "## 4 callers" in text
     assert str(tmp_path) not in text
     drawn = "".join(ElementTree.parse(tmp_path / "r.svg").getroot().itertext())
     assert "slow" in drawn
     assert "false" not in drawn
-    assert not cells(replace(behind, unanswered=2))[-1]  # 96 % is not behind
+    assert cells(replace(behind, per_second=8.8)) == ("slow", "1.0", "2.0", "3.0", "9", "")
 
 
 @pytest.mark.parametrize(
@@ -238,6 +238,8 @@ def test_the_command_measures_a_bundle_by_itself(flowvec, tmp_path: Path) -> Non
     ("arguments", "part"),
     [
         (["mini", "--callers", "two"], "callers must be numbers"),
+        (["mini", "--callers", "1.5"], "callers must be whole numbers"),
+        (["mini", "--callers", "nan"], "callers must be whole numbers"),
         (["mini", "--only", "fastembed"], "'fastembed' is no peer here"),
         (["mini", "--count", "100000"], "asked for 100000 texts"),
         (["nowhere"], "is neither minilm-l6 nor bert-base nor a directory"),

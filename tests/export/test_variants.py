@@ -63,8 +63,9 @@ def test_it_stays_close_to_float32_on_real_text(
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as exact:
         cosine = (exact.encode(SENTENCES) * encoder.encode(SENTENCES)).sum(axis=1)
     assert encoder.info().compute == ENGINES[kind].compute
+    assert encoder.engine.variant == kind  # or it would be compared with itself
     least = variants.MIN_COSINE_OF[kind]
-    assert least <= cosine.min() < 1 - 1e-8  # it is rounded, and not by much
+    assert least <= cosine.min() < 1 - 1e-7  # it is rounded, and not by much
     figures = bundle.manifest.parity
     assert figures[f"{kind}_min_cosine"] == pytest.approx(cosine.min(), abs=2e-3)
     assert figures[f"{kind}_min_cosine"] <= figures[f"{kind}_mean_cosine"] <= 1

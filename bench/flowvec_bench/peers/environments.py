@@ -88,8 +88,11 @@ def make_environment(
 def _versions(python: Path) -> dict[str, str]:
     code = (
         "import importlib.metadata as m, json; "
-        "print(json.dumps({d.metadata['Name'].lower(): d.version for d in m.distributions()}))"
+        "print(json.dumps({d.metadata['Name'].lower().replace('_', '-'): d.version "
+        "for d in m.distributions()}))"
     )
-    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True)
+    if done.returncode:
+        raise PeerEnvironmentError(f"{python} does not run: {done.stderr.strip()[-200:]}")
     found: dict[str, str] = json.loads(done.stdout)
     return found

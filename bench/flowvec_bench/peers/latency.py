@@ -42,6 +42,7 @@ class LatencyRow:
         per_second: answered calls a second, the median of the rounds.
         calls: answered, in all rounds.
         unanswered: given up.
+        arrived: calls a second that came, in an open loop; else None.
         min_cosine: to the first row's vectors, the smallest.
         error: why there are no figures, else None.
     """
@@ -55,6 +56,7 @@ class LatencyRow:
     per_second: float | None
     calls: int
     unanswered: int
+    arrived: float | None
     min_cosine: float | None
     error: str | None
 
@@ -66,9 +68,9 @@ class LatencyRow:
     @property
     def saturated(self) -> bool:
         """Whether it answers less than what arrives."""
-        if self.load != "rate" or self.per_second is None:
+        if self.arrived is None or self.per_second is None:
             return False
-        return self.calls < _KEEPS_UP * (self.calls + self.unanswered)
+        return self.per_second < _KEEPS_UP * self.arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,10 @@ class _Figures:
         self.waits: dict[tuple[str, str, float], list[float]] = {}
         self.rates: dict[tuple[str, str, float], list[float]] = {}
         self.unanswered: dict[tuple[str, str, float], int] = {}
+        self.seconds: dict[tuple[str, str, float], float] = {}
 
-    def add(self, key: tuple[str, str, float], answer: Mapping[str, Any]) -> None:
+    def add(self, key: tuple[str, str, float], answer: Mapping[str, Any], seconds: float) -> None:
+        self.seconds[key] = self.seconds.get(key, 0.0) + seconds
         self.waits.setdefault(key, []).extend(answer["waits"])
         self.rates.setdefault(key, []).append(len(answer["waits"]) / answer["seconds"])
         self.unanswered[key] = self.unanswered.get(key, 0) + answer["unanswered"]
@@ -177,7 +181,7 @@ def measure_latency(
                             seed=seed + number,
                             **{load: level},
                         )
-                        figures.add((name, load, level), answer)
+                        figures.add((name, load, level), answer, seconds)
 
                     lineup.each(once)
     return Latency(
@@ -226,6 +230,7 @@ def _row(name: str, load: str, level: float, lineup: Lineup, figures: _Figures) 
     key = (name, load, level)
     error = lineup.errors.get(name)
     waits = [] if error else figures.waits.get(key, [])
+    arrived = (len(waits) + figures.unanswered.get(key, 0)) / figures.seconds.get(key, 1.0)
     tiles: list[float | None] = [None] * 3
     if waits:
         tiles = [round(1000 * float(t), 3) for t in np.percentile(waits, (50, 95, 99))]
@@ -239,6 +244,7 @@ def _row(name: str, load: str, level: float, lineup: Lineup, figures: _Figures) 
         per_second=round(statistics.median(figures.rates[key]), 2) if waits else None,
         calls=len(waits),
         unanswered=figures.unanswered.get(key, 0),
+        arrived=round(arrived, 2) if waits and load == "rate" else None,
         min_cosine=figures.cosines.get(name),
         error=error,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from flowvec_bench.peers.runner import LEAST_COSINE, Lineup, Runner, least_cosin
 
 __all__ = ["Race", "Row", "race"]
 
+_LEAST_PART = 256
+_WARM = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -29,7 +33,7 @@ class Row:
         batch_size: the best of those tried; None is the library's own.
         texts_per_second: at the median of the rounds.
         seconds: of each round.
-        by_batch_size: texts a second of every batch size that was tried, on an eighth of the texts;
+        by_batch_size: texts a second of every batch size that was tried, on a sample of the texts;
             flowvec's are budgets of padded tokens. The library's own is "own".
         min_cosine: to the first row's vectors, the smallest.
         ratio: texts a second of the first row over this one's, the median over the rounds.
@@ -85,7 +89,7 @@ def race(
 ) -> Race:
     """Time peers side by side.
 
-    Each chooses its batch size on an eighth of the texts first, and is warm then; rounds go through
+    Each chooses its batch size on a sample of the texts first, and is warm then; rounds go through
     all peers in turn, so that a moment in which the machine is slow hits all of them.
 
     Args:
@@ -104,26 +108,28 @@ def race(
     if not peers or not texts or not all(texts.values()) or rounds < 1:
         raise InputValueError("there must be peers, texts and rounds")
     say = on_step or (lambda _: None)
-    files: dict[str, tuple[Path, Path]] = {}
+    files: dict[str, tuple[Path, Path, Path]] = {}
     for kind, items in texts.items():
-        whole, part = folder / f"{kind}.json", folder / f"{kind}-part.json"
+        whole, part, few = (folder / f"{kind}{end}.json" for end in ("", "-part", "-few"))
         whole.write_text(json.dumps(list(items)), encoding="utf-8")
         part.write_text(json.dumps(_part(items)), encoding="utf-8")
-        files[kind] = (whole, part)
+        few.write_text(json.dumps(_part(items)[:_WARM]), encoding="utf-8")
+        files[kind] = (whole, part, few)
     figures = _Figures()
     first: dict[str, npt.NDArray[np.float32]] = {}
 
     def prepare(runner: Runner) -> None:
         say(f"preparing {runner.peer.name}")
-        for kind, (whole, part) in files.items():
+        for kind, (whole, part, few) in files.items():
             key = (runner.peer.name, kind)
-            figures.sizes[key], figures.swept[key] = _sweep(runner, part, len(_part(texts[kind])))
+            count = len(_part(texts[kind]))
+            figures.sizes[key], figures.swept[key] = _sweep(runner, part, few, count)
             vectors = runner.vectors(whole, figures.sizes[key])
             first.setdefault(kind, vectors)
             figures.cosines[key] = least_cosine(first[kind], vectors)
 
     def once(runner: Runner) -> None:
-        for kind, (whole, _) in files.items():
+        for kind, (whole, _, _) in files.items():
             key = (runner.peer.name, kind)
             figures.times.setdefault(key, []).append(runner.encode(whole, figures.sizes[key]))
 
@@ -137,19 +143,23 @@ def race(
 
 
 def _part(texts: Sequence[str]) -> list[str]:
-    return list(texts[: max(1, len(texts) // 8)])
+    """What batch sizes are chosen on: enough for two batches of the largest, from everywhere."""
+    count = min(len(texts), max(len(texts) // 8, _LEAST_PART))
+    return random.Random(0).sample(list(texts), count)
 
 
-def _sweep(runner: Runner, texts: Path, count: int) -> tuple[int | None, dict[str, float]]:
+def _sweep(
+    runner: Runner, texts: Path, few: Path, count: int
+) -> tuple[int | None, dict[str, float]]:
     """The batch size to race with, and texts a second of all: the best of two passes each, after
-    one to warm up.
+    a few texts to warm up.
     """
     sizes = runner.peer.batch_sizes
     if len(sizes) == 1:
         return sizes[0], {}
     taken: dict[int | None, float] = {}
     for size in sizes:
-        runner.encode(texts, size)
+        runner.encode(few, size)
         taken[size] = min(runner.encode(texts, size) for _ in range(2))
     rates = {"own" if size is None else str(size): round(count / t, 1) for size, t in taken.items()}
     # A library's own choice stands where it has one: the others are only shown.

@@ -123,7 +123,7 @@ def _draw(result: Race, path: Path) -> None:
         if swept:
             for axis, kind in zip(grid[1], kinds, strict=True):
                 _budgets(axis, [row for row in swept if row.texts == kind])
-            grid[1][0].set_ylabel("texts a second (an eighth of the texts)")
+            grid[1][0].set_ylabel("texts a second (a sample of the texts)")
             grid[1][-1].legend(fontsize=7, frameon=False)
         figure.savefig(path, metadata={"Date": None})
 

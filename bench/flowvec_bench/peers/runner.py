@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +24,8 @@ __all__ = ["LEAST_COSINE", "Lineup", "PeerError", "Runner", "least_cosine", "lin
 # A row whose vectors are further from the first row's is void: it computes something else.
 LEAST_COSINE = 0.999
 
+# Of one command: an hour is more than any pass takes.
+_MOST_SECONDS = 3600.0
 _WORKER = Path(__file__).with_name("worker.py")
 _SHOWN = (
     "flowvec", "onnxruntime", "openvino", "torch", "transformers", "sentence-transformers",
@@ -38,11 +42,12 @@ class Runner:
 
     def __init__(self, peer: Peer, python: Path, model: str, options: Any) -> None:
         self.peer = peer
+        self.chatter = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self.process = subprocess.Popen(
             [str(python), str(_WORKER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.chatter,
             text=True,
         )
         try:
@@ -59,19 +64,25 @@ class Runner:
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        # A peer that hangs must not hold up the others for ever.
+        watch = threading.Timer(_MOST_SECONDS, self.process.kill)
+        watch.start()
         try:
             self.process.stdin.write(json.dumps(command) + "\n")
             self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except OSError as error:
-            line = ""
-            reason = str(error)
-        else:
-            reason = "its process has ended"
-        answer: dict[str, Any] = json.loads(line) if line else {"error": reason}
+            answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        except (OSError, ValueError):
+            answer = {"error": f"its process has ended; its last words: {self._last_words()}"}
+        finally:
+            watch.cancel()
         if "error" in answer:
             raise PeerError(f"{self.peer.name}: {answer['error']}")
         return answer
+
+    def _last_words(self) -> str:
+        self.chatter.seek(0)
+        lines = self.chatter.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:200] if lines else "none"
 
     def encode(self, texts: Path, batch_size: int | None, save: Path | None = None) -> float:
         """Seconds for one pass."""
@@ -92,6 +103,7 @@ class Runner:
         """Kill the process."""
         self.process.kill()
         self.process.communicate()
+        self.chatter.close()
 
 
 @dataclass(slots=True)

@@ -119,24 +119,21 @@ class Infinity:
             "engine": "torch",
             "device": "cpu",
             "dtype": "float32",
-            "lengths_via_tokenize": True,
             "model_warmup": False,
             "bettertransformer": False,
         }
         self.make: Any = lambda size: AsyncEmbeddingEngine.from_args(
             EngineArgs(batch_size=size, **self.arguments)
         )
-        self.engine: Any = None
-        self.size: int | None = None
+        # One for each batch size: to start one takes longer than many a pass.
+        self.engines: dict[int, Any] = {}
 
     def _with_batch_size(self, batch_size: int | None) -> Any:
         size = batch_size or 32
-        if self.size != size:
-            if self.engine is not None:
-                self.loop.run_until_complete(self.engine.astop())
-            self.engine, self.size = self.make(size), size
-            self.loop.run_until_complete(self.engine.astart())
-        return self.engine
+        if size not in self.engines:
+            self.engines[size] = self.make(size)
+            self.loop.run_until_complete(self.engines[size].astart())
+        return self.engines[size]
 
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
         """Unit vectors of texts; None leaves the batch size to the library."""
