@@ -215,10 +215,10 @@ def test_queries_that_were_scaled_before_are_not_scaled_twice(tmp_path: Path, ch
 
 
 def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(2000, 96)).astype(np.float32) @ rng.normal(size=(96, 96)) / 10
-    inputs = (inputs + 3 * rng.normal(size=96)).astype(np.float32)  # channels go together
-    matrix = rng.normal(size=(96, 160)).astype(np.float32)
+    rng = np.random.default_rng(0)  # 200 rows: more than are rounded at a time
+    inputs = rng.normal(size=(2000, 200)).astype(np.float32) @ rng.normal(size=(200, 200)) / 10
+    inputs = (inputs + 3 * rng.normal(size=200)).astype(np.float32)  # channels go together
+    matrix = rng.normal(size=(200, 160)).astype(np.float32)
     found = round_matrix(matrix, inputs.T @ inputs / len(inputs))
     assert found.values.dtype == np.int8
     assert np.abs(found.values.astype(int)).max() <= 127
@@ -228,7 +228,7 @@ def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
     errors = [np.square(inputs @ m - exact).mean() for m in (found.values * found.scales, nearest)]
     assert errors[0] < errors[1] / 4
     # Inputs of which nothing is known: the nearest, save that loud channels come first.
-    blind = round_matrix(matrix, np.eye(96, dtype=np.float32))
+    blind = round_matrix(matrix, np.eye(200, dtype=np.float32))
     np.testing.assert_array_equal(blind.values, np.rint(matrix / blind.scales))
 
 
