@@ -16,7 +16,7 @@ from flowvec.errors import ExportError, ProviderUnavailableError
 from flowvec.manifest import VARIANTS
 from flowvec.providers import CPU, CUDA, OPENVINO_RUNTIME, Engine
 from flowvec.sentences import split_sentences
-from flowvec_export import export, variants
+from flowvec_export import export, rounding, variants
 from flowvec_export.rounding import round_matrix
 from flowvec_export.sts import read_sts
 from flowvec_export.variants import KINDS
@@ -227,6 +227,11 @@ def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
     exact = inputs @ matrix
     errors = [np.square(inputs @ m - exact).mean() for m in (found.values * found.scales, nearest)]
     assert errors[0] < errors[1] / 4
+    # In how many rows at a time makes no difference, last bits aside.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounding, "_BLOCK", 7)
+        again = round_matrix(matrix, inputs.T @ inputs / len(inputs))
+    assert (again.values == found.values).mean() > 0.99
     # Inputs of which nothing is known: the nearest, save that loud channels come first.
     blind = round_matrix(matrix, np.eye(200, dtype=np.float32))
     np.testing.assert_array_equal(blind.values, np.rint(matrix / blind.scales))
