@@ -47,6 +47,10 @@ _MaxLength = Annotated[
 _JsonOut = Annotated[
     Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
 ]
+_Name = Annotated[
+    str | None,
+    typer.Option(help="What reports call the model; without it as its directory is called."),
+]
 _Report = Annotated[
     Path | None, typer.Option(metavar="OUT", help="Also write a Markdown report with a chart.")
 ]
@@ -74,6 +78,7 @@ def peers(
     max_length: _MaxLength = None,
     rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 5,
     seed: _Seed = 0,
+    name: _Name = None,
     json_out: _JsonOut = None,
     report: _Report = None,
 ) -> None:
@@ -108,7 +113,7 @@ def peers(
         )
     for line in _race_lines(result):
         typer.echo(line)
-    found = _about("peers", model, forms, corpus, seed) | asdict(result)
+    found = _about("peers", name or Path(model).name, forms, corpus, seed) | asdict(result)
     _write_json(found, json_out)
     if report is not None:
         write_peer_report(result, found, report)
@@ -142,6 +147,7 @@ def latency(
     seconds: Annotated[float, typer.Option(min=0.1, help="Of each level and round.")] = 3.0,
     rounds: Annotated[int, typer.Option(min=1, help="Of each level.")] = 3,
     seed: _Seed = 0,
+    name: _Name = None,
     json_out: _JsonOut = None,
     report: _Report = None,
 ) -> None:
@@ -192,7 +198,7 @@ def latency(
         )
     for line in _latency_lines(result):
         typer.echo(line)
-    found = _about("latency", model, forms, corpus, seed) | asdict(result)
+    found = _about("latency", name or Path(model).name, forms, corpus, seed) | asdict(result)
     _write_json(found, json_out)
     if report is not None:
         write_latency_report(result, found, report)
@@ -302,7 +308,7 @@ def _about(
     return {
         "benchmark": benchmark,
         "machine": asdict(describe_machine()),
-        "model": Path(model).name,
+        "model": model,
         "max_length": forms.max_length,
         "corpus": "the demonstration's passages" if corpus is None else corpus.name,
         "seed": seed,

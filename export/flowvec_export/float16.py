@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from flowvec.errors import ExportError
 from flowvec.manifest import INPUTS
+from flowvec_export.graph import drop_unused
 
 __all__ = ["half_precision_graph"]
 
@@ -50,7 +51,7 @@ def half_precision_graph(
     if _fuse_attention(half.graph, heads, scale_folded):
         half.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     _halve(half.graph, floats)
-    _drop_unused(half.graph)
+    drop_unused(half.graph)
     onnx.checker.check_model(half)
     return half
 
@@ -118,7 +119,7 @@ def _fuse_attention(graph: onnx.GraphProto, heads: int, scale_folded: bool) -> b
     ]
     del graph.node[:]
     graph.node.extend(nodes)
-    _drop_unused(graph)
+    drop_unused(graph)
     return True
 
 
@@ -195,17 +196,3 @@ def _halve_attribute(kind: str, attribute: onnx.AttributeProto) -> None:
 def _half(values: npt.NDArray[np.float32], name: str) -> onnx.TensorProto:
     """Some masks hold the lowest float: the lowest half does as well."""
     return numpy_helper.from_array(np.clip(values, -_LARGEST, _LARGEST).astype(np.float16), name)
-
-
-def _drop_unused(graph: onnx.GraphProto) -> None:
-    """What nothing reads any more, from the end to the beginning."""
-    used = {value.name for value in graph.output}
-    kept = []
-    for node in reversed(graph.node):
-        if used.intersection(node.output):
-            kept.append(node)
-            used.update(node.input)
-    left = [init for init in graph.initializer if init.name in used]
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(reversed(kept))
-    graph.initializer.extend(left)

@@ -23,6 +23,7 @@ __all__ = [
     "OPSET",
     "OUTPUT",
     "SentenceEncoder",
+    "drop_unused",
     "module_to_onnx",
     "quiet_exporter",
     "to_onnx",
@@ -223,3 +224,17 @@ def _require_size(graph: ir.Graph, weights: str) -> None:
 def write_onnx(proto: onnx.ModelProto, path: Path) -> None:
     """Write one file without external data, equal bytes for equal graphs."""
     path.write_bytes(proto.SerializeToString(deterministic=True))
+
+
+def drop_unused(graph: onnx.GraphProto) -> None:
+    """Take out nodes and weights that nothing reads, also those that only fed such."""
+    used = {value.name for value in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if used.intersection(node.output):
+            kept.append(node)
+            used.update(node.input)
+    left = [init for init in graph.initializer if init.name in used]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(reversed(kept))
+    graph.initializer.extend(left)

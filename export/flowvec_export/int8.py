@@ -31,6 +31,7 @@ from onnx import helper, numpy_helper
 from flowvec.errors import ExportError
 from flowvec.manifest import INPUTS
 from flowvec.tokenizer import Tokenizer
+from flowvec_export.graph import drop_unused
 from flowvec_export.rounding import Rounded, observe, round_matrix, smoothing
 
 __all__ = ["quantize_graph"]
@@ -151,7 +152,7 @@ class _Rewriter:
                 self._replace(product, self.rounded[product.out])
         del self.graph.node[:]
         self.graph.node.extend(self.nodes)
-        self._drop_unused()
+        drop_unused(self.graph)
 
     def _begin(self) -> None:
         """What comes before all else."""
@@ -179,18 +180,6 @@ class _Rewriter:
     def _node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(kind, list(inputs), [output], output, **attributes))
         return output
-
-    def _drop_unused(self) -> None:
-        """Casts and matrices that nothing reads any more."""
-        outputs = {value.name for value in self.graph.output}
-        used = {name for node in self.graph.node for name in node.input} | outputs
-        kept = [node for node in self.graph.node if used.intersection(node.output)]
-        used = {name for node in kept for name in node.input} | outputs
-        del self.graph.node[:]
-        self.graph.node.extend(kept)
-        left = [init for init in self.graph.initializer if init.name in used]
-        del self.graph.initializer[:]
-        self.graph.initializer.extend(left)
 
 
 class _OpenVino(_Rewriter):

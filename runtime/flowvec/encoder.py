@@ -87,11 +87,9 @@ class Encoder:
         on_statistics: Callable[[EncodeStatistics], None] | None = None,
     ) -> None:
         """Open a verified bundle on a chosen engine; `Encoder.load` does both by name."""
-        if max_batch_tokens < 1:
-            raise InputValueError(f"max_batch_tokens must be at least 1, but is {max_batch_tokens}")
         self._bundle = bundle
         self._engine = engine
-        self._max_batch_tokens = max_batch_tokens
+        self.max_batch_tokens = max_batch_tokens
         self._tuned = tuned
         self._on_statistics = on_statistics
         self._ranges: Floats | None = None  # read when they are first needed
@@ -193,6 +191,21 @@ class Encoder:
     def engine(self) -> Engine:
         """Provider, compute type and streams that run."""
         return self._engine
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """The most padded tokens in a batch; calls that begin after it was set go by it.
+
+        Raises:
+            InputValueError: on setting less than 1.
+        """
+        return self._max_batch_tokens
+
+    @max_batch_tokens.setter
+    def max_batch_tokens(self, budget: int) -> None:
+        if budget < 1:
+            raise InputValueError(f"max_batch_tokens must be at least 1, but is {budget}")
+        self._max_batch_tokens = budget
 
     def info(self) -> EncoderInfo:
         """The model's figures and what really runs it."""

@@ -215,8 +215,8 @@ def _round(
     """Seconds for each kind."""
     taken: dict[str, float] = {}
     for kind, items in texts.items():
-        # As the Encoder's own budget, which a call with few texts shares out, as later ones will.
-        encoder._max_batch_tokens = candidate.max_batch_tokens
+        # The Encoder's own budget, which a call with few texts shares out, as later ones will.
+        encoder.max_batch_tokens = candidate.max_batch_tokens
         begun = time.perf_counter()
         encoder.encode(items)
         taken[kind] = time.perf_counter() - begun
