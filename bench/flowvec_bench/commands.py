@@ -18,6 +18,8 @@ from flowvec.errors import InputValueError, MissingDependencyError
 from flowvec.inputs import read_rows
 from flowvec_bench.peer_commands import latency, peers
 
+_MIB = 1 << 20
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -60,18 +62,14 @@ def throughput(
     ] = None,
 ) -> None:
     """Texts and tokens a second: batches in input order, by characters, and by token count."""
-    if importlib.util.find_spec("psutil") is None:
-        raise MissingDependencyError(
-            'flowvec bench needs psutil: python -m pip install "flowvec[cpu,bench]"'
-        )
+    _require_psutil()
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.mix import mixed_lengths
     from flowvec_bench.throughput import BATCHINGS, measure_throughput
 
     if batching is not None and batching not in BATCHINGS:
         raise InputValueError(f"batching must be one of {', '.join(BATCHINGS)}, not {batching!r}")
-    if json_out is not None and not json_out.absolute().parent.is_dir():
-        raise InputValueError(f"there is no directory {json_out.absolute().parent}")
+    _require_folder(json_out)
     if texts is None:
         items = mixed_lengths(count, seed)
     else:
@@ -125,3 +123,73 @@ def throughput(
             "results": [asdict(r) for r in results],
         }
         json_out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+@app.command(epilog="Example: flowvec bench memory mini --texts 200000")
+def memory(
+    bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
+    texts: Annotated[
+        int, typer.Option(min=2, help="How many texts of 1 to 400 words to encode.")
+    ] = 100_000,
+    warm: Annotated[
+        int | None,
+        typer.Option(min=0, help="Texts before growth is counted; without it a tenth of them."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the texts.")] = 0,
+    provider: Provider = None,
+    compute: Compute = "auto",
+    max_batch_tokens: MaxBatchTokens = None,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
+    ] = None,
+) -> None:
+    """How far resident memory grows over a long stream of texts of mixed lengths."""
+    _require_psutil()
+    from flowvec_bench.machine import describe_machine
+    from flowvec_bench.memory import measure_memory
+
+    _require_folder(json_out)
+    with (
+        Encoder.load(
+            bundle,
+            provider=provider,
+            compute=cast(Any, compute),
+            max_batch_tokens=max_batch_tokens,
+        ) as encoder,
+        tqdm(total=texts, desc="texts", disable=not sys.stderr.isatty()) as progress,
+    ):
+        info = encoder.info()
+        found = measure_memory(
+            encoder, texts, seed, texts // 10 if warm is None else warm, progress.update
+        )
+    at_warm = next(size for done, size in found.resident if done >= found.warm)
+    typer.echo(
+        f"{info.name} on {info.provider} in {info.compute}, {info.streams} streams: "
+        f"{found.texts} texts of mixed lengths"
+    )
+    typer.echo(
+        f"resident after {found.warm} texts {at_warm / _MIB:.1f} MiB, at the end "
+        f"{found.resident[-1][1] / _MIB:.1f}; grown by at most {found.grown / _MIB:.1f} MiB, "
+        f"{found.slope * 100 / _MIB:+.2f} MiB per 100,000 texts"
+    )
+    if json_out is not None:
+        result = {
+            "benchmark": "memory",
+            "machine": asdict(describe_machine()),
+            "encoder": {**asdict(info), "path": Path(info.path).name},
+            "seed": seed,
+            **asdict(found),
+        }
+        json_out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def _require_psutil() -> None:
+    if importlib.util.find_spec("psutil") is None:
+        raise MissingDependencyError(
+            'flowvec bench needs psutil: python -m pip install "flowvec[cpu,bench]"'
+        )
+
+
+def _require_folder(out: Path | None) -> None:
+    if out is not None and not out.absolute().parent.is_dir():
+        raise InputValueError(f"there is no directory {out.absolute().parent}")

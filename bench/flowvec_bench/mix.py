@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
+from itertools import islice
 
 from flowvec.demo import load_passages
 from flowvec_bench.texts import split_sentences
 
-__all__ = ["mixed_lengths"]
+__all__ = ["mixed_lengths", "mixed_texts"]
 
 # Lengths are log-normal: a median of 20 words, and one text in ten above 65, as in mixed traffic.
 _MEDIAN_WORDS = 20
@@ -23,13 +25,16 @@ def mixed_lengths(count: int, seed: int) -> list[str]:
         count: how many.
         seed: equal seeds give equal texts.
     """
+    return list(islice(mixed_texts(seed), count))
+
+
+def mixed_texts(seed: int) -> Iterator[str]:
+    """The same texts without an end, made one at a time."""
     rng = random.Random(seed)
     sentences = [s for p in load_passages() for s in split_sentences(p.text)]
-    texts = []
-    for _ in range(count):
+    while True:
         wanted = min(_MOST_WORDS, max(1, round(_MEDIAN_WORDS * math.exp(rng.gauss(0, _SIGMA)))))
         words: list[str] = []
         while len(words) < wanted:
             words += rng.choice(sentences).split()
-        texts.append(" ".join(words[:wanted]))
-    return texts
+        yield " ".join(words[:wanted])
