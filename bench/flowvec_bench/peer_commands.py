@@ -6,7 +6,7 @@ import importlib.util
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +23,7 @@ from flowvec.sentences import split_sentences
 if TYPE_CHECKING:
     from flowvec_bench.peers.latency import Latency
     from flowvec_bench.peers.race import Race, Row
-    from flowvec_bench.peers.roster import Forms
+    from flowvec_bench.peers.roster import Forms, Peer
 
 __all__ = ["latency", "peers"]
 
@@ -107,7 +107,7 @@ def peers(
     if sts is not None:
         sentences = list(sentence_rows(read_sts(sts)))
         texts["sts"] = _sample(iter(sentences), len(sentences), seed)
-    with _forms(model, tokenizer, max_length) as (forms, folder):
+    with _forms(model, tokenizer, max_length, chosen) as (forms, folder):
         result = race(
             chosen, forms.paths, _options(forms), texts, folder, rounds=rounds, on_step=_say()
         )
@@ -182,7 +182,8 @@ def latency(
         sentences = natural_sentences(corpus, *_SHORT_WORDS)
     check_outputs(json_out, report)
     texts = _sample(sentences, count, seed)
-    with _bundle(model) if alone else _forms(model, tokenizer, max_length) as (forms, folder):
+    made = _bundle(model) if alone else _forms(model, tokenizer, max_length, chosen)
+    with made as (forms, folder):
         result = measure_latency(
             chosen,
             forms.paths,
@@ -268,7 +269,7 @@ def _numbers(name: str, listed: str) -> list[float]:
 
 @contextmanager
 def _forms(
-    model: str, tokenizer: Path | None, max_length: int | None
+    model: str, tokenizer: Path | None, max_length: int | None, chosen: Sequence[Peer]
 ) -> Iterator[tuple[Forms, Path]]:
     """A model in all its forms, and a folder for what comes up."""
     from flowvec_bench.peers.forms import make_forms, random_model
@@ -278,7 +279,9 @@ def _forms(
         source = Path(model)
         if tokenizer is not None:
             source = random_model(model, tokenizer, max_length or _MAX_LENGTH, folder / model)
-        yield make_forms(source, folder, max_length), folder
+        # As it comes flowvec takes float16 on a GPU; int8 is only made for who asks for it.
+        asked = {peer.options.get("load", {}).get("compute") for peer in chosen} - {None}
+        yield make_forms(source, folder, max_length, {"float16", *asked}), folder
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from flowvec.sentences import split_sentences
 from flowvec_bench.peers import forms as forms_module
 from flowvec_bench.peers.environments import PeerEnvironmentError, make_environment
 from flowvec_bench.peers.forms import make_forms, random_model
-from flowvec_bench.peers.race import Race, race
+from flowvec_bench.peers.race import Race, race, time_sizes
 from flowvec_bench.peers.report import write_peer_report
 from flowvec_bench.peers.roster import FLOWVEC, PEERS, Forms, Peer
 
@@ -78,6 +78,14 @@ def test_the_same_weights_give_the_same_vectors(found: Race) -> None:
 def test_other_vectors_make_a_row_void(found: Race) -> None:
     assert rows(found, "cut")[0].void
     assert rows(found, "cut")[0].error is None
+
+
+def test_a_batch_size_near_the_best_is_timed_again_and_its_better_time_counts() -> None:
+    looks = {8: [1.0], 16: [0.5, 0.6], 32: [0.55, 0.4], 64: [0.9]}
+    assert time_sizes(list(looks), lambda size: looks[size].pop(0)) == {
+        8: 1.0, 16: 0.5, 32: 0.4, 64: 0.9
+    }  # fmt: skip
+    assert not any(looks.values())
 
 
 def test_a_peer_that_fails_fails_alone(found: Race) -> None:

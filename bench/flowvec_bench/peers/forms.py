@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,12 @@ def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> 
     return folder
 
 
-def make_forms(source: Path, folder: Path, max_length: int | None = None) -> Forms:
+def make_forms(
+    source: Path,
+    folder: Path,
+    max_length: int | None = None,
+    computes: Collection[str] = ("int8", "float16"),
+) -> Forms:
     """Write the other forms of a sentence-transformers directory.
 
     An ONNX file of token vectors is written where mean pooling and normalisation are all that
@@ -85,16 +91,19 @@ def make_forms(source: Path, folder: Path, max_length: int | None = None) -> For
         source: the directory.
         folder: where to write.
         max_length: tokens of a text that all cut at; None takes the model's own.
+        computes: compute types beyond float32 for which the bundle gets variants.
 
     Raises:
         ExportError: the model cannot be exported.
     """
     found = read_source(source)
     able = provider_status()
-    variants: list[Variant] = ["int8"]
-    if able[OPENVINO_RUNTIME] is None:
-        variants.append("int8-openvino")
-    if able[CUDA] is None:
+    variants: list[Variant] = []
+    if "int8" in computes:
+        variants.append("int8")
+        if able[OPENVINO_RUNTIME] is None:
+            variants.append("int8-openvino")
+    if "float16" in computes and able[CUDA] is None:
         variants.append("float16")
     bundle = export(source, folder / "bundle", variants=variants, max_length=max_length)
     paths = {"source": source, "bundle": bundle.path}
