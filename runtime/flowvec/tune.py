@@ -2,7 +2,8 @@
 
 A search in three steps (provider, then streams and threads, then budget), each the best of what the
 one before left: all combinations would take an hour. Candidates of a step are timed in turn, round
-after round, so that a moment in which the machine is busy with something else hits all of them.
+after round, so that a moment in which the machine is busy with something else hits all of them. A
+default gives way only to what is faster beyond the noise.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from flowvec.providers import PROVIDERS, TENSORRT, Engine, computes_of
 from flowvec.sentences import split_sentences
 from flowvec.settings import Tuned
 
-__all__ = ["KINDS", "Candidate", "Measured", "kinds_of_texts", "tune"]
+__all__ = ["KINDS", "Candidate", "Measured", "kinds_of_texts", "tune", "winner"]
 
 KINDS = ("short", "natural", "long")
 BUDGETS = (256, 512, 1024, 2048, 4096)
@@ -40,6 +41,8 @@ _SHORT_WORDS = 5
 _TEXTS = {"short": 256, "natural": 256, "long": 32}
 # A first run of a shape compiles; what is timed comes after.
 _LEAST_ROUNDS = 3
+# A lead of less than this share would go the other way in the next run.
+_NOISE = 0.97
 _SHARES = {"provider": 0.35, "streams": 0.25, "budget": 0.4}
 
 
@@ -102,17 +105,18 @@ def tune(
         raise InputValueError(f"seconds must be above 0, but is {seconds:g}")
     texts = kinds_of_texts(bundle)
 
-    def step(name: str, candidates: Sequence[Candidate]) -> Measured:
+    def step(name: str, candidates: Sequence[Candidate], standing: Candidate) -> Measured:
         found = _measure(bundle, candidates, texts, seconds * _SHARES[name])
         if on_measured is not None:
             on_measured(name, found)
-        return found[0]
+        return winner(found, standing)
 
+    engines = [Candidate(e, _default_budget(e)) for e in _engines(bundle, allow_compute)]
+    best = step("provider", engines, engines[0])
     best = step(
-        "provider", [Candidate(e, _default_budget(e)) for e in _engines(bundle, allow_compute)]
+        "streams", [_with(best.candidate, *s) for s in _streams(best.candidate)], best.candidate
     )
-    best = step("streams", [_with(best.candidate, *s) for s in _streams(best.candidate)])
-    best = step("budget", _budgets(best.candidate))
+    best = step("budget", _budgets(best.candidate), best.candidate)
     engine = best.candidate.engine
     return Tuned(
         provider=engine.provider,
@@ -123,6 +127,18 @@ def tune(
         texts_per_second={kind: round(rate, 1) for kind, rate in best.texts_per_second.items()},
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def winner(measured: Sequence[Measured], standing: Candidate) -> Measured:
+    """The best, or what stands already where the best leads it by no more than noise.
+
+    Args:
+        measured: best first.
+        standing: what is used if nothing is better; it may not be among those measured.
+    """
+    best = measured[0]
+    close = (m for m in measured if m.candidate == standing and m.score >= _NOISE * best.score)
+    return next(close, best)
 
 
 def _engines(bundle: Bundle, allow_compute: bool) -> list[Engine]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flowvec import Bundle, Encoder, session
 from flowvec.demo import load_passages
@@ -83,6 +85,23 @@ def test_a_vector_does_not_depend_on_what_it_is_computed_with(encoder: Encoder, 
     for vectors in together:
         np.testing.assert_allclose(vectors, alone, atol=ATOL[kind])
         assert (vectors * alone).sum(axis=1).min() >= 0.9999
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    chosen=st.lists(st.sampled_from([*SENTENCES, "", "!", "word " * 300]), min_size=1, max_size=64),
+    budget=st.integers(1, 8192),
+    permutation=st.randoms(use_true_random=False),
+)
+def test_nor_on_any_order_padding_or_budget(
+    encoder: Encoder, kind: str, chosen: list[str], budget: int, permutation
+) -> None:
+    order = list(range(len(chosen)))
+    permutation.shuffle(order)
+    plain = encoder.encode(chosen)[order]
+    shuffled = encoder.encode([chosen[i] for i in order], max_batch_tokens=budget)
+    np.testing.assert_allclose(shuffled, plain, atol=ATOL[kind])
+    assert (shuffled * plain).sum(axis=1).min() >= 0.9999
 
 
 def test_in_onnx_runtimes_form_the_encoders_products_are_integers(bundle: Bundle) -> None:

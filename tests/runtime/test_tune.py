@@ -13,7 +13,7 @@ from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS
 from flowvec.engine import available_providers, choose_engine, tuned_engine
 from flowvec.providers import CPU, Engine
 from flowvec.settings import Tuned, cache_file, forget, load_tuned, machine_key, save_tuned
-from flowvec.tune import KINDS, kinds_of_texts, tune
+from flowvec.tune import KINDS, Candidate, Measured, kinds_of_texts, tune, winner
 
 TUNED = Tuned(CPU, "float32", 1, 2, 333, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
 
@@ -147,13 +147,36 @@ def test_tuning_tries_everything_of_the_same_compute_type_and_keeps_one(tiny_dir
     for tried in steps.values():
         assert [m.score for m in tried] == sorted((m.score for m in tried), reverse=True)
         assert all(0 < m.score <= 1 + 1e-9 for m in tried)
-    best = steps["budget"][0]
+    standing = next(
+        m.candidate
+        for m in steps["budget"]
+        if m.candidate.max_batch_tokens == DEFAULT_MAX_BATCH_TOKENS
+    )
+    best = winner(steps["budget"], standing)
     assert found.max_batch_tokens == best.candidate.max_batch_tokens
     assert (found.provider, found.compute) == (
         best.candidate.engine.provider,
         best.candidate.engine.compute,
     )
     assert found.texts_per_second.keys() == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("score", "stands"), [(1.0, True), (0.98, True), (0.95, False), (0.5, False)]
+)
+def test_a_default_gives_way_only_to_what_is_faster_beyond_the_noise(
+    score: float, stands: bool
+) -> None:
+    engine = choose_engine("cpu")
+    default, other = Candidate(engine, 512), Candidate(engine, 4096)
+    measured = [Measured(other, {}, 1.0), Measured(default, {}, score)]
+    assert winner(measured, default).candidate == (default if stands else other)
+
+
+def test_a_default_that_does_not_run_cannot_stand() -> None:
+    engine = choose_engine("cpu")
+    measured = [Measured(Candidate(engine, 256), {}, 1.0), Measured(Candidate(engine, 1), {}, 0.99)]
+    assert winner(measured, Candidate(engine, 512)) == measured[0]
 
 
 def test_other_compute_types_are_tried_only_where_allowed(tiny_dir: Path) -> None:
