@@ -342,12 +342,14 @@ def _race_lines(result: Race) -> list[str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
+    from flowvec_bench.peers.report import rate
+
     if row.texts_per_second is None:
         return (row.name, "", "", "", "", (row.error or "")[:80])
     return (
         row.name,
         "own" if row.batch_size is None else str(row.batch_size),
-        f"{row.texts_per_second:.0f}",
+        rate(row.texts_per_second),
         f"{row.ratio:.2f}" if row.ratio is not None else "",
         f"{row.min_cosine:.5f}",
         "void: other vectors" if row.void else "",

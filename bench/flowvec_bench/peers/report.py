@@ -13,7 +13,14 @@ from matplotlib.figure import Figure
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.race import Race, Row
 
-__all__ = ["STYLE", "check_outputs", "machine_line", "version_lines", "write_peer_report"]
+__all__ = [
+    "STYLE",
+    "check_outputs",
+    "machine_line",
+    "rate",
+    "version_lines",
+    "write_peer_report",
+]
 
 # Text stays text, and equal data give equal bytes.
 STYLE: dict[Any, Any] = {"svg.hashsalt": "flowvec", "svg.fonttype": "none", "font.size": 9}
@@ -46,6 +53,11 @@ def machine_line(machine: Mapping[str, Any]) -> str:
         f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; measured "
         f"{machine['measured']}."
     )
+
+
+def rate(value: float) -> str:
+    """Texts a second, with a decimal where there are few."""
+    return f"{value:.0f}" if value >= 20 else f"{value:.1f}"
 
 
 def version_lines(versions: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -88,7 +100,7 @@ def write_peer_report(result: Race, found: Mapping[str, Any], path: Path) -> Non
             batch = "own" if row.batch_size is None else str(row.batch_size)
             void = " (void)" if row.void else ""
             lines.append(
-                f"| {row.name} | {batch} | {row.texts_per_second:.0f} | "
+                f"| {row.name} | {batch} | {rate(row.texts_per_second)} | "
                 f"{'' if row.ratio is None else f'{row.ratio:.2f}'} | {row.min_cosine:.5f}{void} |"
             )
         lines.append("")
@@ -139,7 +151,7 @@ def _bars(axis: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
     axis.margins(x=0.15)
     for place, width in enumerate(widths):
         if width:
-            axis.text(width, place, f" {width:.0f}", va="center")
+            axis.text(width, place, f" {rate(width)}", va="center")
 
 
 def _budgets(axis: Axes, rows: Sequence[Row]) -> None:
