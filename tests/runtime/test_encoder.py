@@ -152,6 +152,25 @@ def test_batches_stay_within_the_budget_and_the_positions(
         assert all(rows * length <= 70 for rows, length in shapes)
 
 
+def test_the_budget_can_be_set(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    run = session.Session.run
+
+    def spy(self, input_ids, attention_mask):
+        sizes.append(input_ids.size)
+        return run(self, input_ids, attention_mask)
+
+    monkeypatch.setattr(session.Session, "run", spy)
+    with Encoder.load(tiny_dir, provider="cpu", max_batch_tokens=1000) as encoder:
+        encoder.max_batch_tokens = 90
+        assert encoder.max_batch_tokens == encoder.info().max_batch_tokens == 90
+        encoder.encode(texts(60))
+        assert max(sizes) <= 90
+        with pytest.raises(InputValueError, match="at least 1, but is 0"):
+            encoder.max_batch_tokens = 0
+        assert encoder.max_batch_tokens == 90
+
+
 def test_no_more_batches_run_at_once_than_there_are_streams(
     tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
