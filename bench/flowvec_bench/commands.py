@@ -13,12 +13,17 @@ import typer
 from tqdm import tqdm
 
 from flowvec.commands import Compute, Format, MaxBatchTokens, Provider, TextField
-from flowvec.encoder import Encoder
+from flowvec.encoder import Encoder, EncoderInfo
 from flowvec.errors import InputValueError, MissingDependencyError
 from flowvec.inputs import read_rows
 from flowvec_bench.peer_commands import latency, peers
 
 _MIB = 1 << 20
+
+_BundleName = Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")]
+_JsonOut = Annotated[
+    Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
+]
 
 app = typer.Typer(
     add_completion=False,
@@ -41,7 +46,7 @@ app.command(epilog="Example: flowvec bench latency mini --callers 1,8,64")(laten
 
 @app.command(epilog="Example: flowvec bench throughput mini --json result.json")
 def throughput(
-    bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
+    bundle: _BundleName,
     texts: Annotated[
         str | None,
         typer.Option(help="A txt, jsonl or csv file; without it a seeded mix of lengths."),
@@ -57,9 +62,7 @@ def throughput(
     provider: Provider = None,
     compute: Compute = "auto",
     max_batch_tokens: MaxBatchTokens = None,
-    json_out: Annotated[
-        Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
-    ] = None,
+    json_out: _JsonOut = None,
 ) -> None:
     """Texts and tokens a second: batches in input order, by characters, and by token count."""
     _require_psutil()
@@ -77,12 +80,7 @@ def throughput(
         items = [row.text for row in rows]
     asked = BATCHINGS if batching is None else (batching,)
     with (
-        Encoder.load(
-            bundle,
-            provider=provider,
-            compute=cast(Any, compute),
-            max_batch_tokens=max_batch_tokens,
-        ) as encoder,
+        _loaded(bundle, provider, compute, max_batch_tokens) as encoder,
         tqdm(total=repeats + 1, desc="repeats", disable=not sys.stderr.isatty()) as progress,
     ):
         info = encoder.info()
@@ -112,22 +110,21 @@ def throughput(
             f"{r.padding:9.1%}{r.batches:9}{r.tokenize_seconds:12.3f}{r.session_seconds:11.3f}"
             f"{r.spread:8.0%}"
         )
-    if json_out is not None:
-        result = {
-            "benchmark": "throughput",
-            "machine": asdict(machine),
-            # Names, not paths: a result is for others to read.
-            "encoder": {**asdict(info), "path": Path(info.path).name},
-            "texts": Path(texts).name if texts else f"mixed lengths, seed {seed}",
-            "repeats": repeats,
-            "results": [asdict(r) for r in results],
-        }
-        json_out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    _write(
+        json_out,
+        benchmark="throughput",
+        machine=asdict(machine),
+        encoder=_named(info),
+        # A name, not a path: a result is for others to read.
+        texts=Path(texts).name if texts else f"mixed lengths, seed {seed}",
+        repeats=repeats,
+        results=[asdict(r) for r in results],
+    )
 
 
 @app.command(epilog="Example: flowvec bench memory mini --texts 200000")
 def memory(
-    bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
+    bundle: _BundleName,
     texts: Annotated[
         int, typer.Option(min=2, help="How many texts of 1 to 400 words to encode.")
     ] = 100_000,
@@ -139,9 +136,7 @@ def memory(
     provider: Provider = None,
     compute: Compute = "auto",
     max_batch_tokens: MaxBatchTokens = None,
-    json_out: Annotated[
-        Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
-    ] = None,
+    json_out: _JsonOut = None,
 ) -> None:
     """How far resident memory grows over a long stream of texts of mixed lengths."""
     _require_psutil()
@@ -150,12 +145,7 @@ def memory(
 
     _require_folder(json_out)
     with (
-        Encoder.load(
-            bundle,
-            provider=provider,
-            compute=cast(Any, compute),
-            max_batch_tokens=max_batch_tokens,
-        ) as encoder,
+        _loaded(bundle, provider, compute, max_batch_tokens) as encoder,
         tqdm(total=texts, desc="texts", disable=not sys.stderr.isatty()) as progress,
     ):
         info = encoder.info()
@@ -172,15 +162,35 @@ def memory(
         f"{found.resident[-1][1] / _MIB:.1f}; grown by at most {found.grown / _MIB:.1f} MiB, "
         f"{found.slope * 100 / _MIB:+.2f} MiB per 100,000 texts"
     )
-    if json_out is not None:
-        result = {
-            "benchmark": "memory",
-            "machine": asdict(describe_machine()),
-            "encoder": {**asdict(info), "path": Path(info.path).name},
-            "seed": seed,
-            **asdict(found),
-        }
-        json_out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    _write(
+        json_out,
+        benchmark="memory",
+        machine=asdict(describe_machine()),
+        encoder=_named(info),
+        seed=seed,
+        **asdict(found),
+    )
+
+
+def _loaded(
+    bundle: str, provider: str | None, compute: str, max_batch_tokens: int | None
+) -> Encoder:
+    return Encoder.load(
+        bundle,
+        provider=provider,
+        compute=cast(Any, compute),
+        max_batch_tokens=max_batch_tokens,
+    )
+
+
+def _named(info: EncoderInfo) -> dict[str, Any]:
+    """What ran, its bundle by name: a path is nobody else's business."""
+    return {**asdict(info), "path": Path(info.path).name}
+
+
+def _write(out: Path | None, **result: Any) -> None:
+    if out is not None:
+        out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def _require_psutil() -> None:

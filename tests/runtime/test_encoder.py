@@ -108,6 +108,7 @@ def _tiny_encoders(provider: str) -> list[Encoder]:
         for compute in ("float32", "bfloat16"):
             with contextlib.suppress(ProviderUnavailableError):
                 _TINY[provider].append(Encoder.load(folder, provider=provider, compute=compute))
+        assert _TINY[provider]
     return _TINY[provider]
 
 
