@@ -111,6 +111,21 @@ def test_a_wait_counts_from_the_arrival_and_not_from_the_call() -> None:
     assert min(together.waits) >= took - 0.001
 
 
+def test_who_is_taken_in_late_has_waited_since_the_arrival() -> None:
+    """Arrivals of an hour ago: were waits counted from when they are sent, they would be short."""
+    moments = [-3600.0, -3600.0]
+
+    async def call(_: str) -> None:
+        pass
+
+    for found in (
+        open_loop(lambda _: None, moments, TEXTS, 5.0),
+        asyncio.run(open_loop_async(call, moments, TEXTS, 5.0)),
+    ):
+        assert len(found.waits) == 2
+        assert min(found.waits) >= 3600
+
+
 def test_who_is_not_answered_in_time_is_given_up_and_counted() -> None:
     found = open_loop(lambda _: time.sleep(0.05), [0.0] * 40, TEXTS, 0.2)
     assert 0 < found.unanswered < 40
