@@ -11,6 +11,7 @@ import pytest
 from flowvec import Bundle, Encoder, InputValueError, settings
 from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS
 from flowvec.engine import available_providers, choose_engine, tuned_engine
+from flowvec.machine import available_cores
 from flowvec.providers import CPU, Engine
 from flowvec.settings import Tuned, cache_file, forget, load_tuned, machine_key, save_tuned
 from flowvec.tune import KINDS, Candidate, Measured, kinds_of_texts, tune, winner
@@ -92,6 +93,10 @@ def test_what_is_asked_for_wins(tiny_dir: Path) -> None:
         info = encoder.info()
     assert (info.provider, info.streams, info.max_batch_tokens) == (CPU, 3, 64)
     assert info.threads == 1  # those that were found belong to other streams
+    save_tuned(Bundle.load(tiny_dir).fingerprint, replace(TUNED, streams=5, threads=1))
+    with Encoder.load(tiny_dir, threads=2) as encoder:
+        info = encoder.info()
+    assert (info.threads, info.streams) == (2, max(1, available_cores() // 2))
     others = [name for name in available_providers() if name != CPU]
     for other in others[:1]:
         with Encoder.load(tiny_dir, provider=other) as encoder:
