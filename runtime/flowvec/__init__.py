@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from flowvec.async_encoder import AsyncEncoder
 from flowvec.bundle import Bundle
-from flowvec.collection import Collection, CollectionInfo, Hit
+from flowvec.collection import Collection
 from flowvec.encoder import Encoder, EncoderInfo
 from flowvec.errors import (
     BundleError,
@@ -30,10 +30,12 @@ from flowvec.errors import (
     OverloadedError,
     ProviderUnavailableError,
 )
+from flowvec.hits import CollectionInfo, Hit
 from flowvec.manifest import Manifest
 from flowvec.microbatch import SharedEncoder
+from flowvec.mining import Pair, most_similar_pairs, semantic_search
 from flowvec.pipeline import EncodeStatistics
-from flowvec.store import Item
+from flowvec.rows import Item
 from flowvec.version import __version__
 
 __all__ = [
@@ -62,7 +64,10 @@ __all__ = [
     "MissingDependencyError",
     "NonFiniteError",
     "OverloadedError",
+    "Pair",
     "ProviderUnavailableError",
     "SharedEncoder",
     "__version__",
+    "most_similar_pairs",
+    "semantic_search",
 ]

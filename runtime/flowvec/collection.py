@@ -5,17 +5,30 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle import absolute_path
+from flowvec.collection_inputs import (
+    Metadata,
+    as_list,
+    check_count,
+    check_k,
+    check_metadata,
+    check_score,
+    check_vectors,
+    check_whole,
+    last_of_each,
+    refuse_single,
+    texts_of,
+)
 from flowvec.encoder import Encoder
 from flowvec.errors import (
     ClosedError,
@@ -26,67 +39,32 @@ from flowvec.errors import (
     InputValueError,
 )
 from flowvec.exact import METRICS, Metric
+from flowvec.filters import Condition, Filter, compile_filter
+from flowvec.hits import CollectionInfo, Hit
 from flowvec.hnsw import EF_CONSTRUCTION, M, sync_folder
+from flowvec.hybrid import HYBRID_BEST
+from flowvec.locks import WriterLock
 from flowvec.neighbours import Neighbours
-from flowvec.store import FILE, Id, Item, Store, check_ids, encode_metadata
+from flowvec.parquet import read_parquet, write_parquet
+from flowvec.rows import Id, Item, check_ids
+from flowvec.searching import Searcher
+from flowvec.store import FILE, Store
 from flowvec.tokenizer import check_texts, replace_surrogates
 from flowvec.version import __version__
 
-__all__ = ["Collection", "CollectionInfo", "Hit"]
+__all__ = ["Collection"]
 
 logger = logging.getLogger("flowvec.collection")
 
 Floats = npt.NDArray[np.float32]
+VectorDtype = Literal["float32", "float16"]
+VECTOR_DTYPES = ("float32", "float16")
 
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One search result.
-
-    Attributes:
-        id: the id that the row was added under.
-        score: higher is better: cosine, inner product, or minus the Euclidean distance.
-        text: the row's text, if it has one.
-        metadata: the row's metadata, if it has any.
-    """
-
-    id: Id
-    score: float
-    text: str | None
-    metadata: dict[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionInfo:
-    """What a collection is.
-
-    Attributes:
-        path: its directory.
-        rows: rows in it.
-        dim: length of its vectors.
-        metric: `cosine`, `ip` or `l2`.
-        model: name or directory of the bundle that it was created with.
-        fingerprint: that bundle's fingerprint; None for a collection of plain vectors.
-        compute: compute type that its first vectors were made with.
-        search: `exact` or `hnsw`.
-        graph_rows: rows in the graph held in memory, tombstones included.
-        bytes: size of the directory on disk.
-        created: when, ISO 8601.
-        created_by: version of flowvec.
-    """
-
-    path: str
-    rows: int
-    dim: int
-    metric: Metric
-    model: str | None
-    fingerprint: str | None
-    compute: str | None
-    search: str
-    graph_rows: int
-    bytes: int
-    created: str
-    created_by: str
+# What a collection keeps of the model that made its vectors.
+_MODEL_KEYS = ("model", "fingerprint", "compute")
+# A measured recall says nothing of a collection that has grown or shrunk by more than this.
+_STALE = 1.5
+_SALVAGED_AT_ONCE = 4096
 
 
 class Collection:
@@ -100,8 +78,10 @@ class Collection:
         ...     [hit.id for hit in notes.search("a sleeping animal", k=1)]
         ['a']
 
-    Its methods may be called from several threads, which take turns. Other processes may read while
-    one writes, and see what it has committed at their next call.
+    Any number of threads may search while one of them adds, deletes or compacts; those that write
+    take turns. Across processes there are any number of readers and one writer: who changes the
+    collection first is its writer until it is closed, another's change is refused at once, and
+    readers see what was committed at their next call.
     """
 
     def __init__(self, path: Path, store: Store, encoder: Encoder | None) -> None:
@@ -111,14 +91,21 @@ class Collection:
         self._encoder = encoder
         self._meta = store.read_meta()
         try:
+            store.settings()
             self._dim = int(self._meta["dim"])
             m, ef_construction = int(self._meta["M"]), int(self._meta["ef_construction"])
             self._metric = METRICS[METRICS.index(cast(Metric, self._meta["metric"]))]
             self._created = self._meta["created"], self._meta["created_by"]
         except (KeyError, ValueError) as error:
             raise CorruptCollectionError(f"{path}: its table meta is damaged: {error!r}") from None
+        self._vector_dtype = self._meta.get("vector_dtype", "float32")
+        # Held by a thread that writes; searches do not wait for it.
+        self._turn = threading.RLock()
         self._neighbours = Neighbours(store, path, self._dim, self._metric, m, ef_construction)
-        self._lock = threading.RLock()
+        self._searcher = Searcher(store, self._neighbours, self._reading)
+        self._writer_lock = WriterLock(path)
+        # Ours alone to change, with all that others wrote before taken in.
+        self._is_writer = False
         self._process = os.getpid()
         self._closed = False
 
@@ -132,14 +119,16 @@ class Collection:
         encoder: Encoder | None = None,
         dim: int | None = None,
         metric: Metric = "cosine",
+        vector_dtype: VectorDtype = "float32",
     ) -> Collection:
         """Make a new, empty collection.
 
         Args:
-            path: a directory that does not exist, or is empty.
+            path: a directory that does not exist, or is empty, or in which this was interrupted.
             encoder: embeds texts; its fingerprint is kept, and later Encoders must match it.
             dim: length of the vectors, for a collection without an Encoder.
             metric: `cosine`, `ip` (inner product) or `l2` (Euclidean distance).
+            vector_dtype: how vectors are stored: `float32`, or `float16` at half the size.
 
         Raises:
             InputValueError: not exactly one of encoder and dim, or an unknown metric.
@@ -147,8 +136,13 @@ class Collection:
         """
         if (encoder is None) == (dim is None):
             raise InputValueError("give either an encoder or a dim")
+        _check_type(encoder)
         if metric not in METRICS:
             raise InputValueError(f"metric must be one of {', '.join(METRICS)}, but is {metric!r}")
+        if vector_dtype not in VECTOR_DTYPES:
+            raise InputValueError(
+                f"vector_dtype must be one of {', '.join(VECTOR_DTYPES)}, but is {vector_dtype!r}"
+            )
         if dim is not None and (
             isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1
         ):
@@ -156,14 +150,17 @@ class Collection:
         folder = absolute_path(path)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if cls.is_unmade(folder):
+                for file in folder.iterdir():
+                    file.unlink()
             if any(folder.iterdir()):
                 raise CollectionError(f"{folder} is not empty")
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a NUL in a name is a ValueError
             raise CollectionError(f"cannot create {folder}: {error}") from error
         meta = {
             "dim": str(encoder.dim if encoder else dim),
             "metric": metric,
-            "vector_dtype": "float32",
+            "vector_dtype": vector_dtype,
             "M": str(M),
             "ef_construction": str(EF_CONSTRUCTION),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -172,13 +169,29 @@ class Collection:
         if encoder is not None:
             meta |= _model_of(encoder)
         store = Store(folder / FILE, create=meta)
-        for level in (folder, folder.parent):
-            sync_folder(level)
-        return cls(folder, store, encoder)
+        try:
+            for level in (folder, folder.parent):
+                sync_folder(level)
+            return cls(folder, store, encoder)
+        except OSError as error:
+            store.close()
+            raise CollectionError(f"cannot create {folder}: {error}") from error
+        except BaseException:
+            store.close()
+            raise
+
+    @staticmethod
+    def is_unmade(path: str | Path) -> bool:
+        """Whether all that a directory holds is what a kill during `create` can leave."""
+        return _is_unmade(absolute_path(path))
 
     @classmethod
     def open(cls, path: str | Path, *, encoder: Encoder | None = None) -> Collection:
         """Open an existing collection.
+
+        One that cannot be written, by its permissions or its disk's, is read as it lies there.
+        While nobody has it open for writing, that is without any lock: who may write it then must
+        not do so before it is closed again.
 
         Args:
             path: its directory.
@@ -189,6 +202,7 @@ class Collection:
             FingerprintMismatchError: the Encoder is not the model that made the vectors.
             CorruptCollectionError: the database is damaged.
         """
+        _check_type(encoder)
         folder = absolute_path(path)
         store = Store(folder / FILE)
         try:
@@ -224,18 +238,57 @@ class Collection:
 
     def close(self) -> None:
         """Save the graph and close the files; calling it twice is harmless."""
-        with self._lock:
+        if self._process != os.getpid():
+            # A thread of the parent's may have had its turn at the fork, for ever.
+            self._closed = True
+            self._writer_lock.forget()
+            return
+        with self._turn:
             if self._closed:
                 return
-            if self._process == os.getpid():
-                try:
-                    self._neighbours.follow()
-                    self._neighbours.save()
-                except CollectionError as error:
-                    # The graph is a cache: without it the next search takes longer, that is all.
-                    logger.warning("%s", error)
-                self._store.close()
             self._closed = True
+            try:
+                self._neighbours.close()
+                self._save_graph()
+            except CollectionError as error:
+                # The graph is a cache: without it the next search takes longer, that is all.
+                logger.warning("%s", error)
+            finally:
+                try:
+                    self._store.close()
+                finally:
+                    self._writer_lock.release()
+
+    def _save_graph(self) -> None:
+        """Write the graph to disk where that is ours to do.
+
+        Who only reads leaves it to the writer, unless the graph would have to be built again.
+        """
+        if not self._neighbours.is_unsaved:
+            return
+        if not self._is_writer:
+            if not self._neighbours.was_built:
+                return
+            try:
+                self._become_writer(briefly=True)
+            except CollectionError as error:
+                logger.debug("the graph is not saved: %s", error)
+                return
+        self._neighbours.save()
+
+    def _become_writer(self, *, briefly: bool = False) -> None:
+        if not self._is_writer:
+            self._writer_lock.acquire(briefly=briefly)
+            try:
+                self._neighbours.refresh()
+            except BaseException:
+                self._writer_lock.release()
+                raise
+            self._is_writer = True
+
+    def _resign(self) -> None:
+        self._is_writer = False
+        self._writer_lock.release()
 
     def __enter__(self) -> Collection:
         return self
@@ -243,20 +296,36 @@ class Collection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextmanager
-    def _used(self, *, one_state: bool = False) -> Iterator[None]:
-        """Take the lock, check that the collection can be used here, and follow other processes.
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ClosedError("this Collection is closed")
+        if self._process != os.getpid():
+            raise CollectionError("a Collection does not survive a fork; open it again")
 
-        With `one_state` all reads of the block see one state of the file.
-        """
-        with self._lock:
-            if self._closed:
-                raise ClosedError("this Collection is closed")
-            if self._process != os.getpid():
-                raise CollectionError("a Collection does not survive a fork; open it again")
-            with self._store.reading() if one_state else nullcontext():
-                self._neighbours.follow()
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """One state of the file for the block."""
+        self._check_usable()
+        with self._store.reading():
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The writer's turn, of all threads and processes."""
+        self._check_usable()
+        with self._turn:
+            self._check_usable()
+            self._become_writer()
+            yield
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A transaction, whose block stages its change; when it has ended, searches see it."""
+        with self._writing():
+            self._neighbours.begin()
+            with self._store.transaction():
                 yield
+            self._neighbours.publish()
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -264,25 +333,26 @@ class Collection:
         self,
         ids: Sequence[Id],
         texts: Sequence[str],
-        metadata: Sequence[dict[str, Any] | None] | None = None,
+        metadata: Metadata | None = None,
     ) -> None:
         """Embed texts and add them; rows of the same ids are replaced. On disk when it returns.
 
         Args:
             ids: any texts or whole numbers; 1 and "1" are two ids. Of equal ids the last counts.
             texts: as many texts, embedded by `Encoder.encode_document`.
-            metadata: as many JSON objects or None.
+            metadata: as many JSON objects or None, or a DataFrame of as many rows (pandas or
+                polars), whose columns are fields; missing values become null, dates ISO 8601 texts.
 
         Raises:
             InputTypeError, InputValueError: an id, text or metadata is refused; nothing was added.
         """
         encoder = self._need_encoder()
-        items = _as_list("texts", texts)
+        items = as_list("texts", texts)
         check_texts(items)
-        keys = check_ids(_as_list("ids", ids))
-        _check_count("texts", len(items), len(keys))
-        payload = _check_metadata(metadata, len(keys))
-        kept = _last_of_each(keys)
+        keys = check_ids(as_list("ids", ids))
+        check_count("texts", len(items), len(keys))
+        payload = check_metadata(metadata, len(keys))
+        kept = last_of_each(keys)
         vectors = encoder.encode_document([items[i] for i in kept])
         self._write(
             [keys[i] for i in kept],
@@ -297,7 +367,7 @@ class Collection:
         ids: Sequence[Id],
         vectors: npt.ArrayLike,
         texts: Sequence[str | None] | None = None,
-        metadata: Sequence[dict[str, Any] | None] | None = None,
+        metadata: Metadata | None = None,
     ) -> None:
         """Add vectors made elsewhere; rows of the same ids are replaced. On disk on return.
 
@@ -310,14 +380,14 @@ class Collection:
         Raises:
             InputTypeError, InputValueError: something is refused; nothing was added.
         """
-        rows = self._check_vectors(vectors, "vectors")
-        keys = check_ids(_as_list("ids", ids))
-        _check_count("vectors", len(rows), len(keys))
-        items = [None] * len(rows) if texts is None else _as_list("texts", texts)
-        _check_count("texts", len(items), len(keys))
+        rows = check_vectors(vectors, self._dim, "vectors")
+        keys = check_ids(as_list("ids", ids))
+        check_count("vectors", len(rows), len(keys))
+        items = [None] * len(rows) if texts is None else as_list("texts", texts)
+        check_count("texts", len(items), len(keys))
         check_texts(["" if text is None else text for text in items])
-        payload = _check_metadata(metadata, len(keys))
-        kept = _last_of_each(keys)
+        payload = check_metadata(metadata, len(keys))
+        kept = last_of_each(keys)
         self._write(
             [keys[i] for i in kept],
             rows[kept],
@@ -336,20 +406,26 @@ class Collection:
         if not ids:
             return
         stored = [None if text is None else replace_surrogates(text) for text in texts]
-        with self._used():
-            with self._store.transaction():
-                if made_by is not None:
-                    self._claim(made_by)
-                labels, replaced = self._store.upsert(ids, vectors, stored, metadata)
-            self._neighbours.replace(replaced, labels, vectors)
-            if made_by is not None and "fingerprint" not in self._meta:
+        if self._vector_dtype == "float16":
+            with np.errstate(over="ignore"):
+                # What is searched before and after a restart is the same.
+                vectors = vectors.astype(np.float16).astype(np.float32)
+            if not np.isfinite(vectors).all():
+                raise InputValueError("a vector holds numbers that float16 cannot: above 65504")
+        with self._changing():
+            if made_by is not None:
+                self._claim(made_by)
+            labels, replaced = self._store.upsert(ids, vectors, stored, metadata)
+            self._neighbours.stage(replaced, labels, vectors, ids)
+        if made_by is not None and "fingerprint" not in self._meta:
+            with self._reading():
                 self._meta = self._store.read_meta()
 
     def _claim(self, encoder: Encoder) -> None:
         """Let the first texts that are added decide whose vectors these are; in a transaction."""
         stored = self._store.read_meta()
         if "fingerprint" not in stored:
-            self._store.write_meta(_model_of(encoder))
+            self._store.write_settings(_model_of(encoder))
         elif stored["fingerprint"] != self._meta.get("fingerprint"):
             self._meta = stored  # another handle was first
             self._check_encoder(encoder)
@@ -360,19 +436,19 @@ class Collection:
         Returns:
             How many rows there were.
         """
-        keys = check_ids(_as_list("ids", ids))
-        with self._used():
-            with self._store.transaction():
-                labels = self._store.delete(keys)
-            self._neighbours.replace(labels, [])
-            return len(labels)
+        keys = check_ids(as_list("ids", ids))
+        with self._changing():
+            labels = self._store.delete(keys)
+            if labels:
+                self._neighbours.stage(labels)
+        return len(labels)
 
     # --- reading --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Rows in the collection."""
-        with self._used():
-            return len(self._neighbours)
+        with self._reading():
+            return self._store.counts().rows
 
     def get(self, ids: Sequence[Id]) -> list[Item | None]:
         """Rows by id, in the order of the ids; None for an unknown one.
@@ -380,92 +456,388 @@ class Collection:
         Raises:
             CorruptCollectionError: a row does not match its checksum.
         """
-        keys = check_ids(_as_list("ids", ids))
-        with self._used(one_state=True):
+        keys = check_ids(as_list("ids", ids))
+        with self._reading():
             labels = dict(self._store.labels_of(keys))
             items = self._store.read(list(labels.values()))
         found = [labels.get(key) for key in keys]
         return [None if label is None else items[label] for label in found]
+
+    def rows(self) -> Iterator[Item]:
+        """All rows in the order in which they were added, at constant memory.
+
+        Rows that come or go meanwhile may or may not be among them; one that is replaced comes as
+        it was, as it is then, or both.
+
+        Raises:
+            CorruptCollectionError: a row does not match its checksum.
+        """
+        after = 0
+        while True:
+            with self._reading():
+                items = self._store.page(after)
+            if not items:
+                return
+            yield from items
+            after = items[-1].label
 
     def search(
         self,
         query: str | npt.ArrayLike,
         k: int = 10,
         *,
+        filter: Filter | None = None,
+        hybrid: bool = False,
         min_score: float | None = None,
     ) -> list[Hit]:
         """The rows nearest to a text or a vector.
 
         Args:
             query: a text, embedded by `Encoder.encode_query`, or a float32 vector (dim,).
-            k: how many; always min(k, rows) hits are returned, unless `min_score` drops some.
+            k: how many; always min(k, eligible rows) hits are returned, unless `min_score` drops
+                some.
+            filter: which rows are eligible by their metadata, as
+                `{"lang": "en", "year": {">=": 2020}, "not": {"tag": {"in": ["draft"]}}}`; see
+                `flowvec.filters`.
+            hybrid: rank by words as well: BM25 over the texts, fused with the vectors' ranking by
+                reciprocal ranks; a hit's score is the sum of 1 / (60 + rank). Needs a text, and the
+                index that `index_texts` makes; the first such search makes it where there is none.
             min_score: the least score of a hit.
 
         Returns:
             Hits, best first.
 
         Raises:
-            InputValueError: negative k; a vector of another length, or with NaN or infinity.
+            InputValueError: negative k; a vector of another length, or with NaN or infinity; a
+                filter that cannot be asked.
             CollectionError: a text, but the collection was opened without an Encoder.
         """
         if isinstance(query, str):
-            vectors = self._need_encoder().encode_query([query])
-        else:
-            vectors = self._check_vectors(np.asarray(query)[None], "query")
-        return self._search(vectors, k, min_score)[0]
+            return self.search_batch([query], k, filter=filter, hybrid=hybrid, min_score=min_score)[
+                0
+            ]
+        if hybrid:
+            raise InputValueError("a hybrid search needs a text: a vector has no words")
+        count, condition, min_score = check_k(k), _condition(filter), check_score(min_score)
+        vectors = check_vectors(cast(npt.ArrayLike, [query]), self._dim, "query")
+        return self._searcher.hits(vectors, count, condition, min_score)[0]
 
     def search_batch(
         self,
         queries: Sequence[str] | npt.ArrayLike,
         k: int = 10,
         *,
+        filter: Filter | None = None,
+        hybrid: bool = False,
         min_score: float | None = None,
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once."""
-        _refuse_single("queries", queries)
-        if isinstance(queries, list | tuple) and any(isinstance(q, str) for q in queries):
-            vectors = self._need_encoder().encode_query(cast(list[str], queries))
+        refuse_single("queries", queries)
+        count, condition, min_score = check_k(k), _condition(filter), check_score(min_score)
+        if hybrid and min_score is not None and min_score > HYBRID_BEST:
+            raise InputValueError(
+                f"a hybrid search's scores are at most {HYBRID_BEST:.4f}, and min_score is "
+                f"{min_score}"
+            )
+        texts = texts_of(queries)
+        if texts is not None:
+            vectors = self._query_vectors(texts)
+            if hybrid:
+                with self._reading():
+                    has_words = self._store.has_words()
+                if not has_words:
+                    self.index_texts()
+                return self._searcher.hybrid_hits(texts, vectors, count, condition, min_score)
         else:
-            vectors = self._check_vectors(queries, "queries")
-        return self._search(vectors, k, min_score)
+            vectors = self._query_vectors(queries)
+            if hybrid and len(vectors):
+                raise InputValueError("a hybrid search needs texts: vectors have no words")
+        return self._searcher.hits(vectors, count, condition, min_score)
 
-    def _search(self, vectors: Floats, k: int, min_score: float | None) -> list[list[Hit]]:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer):
-            raise InputTypeError(f"k must be a whole number, not {type(k).__name__}")
-        if k < 0:
-            raise InputValueError(f"k must not be negative, but is {k}")
-        with self._used(one_state=True):
-            labels, scores = self._neighbours.search(vectors, int(k))
-            items = self._store.read(np.unique(labels).tolist())
-        hits = []
-        for row_labels, row_scores in zip(labels.tolist(), scores.tolist(), strict=True):
-            row = [
-                Hit(items[label].id, score, items[label].text, items[label].metadata)
-                for label, score in zip(row_labels, row_scores, strict=True)
-                if min_score is None or score >= min_score
-            ]
-            hits.append(row)
-        return hits
+    def search_ids(
+        self,
+        queries: npt.ArrayLike,
+        k: int = 10,
+        *,
+        filter: Filter | None = None,
+    ) -> tuple[list[list[Id]], Floats]:
+        """Ids and scores alone, as fast as the graph gives them: no row is read from disk.
+
+        Args:
+            queries: float32 (queries, dim).
+            k: as for `search`.
+            filter: as for `search`.
+
+        Returns:
+            For each query min(k, eligible rows) ids, best first, and scores, float32 (queries,
+            min(k, eligible rows)).
+        """
+        vectors = check_vectors(queries, self._dim, "queries")
+        return self._searcher.ids(vectors, check_k(k), _condition(filter))
 
     def info(self) -> CollectionInfo:
         """The collection's figures."""
-        with self._used():
+        self.refresh()
+        with self._reading():
+            meta, rows = self._store.read_meta(), self._store.counts().rows
             return CollectionInfo(
                 path=str(self._path),
-                rows=len(self._neighbours),
+                rows=rows,
                 dim=self._dim,
                 metric=self._metric,
-                model=self._meta.get("model"),
-                fingerprint=self._meta.get("fingerprint"),
-                compute=self._meta.get("compute"),
+                model=meta.get("model"),
+                fingerprint=meta.get("fingerprint"),
+                compute=meta.get("compute"),
                 search="exact" if self._neighbours.is_exact else "hnsw",
                 graph_rows=self._neighbours.graph_rows,
-                bytes=sum(f.stat().st_size for f in self._path.iterdir() if f.is_file()),
+                vector_dtype=self._vector_dtype,
+                ef_search=self._neighbours.ef_search,
+                recall=1.0 if self._neighbours.is_exact else _recall_of(meta, rows),
+                bytes=_size_of(self._path),
                 created=self._created[0],
                 created_by=self._created[1],
             )
 
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    def to_parquet(self, path: str | Path) -> int:
+        """Write all rows to a Parquet file (extra `[files]`); returns how many.
+
+        Raises:
+            CollectionError: it cannot be written.
+            CorruptCollectionError: a row does not match its checksum.
+            MissingDependencyError: pyarrow is not installed.
+        """
+        kept = ("metric", "model", "fingerprint", "compute", "created_by")
+        about = {key: self._meta[key] for key in kept if key in self._meta}
+        file = absolute_path(path)
+        with self._reading():  # one state of all rows
+            return write_parquet(file, self.rows(), self._dim, self._vector_dtype, about)
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: str | Path,
+        parquet: str | Path,
+        *,
+        metric: Metric | None = None,
+        vector_dtype: VectorDtype | None = None,
+    ) -> Collection:
+        """Make a collection of a Parquet file's rows (extra `[files]`).
+
+        Args:
+            path: as for `create`.
+            parquet: a file that `to_parquet` wrote, or another with the columns `id` and `vector`,
+                and perhaps `text` and `metadata` (JSON).
+            metric: None takes the file's own, `cosine` where it names none.
+            vector_dtype: None takes the file's own.
+
+        Raises:
+            InputTypeError, InputValueError: the file cannot be read, or holds what cannot be added.
+            CollectionError: the directory is not empty or cannot be written.
+            MissingDependencyError: pyarrow is not installed.
+        """
+        about, dim, dtype, batches = read_parquet(absolute_path(parquet))
+        asked = metric or cast(Metric, about.get("metric", "cosine"))
+        was_there = absolute_path(path).exists()
+        kept = vector_dtype or cast(VectorDtype, dtype)
+        collection = cls.create(path, dim=dim, metric=asked, vector_dtype=kept)
+        try:
+            for rows in batches:
+                collection.add_vectors(rows.ids, rows.vectors, rows.texts, rows.metadata)
+            model = {key: about[key] for key in _MODEL_KEYS if key in about}
+            if len(model) == len(_MODEL_KEYS):
+                with collection._writing(), collection._store.transaction():
+                    collection._store.write_settings(model)
+                collection._meta = collection._store.read_meta()
+        except BaseException:
+            # Half of the file would be neither what was asked for nor what could be tried again.
+            collection.close()
+            for file in collection._path.iterdir():
+                file.unlink()
+            if not was_there:
+                collection._path.rmdir()
+            raise
+        return collection
+
+    def refresh(self) -> None:
+        """Take in what other processes have committed; every search does so by itself."""
+        self._check_usable()
+        self._neighbours.refresh()
+
+    def verify(self) -> list[str]:
+        """Check everything: each row's checksum, SQLite's own structure, the graph's files.
+
+        Returns:
+            What is wrong, a line each; none where all is well. A damaged graph is rebuilt by
+            itself, and `compact` makes the full-text index anew. Damaged rows are lost: `delete`
+            takes them out, or `salvage` makes a new collection of all others.
+        """
+        found: list[str] = []
+        with self._reading():
+            for problems in (self._store.problems, self._neighbours.problems):
+                try:
+                    found.extend(problems())
+                except CorruptCollectionError as error:
+                    found.append(str(error))
+        return found
+
+    def prepare(self) -> None:
+        """Have all in memory that the first search would otherwise have to load or build.
+
+        What had to be built is saved, at the latest when the collection is closed.
+        """
+        with self._reading():
+            self._neighbours.prepare()
+
+    @classmethod
+    def salvage(cls, path: str | Path, into: str | Path) -> int:
+        """Make a new collection of all rows of a damaged one that are intact.
+
+        Args:
+            path: the directory of the damaged one, which stays as it is.
+            into: as for `create`.
+
+        Returns:
+            How many rows were lost, as far as is known.
+
+        Raises:
+            CollectionError: there is no collection at `path`, or none can be made at `into`.
+            CorruptCollectionError: so much is damaged that not even its settings can be read.
+        """
+        store = Store(absolute_path(path) / FILE)
+        try:
+            meta = store.read_meta()
+            try:
+                dim, metric = int(meta["dim"]), cast(Metric, meta["metric"])
+                dtype = cast(VectorDtype, meta.get("vector_dtype", "float32"))
+                new = cls.create(into, dim=dim, metric=metric, vector_dtype=dtype)
+            except (KeyError, ValueError) as error:
+                raise CorruptCollectionError(
+                    f"{path}: its table meta is damaged: {error!r}"
+                ) from None
+            with new:
+                rows = (row for row in store.intact() if len(row.vector) == dim)
+                while part := list(islice(rows, _SALVAGED_AT_ONCE)):
+                    new.add_vectors(
+                        [row.id for row in part],
+                        np.stack([row.vector for row in part]),
+                        [row.text for row in part],
+                        [row.metadata for row in part],
+                    )
+                model = {key: meta[key] for key in _MODEL_KEYS if key in meta}
+                with new._writing(), new._store.transaction():
+                    new._store.write_settings(model)
+                kept = len(new)
+            with suppress(CollectionError):
+                return max(0, store.counts().rows - kept)
+            return 0
+        finally:
+            store.close()
+
+    def index_texts(self) -> None:
+        """Make the full-text index that hybrid searches need; every later change keeps it.
+
+        Raises:
+            CollectionError: there is none, and another process is the collection's writer, or it
+                cannot be written here.
+        """
+        self._check_usable()
+        with self._turn:
+            self._check_usable()
+            was_writer = self._is_writer
+            try:
+                self._become_writer(briefly=True)
+            except CollectionError as error:
+                raise CollectionError(
+                    "hybrid searches need a full-text index, which this collection has not and "
+                    f"its writer can make with index_texts(): {error}"
+                ) from error
+            try:
+                if not self._store.has_words():
+                    logger.info("%s: making the full-text index", self._path)
+                    with self._store.transaction():
+                        self._store.index_words()
+            finally:
+                if not was_writer:  # who only searches is no writer from now on
+                    self._resign()
+
+    def compact(self) -> None:
+        """Build the graph and the full-text index anew, and give free space back to the disk.
+
+        Searches go on meanwhile; changes wait.
+        """
+        with self._writing():
+            if self._store.has_part_of_words():
+                with self._store.transaction():
+                    self._store.index_words()
+            self._neighbours.compact()
+            self._neighbours.save()
+            self._store.vacuum()
+
+    def tune_recall(
+        self,
+        target: float = 0.95,
+        *,
+        queries: int | Sequence[str] | npt.ArrayLike = 500,
+        seed: int = 0,
+    ) -> float:
+        """Find how far the graph must be searched for a recall, and keep that for all searches.
+
+        Queries are searched by the graph and exactly. The best are those that will be asked: where
+        none are given, each is made of three rows of the collection, between which it lies: that is
+        about as hard for the graph as texts that are in none of its rows, or a little harder.
+
+        Args:
+            target: share of the ten nearest that a search is to find, above 0 and at most 1.
+            queries: texts, or vectors float32 (queries, dim), or how many to make.
+            seed: of the rows that they are made of.
+
+        Returns:
+            The recall that was reached: 1 for a collection that is searched exactly, and below the
+            target where no setting reaches it.
+        """
+        share = check_score(target, "target")
+        if share is None or not 0 < share <= 1:
+            raise InputValueError(f"target must be above 0 and at most 1, but is {target}")
+        seed = check_whole("seed", seed, 0)
+        asked: int | Floats
+        if isinstance(queries, int | np.integer | float | str):
+            asked = check_whole("queries", queries, 1)
+        else:
+            asked = self._query_vectors(queries)
+            if not len(asked):
+                raise InputValueError("there must be a query at least")
+        with self._writing():
+            with self._store.reading():
+                if len(self) and self.info().search == "exact":
+                    return 1.0
+                ef, recall = self._neighbours.measure_recall(share, asked, seed)
+            with self._changing():
+                self._store.write_meta(
+                    {"ef_search": str(ef), "recall": repr(recall), "recall rows": str(len(self))}
+                )
+                self._store.touch()
+                self._neighbours.stage(ef_search=ef)
+            return recall
+
     # --- checks ---------------------------------------------------------------------------------
+
+    def _query_vectors(self, queries: Sequence[str] | npt.ArrayLike) -> Floats:
+        """Texts embedded, or vectors checked, float32 (queries, dim)."""
+        texts = texts_of(queries)
+        if texts is not None:
+            return self._encoder_of_all().encode_query(texts)
+        return check_vectors(queries, self._dim, "queries")
+
+    def _encoder_of_all(self) -> Encoder:
+        """The Encoder, which is the one that made the vectors: another handle may have decided."""
+        encoder = self._need_encoder()
+        if "fingerprint" not in self._meta:
+            with self._reading():
+                self._meta = self._store.read_meta()
+            self._check_encoder(encoder)
+        return encoder
 
     def _need_encoder(self) -> Encoder:
         if self._encoder is None:
@@ -475,23 +847,23 @@ class Collection:
             )
         return self._encoder
 
-    def _check_vectors(self, vectors: npt.ArrayLike, what: str) -> Floats:
-        try:
-            rows = np.asarray(vectors, dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise InputTypeError(f"{what} are no numbers: {error}") from None
-        if rows.size == 0 and rows.ndim == 1:
-            rows = rows.reshape(0, self._dim)
-        if rows.ndim != 2 or rows.shape[1] != self._dim:
-            raise InputValueError(
-                f"{what} must have {self._dim} dimensions each, but their shape is {rows.shape}"
-            )
-        # A square that overflows would give an infinite norm, and NaN for a score.
-        with np.errstate(over="ignore"):
-            bad = np.flatnonzero(~np.isfinite(np.einsum("ij,ij->i", rows, rows)))
-        if len(bad):
-            raise InputValueError(f"row {bad[0]} of {what} holds NaN, infinity or a huge number")
-        return rows
+
+def _check_type(encoder: object) -> None:
+    if encoder is not None and not isinstance(encoder, Encoder):
+        raise InputTypeError(
+            f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
+        )
+
+
+def _is_unmade(folder: Path) -> bool:
+    names = {file.name for file in folder.iterdir()}
+    if FILE not in names or not names <= {FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"}:
+        return False
+    try:
+        Store(folder / FILE).close()
+    except CollectionError as error:
+        return "its making was interrupted" in str(error)
+    return False
 
 
 def _model_of(encoder: Encoder) -> dict[str, str]:
@@ -503,31 +875,22 @@ def _model_of(encoder: Encoder) -> dict[str, str]:
     }
 
 
-def _refuse_single(name: str, value: object) -> None:
-    """A bare text is a sequence of its characters: hardly ever what was meant."""
-    if isinstance(value, str | bytes):
-        raise InputTypeError(f"{name} must be a list, not a single {type(value).__name__}")
+def _condition(wanted: Filter | None) -> Condition | None:
+    return None if wanted is None else compile_filter(wanted)
 
 
-def _as_list(name: str, values: Iterable[Any]) -> list[Any]:
-    _refuse_single(name, values)
-    return list(values)
+def _size_of(folder: Path) -> int:
+    size = 0
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # a writer has cleared it away
+            size += file.stat().st_size
+    return size
 
 
-def _check_count(name: str, count: int, ids: int) -> None:
-    if count != ids:
-        raise InputValueError(f"{ids} ids for {count} {name}")
-
-
-def _check_metadata(metadata: Iterable[Any] | None, count: int) -> list[str | None]:
-    if metadata is None:
-        return [None] * count
-    items = [encode_metadata(item, i) for i, item in enumerate(metadata)]
-    _check_count("metadata", len(items), count)
-    return items
-
-
-def _last_of_each(ids: Sequence[Id]) -> list[int]:
-    """Indices of the last occurrence of each id, ascending."""
-    last = {item: i for i, item in enumerate(ids)}
-    return sorted(last.values())
+def _recall_of(meta: dict[str, str], rows: int) -> float | None:
+    """As it was measured; None where it never was, or of another collection by now."""
+    try:
+        recall, then = float(meta["recall"]), int(meta["recall rows"])
+    except (KeyError, ValueError):
+        return None
+    return recall if then <= _STALE * rows and rows <= _STALE * then else None

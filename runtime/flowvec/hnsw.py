@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import hnswlib
@@ -16,6 +18,7 @@ import numpy.typing as npt
 
 from flowvec.errors import CollectionError
 from flowvec.exact import Metric
+from flowvec.graph_file import check_graph_file
 from flowvec.machine import available_cores
 
 __all__ = ["EF_CONSTRUCTION", "EF_SEARCH", "Graph", "M"]
@@ -31,7 +34,7 @@ Labels = npt.NDArray[np.int64]
 class Graph:
     """An HNSW graph of labelled vectors; labels are whole numbers from 1 on.
 
-    Not thread-safe: hnswlib must not be queried while it grows or marks deletions.
+    Any number of threads may search; nobody may while it grows or marks deletions.
     """
 
     def __init__(
@@ -41,8 +44,11 @@ class Graph:
         m: int = M,
         ef_construction: int = EF_CONSTRUCTION,
         scale: float = 1.0,
+        rows: int = 0,
     ) -> None:
-        """An empty graph. Vectors of the metric `cosine` must come normalised.
+        """An empty graph, with room for so many rows before it must move.
+
+        Vectors of the metric `cosine` must come normalised.
 
         hnswlib's distance for inner products is 1 - dot in float32, in which dots of tiny vectors
         all become 1. So vectors are multiplied by `scale`, which brings them to norms about 1.
@@ -52,23 +58,54 @@ class Graph:
         self.m = m
         self.ef_construction = ef_construction
         self._index = hnswlib.Index(space="l2" if metric == "l2" else "ip", dim=dim)
-        self._deleted = 0
+        self._deleted: set[int] = set()
+        self._newest = 0
+        self._rows = rows
         self._capacity = 0
+        self._ef = 0
+        self._threads: ThreadPoolExecutor | None = None
+        # Asked once: the answer costs a search of its own.
+        self._cores = available_cores()
 
     def __len__(self) -> int:
         """Vectors that a search can find."""
-        return self.total - self._deleted
+        return self.total - len(self._deleted)
+
+    def labels(self) -> Labels:
+        """Labels that a search can find, ascending, int64 (rows,)."""
+        known = np.asarray(self._index.get_ids_list() if self._capacity else [], dtype=np.int64)
+        gone = np.fromiter(self._deleted, dtype=np.int64, count=len(self._deleted))
+        return np.setdiff1d(known, gone)
 
     @property
     def total(self) -> int:
         """Vectors in the graph, tombstones included."""
         return int(self._index.get_current_count()) if self._capacity else 0
 
-    def add(self, labels: Labels, vectors: Floats) -> None:
-        """Add vectors, float32 (rows, dim), under new labels, int64 (rows,)."""
+    @property
+    def newest(self) -> int:
+        """The highest label that it knows, hidden ones and tombstones included; 0 where none."""
+        return self._newest
+
+    def add(self, labels: Labels, vectors: Floats, *, hidden: bool = False) -> None:
+        """Add vectors, float32 (rows, dim), under new labels, int64 (rows,).
+
+        Args:
+            labels: ascending, and above all that it knows.
+            vectors: as many.
+            hidden: nobody may find them before `reveal`.
+
+        Raises:
+            CollectionError: a label is known, or may have been.
+        """
+        if not len(labels):
+            return
+        if labels[0] <= self._newest or (np.diff(labels) <= 0).any():
+            raise CollectionError("a graph takes labels in ascending order, each once")
+        self._newest = int(labels[-1])
         needed = self.total + len(labels)
         if self._capacity == 0:
-            self._capacity = max(1024, needed)
+            self._capacity = max(1024, needed, self._rows)
             self._index.init_index(
                 max_elements=self._capacity,
                 ef_construction=self.ef_construction,
@@ -78,16 +115,26 @@ class Graph:
         elif needed > self._capacity:
             self._capacity = max(needed, self._capacity + self._capacity // 2)
             self._index.resize_index(self._capacity)
-        self._index.add_items(vectors * self.scale, labels, num_threads=available_cores())
+        self._index.add_items(vectors * self.scale, labels, num_threads=self._cores)
+        if hidden:
+            self.delete(labels.tolist())
+
+    def reveal(self, labels: Sequence[int]) -> None:
+        """Let rows be found that were added hidden."""
+        for label in labels:
+            self._index.unmark_deleted(label)
+        self._deleted.difference_update(labels)
 
     def delete(self, labels: Sequence[int]) -> None:
         """Mark labels as tombstones; those already marked or never added are ignored."""
+        if not self._capacity:  # hnswlib would follow a null pointer
+            return
         for label in labels:
             try:
                 self._index.mark_deleted(int(label))
             except RuntimeError:
                 continue
-            self._deleted += 1
+            self._deleted.add(int(label))
 
     def search(self, queries: Floats, k: int, ef: int = EF_SEARCH) -> tuple[Labels, Floats] | None:
         """The k nearest of each query: labels int64 and scores float32, (queries, k).
@@ -96,12 +143,14 @@ class Graph:
         """
         if k > len(self):
             return None
-        self._index.set_ef(max(ef, k))
+        if ef != self._ef:
+            self._index.set_ef(ef)  # where k is larger, hnswlib takes k
+            self._ef = ef
         # The order of inner products does not depend on the query's length.
         lengths = self._query_lengths(queries)
         asked = queries * self.scale if self.metric == "l2" else queries / lengths
         try:
-            labels, distances = self._index.knn_query(asked, k=k, num_threads=available_cores())
+            labels, distances = self._query(asked, k)
         except RuntimeError:  # fewer than k could be reached
             return None
         if self.metric == "l2":
@@ -109,6 +158,23 @@ class Graph:
         else:
             scores = (1.0 - distances) * (lengths / self.scale)
         return labels.astype(np.int64), scores.astype(np.float32)
+
+    def _query(self, queries: Floats, k: int) -> tuple[npt.NDArray[np.uint64], Floats]:
+        """hnswlib works on one core where there are few queries: those are split here."""
+        cores = self._cores
+        if not 1 < len(queries) <= 4 * cores:
+            found: tuple[npt.NDArray[np.uint64], Floats] = self._index.knn_query(
+                queries, k=k, num_threads=cores
+            )
+            return found
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(cores, thread_name_prefix="flowvec-search")
+        parts = np.array_split(queries, min(cores, len(queries)))
+        done = self._threads.map(
+            lambda part: self._index.knn_query(part, k=k, num_threads=1), parts
+        )
+        labels, distances = zip(*done, strict=True)
+        return np.concatenate(labels), np.concatenate(distances)
 
     def _query_lengths(self, queries: Floats) -> Floats:
         """Norms of the queries, (queries, 1); 1 for cosine, whose queries are normalised."""
@@ -135,7 +201,8 @@ class Graph:
             partial.replace(path)
             sync_folder(path.parent)
         except (OSError, RuntimeError) as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
             if isinstance(error, CollectionError):
                 raise
             raise CollectionError(f"cannot write {path}: {error}") from error
@@ -144,8 +211,9 @@ class Graph:
         """Read a verified file, and mark as tombstones all of its labels that are not in `live`.
 
         Raises:
-            CollectionError: hnswlib cannot read it, or it is of another dim.
+            CollectionError: it is no sound graph of vectors of this length.
         """
+        check_graph_file(path, self._index.dim, self.m)
         try:
             self._index.load_index(str(path))
         except RuntimeError as error:
@@ -155,14 +223,21 @@ class Graph:
         gone = np.setdiff1d(labels, live)
         self.delete(gone.tolist())
         # Those marked before the file was written refuse to be marked again, but count.
-        self._deleted = len(gone)
+        self._deleted = set(gone.tolist())
+        self._newest = int(labels.max()) if len(labels) else 0
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a directory, so that a rename in it survives a power cut; not possible on Windows."""
+    """Flush a directory, so that a rename in it survives a power cut.
+
+    Not possible on Windows, nor of a folder that may be entered and not listed.
+    """
     if os.name == "nt":
         return
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(handle)
     finally:

@@ -13,7 +13,7 @@ import json
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -34,10 +34,17 @@ _MAX_CSV_FIELD = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One text of an input, with its id (the row number where the input names none)."""
+    """One text of an input.
+
+    Attributes:
+        id: the row number where the input names none.
+        text: what is embedded.
+        kept: other fields that were asked for, those that the row has; None where none were.
+    """
 
     id: str | int
     text: str
+    kept: dict[str, object] | None = None
 
 
 def read_rows(
@@ -46,6 +53,8 @@ def read_rows(
     text_field: str = "text",
     id_field: str | None = None,
     file_format: str | None = None,
+    keep: Sequence[str] = (),
+    skip_blank: bool = False,
 ) -> Iterator[Row]:
     """Read rows one at a time, at constant memory.
 
@@ -55,6 +64,8 @@ def read_rows(
         id_field: the field that holds the id; None numbers the rows from 0.
         file_format: `txt` (a text a line), `jsonl` or `csv` (with a header); None goes by the
             file's extension, and by `txt` for standard input.
+        keep: further fields; in jsonl a row may lack some of them.
+        skip_blank: leave out blank lines of a txt; the others' numbers stay.
 
     Raises:
         InputValueError: an unknown format, no such file, a field is missing, a line is no JSON or
@@ -68,12 +79,15 @@ def read_rows(
         )
     if kind == "txt" and id_field is not None:
         raise InputValueError("a txt file has no fields; --id-field needs jsonl or csv")
+    if kind == "txt" and keep:
+        raise InputValueError("a txt file has no fields; --keep needs jsonl or csv")
     name = "standard input" if source == "-" else source
     with _open(source) as file:
         try:
             if kind == "txt":
                 for number, line in enumerate(file):
-                    yield Row(number, line.rstrip("\r\n"))
+                    if line.strip() or not skip_blank:
+                        yield Row(number, line.rstrip("\r\n"))
                 return
             records = _csv_records(file, name) if kind == "csv" else _json_records(file, name)
             for number, (where, record) in enumerate(records):
@@ -82,7 +96,10 @@ def read_rows(
                     raise InputTypeError(
                         f"{where}: {text_field} is {type(text).__name__}, not a text"
                     )
-                yield Row(_id(record, id_field, where, number), text)
+                kept = {name: record[name] for name in keep if name in record} if keep else None
+                if kind == "csv" and kept is not None and len(kept) < len(keep):
+                    _field(record, next(name for name in keep if name not in record), where)
+                yield Row(_id(record, id_field, where, number), text, kept)
         except UnicodeDecodeError as error:
             raise InputValueError(f"{name} is not UTF-8: {error}") from None
         # bz2 reports damage as a plain OSError.

@@ -1,27 +1,32 @@
 """The nearest rows of a store: an exact scan while it is small, an HNSW graph above that.
 
-All that is kept here is a cache of the store. A graph's file is verified by length and SHA-256
-before hnswlib sees it; missing, damaged or stale ones are caught up or rebuilt from the store.
+All that is kept in memory is a cache of the store, for any number of threads. A search sees one
+numbered state of both: it compares the number that the store shows its thread with the cache's, and
+lets the cache follow where they differ.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.bundle import record_file
-from flowvec.errors import CollectionError
+from flowvec.cache import Cache, Change, joined
 from flowvec.exact import Metric, top_k
+from flowvec.graph_snapshots import GraphSnapshots, is_mostly_tombstones
 from flowvec.hnsw import Graph
-from flowvec.postprocess import normalize
-from flowvec.store import Item, Snapshot, Store
+from flowvec.locks import ReadersWriter
+from flowvec.rows import Id
+from flowvec.store import Store
 
-__all__ = ["EXACT_BELOW", "Neighbours"]
+__all__ = ["EXACT_BELOW", "Found", "Neighbours"]
 
 logger = logging.getLogger("flowvec.neighbours")
 
@@ -30,217 +35,505 @@ Labels = npt.NDArray[np.int64]
 
 # Up to this many rows an exact search costs about a millisecond, and no graph is kept.
 EXACT_BELOW = 10_000
-# A graph is rebuilt once this share of it is tombstones, which cost time and recall.
-_MAX_TOMBSTONES = 0.5
+# A filter's share of the rows says how many more to fetch; above a tenth of all, reading the
+# eligible ones is no slower.
+_OVER_FETCH = 1.5
+_OVER_FETCH_LEAST = 16
+_MAX_FETCHED_SHARE = 0.1
+# Hits that are fetched at once among which eligible ones are looked for: 64 MiB.
+_MOST_FETCHED = 1 << 22
+# Rows that a graph grows by before searches may go in between.
+_ADD_ROWS = 512
+# Searches that a change came in between of begin again so often, before others must wait.
+_ATTEMPTS = 3
+# What `measure_recall` tries, in turn, and of how many neighbours.
+_RECALL_OF = 10
+_EFS = (10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 448, 640, 896, 1280)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is nearest to each query, best first.
+
+    Attributes:
+        labels: int64 (queries, k).
+        scores: float32 (queries, k), higher is better.
+        ids: (queries, k), where they were asked for.
+    """
+
+    labels: Labels
+    scores: Floats
+    ids: list[list[Id]] | None
 
 
 class Neighbours:
-    """Searches a store's vectors. Callers serialise access; `Collection` holds the lock."""
+    """Searches a store's vectors.
+
+    Any number of threads may search while one changes the store, as `Collection` sees to:
+
+        neighbours.begin()
+        with store.transaction():
+            ...
+            neighbours.stage(...)   # the graph grows, searches go in between and see nothing of it
+        neighbours.publish()        # all of the change at once
+
+    In between, the first search that meets the new state publishes it. What was staged and then
+    not committed is never published, and what the graph has of it stays hidden for ever.
+    """
 
     def __init__(
         self, store: Store, folder: Path, dim: int, metric: Metric, m: int, ef_construction: int
     ) -> None:
         self._store = store
-        self._folder = folder
-        self._dim = dim
-        self._metric = metric
-        self._m = m
-        self._ef_construction = ef_construction
-        self._version = store.data_version()
-        self._count = store.count()
-        self._flat: tuple[Labels, Floats] | None = None
-        self._graph: Graph | None = None
-        self._graph_is_saved = False
-
-    def __len__(self) -> int:
-        """Rows that can be found."""
-        return self._count
+        snapshots = GraphSnapshots(store, folder, dim, metric, m, ef_construction)
+        self._snapshots = snapshots
+        self._cache = Cache(store, snapshots, dim, metric)
+        self._memory = ReadersWriter()
+        # The change that was staged last, and the graph that holds its rows already.
+        self._pending: tuple[Change, Graph | None] | None = None
+        self._rebuilding: threading.Thread | None = None
+        self._rebuilding_lock = threading.Lock()
+        self._closing = False
+        with store.reading():
+            store.count()  # a store that lacks rows is no store to search
+            self._cache.take_in()
 
     @property
     def is_exact(self) -> bool:
         """Whether searches are exact."""
-        return self._count <= EXACT_BELOW
+        return self._cache.count <= EXACT_BELOW
+
+    @property
+    def ef_search(self) -> int:
+        """How far the graph is searched."""
+        return self._cache.ef_search
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether there is a graph that is not on disk as it is."""
+        return self._cache.held.graph is not None and not self._cache.graph_is_saved
+
+    @property
+    def was_built(self) -> bool:
+        """Whether the graph was built here: it would be again if it were not saved."""
+        return self._cache.graph_was_built
 
     @property
     def graph_rows(self) -> int:
         """Rows in the graph held in memory, tombstones included."""
-        return 0 if self._graph is None else self._graph.total
+        graph = self._cache.held.graph
+        return 0 if graph is None else graph.total
 
     # --- following the store --------------------------------------------------------------------
 
-    def replace(
-        self, gone: Sequence[int], labels: Sequence[int], vectors: Floats | None = None
+    def begin(self) -> None:
+        """Before a transaction: what was staged before it is in the store by now, or never will."""
+        if self._pending is not None:
+            self.refresh()
+            with self._memory.writing():
+                self._pending = None
+
+    def stage(
+        self,
+        gone: Sequence[int] = (),
+        labels: Sequence[int] = (),
+        vectors: Floats | None = None,
+        ids: Sequence[Id] = (),
+        ef_search: int | None = None,
     ) -> None:
-        """Follow a committed change: labels that are gone, and new ones with their vectors.
+        """Prepare for a change, at the end of its transaction.
 
-        Never raises: the change is on disk already, so what cannot follow is dropped from memory
-        and read again at the next search.
+        The graph's part is the long one. It is done before the commit, hidden from searches, which
+        go in between: a graph of a million rows takes minutes to grow by as many.
+
+        Args:
+            gone: labels of rows that are deleted or replaced.
+            labels: of new rows, ascending.
+            vectors: of new rows, float32 (rows, dim).
+            ids: of new rows.
+            ef_search: how far the graph is searched from then on; None is as before.
         """
-        self._count += len(labels) - len(gone)
+        rows = np.empty((0, self._cache.dim), np.float32)
+        if vectors is not None and len(labels):
+            rows = self._cache.comparable(vectors)
+        new = np.asarray(labels, dtype=np.int64)
+        change = Change(self._store.state(), gone, new, rows, ids, ef_search)
+        graph = self._cache.held.graph
         try:
-            if gone:
-                self._forget(gone)
-            if vectors is not None and len(labels):
-                self._remember(np.asarray(labels, dtype=np.int64), self._comparable(vectors))
-        except Exception:
+            for first in range(0, len(new) if graph is not None else 0, _ADD_ROWS):
+                part = slice(first, first + _ADD_ROWS)
+                with self._memory.writing():
+                    if graph is None or self._cache.held.graph is not graph:
+                        break  # another is in its place, and takes all of them in the end
+                    self._cache.graph_is_saved = False
+                    graph.add(new[part], rows[part], hidden=True)
+        except BaseException as error:
+            with self._memory.writing():
+                self._cache.held.graph = graph = None
+            if not isinstance(error, Exception):
+                raise
+            # It is a cache: that it cannot follow is no reason to refuse the change.
             logger.exception("the graph in memory is dropped")
-            self._flat = self._graph = None
+        with self._memory.writing():
+            self._pending = change, graph
 
-    def _remember(self, labels: Labels, rows: Floats) -> None:
-        if self._graph is not None:
-            self._graph.add(labels, rows)
-            self._graph_is_saved = False
-        if self._flat is not None:
-            old_labels, old_rows = self._flat
-            self._flat = np.append(old_labels, labels), np.concatenate((old_rows, rows))
-            if not self.is_exact:
-                self._flat = None
+    def publish(self) -> None:
+        """Let searches see the staged change, which has been committed.
 
-    def _forget(self, labels: Sequence[int]) -> None:
-        if self._flat is not None:
-            old_labels, old_rows = self._flat
-            keep = ~np.isin(old_labels, np.asarray(labels, dtype=np.int64))
-            self._flat = old_labels[keep], old_rows[keep]
-        if self._graph is not None:
-            self._graph.delete(labels)
-            self._graph_is_saved = False
-            if _is_mostly_tombstones(self._graph):
-                self._graph = None
+        Never raises but for a Ctrl-C: the change is on disk already, so where memory cannot follow
+        it is dropped and read again at the next search.
+        """
+        with self._memory.writing():
+            try:
+                if self._pending is not None:
+                    self._publish(self._pending[0].state)
+            except BaseException as error:
+                self._cache.drop()
+                if not isinstance(error, Exception):
+                    raise
+                logger.exception("the graph in memory is dropped")
+            finally:
+                self._pending = None
+        self._rebuild_where_due()
 
-    def follow(self) -> None:
-        """Drop what is held in memory if another process has committed something."""
-        version = self._store.data_version()
-        if version != self._version:
-            self._version = version
-            self._count = self._store.count()
-            self._flat = self._graph = None
+    def _publish(self, state: int) -> None:
+        """Show the pending change, if that is what leads from the state that is shown to `state`.
+
+        Callers hold memory for writing.
+        """
+        if self._pending is None:
+            return
+        change, staged = self._pending
+        if change.state == state == self._cache.state + 1:
+            self._cache.publish(change, staged)
+            self._trim()
+
+    def _follow(self) -> None:
+        """Show the newest state of the store, and let this thread read that state.
+
+        Callers hold memory for writing, within the store's `reading`.
+        """
+        self._store.renew()
+        state = self._store.state()
+        if state == self._cache.state:
+            return
+        try:
+            self._publish(state)
+            if state != self._cache.state:
+                self._cache.take_in()
+                self._trim()
+        except BaseException:
+            self._cache.drop()
+            raise
+
+    def _trim(self) -> None:
+        if not self.is_exact:
+            self._cache.held.flat = None
+
+    def refresh(self) -> None:
+        """Show the newest state of the store; every search does so by itself."""
+        with self._store.reading():
+            with self._memory.reading():
+                if self._store.state() == self._cache.state:
+                    return
+            with self._memory.writing():
+                self._follow()
+        self._rebuild_where_due()
+
+    @contextmanager
+    def _showing(self, *, with_ids: bool = False) -> Iterator[int]:
+        """The number of one state, which the block finds both in memory and in the store.
+
+        Within the store's `reading`, which goes on showing that state after the block. Nobody
+        changes memory meanwhile, so a block should be short.
+        """
+        for _ in range(_ATTEMPTS):
+            with self._memory.reading():
+                state = self._store.state()
+                if state == self._cache.state and self._is_loaded(with_ids):
+                    yield state
+                    return
+            with self._memory.writing():
+                self._follow()
+                self._load(with_ids)
+            self._rebuild_where_due()
+        # The store changes faster than this thread gets its turn: others must wait for once.
+        with self._memory.writing():
+            self._follow()
+            self._load(with_ids)
+            yield self._cache.state
+
+    def _is_loaded(self, with_ids: bool) -> bool:
+        held = self._cache.held
+        rows = held.flat if self.is_exact else held.graph
+        return rows is not None and (held.ids is not None or not with_ids)
+
+    def _load(self, with_ids: bool) -> None:
+        """Read into memory what a search lacks."""
+        held = self._cache.held
+        if self.is_exact and held.flat is None:
+            self._cache.load_flat()
+        elif not self.is_exact and held.graph is None:
+            self._cache.load_graph()
+        if with_ids and held.ids is None:
+            self._cache.load_ids()
 
     # --- searching ------------------------------------------------------------------------------
 
-    def search(self, queries: Floats, k: int) -> tuple[Labels, Floats]:
-        """The min(k, rows) nearest rows of each query, best first.
+    def search(
+        self,
+        queries: Floats,
+        k: int,
+        eligible: Callable[[int], Labels] | None = None,
+        *,
+        with_ids: bool = False,
+    ) -> Found:
+        """The min(k, eligible) nearest rows of each query, best first.
+
+        Within the store's `reading`: what is read in the same block afterwards is of the state that
+        was searched.
 
         Args:
             queries: float32 (queries, dim), finite.
-            k: at least 0.
-
-        Returns:
-            Labels, int64, and scores, float32, both (queries, min(k, rows)).
+            k: from 0 on.
+            eligible: gives the labels that may be found, ascending, int64 (rows,), of the state of
+                a number, which is the one that the store shows; None is all.
+            with_ids: whether ids are given.
         """
-        k = min(k, self._count)
-        compared = self._comparable(queries)
-        if not self.is_exact:
-            found = self._need_graph().search(compared, k)
-            if found is not None:
-                return found
-        labels, rows = self._need_flat()
-        best, scores = top_k(compared, rows, k, self._metric)
-        return labels[best], scores
+        compared = self._cache.comparable(queries)
+        for attempt in range(_ATTEMPTS):
+            before, able = None, None
+            if eligible is not None:
+                # How long a filter takes is nothing that changes should have to wait for.
+                before = self._store.state()
+                able = eligible(before)
+                if not self.is_exact and len(able) <= self._few_eligible(k):
+                    break  # all that it takes is in the store
+            with self._showing(with_ids=with_ids) as state:
+                if eligible is not None and before != state:
+                    if attempt < _ATTEMPTS - 1:
+                        continue
+                    able = eligible(state)
+                most = self._cache.count if able is None else len(able)
+                found = self._search_memory(compared, min(k, most), able)
+                if found is not None:
+                    return self._with_ids(found, with_ids)
+            break
+        labels, scores = self._search_all(compared, k, able)
+        ids = None
+        if with_ids:
+            known = self._store.ids_of(np.unique(labels).tolist())
+            ids = [[known[label] for label in line] for line in labels.tolist()]
+        return Found(labels, scores, ids)
 
-    def _comparable(self, vectors: Floats) -> Floats:
-        """Vectors as the metric compares them: normalised for cosine."""
-        return normalize(vectors) if self._metric == "cosine" else vectors
+    def _with_ids(self, found: tuple[Labels, Floats], with_ids: bool) -> Found:
+        labels, scores = found
+        known = self._cache.held.ids
+        if not with_ids or known is None:
+            return Found(labels, scores, None)
+        return Found(labels, scores, [[known[i] for i in line] for line in labels.tolist()])
 
-    def _comparable_rows(self, items: Sequence[Item]) -> tuple[Labels, Floats]:
-        labels = np.asarray([item.label for item in items], dtype=np.int64)
-        return labels, self._comparable(np.stack([item.vector for item in items]))
+    def _search_memory(
+        self, queries: Floats, k: int, eligible: Labels | None
+    ) -> tuple[Labels, Floats] | None:
+        """Among what is in memory; None where that cannot reach so many."""
+        if k == 0:
+            return np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
+        held = self._cache.held
+        if held.flat is not None:
+            labels, vectors = held.flat if eligible is None else _among(held.flat, eligible)
+            best, scores = top_k(queries, vectors, k, self._cache.metric)
+            return labels[best], scores
+        assert held.graph is not None
+        return self._search_graph(held.graph, queries, k, eligible)
 
-    def _need_flat(self) -> tuple[Labels, Floats]:
-        """All labels and comparable vectors; kept in memory while the store is small."""
-        if self._flat is not None:
-            return self._flat
-        parts = [self._comparable_rows(items) for items in self._store.scan()]
-        labels = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
-        empty = np.empty((0, self._dim), np.float32)
-        rows = np.concatenate([empty, *(part[1] for part in parts)])
-        if self.is_exact:
-            self._flat = labels, rows
-        return labels, rows
+    def _few_eligible(self, k: int) -> float:
+        """So few that reading them all is as fast as to fetch k from among many with the graph.
 
-    # --- the graph ------------------------------------------------------------------------------
+        The former costs time for each that is eligible, the latter for each that is fetched, of
+        which there are k * rows / eligible.
+        """
+        return math.sqrt(k * self._cache.count)
 
-    def _need_graph(self) -> Graph:
-        """The graph, loaded from its newest good file and caught up, or built."""
-        if self._graph is None:
-            found = self._load_graph()
-            graph, after = (self._new_graph(), 0) if found is None else found
-            self._graph_is_saved = found is not None
-            for items in self._store.scan(after):
-                graph.add(*self._comparable_rows(items))
-                self._graph_is_saved = False
-            self._graph = graph
-        return self._graph
-
-    def _new_graph(self) -> Graph:
-        """An empty graph, scaled for inner products by the first rows' longest vector."""
-        scale = 1.0
-        if self._metric == "ip":
-            first = next(self._store.scan(), [])
-            norms = [float(np.linalg.norm(item.vector)) for item in first]
-            scale = 1.0 / (max(norms, default=0.0) or 1.0)
-        return Graph(self._dim, self._metric, self._m, self._ef_construction, scale)
-
-    def _load_graph(self) -> tuple[Graph, int] | None:
-        """The newest good graph and the highest label that it knows of; None if no file is good."""
-        live = self._store.labels()
-        for snapshot in self._store.snapshots():
-            try:
-                return self._load_snapshot(snapshot, live), snapshot.max_label
-            except (CollectionError, TypeError, ValueError) as error:
-                logger.warning("the graph is rebuilt from the store: %s", error)
+    def _search_graph(
+        self, graph: Graph, queries: Floats, k: int, eligible: Labels | None
+    ) -> tuple[Labels, Floats] | None:
+        """By the graph; None where it cannot reach so many."""
+        if eligible is None:
+            return graph.search(queries, k, self._cache.ef_search)
+        # More than were asked for, so that enough of them are eligible.
+        fetched = int(k * len(graph) / len(eligible) * _OVER_FETCH) + _OVER_FETCH_LEAST
+        while fetched <= _MAX_FETCHED_SHARE * len(graph):
+            if len(queries) > 1 and len(queries) * fetched > _MOST_FETCHED:
+                return self._search_graph_in_parts(graph, queries, k, eligible, fetched)
+            found = graph.search(queries, fetched, self._cache.ef_search)
+            if found is None:
+                return None
+            labels, scores = found
+            able = np.isin(labels, eligible)
+            if (able.sum(axis=1) >= k).all():
+                # A stable sort puts the eligible first, best first as before.
+                first = np.argsort(~able, axis=1, kind="stable")[:, :k]
+                return np.take_along_axis(labels, first, 1), np.take_along_axis(scores, first, 1)
+            fetched *= 4
         return None
 
-    def _load_snapshot(self, snapshot: Snapshot, live: Labels) -> Graph:
-        file = self._folder / snapshot.file
-        if file.parent != self._folder or file.is_symlink() or not file.is_file():
-            raise CollectionError(f"{file} is missing")
-        if file.stat().st_size != snapshot.bytes or record_file(file).sha256 != snapshot.sha256:
-            raise CollectionError(f"{file} is damaged")
-        scale = float(self._store.read_meta().get(f"scale of {snapshot.file}", 1.0))
-        graph = Graph(self._dim, self._metric, snapshot.m, snapshot.ef_construction, scale)
-        graph.load(file, live)
-        if _is_mostly_tombstones(graph):
-            raise CollectionError(f"{file} is mostly tombstones")
-        # A label that the file should hold and does not would never be found again.
-        if len(graph) != int(np.count_nonzero(live <= snapshot.max_label)):
-            raise CollectionError(f"{file} lacks rows")
-        return graph
+    def _search_graph_in_parts(
+        self, graph: Graph, queries: Floats, k: int, eligible: Labels, fetched: int
+    ) -> tuple[Labels, Floats] | None:
+        """A part of the queries at a time, for the sake of memory."""
+        step = max(1, _MOST_FETCHED // fetched)
+        parts: list[tuple[Labels, Floats]] = []
+        for first in range(0, len(queries), step):
+            part = self._search_graph(graph, queries[first : first + step], k, eligible)
+            if part is None:
+                return None
+            parts.append(part)
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+    def _search_all(
+        self, queries: Floats, k: int, eligible: Labels | None
+    ) -> tuple[Labels, Floats]:
+        """Exactly, over rows that do not stay in memory: a block of them at a time."""
+        best = np.empty((len(queries), 0), np.int64)
+        scores = np.empty((len(queries), 0), np.float32)
+        if k == 0:
+            return best, scores
+        for labels, rows in self._cache.blocks(eligible):
+            here, found = top_k(queries, rows, min(k, len(rows)), self._cache.metric)
+            best = np.concatenate((best, labels[here]), axis=1)
+            scores = np.concatenate((scores, found), axis=1)
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            best = np.take_along_axis(best, order, 1)
+            scores = np.take_along_axis(scores, order, 1)
+        return best, scores
+
+    def prepare(self) -> None:
+        """Hold what a search needs; within the store's `reading`."""
+        with self._showing(with_ids=True):
+            pass
+
+    def measure_recall(self, target: float, queries: int | Floats, seed: int) -> tuple[int, float]:
+        """The least `ef` whose recall of the ten nearest reaches a target, and that recall.
+
+        Callers hold the writers' turn, within the store's `reading`.
+        """
+        with self._showing():
+            if self.is_exact:
+                return self._cache.ef_search, 1.0
+        asked = (
+            self._sample(queries, seed) if isinstance(queries, int)
+            else self._cache.comparable(queries)
+        )  # fmt: skip
+        exact, _ = self._search_all(asked, min(_RECALL_OF, self._cache.count), None)
+        best = (0, 0.0)
+        for ef in _EFS:
+            with self._memory.writing():  # `ef` is the graph's, not a search's
+                graph = self._cache.held.graph
+                found = None if graph is None else graph.search(asked, exact.shape[1], ef)
+            if found is None:
+                break
+            pairs = zip(found[0].tolist(), exact.tolist(), strict=True)
+            recall = float(np.mean([len({*a} & {*b}) / len(b) for a, b in pairs]))
+            if recall > best[1]:
+                best = (ef, recall)
+            if recall >= target:
+                break
+        return best[0] or self._cache.ef_search, best[1]
+
+    def _sample(self, count: int, seed: int) -> Floats:
+        """Queries that lie between three rows of the store each, float32 (count, dim).
+
+        Rows themselves, and what is near one, are found far more easily than real queries are:
+        `bench/NOTES.md` compares.
+        """
+        rng = np.random.default_rng(seed)
+        labels = self._store.labels()
+        chosen = rng.choice(labels, size=(3, count))
+        known, rows = joined(self._cache.blocks(np.unique(chosen)), self._cache.dim)
+        between: Floats = rows[np.searchsorted(known, chosen)].mean(axis=0, dtype=np.float32)
+        return self._cache.comparable(between)
+
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the graph's files, in words."""
+        return self._snapshots.problems()
+
+    def compact(self) -> None:
+        """Build the graph anew, without tombstones; searches go on with the old one meanwhile.
+
+        Callers hold the writers' turn.
+        """
+        self._end_rebuilding()
+        if self.is_exact:
+            with self._memory.writing():
+                self._cache.held.graph = None
+            return
+        with self._store.reading():
+            self._swap(self._cache.built())
+
+    def _swap(self, graph: Graph) -> None:
+        """Put a graph that was built from this thread's state in the place of the one there is."""
+        with self._memory.writing():
+            self._follow()
+            self._cache.bring_up(graph)
+            self._cache.hold_built(graph)  # only now that it holds all
 
     def save(self) -> None:
-        """Write the graph, if there is one and it has changed: the file first, then its record.
+        """Write the graph, if there is one and it has changed. Callers hold the writers' turn.
 
         Raises:
             CollectionError: it could not be written; the older file stays.
         """
-        if self._graph is None or self._graph_is_saved:
+        with self._store.reading(), self._memory.writing():
+            self._follow()
+            graph = self._cache.held.graph
+        if graph is not None and not self._cache.graph_is_saved:
+            self._snapshots.save(graph)
+            self._cache.graph_is_saved = True
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        self._closing = True
+        self._end_rebuilding()
+        with self._memory.writing():
+            # A file of one that is due to be built anew would not be read.
+            graph = self._cache.held.graph
+            if graph is not None and is_mostly_tombstones(graph):
+                self._cache.held.graph = None
+
+    def _rebuild_where_due(self) -> None:
+        """Build a graph without tombstones in the background, where they have become too many."""
+        graph = self._cache.held.graph
+        if graph is None or self.is_exact or self._closing or not is_mostly_tombstones(graph):
             return
-        old = self._store.snapshots()
-        number = max((snapshot.n for snapshot in old), default=0) + 1
-        file = self._folder / f"graph-{number}.hnsw"
-        self._graph.save(file)
-        record = record_file(file)
-        labels = self._store.labels()
-        snapshot = Snapshot(
-            n=number,
-            file=file.name,
-            bytes=record.bytes,
-            sha256=record.sha256,
-            max_label=int(labels[-1]) if len(labels) else 0,
-            count=len(labels),
-            m=self._graph.m,
-            ef_construction=self._graph.ef_construction,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        with self._store.transaction():
-            self._store.add_snapshot(snapshot)
-            self._store.forget_snapshots(s.n for s in old)
-            if self._graph.scale != 1.0:
-                self._store.write_meta({f"scale of {file.name}": repr(float(self._graph.scale))})
-        for stale in self._folder.glob("graph-*.hnsw*"):
-            if stale != file:
-                stale.unlink(missing_ok=True)
-        self._graph_is_saved = True
+        with self._rebuilding_lock:
+            if self._rebuilding is not None and self._rebuilding.is_alive():
+                return
+            thread = threading.Thread(target=self._rebuild, name="flowvec-rebuild", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more, or Python is about to end
+                logger.warning("the graph is not rebuilt now: %s", error)
+            else:
+                self._rebuilding = thread
+
+    def _rebuild(self) -> None:
+        try:
+            with self._store.reading():
+                self._swap(self._cache.built(stopped=lambda: self._closing))
+        except InterruptedError:
+            pass
+        except Exception:
+            logger.exception("the graph could not be rebuilt; the old one is used")
+
+    def _end_rebuilding(self) -> None:
+        if self._rebuilding is not None:
+            self._rebuilding.join()
 
 
-def _is_mostly_tombstones(graph: Graph) -> bool:
-    return len(graph) < (1 - _MAX_TOMBSTONES) * graph.total
+def _among(rows: tuple[Labels, Floats], eligible: Labels) -> tuple[Labels, Floats]:
+    labels, vectors = rows
+    kept = np.isin(labels, eligible)
+    return labels[kept], vectors[kept]

@@ -30,11 +30,23 @@ _DTYPES: dict[str, type[np.generic]] = {
 }
 
 
+# Whose squares are far from where float32 ends.
+_LEAST_NORM, _MOST_NORM = np.float32(1e-15), np.float32(1e15)
+
+
 def normalize(vectors: Floats) -> Floats:
     """Divide each row by its L2 norm; a zero row stays zero. float32 (batch, dim) in and out."""
-    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    # A subnormal norm would turn the quotient into infinity.
-    norms[norms < np.finfo(np.float32).tiny] = 1.0
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    odd = (norms < _LEAST_NORM) | (norms > _MOST_NORM)
+    if odd.any():
+        # Squares of such numbers are 0 or infinite in float32: bring their largest to 1 before.
+        largest = np.abs(vectors).max(axis=-1, keepdims=True, initial=0.0)
+        usable = odd & (largest > 0) & np.isfinite(largest)
+        vectors = np.divide(vectors, np.where(usable, largest, 1.0), dtype=np.float32)
+        scaled = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        norms = np.where(usable, scaled, norms).astype(np.float32)
+        norms[norms == 0] = 1.0
     unit: Floats = np.divide(vectors, norms, dtype=np.float32)
     return unit
 

@@ -39,7 +39,10 @@ PUBLIC = {
     "Manifest",
     "MissingDependencyError",
     "NonFiniteError",
+    "Pair",
     "ProviderUnavailableError",
+    "most_similar_pairs",
+    "semantic_search",
     "__version__",
 }
 

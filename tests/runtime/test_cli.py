@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 from flowvec import Encoder
 
 COMMANDS = [
-    "bench", "demo", "doctor", "encode", "eval", "export", "fit", "index", "info", "search"
+    "bench", "compact", "compare", "demo", "doctor", "encode", "eval", "export", "fit", "index",
+    "info", "pairs", "search", "tune", "verify",
 ]  # fmt: skip
 LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
 
@@ -168,6 +171,27 @@ def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> N
     assert json.loads(done.stdout)["rows"] == 2 * WINDOW + 1
 
 
+def test_index_leaves_nothing_to_build_for_the_first_search(
+    flowvec, tmp_path: Path, tiny_dir
+) -> None:
+    (tmp_path / "long.txt").write_text("".join(f"{i} the cat\n\n" for i in range(10_001)))
+    done = flowvec("index", "c", "long.txt", "--model", tiny_dir, "--json")
+    assert json.loads(done.stdout)["rows"] == 10_001  # no blank ones
+    assert [file.name for file in (tmp_path / "c").glob("graph-*")] == ["graph-1.hnsw"]
+
+
+def test_fields_that_no_row_has_are_named(flowvec, tmp_path: Path, tiny_dir) -> None:
+    lines = '{"text": "a", "lang": "en", "year": 1}\n'
+    options = ("--model", tiny_dir, "--format", "jsonl", "--keep", "lang, year,nope")
+    done = flowvec("index", "c", "-", *options, stdin=lines)
+    assert done.returncode == 0
+    assert done.stderr.strip().endswith("no row has the field 'nope'")
+    assert flowvec("search", "c", "a", "--filter", '{"year": 1}').stdout != "no rows\n"
+    lines = '{"text": "a", "lang": NaN}\n'
+    assert_mistake(flowvec("index", "d", "-", *options, stdin=lines), "metadata 0 is no JSON")
+    assert not (tmp_path / "d").exists()
+
+
 def test_numbered_rows_replace_others_only_where_asked(flowvec, tiny_dir) -> None:
     made = flowvec("index", "c", "-", "--model", tiny_dir, stdin="a\nb\n")
     assert made.returncode == 0, made.stderr
@@ -202,6 +226,56 @@ def test_doctor_finds_this_installation_well(flowvec) -> None:
     assert report["packages"]["onnxruntime"]
     assert "CPUExecutionProvider" in report["providers"]
     assert report["models"] == ["mini"]
+
+
+def test_index_resumes_with_what_is_new_or_has_changed(flowvec, tmp_path: Path, tiny_dir) -> None:
+    def index(*rows: dict[str, object]) -> tuple[int, int, int]:
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        options = ("--id-field", "id", "--keep", "n", "--format", "jsonl", "--json")
+        done = flowvec("index", "r", "-", "--model", tiny_dir, *options, "--resume", stdin=lines)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        return found["added"], found["left_out"], found["rows"]
+
+    rows = [{"id": i, "text": f"text {i}", "n": i} for i in range(4)]
+    assert index(*rows[:2]) == (2, 0, 2)
+    assert index(*rows) == (2, 2, 4)
+    assert index(*rows) == (0, 4, 4)
+    # Of rows of one id the last counts, again and again.
+    twice = [{**rows[0], "text": "old"}, rows[0]]
+    assert index(*twice) == (0, 2, 4)
+    assert index(*twice[::-1])[::2] == (1, 4)
+    assert index(*twice)[::2] == (1, 4)
+    assert index(rows[0], {**rows[1], "text": "other"}, {**rows[2], "n": 7}) == (2, 1, 4)
+    done = flowvec("search", "r", "other", "-k", "1", "--model", tiny_dir, "--json")
+    assert json.loads(done.stdout)[0]["text"] == "other"
+
+
+def test_verify_and_compact_say_what_they_found(flowvec, tmp_path: Path, tiny_dir) -> None:
+    flowvec("index", "v", "-", "--model", tiny_dir, stdin="a\nb\nc\n")
+    done = flowvec("verify", "v")
+    assert (done.returncode, done.stdout) == (0, "v: 3 rows, all well\n")
+    done = flowvec("compact", "v", "--json")
+    assert json.loads(done.stdout)["rows"] == 3
+    with contextlib.closing(sqlite3.connect(tmp_path / "v/collection.sqlite")) as db, db:
+        db.execute("UPDATE items SET text = 'x' WHERE label = 2")
+    done = flowvec("verify", "v", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {
+        "rows": 3, "lost": None,
+        "problems": ["collection.sqlite: row 2 (id 1) does not match its checksum"],
+    }  # fmt: skip
+    with contextlib.closing(sqlite3.connect(tmp_path / "v/collection.sqlite")) as db, db:
+        db.execute("DELETE FROM items WHERE label = 2")
+    done = flowvec("verify", "v")
+    assert done.returncode == 1
+    assert "holds 2 rows where 3 were written" in done.stdout
+    done = flowvec("verify", "v", "--salvage", "saved")
+    assert done.returncode == 1
+    assert "saved: made of all intact rows; 1 were lost" in done.stdout
+    assert flowvec("verify", "saved").stdout == "saved: 2 rows, all well\n"
+    found = json.loads(flowvec("search", "saved", "c", "--json").stdout)
+    assert {(hit["id"], hit["text"]) for hit in found} == {(0, "a"), (2, "c")}
 
 
 def test_demo_shows_neighbours(flowvec) -> None:

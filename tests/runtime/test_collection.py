@@ -24,6 +24,7 @@ from flowvec import (
     InputValueError,
     neighbours,
 )
+from flowvec.cache import Cache
 
 TEXTS = ["the cat sleeps", "a dog runs", "stocks fell", "a man eats bread"]
 
@@ -111,8 +112,8 @@ def test_the_first_texts_decide_whose_vectors_a_plain_collection_holds(
 
 
 def test_another_compute_type_warns(tmp_path: Path, tiny: Encoder, caplog) -> None:
-    with Collection.create(tmp_path / "c", encoder=tiny) as c:
-        c._store._db.execute("UPDATE meta SET value = 'bfloat16' WHERE key = 'compute'")
+    with Collection.create(tmp_path / "c", encoder=tiny) as c, c._store.transaction():
+        c._store.write_settings({"compute": "bfloat16"})
     assert not caplog.records
     Collection.open(tmp_path / "c", encoder=tiny).close()
     assert "made in bfloat16 and is now used in float32" in caplog.text
@@ -317,17 +318,30 @@ def test_a_closed_collection_refuses_work(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_is_told_to_open_again(python) -> None:
     code = """
-import os, warnings
+import os, threading, time, warnings
 warnings.simplefilter("ignore")
 from flowvec import Collection, CollectionError
+began = threading.Event()
+def hold(c):  # another thread is writing, and in the child it never ends
+    with c._turn:
+        began.set()
+        time.sleep(600)
 c = Collection.create("c", dim=2)
+c.add_vectors([1], [[1, 0]])
+threading.Thread(target=hold, args=(c,), daemon=True).start()
+began.wait()
 child = os.fork()
 if child == 0:
-    try:
-        c.search([1, 0])
-    except CollectionError as error:
-        os._exit(0 if "open it again" in str(error) else 8)
-    os._exit(9)
+    for use in (lambda: c.search([1, 0]), lambda: c.add_vectors([2], [[1, 0]]), c.compact):
+        try:
+            use()
+        except CollectionError as error:
+            if "open it again" not in str(error):
+                os._exit(8)
+        else:
+            os._exit(9)
+    c.close()
+    os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
     done = python(code)
@@ -512,8 +526,10 @@ def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:
         c.delete(range(150))
         assert c.info().graph_rows == 400
         c.delete(range(150, 250))
-        c.search(vectors(1)[0])
+        assert len(c.search(vectors(1)[0], k=1000)) == 150  # by the old one, until the new is there
+        c._neighbours._end_rebuilding()
         assert c.info().graph_rows == 150
+        assert {h.id for h in c.search(vectors(1)[0], k=140)} <= set(range(250, 400))
 
 
 @pytest.mark.usefixtures("small_graphs")
@@ -535,27 +551,48 @@ def test_an_add_that_the_graph_cannot_follow_is_still_an_add(tmp_path: Path, mon
 
 @pytest.mark.usefixtures("small_graphs")
 def test_a_graph_is_not_saved_as_holding_rows_of_another_handle(tmp_path: Path, caplog) -> None:
-    late = Collection.create(tmp_path / "c", dim=8)
-    late.add_vectors(range(200), vectors(200))
-    late.search(vectors(1)[0])
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        c.add_vectors(range(200), vectors(200))
+    late = Collection.open(tmp_path / "c")
+    late.search(vectors(1)[0])  # builds the graph, and will save it
     with Collection.open(tmp_path / "c") as other:
         other.add_vectors(["new"], vectors(1, seed=8))
     late.close()
+    assert len(list((tmp_path / "c").glob("graph-*"))) == 1
     with Collection.open(tmp_path / "c") as c:
         assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
     assert "lacks rows" not in caplog.text
 
 
 @pytest.mark.usefixtures("small_graphs")
-def test_only_the_newest_graph_file_is_kept(tmp_path: Path) -> None:
-    for n in (1, 2, 3):
+def test_the_newest_two_graph_files_are_kept(tmp_path: Path) -> None:
+    for n in (1, 2, 3, 4):
         opener = Collection.create if n == 1 else Collection.open
         options = {"dim": 8} if n == 1 else {}
         with opener(tmp_path / "c", **options) as c:
             c.add_vectors([f"{n}-{i}" for i in range(100)], vectors(100, seed=n))
             c.search(vectors(1)[0])
-            assert len(c._store.snapshots()) == min(n - 1, 1)
-        assert [p.name for p in (tmp_path / "c").glob("graph-*")] == [f"graph-{n}.hnsw"]
+            assert [snapshot.n for snapshot in c._store.snapshots()] == [*range(n - 1, 0, -1)][:2]
+        names = {file.name for file in (tmp_path / "c").glob("graph-*")}
+        assert names == {f"graph-{i}.hnsw" for i in (n - 1, n) if i}
+
+
+@pytest.mark.usefixtures("small_graphs")
+def test_the_older_graph_serves_where_the_newer_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in (1, 2):
+        opener = Collection.create if n == 1 else Collection.open
+        options = {"dim": 8, "metric": "ip"} if n == 1 else {}
+        with opener(tmp_path / "c", **options) as c:
+            c.add_vectors([f"{n}-{i}" for i in range(100)], vectors(100, seed=n))
+            c.delete([f"{n}-0"])
+            c.search(vectors(1)[0])
+    (tmp_path / "c" / "graph-2.hnsw").write_bytes(b"nonsense")
+    monkeypatch.setattr(Cache, "built", lambda *_, **__: pytest.fail("it was built anew"))
+    with Collection.open(tmp_path / "c") as c:
+        found = {hit.id for hit in c.search(vectors(1)[0], k=198)}
+        assert found == {f"{n}-{i}" for n in (1, 2) for i in range(1, 100)}
 
 
 @pytest.mark.usefixtures("small_graphs")

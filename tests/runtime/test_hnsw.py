@@ -56,6 +56,21 @@ def test_deleted_rows_are_never_found() -> None:
     assert not set(found[0].ravel().tolist()) & set(gone)
 
 
+def test_a_graph_without_rows_bears_deletions(python) -> None:
+    """hnswlib would end the process."""
+    done = python("from flowvec.hnsw import Graph; Graph(4, 'l2').delete([1, 2]); print('alive')")
+    assert done.stdout == "alive\n"
+
+
+def test_labels_come_in_ascending_order_once() -> None:
+    graph = Graph(16, "l2")
+    graph.add(labels(10, 5), vectors(10))
+    for again in (labels(3, 14), labels(3, 1), np.array([20, 22, 21]), np.array([20, 20, 21])):
+        with pytest.raises(CollectionError, match="ascending"):
+            graph.add(again, vectors(3))
+    assert len(graph) == 10
+
+
 def test_more_than_can_be_reached_is_none_not_an_exception() -> None:
     graph = Graph(16, "cosine")
     assert graph.search(vectors(1), 1) is None

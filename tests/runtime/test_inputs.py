@@ -100,3 +100,20 @@ def test_rows_are_read_one_at_a_time(tmp_path: Path) -> None:
     source = write(tmp_path, "a.jsonl", '{"text": "one"}\nrubbish\n')
     rows = read_rows(source)
     assert next(rows) == Row(0, "one")
+
+
+def test_fields_that_were_asked_for_come_along(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "a", "lang": "en", "n": [1]}\n{"text": "b"}\n')
+    kept = [row.kept for row in read_rows(str(source), keep=["lang", "n"])]
+    assert kept == [{"lang": "en", "n": [1]}, {}]
+    assert [row.kept for row in read_rows(str(source))] == [None, None]
+    table = tmp_path / "a.csv"
+    table.write_text("text,lang\na,en\n")
+    assert [row.kept for row in read_rows(str(table), keep=["lang"])] == [{"lang": "en"}]
+    with pytest.raises(InputValueError, match="no field 'n'; it has text, lang"):
+        list(read_rows(str(table), keep=["n"]))
+    plain = tmp_path / "a.txt"
+    plain.write_text("a\n")
+    with pytest.raises(InputValueError, match="--keep needs jsonl or csv"):
+        list(read_rows(str(plain), keep=["n"]))

@@ -16,6 +16,17 @@ def test_normalised_rows_have_length_one_and_keep_their_direction() -> None:
     np.testing.assert_allclose(unit * np.linalg.norm(rows, axis=1, keepdims=True), rows, rtol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e-19, 1.0, 1e19, 1e37])
+def test_rows_of_any_length_become_one_long(scale: float) -> None:
+    """Their squares may be 0 or infinite in float32."""
+    rows = np.array([[3, 4], [0, 0], [1, 0]]) * scale
+    unit = normalize(rows.astype(np.float32))
+    assert unit.dtype == np.float32
+    np.testing.assert_allclose(
+        unit, [[0.6, 0.8], [0, 0], [1, 0]], atol=2e-3 if scale < 1e-40 else 1e-6
+    )
+
+
 def test_zero_and_subnormal_rows_stay_finite() -> None:
     unit = normalize(np.array([[0, 0], [1e-45, 0]], dtype=np.float32))
     assert np.isfinite(unit).all()

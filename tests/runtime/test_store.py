@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +18,8 @@ from flowvec.errors import (
     InputTypeError,
     InputValueError,
 )
-from flowvec.store import FILE, Snapshot, Store, check_ids, encode_metadata
+from flowvec.rows import check_ids, checksum, encode_metadata
+from flowvec.store import FILE, Counts, Snapshot, Store
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -70,6 +75,122 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
     assert store.count() == 3
 
 
+def test_rows_are_counted_as_they_come_and_go(store: Store) -> None:
+    assert store.counts() == Counts(rows=4, deletions=0, state=1)
+    with store.transaction():
+        store.upsert(["a", "b"], ROWS[:2], ["new", "new"], [None, None])
+    assert store.counts() == Counts(rows=5, deletions=1, state=2)
+    with store.transaction():
+        store.delete(["a", "b", "unknown"])
+    assert store.counts() == Counts(rows=3, deletions=3, state=3)
+    with store.transaction():
+        assert store.delete(["unknown"]) == []
+    assert store.state() == 3
+    assert store.count() == 3
+
+
+@pytest.mark.parametrize("read", ["count", "labels", "scan"])
+def test_a_row_that_vanishes_is_noticed(store: Store, read: str) -> None:
+    """Its checksum goes with it: only the count tells."""
+    store._db.execute("DELETE FROM items WHERE label = 2")
+    with pytest.raises(CorruptCollectionError, match="holds 3 rows where 4 were written"):
+        list(store.scan()) if read == "scan" else getattr(store, read)()
+    assert list(store.problems())[-1].endswith("it holds 3 rows where 4 were written")
+
+
+@pytest.mark.parametrize("value", ["'many'", "''", "NULL"])
+def test_a_damaged_count_is_a_typed_error(store: Store, value: str) -> None:
+    with contextlib.suppress(sqlite3.IntegrityError):
+        store._db.execute(f"UPDATE meta SET value = {value} WHERE key = 'rows'")
+        with pytest.raises(CorruptCollectionError, match="count of rows is damaged"):
+            store.count()
+
+
+def test_a_store_that_did_not_count_yet_counts_from_now_on(store: Store) -> None:
+    store._db.execute("DELETE FROM meta WHERE key IN ('rows', 'deletions', 'state')")
+    store._db.execute("PRAGMA user_version=1")
+    assert (store.count(), store.state()) == (4, 0)
+    with store.transaction():
+        store.delete(["a"])
+    assert store.counts() == Counts(rows=3, deletions=1, state=1)
+    # An older flowvec, which does not count, refuses it from now on.
+    assert store._db.execute("PRAGMA user_version").fetchone()[0] == 2
+
+
+def test_no_label_is_given_twice(store: Store) -> None:
+    """A graph may hold rows of a transaction that failed, and of those that were deleted."""
+
+    def failed() -> None:
+        with store.transaction():
+            store.upsert(["x", "y"], ROWS[:2], [None, None], [None, None])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        failed()
+    with store.transaction():
+        assert store.upsert(["x"], ROWS[:1], [None], [None]) == ([7], [])
+        store.delete(["x"])
+    with store.transaction():
+        assert store.upsert(["x"], ROWS[:1], [None], [None]) == ([8], [])
+        store.add_snapshot(Snapshot(1, "graph-1.hnsw", 1, "0", 8, 5, 16, 200, "now"), newest=20)
+    store.close()
+    again = Store(store._path)
+    with again.transaction():
+        assert again.upsert(["y"], ROWS[:1], [None], [None]) == ([21], [])
+    again.close()
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+def test_a_reader_keeps_its_state_while_another_thread_commits(store: Store) -> None:
+    with store.reading(), ThreadPoolExecutor(1) as other:
+        assert len(store.labels()) == 4
+
+        def delete() -> None:
+            with store.transaction():
+                store.delete(["a"])
+
+        other.submit(delete).result(60)
+        assert len(store.labels()) == 4
+        with store.reading():
+            assert len(store.labels()) == 4
+        assert store.state() == 1
+        store.renew()
+        assert len(store.labels()) == 3
+        assert store.state() == 2
+
+
+def test_a_transaction_reads_what_it_has_written(store: Store) -> None:
+    with store.reading():
+        assert len(store.labels()) == 4
+        with store.transaction():
+            store.delete(["a"])
+            assert len(store.labels()) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_read_all_the_same(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowvec.database.os.access", lambda path, mode, **_: not mode & os.W_OK)
+    Store(tmp_path / FILE).close()  # another reads the log together with the one that writes it
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for name in (FILE, f"{FILE}-wal"):
+        shutil.copy(tmp_path / name, alone)
+    with pytest.raises(CollectionError, match=r"open it once where it can be written"):
+        Store(alone / FILE)  # its log has not been folded in, and nobody is there
+    shutil.rmtree(alone)
+    store.close()
+    again = Store(tmp_path / FILE)
+    assert again.count() == 4
+    assert sorted(file.name for file in tmp_path.iterdir()) == [FILE]
+    with pytest.raises(CollectionError, match="readonly"), again.transaction():
+        again.delete(["a"])
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
 FIELDS = {
     "id": "'b'",
     "id_is_int": "1",
@@ -88,6 +209,28 @@ def test_a_change_of_any_field_is_noticed(store: Store, field: str, read: str) -
         store.read([1]) if read == "read" else list(store.scan())
 
 
+@pytest.mark.parametrize("field", ["id", "text", "metadata"])
+def test_bytes_that_are_no_text_any_more_are_a_damaged_row(store: Store, field: str) -> None:
+    store._db.execute(f"UPDATE items SET {field} = CAST(x'6180' AS TEXT) WHERE label = 1")
+    with pytest.raises(CorruptCollectionError, match="row 1 does not match its checksum"):
+        store.read([1])
+    assert "row 1 (id " in "".join(store.problems())
+    if field == "id":
+        with pytest.raises(CorruptCollectionError, match="decode"):
+            list(store.ids())
+
+
+def test_more_than_a_row_can_hold_is_refused(store: Store) -> None:
+    import sqlite3
+
+    if not hasattr(store._writer, "setlimit"):
+        return  # Python 3.10 cannot lower it
+    store._writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+    with pytest.raises(InputValueError, match="cannot hold so much"), store.transaction():
+        store.upsert(["b"], ROWS[:1], ["x" * 2000], [None])
+    assert store.count() == 4
+
+
 @pytest.mark.parametrize("value", ["NULL", "7", "'text'", "x''"])
 @pytest.mark.parametrize("field", ["text", "metadata", "vector", "checksum", "id"])
 def test_a_field_of_another_type_is_noticed(store: Store, field: str, value: str) -> None:
@@ -103,17 +246,15 @@ def test_a_field_of_another_type_is_noticed(store: Store, field: str, value: str
 
 
 def test_no_two_rows_share_a_checksum_by_moving_a_border() -> None:
-    from flowvec.store import _checksum
-
     variants = [
-        (("ab", 0), "c", None, b""),
-        (("a", 0), "bc", None, b""),
-        (("ab", 0), "c", "", b""),
-        (("ab", 0), None, "c", b""),
-        (("ab", 1), "c", None, b""),
-        (("ab", 0), "", "c", b""),
+        (b"ab", 0, b"c", None, b""),
+        (b"a", 0, b"bc", None, b""),
+        (b"ab", 0, b"c", b"", b""),
+        (b"ab", 0, None, b"c", b""),
+        (b"ab", 1, b"c", None, b""),
+        (b"ab", 0, b"", b"c", b""),
     ]
-    assert len({_checksum(*variant) for variant in variants}) == len(variants)
+    assert len({checksum(*variant) for variant in variants}) == len(variants)
 
 
 def test_what_is_no_database_is_a_typed_error(tmp_path: Path) -> None:
@@ -124,9 +265,9 @@ def test_what_is_no_database_is_a_typed_error(tmp_path: Path) -> None:
 
 
 def test_another_layout_version_is_refused(store: Store, tmp_path: Path) -> None:
-    store._db.execute("PRAGMA user_version=2")
+    store._db.execute("PRAGMA user_version=3")
     store.close()
-    with pytest.raises(CollectionError, match="layout version 2"):
+    with pytest.raises(CollectionError, match="layout version 3"):
         Store(tmp_path / FILE)
 
 
@@ -141,7 +282,7 @@ def test_snapshots_come_newest_first(store: Store) -> None:
     made = [Snapshot(n, f"graph-{n}.hnsw", 1, "0", 1, 1, 16, 200, "now") for n in (1, 2)]
     with store.transaction():
         for snapshot in made:
-            store.add_snapshot(snapshot)
+            store.add_snapshot(snapshot, newest=9)
     assert store.snapshots() == made[::-1]
     with store.transaction():
         store.forget_snapshots([1])

@@ -9,11 +9,12 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from flowvec.collection import Collection, Hit
+from flowvec.collection import Collection
 from flowvec.commands import Compute, Json, Provider, print_json
 from flowvec.commands.search import shorten
 from flowvec.demo import load_pairs, load_passages
 from flowvec.encoder import Encoder
+from flowvec.hits import Hit
 from flowvec.pipeline import EncodeStatistics
 
 app = typer.Typer(add_completion=False)

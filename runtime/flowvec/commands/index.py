@@ -13,10 +13,12 @@ from tqdm import tqdm
 from flowvec.collection import Collection
 from flowvec.commands import Compute, Format, Json, Provider, TextField, print_json
 from flowvec.encoder import Encoder
-from flowvec.errors import InputValueError
-from flowvec.inputs import read_rows
+from flowvec.errors import FlowvecError, InputValueError
+from flowvec.inputs import Row, read_rows
 from flowvec.pipeline import WINDOW
-from flowvec.store import FILE, check_ids
+from flowvec.rows import check_ids, encode_metadata
+from flowvec.store import FILE
+from flowvec.tokenizer import replace_surrogates
 
 app = typer.Typer(add_completion=False)
 
@@ -36,10 +38,25 @@ def index(
         str | None,
         typer.Option(help="Field that holds the id; without it rows are numbered from 0."),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Fields to keep as metadata, joined by commas; searches filter by them. Those of "
+            "a csv file are texts."
+        ),
+    ] = None,
     file_format: Format = None,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Let numbered rows replace rows of the same numbers."),
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Leave out rows that are there already, text and all; others of the same ids, "
+            "which without --id-field are the rows' numbers, are replaced.",
+        ),
     ] = False,
     provider: Provider = None,
     compute: Compute = "auto",
@@ -47,17 +64,26 @@ def index(
 ) -> None:
     """Add the texts of a file to a collection; make it if there is none.
 
-    Rows whose ids exist are replaced. Every few thousand rows are committed: after an interruption,
-    running the same command again (with --replace, if rows are numbered) completes the work.
+    Rows whose ids exist are replaced, and blank lines of a txt are left out. Every few thousand
+    rows are committed: after an interruption, the same command with --resume completes the work,
+    and embeds only what is new or has changed.
     """
-    exists = (directory / FILE).is_file()
+    exists = is_collection(directory)
     if not exists and model is None:
         raise InputValueError(f"{directory} is no collection yet; give --model to make one")
-    rows = read_rows(source, text_field=text_field, id_field=id_field, file_format=file_format)
+    wanted = [name.strip() for name in keep.split(",") if name.strip()] if keep else []
+    rows = read_rows(
+        source,
+        text_field=text_field,
+        id_field=id_field,
+        file_format=file_format,
+        keep=wanted,
+        skip_blank=True,
+    )
     # What is wrong with the input must not leave an empty collection.
     first = list(islice(rows, WINDOW))
-    check_ids([row.id for row in first])
-    if exists and id_field is None and not replace:
+    _check(first, 0)
+    if exists and id_field is None and not (replace or resume):
         _refuse_renumbering(directory)
     with (
         Encoder.load(
@@ -68,17 +94,72 @@ def index(
         ) as collection,
         tqdm(desc="index", unit=" rows", disable=not sys.stderr.isatty()) as progress,
     ):
-        added, window = 0, first
-        while window:
-            collection.add([row.id for row in window], [row.text for row in window])
-            added += len(window)
-            progress.update(len(window))
-            window = list(islice(rows, WINDOW))
+        added, left_out, replaced, window = 0, 0, 0, first
+        seen: set[str] = set()
+        try:
+            while window:
+                _check(window, added + left_out)
+                seen.update(*(row.kept for row in window if row.kept))
+                before = len(collection)
+                new = _changed(collection, window, bool(wanted)) if resume else window
+                metadata = [row.kept for row in new] if wanted else None
+                collection.add([row.id for row in new], [row.text for row in new], metadata)
+                added += len(new)
+                replaced += before + len(new) - len(collection)
+                left_out += len(window) - len(new)
+                progress.update(len(window))
+                window = list(islice(rows, WINDOW))
+        except KeyboardInterrupt:
+            typer.echo(
+                f"{directory}: {len(collection)} rows are there; the same command with --resume "
+                "goes on",
+                err=True,
+            )
+            raise
+        collection.prepare()  # else the first search builds the graph
         info = collection.info()
+    for name in wanted:
+        if name not in seen:
+            typer.echo(f"no row has the field {name!r}", err=True)
     if as_json:
-        print_json({"path": info.path, "added": added, "rows": info.rows, "dim": info.dim})
+        print_json(
+            {"path": info.path, "added": added, "replaced": replaced, "left_out": left_out,
+             "rows": info.rows, "dim": info.dim}
+        )  # fmt: skip
     else:
-        typer.echo(f"{directory}: {added} rows added, {info.rows} in all, {info.dim} dimensions")
+        there = f" ({replaced} replaced others)" if replaced else ""
+        there += f" ({left_out} were there already)" if resume else ""
+        typer.echo(
+            f"{directory}: {added} rows added{there}, {info.rows} in all, {info.dim} dimensions"
+        )
+
+
+def _changed(collection: Collection, window: list[Row], with_metadata: bool) -> list[Row]:
+    """Rows that are not there as they are; of those of one id the last counts."""
+    last = list({row.id: row for row in window}.values())
+    there = collection.get([row.id for row in last])
+    return [
+        row
+        for row, item in zip(last, there, strict=True)
+        if item is None
+        or item.text != replace_surrogates(row.text)
+        or (with_metadata and item.metadata != row.kept)
+    ]
+
+
+def is_collection(directory: Path) -> bool:
+    """Whether there is one: a kill while it was made leaves none."""
+    return (directory / FILE).is_file() and not Collection.is_unmade(directory)
+
+
+def _check(window: list[Row], first: int) -> None:
+    """Refuse what cannot be added, and say which row it is."""
+    try:
+        check_ids([row.id for row in window])
+        for place, row in enumerate(window):
+            encode_metadata(row.kept, first + place)
+    except FlowvecError as error:
+        raise InputValueError(f"rows from {first} on: {error}") from None
 
 
 def _refuse_renumbering(directory: Path) -> None:
@@ -86,7 +167,7 @@ def _refuse_renumbering(directory: Path) -> None:
         if len(collection):
             raise InputValueError(
                 f"{directory} holds {len(collection)} rows, and numbers from 0 would replace some; "
-                "give --id-field, or --replace to replace them"
+                "give --id-field, --replace to replace them, or --resume with the same input"
             )
 
 

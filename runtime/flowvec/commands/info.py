@@ -11,6 +11,7 @@ import typer
 from flowvec.bundle import Bundle
 from flowvec.collection import Collection
 from flowvec.commands import Json, print_json
+from flowvec.errors import BundleError
 from flowvec.store import FILE
 
 app = typer.Typer(add_completion=False)
@@ -28,7 +29,12 @@ def info(
         with Collection.open(target) as collection:
             figures: dict[str, Any] = {"kind": "collection", **asdict(collection.info())}
     else:
-        bundle = Bundle.load(target)
+        try:
+            bundle = Bundle.load(target)
+        except BundleError as error:
+            if Path(target).is_dir() and not (Path(target) / "manifest.json").exists():
+                raise BundleError(f"{target} is neither a bundle nor a collection") from error
+            raise
         figures = {
             "kind": "bundle",
             "path": str(bundle.path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -12,6 +13,8 @@ from flowvec.collection import Collection
 from flowvec.commands import Compute, Json, Provider, print_json
 from flowvec.commands.index import collection_model
 from flowvec.encoder import Encoder
+from flowvec.errors import InputValueError
+from flowvec.filters import compile_filter
 
 app = typer.Typer(add_completion=False)
 
@@ -21,8 +24,22 @@ def search(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
     query: Annotated[str, typer.Argument(help="The text to search for.")],
     k: Annotated[int, typer.Option("-k", min=0, help="How many rows to show.")] = 10,
+    condition: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="JSON",
+            help='Which rows by their metadata, as \'{"lang": "en", "year": {">=": 2020}}\'.',
+        ),
+    ] = None,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Rank by the words as well as by the vectors.")
+    ] = False,
     min_score: Annotated[
-        float | None, typer.Option(help="Leave out rows that score less than this.")
+        float | None,
+        typer.Option(
+            help="Leave out rows that score less than this; with --hybrid scores are .033 at most."
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -33,13 +50,14 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Print the rows of a collection that are nearest to a text, best first."""
+    wanted = None if condition is None else _parsed(condition)
     with (
         Encoder.load(
             model or collection_model(directory), provider=provider, compute=cast(Any, compute)
         ) as encoder,
         Collection.open(directory, encoder=encoder) as collection,
     ):
-        hits = collection.search(query, k, min_score=min_score)
+        hits = collection.search(query, k, filter=wanted, hybrid=hybrid, min_score=min_score)
     if as_json:
         print_json([asdict(hit) for hit in hits])
         return
@@ -47,6 +65,15 @@ def search(
         typer.echo("no rows")
     for hit in hits:
         typer.echo(f"{hit.score:7.4f}  {hit.id}  {shorten(hit.text or '')}")
+
+
+def _parsed(condition: str) -> Any:
+    try:
+        found = json.loads(condition)
+    except (ValueError, RecursionError) as error:
+        raise InputValueError(f"--filter is no JSON: {error}") from None
+    compile_filter(found)  # before a model is loaded
+    return found
 
 
 def shorten(text: str, width: int = 100) -> str:

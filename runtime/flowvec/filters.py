@@ -1,0 +1,238 @@
+"""Filters over metadata: a dict in, one parameterised SQL condition out.
+
+    {"lang": "en", "year": {">=": 2020, "<": 2024}, "or": [{"tag": "a"}, {"tag": {"in": ["b"]}}]}
+
+All entries of a dict must hold. `and` and `or` take lists of filters, `not` takes one. Any other
+key is a field; dots lead into nested objects (`"author.name"`), and a backslash takes a dot, or one
+of those three words, literally (`"\\\\or"`). A field is compared with a value, or with a dict of
+operators that must all hold:
+
+    =  !=                 a text, number, bool or None; numbers equal numbers of any kind
+    <  <=  >  >=          a number with numbers, or a text with texts, by code points
+    in  not in            a list of such values
+    contains              the field is a list that holds the value
+    exists                True: the field is there, be it null; False: it is not
+
+None stands for a null and for a missing field alike. `!=` and `not in` are the exact opposites of
+`=` and `in`, so they hold where the field is missing. Values of different types are never equal:
+1 is not "1", and True is not 1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from flowvec.errors import InputTypeError, InputValueError
+
+__all__ = ["Condition", "Filter", "compile_filter"]
+
+Filter = Mapping[str, Any]
+
+Scalar = str | int | float | bool | None
+
+_MAX_DEPTH = 32
+# SQLite's oldest limit on parameters in one statement is 999; lists are one parameter each.
+_MAX_PARAMETERS = 900
+_LARGEST_INT = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition over the column `metadata`, with `?` for each parameter in order."""
+
+    sql: str
+    parameters: tuple[str | int | float, ...]
+
+
+def compile_filter(filter: object) -> Condition:
+    """Translate a filter; values and field names become parameters, never SQL.
+
+    Raises:
+        InputTypeError: it is no dict, or a value has a type that metadata cannot have.
+        InputValueError: an operator is unknown, a field name cannot be asked for, a number is NaN,
+            infinite or of more than 64 bits, or it is nested deeper than 32 levels or too long.
+    """
+    compiler = _Compiler()
+    sql = compiler.filter(filter, 0)
+    if len(compiler.parameters) > _MAX_PARAMETERS:
+        raise InputValueError(
+            f"the filter has more than {_MAX_PARAMETERS} conditions; a list of values for `in` "
+            "counts as few"
+        )
+    return Condition(sql, tuple(compiler.parameters))
+
+
+class _Compiler:
+    def __init__(self) -> None:
+        self.parameters: list[str | int | float] = []
+        self.filters = 0
+
+    def filter(self, filter: object, depth: int) -> str:
+        if not isinstance(filter, Mapping):
+            raise InputTypeError(f"a filter must be a dict, not {type(filter).__name__}")
+        self.filters += 1
+        if self.filters > _MAX_PARAMETERS:
+            raise InputValueError(f"the filter is made of more than {_MAX_PARAMETERS} filters")
+        if depth > _MAX_DEPTH:
+            raise InputValueError(f"the filter is nested deeper than {_MAX_DEPTH} levels")
+        return _joined("AND", [self.entry(key, value, depth) for key, value in filter.items()])
+
+    def entry(self, key: object, value: object, depth: int) -> str:
+        if not isinstance(key, str):
+            raise InputTypeError(f"a filter's keys are texts, not {type(key).__name__}")
+        if key == "not":
+            return f"NOT ({self.filter(value, depth + 1)})"
+        if key in ("and", "or"):
+            if not isinstance(value, list | tuple):
+                raise InputTypeError(f"{key!r} takes a list of filters")
+            return _joined(key.upper(), [self.filter(part, depth + 1) for part in value])
+        path = _path(key)
+        if not isinstance(value, Mapping):
+            return self.equals(path, value)
+        if not value:
+            raise InputValueError(f"the field {key!r} has a dict without an operator")
+        return _joined("AND", [self.operator(path, name, v) for name, v in value.items()])
+
+    def operator(self, path: str, name: object, value: Any) -> str:
+        operators: dict[str, Callable[[str, Any], str]] = {
+            "=": self.equals,
+            "!=": lambda p, v: f"NOT ({self.equals(p, v)})",
+            "in": self.is_in,
+            "not in": lambda p, v: f"NOT ({self.is_in(p, v)})",
+            "contains": self.contains,
+            "exists": self.exists,
+        }
+        if name in ("<", "<=", ">", ">="):
+            return self.compared(path, str(name), value)
+        if name not in operators:
+            known = ", ".join([*operators, "<", "<=", ">", ">="])
+            raise InputValueError(f"{name!r} is no operator; choose from {known}")
+        return operators[str(name)](path, value)
+
+    def _use(self, *parameters: str | int | float) -> None:
+        self.parameters += parameters
+
+    def equals(self, path: str, value: object) -> str:
+        scalar = _scalar(value)
+        if scalar is None:
+            self._use(path)
+            return "coalesce(json_type(metadata, ?), 'null') = 'null'"
+        if isinstance(scalar, bool):
+            self._use(path)
+            return f"coalesce(json_type(metadata, ?), '') = '{json.dumps(scalar)}'"
+        self._use(path, path, scalar)
+        return f"({_has_type_of(scalar)} AND json_extract(metadata, ?) = ?)"
+
+    def compared(self, path: str, operator: str, value: object) -> str:
+        scalar = _scalar(value)
+        if scalar is None or isinstance(scalar, bool):
+            raise InputTypeError(f"{operator!r} compares numbers or texts, not {scalar!r}")
+        self._use(path, path, scalar)
+        return f"({_has_type_of(scalar)} AND json_extract(metadata, ?) {operator} ?)"
+
+    def is_in(self, path: str, values: object) -> str:
+        if not isinstance(values, list | tuple | set | frozenset):
+            raise InputTypeError(f"'in' takes a list of values, not {type(values).__name__}")
+        scalars = [_scalar(value) for value in values]
+        texts = [v for v in scalars if isinstance(v, str)]
+        numbers = [v for v in scalars if isinstance(v, int | float) and not isinstance(v, bool)]
+        parts = [self.equals(path, v) for v in (None, True, False) if any(v is s for s in scalars)]
+        for listed in (texts, numbers):
+            if listed:
+                self._use(path, path, json.dumps(listed))
+                among = "json_extract(metadata, ?) IN (SELECT value FROM json_each(?))"
+                parts.append(f"({_has_type_of(listed[0])} AND {among})")
+        return _joined("OR", parts)
+
+    def contains(self, path: str, value: object) -> str:
+        scalar = _scalar(value)
+        self._use(path, path)
+        if scalar is None or isinstance(scalar, bool):
+            same = f"type = '{json.dumps(scalar)}'"
+        else:
+            same = f"type {_type_of(scalar)} AND value = ?"
+            self._use(scalar)
+        return (
+            "(coalesce(json_type(metadata, ?), '') = 'array' AND "  # noqa: S608 - of our making
+            f"EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {same}))"
+        )
+
+    def exists(self, path: str, value: object) -> str:
+        if not isinstance(value, bool):
+            raise InputTypeError(f"'exists' takes True or False, not {value!r}")
+        self._use(path)
+        return f"json_type(metadata, ?) IS {'NOT ' if value else ''}NULL"
+
+
+def _has_type_of(scalar: str | int | float) -> str:
+    """Never NULL, so that its negation is what it seems."""
+    return f"coalesce(json_type(metadata, ?), '') {_type_of(scalar)}"
+
+
+def _type_of(scalar: str | int | float) -> str:
+    return "= 'text'" if isinstance(scalar, str) else "IN ('integer', 'real')"
+
+
+def _joined(word: str, parts: list[str]) -> str:
+    """All of nothing holds, any of nothing does not."""
+    if not parts:
+        return "1" if word == "AND" else "0"
+    return parts[0] if len(parts) == 1 else "(" + f" {word} ".join(parts) + ")"
+
+
+def _scalar(value: object) -> Scalar:
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()  # numpy's scalars
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, date):  # as a DataFrame's dates are kept
+        value = value.isoformat()
+    if isinstance(value, str):
+        if "\0" in value:
+            raise InputValueError("a filter's text holds a NUL, which SQLite does not compare")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InputValueError(f"a filter's value holds a lone surrogate: {value!r}") from None
+        return str.__str__(value)  # of an enum its value, not its name
+    if isinstance(value, int):
+        if not -_LARGEST_INT - 1 <= value <= _LARGEST_INT:
+            raise InputValueError(f"a filter's number has more than 64 bits: {value}")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputValueError(f"a filter's number is {value}")
+        return float(value)
+    raise InputTypeError(
+        f"a filter's values are texts, numbers, bools or None, not {type(value).__name__}"
+    )
+
+
+def _path(key: str) -> str:
+    """A field as SQLite's JSON path, every name in quotes.
+
+    Names with quotes, backslashes or control characters are stored escaped, and SQLite's paths
+    reach them in some versions only: they are refused.
+    """
+    names = [""]
+    characters = iter(key)
+    for character in characters:
+        if character == ".":
+            names.append("")
+        elif character == "\\":
+            names[-1] += next(characters, "")
+        else:
+            names[-1] += character
+    for name in names:
+        plain = all(ord(c) >= 32 and c not in '"\\' and not 0xD800 <= ord(c) < 0xE000 for c in name)
+        if not name or not plain:
+            raise InputValueError(
+                f"the field {key!r} cannot be filtered by: names must not be empty, nor hold "
+                "quotes, backslashes or control characters"
+            )
+    return "$" + "".join(f'."{name}"' for name in names)

@@ -1,0 +1,192 @@
+"""Two locks: one writer or many readers within a process, and one writer across processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from flowvec.errors import CollectionError
+
+__all__ = ["LOCK_FILE", "ReadersWriter", "WriterLock"]
+
+LOCK_FILE = "collection.lock"
+# A reader that saves a graph of some million rows that it built has the lock for so long at most.
+_MOST_WAITING = 60.0
+
+
+class ReadersWriter:
+    """Any number of readers at a time, or one writer.
+
+    Neither can starve the other: a waiting writer goes before readers that come later, and the
+    readers that waited for a writer all go before the next one. Not reentrant.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._reading = 0
+        self._writing = False
+        self._waiting_readers = 0
+        self._waiting_writers = 0
+        self._admitted = 0  # readers whose turn has come
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Share it with other readers."""
+        with self._changed:
+            if self._writing or self._waiting_writers:
+                self._waiting_readers += 1
+                try:
+                    self._changed.wait_for(self._reader_may_go)
+                    self._admitted -= 1
+                finally:  # a Ctrl-C must not leave it counted among those that wait
+                    self._waiting_readers -= 1
+                    self._admitted = max(0, min(self._admitted, self._waiting_readers))
+                    self._changed.notify_all()
+            self._reading += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._reading -= 1
+                if not self._reading:
+                    self._changed.notify_all()
+
+    def _reader_may_go(self) -> bool:
+        return not self._writing and (not self._waiting_writers or self._admitted > 0)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Have it alone."""
+        with self._changed:
+            self._waiting_writers += 1
+            try:
+                self._changed.wait_for(
+                    lambda: not self._writing and not self._reading and not self._admitted
+                )
+            finally:
+                self._waiting_writers -= 1
+                self._changed.notify_all()
+            # The lock is ours until the block's end: no Ctrl-C finds a place in between.
+            self._writing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing = False
+                self._admitted = self._waiting_readers
+                self._changed.notify_all()
+
+
+class WriterLock:
+    """The right to write a collection: a lock on a file, which the system drops when we die."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK_FILE
+        self._file: IO[bytes] | None = None
+        _locks.add(self)
+
+    @property
+    def held(self) -> bool:
+        """Whether it is ours."""
+        return self._file is not None
+
+    def acquire(self, *, briefly: bool = False) -> None:
+        """Take it, and keep it until `release`; taking it twice is harmless.
+
+        Args:
+            briefly: it will be released soon, so that others may wait for it.
+
+        Raises:
+            CollectionError: another process, or another handle of this one, has it: at once, or
+                where it was said to be released soon and was not.
+        """
+        if self._file is not None:
+            return
+        until = time.monotonic() + _MOST_WAITING
+        while True:
+            try:
+                # Without a buffer, whose rest a full disk would refuse again at closing.
+                file = self._path.open("a+b", buffering=0)
+            except OSError as error:
+                raise CollectionError(
+                    f"{self._path.parent} cannot be written: {error.strerror or error}"
+                ) from None
+            try:
+                _lock(file)
+                break
+            except OSError:
+                file.seek(0)
+                owner, _, is_brief = file.read(64).decode("ascii", "replace").strip().partition(" ")
+                file.close()
+            if is_brief and not briefly and time.monotonic() < until:
+                time.sleep(0.05)
+                continue
+            who = f"process {owner}" if owner.isdigit() else "another process"
+            who = "another handle of this process" if owner == str(os.getpid()) else who
+            raise CollectionError(
+                f"{self._path.parent} is being written by {who}; a collection has one writer at a "
+                "time, from its first change until it is closed"
+            ) from None
+        # For the message above alone: what holds is the lock, not the number.
+        with suppress(OSError):
+            file.truncate(0)
+            file.write(f"{os.getpid()}{' briefly' if briefly else ''}".encode())
+        self._file = file
+
+    def release(self) -> None:
+        """Give it back; twice is harmless."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            with suppress(OSError):
+                _unlock(file)
+            file.close()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the copy without unlocking what is the parent's."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+
+# A child that outlives its parent would hold the lock for ever.
+_locks: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lock in list(_locks):
+        lock.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    # Far behind the number, which others must be able to read.
+    _PLACE = 1 << 20
+
+    def _lock(file: IO[bytes]) -> None:
+        file.seek(_PLACE)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+
+    def _unlock(file: IO[bytes]) -> None:
+        file.seek(_PLACE)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(file: IO[bytes]) -> None:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(file: IO[bytes]) -> None:
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)

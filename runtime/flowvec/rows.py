@@ -1,0 +1,121 @@
+"""A collection's row: what an id and metadata may be, and the checksum over all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.errors import InputTypeError, InputValueError
+
+__all__ = ["Id", "Item", "check_ids", "checksum", "encode_metadata", "key_of"]
+
+_MAX_ID_BITS = 1024
+# Half of a pair, which no UTF-8 can hold.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_METADATA_DEPTH = 100
+
+Id = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One row: vector is float32 (dim,) as it was given."""
+
+    label: int
+    id: Id
+    text: str | None
+    metadata: dict[str, Any] | None
+    vector: npt.NDArray[np.float32]
+
+
+def check_ids(ids: Iterable[object]) -> list[Id]:
+    """Check ids before any work: any text, or any whole number of up to 1,024 bits.
+
+    Raises:
+        InputValueError: an id is neither str nor int (a bool is no int here), or is out of range.
+    """
+    checked: list[Id] = []
+    for i, item in enumerate(ids):
+        if isinstance(item, str):
+            try:
+                item.encode()
+            except UnicodeEncodeError:
+                raise InputValueError(f"id {i} holds a lone surrogate: {item!r}") from None
+            checked.append(str.__str__(item))  # of an enum its value, not its name
+        elif isinstance(item, int | np.integer) and not isinstance(item, bool):
+            number = int(item)
+            if number.bit_length() > _MAX_ID_BITS:
+                raise InputValueError(f"id {i} is a number of more than {_MAX_ID_BITS} bits")
+            checked.append(number)
+        else:
+            raise InputValueError(f"id {i} is {type(item).__name__}; ids are str or int")
+    return checked
+
+
+def encode_metadata(metadata: object, index: int) -> str | None:
+    """One item's metadata as canonical JSON.
+
+    Raises:
+        InputTypeError: it is no dict with text keys, or holds what JSON cannot.
+        InputValueError: it holds NaN or infinity, or refers to itself.
+    """
+    if metadata is None:
+        return None
+    if not isinstance(metadata, dict):
+        raise InputTypeError(f"metadata {index} must be a dict with text keys, or None")
+    _check_json(metadata, index)
+    try:
+        # Unescaped, since older versions of SQLite do not find a field whose name is escaped.
+        written = json.dumps(metadata, allow_nan=False, sort_keys=True, ensure_ascii=False)
+        return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    except TypeError as error:
+        raise InputTypeError(f"metadata {index} is no JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputValueError(f"metadata {index} is no JSON: {error}") from None
+
+
+def _check_json(metadata: dict[Any, Any], index: int) -> None:
+    """Refuse what json would change (keys that are no texts) or could not read back (depth)."""
+    level: list[Any] = [metadata]
+    for _ in range(_MAX_METADATA_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                if not all(isinstance(key, str) for key in value):
+                    raise InputTypeError(f"metadata {index} must have text keys at every level")
+                below.extend(value.values())
+            elif isinstance(value, list | tuple):
+                below.extend(value)
+        level = [value for value in below if isinstance(value, dict | list | tuple)]
+        if not level:
+            return
+    raise InputValueError(f"metadata {index} is nested deeper than {_MAX_METADATA_DEPTH} levels")
+
+
+def key_of(item: Id) -> tuple[str, int]:
+    """An id as it is stored, (text, whether it is a number): 1 and "1" are two ids."""
+    return (str(item), 1) if isinstance(item, int) else (item, 0)
+
+
+def checksum(
+    item: bytes, is_int: object, text: bytes | None, metadata: bytes | None, vector: bytes
+) -> bytes:
+    """BLAKE2b-128 over a row as it is stored.
+
+    Each field is framed by its length, so that none can run into another.
+    """
+    parts: list[bytes] = []
+    for part in (item, str(is_int).encode(), text, metadata):
+        if part is None:
+            parts.append(b"-1:")
+        else:
+            parts += (b"%d:" % len(part), part)
+    parts.append(vector)
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()

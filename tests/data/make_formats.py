@@ -1,0 +1,87 @@
+"""Make the fixtures of `tests/data/formats`: a bundle and collections of one version.
+
+    python tests/data/make_formats.py v2 v1
+
+The first is the version of collections, the second that of bundles, which is made if it is not
+there. Run it once for each version, before that version is released, and never again: every later
+version must open what an earlier one wrote. Beside each lies what it must give.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowvec import Collection, Encoder, neighbours
+
+DATA = Path(__file__).resolve().parent
+FORMATS = DATA / "formats"
+TEXTS = ["the cat sleeps", "a dog runs", "stocks fell", "a man eats bread", "", "the red bread"]
+QUERY = "the dog sleeps"
+
+
+def vectors(rows: int, dim: int) -> np.ndarray:
+    """Whole numbers, so that every machine has the same."""
+    return np.random.default_rng(0).integers(-9, 10, size=(rows, dim)).astype(np.float32)
+
+
+def main(version: str, bundle_version: str) -> None:
+    bundle = FORMATS / f"bundle-{bundle_version}"
+    is_new = not bundle.exists()
+    if is_new:
+        shutil.copytree(DATA / "bundles/tiny", bundle)
+    with Encoder.load(bundle, provider="cpu") as encoder:
+        if is_new:
+            _write(bundle, {"texts": TEXTS, "vectors": encoder.encode(TEXTS).tolist()})
+        folder = FORMATS / f"collection-{version}-texts"
+        with Collection.create(folder, encoder=encoder) as collection:
+            collection.add(
+                ["a", 1, "1", 2**70, "é"], TEXTS[:5], [{"n": 1}, None, {}, None, {"a": [1]}]
+            )
+            collection.add(["a"], [TEXTS[5]], [{"n": 2}])
+            collection.delete([1])
+            _write(folder, _told(collection, encoder.encode_query(QUERY)))
+    _rename_model(folder, bundle.name)
+    neighbours.EXACT_BELOW = 20  # so that there is a graph
+    folder = FORMATS / f"collection-{version}-vectors"
+    with Collection.create(folder, dim=6, metric="ip") as collection:
+        collection.add_vectors(range(80), vectors(80, 6), [f"text {i}" for i in range(80)])
+        collection.delete(range(0, 80, 9))
+        query = vectors(81, 6)[80]
+        collection.search(query)
+        _write(folder, _told(collection, query))
+
+
+def _rename_model(folder: Path, name: str) -> None:
+    """Where the bundle lay when this was made is nobody's business."""
+    with Collection.open(folder) as collection, collection._store.transaction():
+        collection._store.write_settings({"model": name})
+    db = sqlite3.connect(folder / "collection.sqlite", isolation_level=None)
+    db.execute("VACUUM")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
+def _told(collection: Collection, query: np.ndarray) -> dict[str, Any]:
+    rows = [[item.id, item.text, item.metadata, item.vector.tolist()] for item in _rows(collection)]
+    hits = [[hit.id, hit.score] for hit in collection.search(query, k=5)]
+    return {"rows": rows, "query": query.tolist(), "hits": hits}
+
+
+def _rows(collection: Collection) -> list[Any]:
+    return [item for page in collection._store.scan() for item in page]
+
+
+def _write(beside: Path, told: dict[str, Any]) -> None:
+    path = beside.with_name(f"{beside.name}.json")
+    path.write_text(json.dumps(told, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

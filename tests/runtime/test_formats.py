@@ -1,0 +1,74 @@
+"""What an earlier version wrote: every later one opens it, and finds in it what was put there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import Collection, Encoder, neighbours
+from flowvec.cache import Cache
+from flowvec.store import LAYOUT_VERSIONS
+
+FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
+BUNDLES = sorted(path.stem for path in FORMATS.glob("bundle-*.json"))
+COLLECTIONS = sorted(path.stem for path in FORMATS.glob("collection-*.json"))
+
+
+def told(name: str):
+    return json.loads((FORMATS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_there_are_fixtures_of_every_version() -> None:
+    assert "bundle-v1" in BUNDLES
+    versions = [f"collection-v{version}" for version in LAYOUT_VERSIONS]
+    assert {f"{v}-{kind}" for v in versions for kind in ("texts", "vectors")} == set(COLLECTIONS)
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_a_bundle_gives_the_vectors_that_it_gave(name: str) -> None:
+    expected = told(name)
+    with Encoder.load(FORMATS / name, provider="cpu", compute="float32") as encoder:
+        np.testing.assert_allclose(
+            encoder.encode(expected["texts"]), expected["vectors"], atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_a_collection_holds_what_it_held_and_goes_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "EXACT_BELOW", 20)
+    expected = told(name)
+    shutil.copytree(FORMATS / name, tmp_path / "c")
+    with Collection.open(tmp_path / "c") as collection:
+        rows = [[r.id, r.text, r.metadata, r.vector.tolist()] for r in collection.rows()]
+        assert rows == expected["rows"]
+        hits = collection.search(expected["query"], k=5)
+        assert [hit.id for hit in hits] == [i for i, _ in expected["hits"]]
+        np.testing.assert_allclose(
+            [hit.score for hit in hits], [score for _, score in expected["hits"]], rtol=1e-5
+        )
+        assert collection.verify() == []
+        collection.add_vectors(["new"], [expected["query"]], ["new"], [{"n": 3}])
+        collection.delete([rows[0][0]])
+        assert len(collection) == len(rows)
+    with Collection.open(tmp_path / "c") as collection:
+        assert {item.id for item in collection.rows()} == {*(row[0] for row in rows[1:]), "new"}
+        assert collection.verify() == []
+
+
+@pytest.mark.parametrize("name", COLLECTIONS)
+def test_a_graph_that_was_saved_is_not_built_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not list((FORMATS / name).glob("graph-*")):
+        return  # so few rows that there is none
+    monkeypatch.setattr(neighbours, "EXACT_BELOW", 20)
+    monkeypatch.setattr(Cache, "built", lambda *_, **__: pytest.fail("it was built anew"))
+    shutil.copytree(FORMATS / name, tmp_path / "c")
+    with Collection.open(tmp_path / "c") as collection:
+        assert len(collection.search(told(name)["query"], k=5)) == 5

@@ -1,0 +1,189 @@
+"""What hnswlib would read: every file that is no sound graph is refused before it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hnswlib
+import numpy as np
+import pytest
+
+from flowvec.errors import CollectionError
+from flowvec.graph_file import HEADER, check_graph_file
+
+DIM, M, ROWS = 5, 4, 700
+ELEMENT = 4 * 2 * M + 4 + 4 * DIM + 8
+
+
+def graph(path: Path, rows: int = ROWS, dim: int = DIM, m: int = M, deleted: int = 0) -> Path:
+    index = hnswlib.Index(space="ip", dim=dim)
+    index.init_index(max_elements=max(1024, rows), M=m, ef_construction=50, random_seed=1)
+    if rows:
+        vectors = np.random.default_rng(0).normal(size=(rows, dim)).astype(np.float32)
+        index.add_items(vectors, np.arange(1, rows + 1), num_threads=1)
+    for label in range(1, deleted + 1):
+        index.mark_deleted(label)
+    index.save_index(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return graph(tmp_path_factory.mktemp("graph") / "g", deleted=50).read_bytes()
+
+
+@pytest.fixture
+def changed(whole: bytes, tmp_path: Path):
+    """Check a file that differs from a good one."""
+
+    def check(change) -> None:
+        data = bytearray(whole)
+        result = change(data)
+        file = tmp_path / "g"
+        file.write_bytes(data if result is None else result)
+        check_graph_file(file, DIM, M)
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "m", "deleted"),
+    [(0, 5, 4, 0), (1, 5, 4, 0), (2, 1, 2, 1), (700, 5, 4, 700), (3000, 16, 16, 10)],
+)
+def test_what_hnswlib_writes_is_a_graph(
+    tmp_path: Path, rows: int, dim: int, m: int, deleted: int
+) -> None:
+    assert check_graph_file(graph(tmp_path / "g", rows, dim, m, deleted), dim, m) == rows
+    for other in ((dim + 1, m), (dim, m + 1)):
+        with pytest.raises(CollectionError, match="is no graph"):
+            check_graph_file(tmp_path / "g", *other)
+
+
+def test_a_good_file_passes(changed) -> None:
+    changed(lambda data: None)
+
+
+def head(name: str, value):
+    def change(data: bytearray) -> None:
+        header = np.frombuffer(data, HEADER, count=1)
+        header[name] = value
+
+    return change
+
+
+def word(offset: int, value: int):
+    def change(data: bytearray) -> None:
+        data[offset : offset + 4] = value.to_bytes(4, "little")
+
+    return change
+
+
+FIRST = HEADER.itemsize
+TAIL = FIRST + ROWS * ELEMENT
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (head("count", ROWS + 1), "shorter|room|longer|cut"),
+        (head("count", ROWS - 1), "is no graph"),
+        (head("count", 1 << 62), "shorter than its number"),
+        (head("count", 0), "longer than it says"),
+        (head("max_elements", ROWS - 1), "room for 699"),
+        (head("max_elements", 1 << 40), "room for"),
+        (head("element_bytes", ELEMENT + 1), "element_bytes"),
+        (head("label_offset", 1 << 40), "label_offset"),
+        (head("data_offset", 0), "data_offset"),
+        (head("offset_level0", 8), "offset_level0"),
+        (head("max_level", 99), "height"),
+        (head("max_level", -1), "height"),
+        (head("entry_point", ROWS), "entry point is no element"),
+        (head("entry_point", 0xFFFFFFFF), "entry point is no element"),
+        (head("m", 5), "its m is 5"),
+        (head("max_m", 1 << 30), "max_m"),
+        (head("max_m0", 7), "max_m0"),
+        (head("mult", float("nan")), "mult"),
+        (head("ef_construction", 0), "ef_construction"),
+        (head("ef_construction", 1 << 60), "ef_construction"),
+        (word(FIRST, 2 * M + 1), "more links than room"),
+        (word(FIRST + 4, ROWS), "leads to no element"),
+        (word(FIRST + 4, 0xFFFFFFFF), "leads to no element"),
+        (word(FIRST + 4 + 8 * M, 0x7FC00000), "NaN"),
+        (lambda data: data[:FIRST - 1], "shorter than a header"),
+        (lambda data: data[:-4], "cut|longer or shorter"),
+        (lambda data: data[:-1], "cut"),
+        (lambda data: data + bytes(4), "longer or shorter"),
+        (lambda data: data[:TAIL], "longer or shorter|cut"),
+        (lambda data: b"", "shorter than a header"),
+    ],
+)  # fmt: skip
+def test_what_is_no_graph_is_refused(changed, change, part: str) -> None:
+    with pytest.raises(CollectionError, match=part):
+        changed(change)
+
+
+def test_an_entry_point_below_the_top_is_refused(whole: bytes, changed) -> None:
+    header = np.frombuffer(whole, HEADER, count=1)[0]
+    other = (int(header["entry_point"]) + 1) % ROWS
+    with pytest.raises(CollectionError, match="not on top"):
+        changed(head("entry_point", other))
+
+
+def test_labels_are_unique(changed) -> None:
+    end = FIRST + ELEMENT - 8
+    with pytest.raises(CollectionError, match="one label"):
+        changed(
+            lambda data: data.__setitem__(
+                slice(end, end + 8), data[end + ELEMENT : end + ELEMENT + 8]
+            )
+        )
+
+
+def test_upper_links_lead_to_elements_of_their_level(whole: bytes, changed) -> None:
+    words = np.frombuffer(whole[TAIL:], "<u4")
+    place = int(np.flatnonzero(words)[0])  # the first element with upper levels
+    count = int(words[place + 1]) & 0xFFFF
+    assert count
+    lowest = next(i for i in range(ROWS) if i != place)
+    with pytest.raises(CollectionError, match=r"not on its level|no element"):
+        changed(word(TAIL + 4 * (place + 2), lowest if words[lowest] == 0 else ROWS))
+    with pytest.raises(CollectionError, match="no whole levels"):
+        changed(word(TAIL + 4 * place, int(words[place]) + 4))
+    with pytest.raises(CollectionError, match=r"cut|longer or shorter|height"):
+        changed(word(TAIL + 4 * place, 4 * (M + 1) * 60_000_000))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_random_damage_to_the_structure_gets_through_to_a_crash(
+    whole: bytes, tmp_path: Path, python, seed: int
+) -> None:
+    """Files that pass are loaded and searched in a child: it must not die of a signal."""
+    rng = np.random.default_rng(seed)
+    passed = []
+    for case in range(60):
+        data = bytearray(whole)
+        for _ in range(rng.integers(1, 4)):
+            # Anywhere, and half of the time in the header, where it hurts most.
+            place = int(rng.integers(0, FIRST if rng.integers(2) else len(data) - 8))
+            size = int(rng.choice([1, 2, 4, 8]))
+            data[place : place + size] = rng.bytes(size)
+        file = tmp_path / f"{case}.hnsw"
+        file.write_bytes(data)
+        try:
+            check_graph_file(file, DIM, M)
+        except CollectionError:
+            file.unlink()
+        else:
+            passed.append(file)
+    code = """
+import sys, numpy as np, hnswlib
+for name in sys.argv[1:]:
+    index = hnswlib.Index(space="ip", dim=5)
+    index.load_index(name)
+    try:
+        index.knn_query(np.ones((3, 5), np.float32), k=10, num_threads=1)
+    except RuntimeError:
+        pass
+"""
+    done = python(code, *passed)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,141 @@
+"""Pairs and neighbours within vectors in memory, against comparing everything."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowvec import (
+    Encoder,
+    InputTypeError,
+    InputValueError,
+    Pair,
+    mining,
+    most_similar_pairs,
+    semantic_search,
+)
+
+
+def vectors(rows: int, dim: int = 6, seed: int = 0, values: int = 0) -> np.ndarray:
+    """Random vectors; with `values` of few whole numbers, so that many cosines are equal."""
+    rng = np.random.default_rng(seed)
+    if values:
+        return rng.integers(-values, values + 1, size=(rows, dim)).astype(np.float32)
+    return rng.normal(size=(rows, dim)).astype(np.float32)
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.divide(rows, norms, where=norms > 0, out=np.zeros_like(rows))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    rows=st.integers(0, 40),
+    k=st.integers(0, 60),
+    threshold=st.none() | st.floats(-1.1, 1.1),
+    block=st.integers(1, 200),
+    seed=st.integers(0, 1000),
+    values=st.integers(0, 2),
+)
+def test_no_pair_is_better_than_those_found(rows, k, threshold, block, seed, values) -> None:
+    items = vectors(rows, seed=seed, values=values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mining, "_BLOCK_ELEMENTS", block)
+        found = most_similar_pairs(items, top_k=k, threshold=threshold)
+    cosines = unit(items).astype(np.float64) @ unit(items).astype(np.float64).T
+    expected = sorted((-cosines[i, j], i, j) for i, j in combinations(range(rows), 2))
+    able = [e for e in expected if threshold is None or -e[0] >= threshold]
+    assert len({(p.left, p.right) for p in found}) == len(found)
+    assert all(0 <= p.left < p.right < rows for p in found)
+    assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
+    for pair in found:
+        assert pair.score == pytest.approx(cosines[pair.left, pair.right], abs=1e-5)
+    # A cosine within rounding of the threshold may fall on either side of it.
+    near = 0 if threshold is None else sum(abs(-e[0] - threshold) < 1e-5 for e in expected)
+    assert abs(len(found) - min(k, len(able))) <= near
+    best = [-e[0] for e in expected[: len(found)]]
+    assert [p.score for p in found] == pytest.approx(best, abs=1e-5)
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 23])
+def test_equal_pairs_come_in_order_of_their_indices(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mining, "_BLOCK_ELEMENTS", block)
+    same = np.ones((9, 4), dtype=np.float32)
+    found = most_similar_pairs(same, top_k=12)
+    assert [(p.left, p.right) for p in found] == list(combinations(range(9), 2))[:12]
+
+
+def test_texts_are_embedded(tiny: Encoder) -> None:
+    texts = ["the cat sleeps", "stocks fell", "the cat sleeps", "a dog runs"]
+    found = most_similar_pairs(texts, encoder=tiny, top_k=3)
+    assert (found[0].left, found[0].right) == (0, 2)
+    assert found[0].score == pytest.approx(1.0, abs=1e-5)
+    assert found == most_similar_pairs(tiny.encode_document(texts), top_k=3)
+    assert found == most_similar_pairs(iter(texts), encoder=tiny, top_k=3)
+
+
+def test_the_nearest_of_a_corpus_have_sentence_transformers_shape(tiny: Encoder) -> None:
+    corpus, queries = vectors(30, seed=1), vectors(4, seed=2)
+    found = semantic_search(queries, corpus, top_k=5)
+    cosines = unit(queries) @ unit(corpus).T
+    for hits, line in zip(found, cosines, strict=True):
+        assert [hit["corpus_id"] for hit in hits] == np.argsort(-line, kind="stable")[:5].tolist()
+        assert [hit["score"] for hit in hits] == pytest.approx(np.sort(line)[::-1][:5].tolist())
+        assert all(hit.keys() == {"corpus_id", "score"} for hit in hits)
+    (alone,) = semantic_search(queries[0], corpus, top_k=5)
+    assert [hit["corpus_id"] for hit in alone] == [hit["corpus_id"] for hit in found[0]]
+    assert [len(hits) for hits in semantic_search(queries, corpus, top_k=99)] == [30] * 4
+    assert semantic_search(queries, corpus[:0]) == [[]] * 4
+    assert semantic_search([], corpus) == []
+    texts = ["the cat sleeps", "stocks fell"]
+    vectors_of = (tiny.encode_query(["stocks fell"]), tiny.encode_document(texts))
+    (by_text,) = semantic_search("stocks fell", texts, encoder=tiny)
+    (by_vector,) = semantic_search(*vectors_of)
+    assert [hit["corpus_id"] for hit in by_text] == [hit["corpus_id"] for hit in by_vector]
+
+
+def test_a_zero_vector_is_like_nothing() -> None:
+    found = most_similar_pairs(np.array([[0, 0], [1, 0], [2, 0]], np.float32))
+    assert found[0] == Pair(1.0, 1, 2)
+    assert [p.score for p in found[1:]] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "part"),
+    [
+        (lambda: most_similar_pairs(["a"]), InputValueError, "give an encoder"),
+        (lambda: most_similar_pairs("abc"), InputTypeError, "not a single str"),
+        (lambda: most_similar_pairs([object()]), InputTypeError, "neither texts nor vectors"),
+        (lambda: most_similar_pairs(np.ones(3)), InputValueError, r"\(items, dim\)"),
+        (lambda: most_similar_pairs([[1.0, np.nan]]), InputValueError, "row 0 of items"),
+        (lambda: most_similar_pairs(np.ones((2, 2)), top_k=-1), InputValueError, "-1"),
+        (lambda: most_similar_pairs(np.ones((2, 2)), top_k=1.5), InputTypeError, "float"),
+        (lambda: most_similar_pairs(np.ones((2, 2)), threshold=np.nan), InputValueError, "nan"),
+        (lambda: semantic_search(np.ones((1, 2)), np.ones((1, 3))), InputValueError, "2 dimen"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_errors(call, error, part: str) -> None:
+    with pytest.raises(error, match=part):
+        call()
+
+
+def test_the_command_prints_pairs(flowvec, tmp_path) -> None:
+    lines = ["A man is eating food.", "Stocks fell.", "A man eats food.", "The sky is blue."]
+    (tmp_path / "t.txt").write_text("\n".join(lines) + "\n")
+    done = flowvec("pairs", tmp_path / "t.txt", "-k", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    (pair,) = json.loads(done.stdout)
+    assert (pair["left"], pair["right"]) == (0, 2)
+    assert pair["texts"] == [lines[0], lines[2]]
+    shown = flowvec("pairs", tmp_path / "t.txt", "-k", 1).stdout
+    assert lines[0] in shown
+    assert lines[2] in shown
+    assert flowvec("pairs", tmp_path / "t.txt", "--threshold", 1.5).stdout == "no pairs\n"
