@@ -1,0 +1,264 @@
+"""SIGKILL at random moments, and what is left: every acknowledged change, and nothing else.
+
+    python -m tests.faults.kills --kills 2000 --seed 0
+
+A child opens the collection and makes changes, each of which follows from its number alone; it
+writes a line before a change and one after it was acknowledged. It is killed at a random moment of
+the phase that is under test. Then the collection must open, hold exactly the rows of the
+acknowledged changes (of the one that was under way all or nothing), and find them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from flowvec import Collection, neighbours
+
+PHASES = ("add", "delete", "snapshot", "compact", "rebuild")
+DIM = 8
+# Small, so that graphs are kept of a few hundred rows.
+_EXACT_BELOW = 20
+_FIRST_ROWS = 150
+_IDS = 400
+_MOST_SECONDS = 0.5
+
+Rows = dict[int, tuple[int, str | None]]
+
+
+@dataclass
+class Result:
+    """Counts of a campaign."""
+
+    seed: int
+    kills: Counter[str] = field(default_factory=Counter)
+    inside: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    phantoms: int = 0
+    unopened: int = 0
+    slowest_open: float = 0.0
+
+    def table(self) -> str:
+        lines = ["| phase | kills | inside it |", "|---|---|---|"]
+        lines += [f"| {p} | {self.kills[p]} | {self.inside[p]} |" for p in PHASES]
+        return "\n".join(lines)
+
+
+# --- what a change is, from its number ------------------------------------------------------------
+
+
+def vector(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=DIM).astype(np.float32)
+
+
+def change(number: int, phase: str) -> tuple[str, list[int]]:
+    """Kind and ids of a change; the ids of an add are upserts now and then."""
+    rng = random.Random(f"{number} {phase}")
+    kind = phase if phase in ("add", "delete") else rng.choice(["add", "delete"])
+    return kind, rng.sample(range(_IDS), rng.choice([1, 3, 20]))
+
+
+def apply(rows: Rows, number: int, phase: str) -> None:
+    kind, ids = change(number, phase)
+    for i in ids:
+        if kind == "add":
+            rows[i] = (number * _IDS + i, f"text {number}")
+        else:
+            rows.pop(i, None)
+
+
+def make(collection: Collection, number: int, phase: str) -> None:
+    kind, ids = change(number, phase)
+    if kind == "add":
+        vectors = np.stack([vector(number * _IDS + i) for i in ids])
+        collection.add_vectors(ids, vectors, [f"text {number}"] * len(ids))
+    else:
+        collection.delete(ids)
+
+
+# --- the child ------------------------------------------------------------------------------------
+
+
+def child(folder: Path, phase: str, first: int, out: int) -> None:
+    def say(line: str) -> None:
+        os.write(out, f"{line}\n".encode())
+
+    neighbours.EXACT_BELOW = _EXACT_BELOW
+    collection = Collection.open(folder)
+    collection.search(np.ones(DIM), k=3)
+    say("ready")
+    for number in range(first, first + 10_000):
+        say(f"begin {number}")
+        make(collection, number, phase)
+        say(f"done {number}")
+        if phase in ("snapshot", "compact", "rebuild"):
+            say("enter")
+            if phase == "snapshot":
+                collection.search(np.ones(DIM), k=3)
+                collection._save_graph()
+            elif phase == "compact":
+                collection.compact()
+            else:
+                collection._neighbours._cache.held.graph = None
+                for file in folder.glob("graph-*"):
+                    file.unlink()
+                collection.search(np.ones(DIM), k=3)
+            say("leave")
+
+
+# --- the parent -----------------------------------------------------------------------------------
+
+
+class Lines:
+    """What a child says through a pipe, a line at a time."""
+
+    def __init__(self, reading: int) -> None:
+        self.reading, self.rest = reading, b""
+        os.set_blocking(reading, False)
+
+    def next(self, until: float) -> str | None:
+        """The next line; None at the end, or when the time is up."""
+        while b"\n" not in self.rest:
+            try:
+                data = os.read(self.reading, 1 << 16)
+            except BlockingIOError:
+                if time.perf_counter() >= until:
+                    return None
+                time.sleep(0.0002)
+                continue
+            if not data:
+                return None
+            self.rest += data
+        line, self.rest = self.rest.split(b"\n", 1)
+        return line.decode()
+
+    def all(self) -> list[str]:
+        """What is left, of one that has ended."""
+        return list(iter(lambda: self.next(time.perf_counter() + 10), None))
+
+
+def once(
+    folder: Path, phase: str, number: int, rows: Rows, draw: random.Random, result: Result
+) -> int:
+    """One kill; returns the number of the next change."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.close(reading)
+        try:
+            child(folder, phase, number, writing)
+        except BaseException as error:
+            os.write(writing, f"failed {error!r}\n".encode())
+        os._exit(1)
+    os.close(writing)
+    lines = Lines(reading)
+    first = lines.next(time.perf_counter() + 60)
+    assert first == "ready", first
+    # A random moment of a random length: short ones fall into the first change, long ones later.
+    time.sleep(draw.random() ** 2 * draw.choice([0.002, 0.02, 0.1, _MOST_SECONDS]))
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    said = [first, *lines.all()]
+    os.close(reading)
+    assert not any(line.startswith("failed") for line in said), said[-1]
+    result.kills[phase] += 1
+    last = said[-1].split()
+    under_way = int(last[1]) if last[0] == "begin" else None
+    inside = under_way is not None if phase in ("add", "delete") else last[0] == "enter"
+    result.inside[phase] += inside
+    for line in said:
+        kind, *rest = line.split()
+        if kind == "done":
+            apply(rows, int(rest[0]), phase)
+            number = int(rest[0]) + 1
+    check(folder, phase, rows, under_way, result)
+    return number + (under_way is not None)
+
+
+def check(folder: Path, phase: str, rows: Rows, under_way: int | None, result: Result) -> None:
+    begun = time.perf_counter()
+    try:
+        collection = Collection.open(folder)
+    except Exception as error:
+        result.unopened += 1
+        raise AssertionError(f"it does not open: {error!r}") from error
+    with collection:
+        assert collection._store._db.execute("PRAGMA synchronous").fetchone()[0] == 2
+        collection.search(np.ones(DIM), k=1)
+        result.slowest_open = max(result.slowest_open, time.perf_counter() - begun)
+        found = {item.id: (item.vector, item.text) for item in collection.rows()}
+        if under_way is not None and not same(found, rows):
+            apply(rows, under_way, phase)  # all of it
+        result.lost += len(rows.keys() - found.keys())
+        result.phantoms += len(found.keys() - rows.keys())
+        assert same(found, rows), f"{phase}: {len(found)} rows found, {len(rows)} expected"
+        # Graph files that the child took away are missed until the next is saved.
+        assert [p for p in collection.verify() if "graph-" not in p] == []
+        hits = collection.search(np.ones(DIM), k=_IDS)
+        assert {hit.id for hit in hits} == rows.keys()
+        for hit in hits[:5]:
+            expected = vector(rows[int(hit.id)][0])
+            cosine = expected.sum() / np.linalg.norm(expected) / np.sqrt(DIM)
+            assert abs(hit.score - cosine) < 1e-4
+
+
+def same(found: dict[int, tuple[np.ndarray, str | None]], rows: Rows) -> bool:
+    return found.keys() == rows.keys() and all(
+        text == rows[i][1] and (v == vector(rows[i][0])).all() for i, (v, text) in found.items()
+    )
+
+
+def campaign(kills: int, seed: int, folder: Path) -> Result:
+    """Kill so many times, the phases in turn."""
+    neighbours.EXACT_BELOW = _EXACT_BELOW
+    result, draw = Result(seed), random.Random(seed)
+    number = 0
+    rows: Rows = {}
+    collection_folder = folder / "c"
+    for kill in range(kills):
+        if kill % 100 == 0:  # anew, so that a kill early in a collection's life is tried as well
+            shutil.rmtree(collection_folder, ignore_errors=True)
+            rows = {}
+            with Collection.create(collection_folder, dim=DIM) as collection:
+                ids = list(range(_FIRST_ROWS))
+                collection.add_vectors(ids, np.stack([vector(i) for i in ids]), [None] * len(ids))
+                rows = {i: (i, None) for i in ids}
+        number = once(collection_folder, PHASES[kill % len(PHASES)], number, rows, draw, result)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
+        result = campaign(asked.kills, asked.seed, Path(temporary))
+    figures = {
+        "kills": asked.kills, "seed": asked.seed, "lost": result.lost,
+        "phantoms": result.phantoms, "unopened": result.unopened,
+        "slowest open": round(result.slowest_open, 3),
+        "seconds": round(time.perf_counter() - begun), "when": datetime.now(UTC).date().isoformat(),
+    }  # fmt: skip
+    print(json.dumps(figures))
+    print(result.table())
+    if result.lost or result.phantoms or result.unopened:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Processes at the same collection: two writers, readers during commits, writers that die.
+
+    python -m tests.faults.races --races 500 --seed 0
+
+A race has three processes: two that want to write, of whom one is killed now and then, and one that
+reads. There must never be two writers; who is refused is told so at once; a reader sees whole
+changes only, and never an older state than before; and nobody has to clear a lock away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from flowvec import Collection, CollectionError
+
+DIM = 4
+_A_CHANGE = 10
+_SECONDS = 60
+
+
+def write(folder: Path, name: str, draw: random.Random, out: int) -> None:
+    """Add changes of ten rows each until the time is up."""
+    end = time.perf_counter() + 0.02 + 0.05 * draw.random()
+    while time.perf_counter() < end:
+        try:
+            with Collection.open(folder) as collection:
+                for change in range(draw.randrange(1, 5)):
+                    count = len(collection)
+                    begun = time.perf_counter()
+                    ids = [f"{name}-{count}-{i}" for i in range(_A_CHANGE)]
+                    refused = None
+                    try:
+                        collection.add_vectors(ids, np.ones((_A_CHANGE, DIM)), [name] * _A_CHANGE)
+                    except CollectionError as error:
+                        refused = str(error)
+                    if refused is not None:
+                        assert "is being written by" in refused, refused
+                        assert time.perf_counter() - begun < 5, "it waited"
+                        os.write(out, b"refused\n")
+                        break
+                    os.write(out, b"added\n")
+                    # Alone from its first change on: nobody else's rows come in between.
+                    found = len(collection) - count
+                    assert found % _A_CHANGE == 0, "half a change"
+                    assert found == _A_CHANGE or not change, "two writers"
+        except CollectionError as error:
+            if "locked" not in str(error) and "being written" not in str(error):
+                raise
+            os.write(out, b"busy\n")
+
+
+def read(folder: Path, out: int) -> None:
+    """See whole changes, and never fewer than before."""
+    seen = 0
+    end = time.perf_counter() + 0.08
+    with Collection.open(folder) as collection:
+        while time.perf_counter() < end:
+            count = len(collection)
+            assert count % _A_CHANGE == 0, f"{count} rows are no whole changes"
+            assert count >= seen, f"{count} rows after {seen}"
+            hits = collection.search(np.ones(DIM), k=10_000)
+            assert len(hits) >= count
+            assert len(hits) % _A_CHANGE == 0, f"{len(hits)} hits"
+            seen = count
+            os.write(out, b"read\n")
+
+
+def once(folder: Path, draw: random.Random) -> Counter[str]:
+    shutil.rmtree(folder, ignore_errors=True)
+    Collection.create(folder, dim=DIM).close()
+    reading, writing = os.pipe()
+    works = [
+        lambda: write(folder, "a", random.Random(draw.random()), writing),
+        lambda: write(folder, "b", random.Random(draw.random()), writing),
+        lambda: read(folder, writing),
+    ]
+    processes = []
+    for work in works:
+        process = os.fork()
+        if process == 0:
+            os.close(reading)
+            signal.alarm(_SECONDS)
+            try:
+                work()
+            except BaseException as error:
+                os.write(writing, f"FAILED {type(error).__name__} {error}\n".encode())
+                os._exit(1)
+            os._exit(0)
+        processes.append(process)
+    os.close(writing)
+    if draw.random() < 0.5:
+        time.sleep(0.06 * draw.random())
+        os.kill(processes[0], signal.SIGKILL)
+    with os.fdopen(reading) as pipe:
+        said = Counter(line.strip() for line in pipe)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+    said.update(f"FAILED signal {-code}" for code in codes if code < 0 and -code != signal.SIGKILL)
+    # The next one may write without more ado.
+    with Collection.open(folder) as collection:
+        assert len(collection) % _A_CHANGE == 0
+        collection.add_vectors(["last"], np.ones((1, DIM)))
+        assert collection.verify() == []
+    return said
+
+
+def campaign(races: int, seed: int, folder: Path) -> Counter[str]:
+    """What all of them said."""
+    draw, said = random.Random(seed), Counter[str]()
+    for _ in range(races):
+        said += once(folder / "c", draw)
+    return said
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--races", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
+        said = campaign(asked.races, asked.seed, Path(temporary))
+    print(json.dumps({"races": asked.races, "seed": asked.seed, **said,
+                      "seconds": round(time.perf_counter() - begun),
+                      "when": datetime.now(UTC).date().isoformat()}))  # fmt: skip
+    if any(line.startswith("FAILED") for line in said):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

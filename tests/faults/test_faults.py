@@ -1,0 +1,94 @@
+"""The campaigns of this folder in short; each module runs the long one from the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowvec import neighbours
+from tests.faults import damage, disk, kills, races, searches, threads
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Campaigns let small collections have graphs; other tests' must not."""
+    monkeypatch.setattr(neighbours, "EXACT_BELOW", neighbours.EXACT_BELOW)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
+def test_no_kill_loses_what_was_acknowledged(tmp_path: Path) -> None:
+    result = kills.campaign(50, seed=int(os.environ.get("FLOWVEC_SEED", "1")), folder=tmp_path)
+    assert sum(result.kills.values()) == 50
+    assert sum(result.inside.values()) > 5  # in the middle of something
+    assert (result.lost, result.phantoms, result.unopened) == (0, 0, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
+def test_no_damage_is_taken_for_the_truth(tmp_path: Path) -> None:
+    cases = list(damage.plan(flips=150, cuts=60, pages=40, crafted=150))
+    outcomes = damage.run(cases, seed=int(os.environ.get("FLOWVEC_SEED", "1")), work=tmp_path)
+    wrong = {key: n for key, n in outcomes.items() if key[2].startswith(("FAILED", "not run"))}
+    assert not wrong
+
+
+def test_threads_search_while_one_changes_everything(tmp_path: Path) -> None:
+    found = threads.campaign(6.0, seed=int(os.environ.get("FLOWVEC_SEED", "1")), folder=tmp_path)
+    assert found["searches"] > 0
+    assert found["changes"] > 0
+    assert found["recall grown"] >= found["recall at once"] - 0.02
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
+def test_processes_race_for_a_collection(tmp_path: Path) -> None:
+    said = races.campaign(15, seed=int(os.environ.get("FLOWVEC_SEED", "1")), folder=tmp_path)
+    assert not [line for line in said if line.startswith("FAILED")]
+    assert said["added"]
+    assert said["read"]
+
+
+def test_searches_give_what_brute_force_gives(tmp_path: Path) -> None:
+    start = int(os.environ.get("FLOWVEC_SEED", "1"))
+    counts = searches.campaign(250, start, tmp_path)
+    assert counts["exact hits"] == counts["exact hits as good as the best"] > 500
+    assert counts["graph hits as good as the best"] >= 0.97 * counts["graph hits"] > 500
+
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="calls are caught on Linux alone")
+
+
+@needs_linux
+def test_a_disk_that_fails_leaves_the_old_state(tmp_path: Path) -> None:
+    counts = disk.campaign(tmp_path, step=23, first=3)
+    assert counts["cases"] > 12
+    for kind in ("add", "delete", "replace", "save", "compact"):
+        assert counts[f"{kind} refused"], counts
+
+
+@needs_linux
+def test_what_is_acknowledged_was_flushed_before(tmp_path: Path) -> None:
+    calls = disk.trace(tmp_path)
+    changes = {
+        key: of for key, of in calls.items() if key.split()[1] in ("add", "delete", "replace")
+    }
+    assert len(changes) == 5
+    for operation, of in changes.items():
+        assert "write collection.sqlite-wal" in of, operation
+        assert set(disk.unsynced(of)) <= {"collection.lock"}, operation
+    (saved,) = [of for key, of in calls.items() if key.endswith("save")]
+    order = [
+        "write graph-2.hnsw.partial", "sync graph-2.hnsw.partial", "rename graph-2.hnsw",
+        "sync traced", "write collection.sqlite-wal", "sync collection.sqlite-wal",
+    ]  # fmt: skip
+    assert [saved.index(call) for call in order] == sorted(saved.index(call) for call in order)
+    assert list(disk.unsynced(saved)) == []
+
+
+@needs_linux
+def test_the_trace_notices_what_is_not_flushed() -> None:
+    assert list(disk.unsynced(["write a", "sync a", "write b"])) == ["b"]
+    assert list(disk.unsynced(["write a.partial", "rename a", "sync a.partial"])) == [
+        "a.partial was renamed before it was on disk"
+    ]
