@@ -147,6 +147,10 @@ def retrieval(
         Path,
         typer.Argument(metavar="DIR", help="A folder in BEIR's layout, or a folder of such."),
     ],
+    hybrid: Annotated[
+        bool,
+        typer.Option("--hybrid", help="Also a collection's search by vectors and words together."),
+    ] = False,
     provider: Provider = None,
     compute: Compute = "auto",
     as_json: Json = False,
@@ -161,7 +165,11 @@ def retrieval(
     sets = read_retrieval(folder)
     with _load(bundle, provider, compute) as encoder:
         progress = tqdm(sets, desc="sets", disable=not sys.stderr.isatty())
-        scores = [score for dataset in progress for score in score_retrieval(encoder, dataset)]
+        scores = [
+            score
+            for dataset in progress
+            for score in score_retrieval(encoder, dataset, hybrid=hybrid)
+        ]
         info = _describe(encoder)
     warnings = {dataset.name: dataset.warnings for dataset in sets}
     if as_json:

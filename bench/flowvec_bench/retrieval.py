@@ -8,8 +8,10 @@ English stop words and the Snowball English stemmer.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import bm25s
@@ -18,7 +20,7 @@ import numpy as np
 import Stemmer
 from ir_measures import RR, R, nDCG
 
-from flowvec import Encoder
+from flowvec import Collection, Encoder
 from flowvec.exact import Metric, top_k
 from flowvec.postprocess import normalize
 from flowvec_bench.retrieval_sets import RetrievalSet
@@ -31,6 +33,7 @@ __all__ = [
     "score_run",
     "search_bm25",
     "search_encoder",
+    "search_hybrid",
 ]
 
 BM25_SETTINGS = "bm25s, Lucene's variant, k1 1.5, b .75, English stop words and Snowball stemmer"
@@ -41,6 +44,7 @@ Ranking = list[list[int]]
 _DEPTH = 100
 _SEARCHED = _DEPTH + 1  # one may be the query itself
 _QUERY_BLOCK = 256
+_ADDED = 4096  # rows that are committed together
 _METRICS: dict[str, Metric] = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
 
@@ -50,7 +54,7 @@ class RetrievalScore:
 
     Attributes:
         dataset: the folder's name.
-        system: the model's name, or `BM25`.
+        system: the model's name, `BM25`, or the model's name and "hybrid".
         documents: how many were searched.
         queries: how many were asked.
         ndcg_at_10: with linear gain, as trec_eval has it.
@@ -104,6 +108,18 @@ def search_bm25(dataset: RetrievalSet) -> Ranking:
     ]
 
 
+def search_hybrid(encoder: Encoder, dataset: RetrievalSet) -> Ranking:
+    """A Collection's hybrid search: vectors and words together."""
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
+        metric = _METRICS.get(encoder.info().similarity, "cosine")
+        with Collection.create(Path(folder) / "c", encoder=encoder, metric=metric) as collection:
+            for first in range(0, len(dataset.documents), _ADDED):
+                texts = dataset.documents[first : first + _ADDED]
+                collection.add(range(first, first + len(texts)), texts)
+            hits = collection.search_batch(list(dataset.queries), _SEARCHED, hybrid=True)
+    return [[int(hit.id) for hit in line] for line in hits]
+
+
 def score_run(
     dataset: RetrievalSet, system: str, ranking: Sequence[Sequence[int]]
 ) -> RetrievalScore:
@@ -130,9 +146,15 @@ def score_run(
     )
 
 
-def score_retrieval(encoder: Encoder, dataset: RetrievalSet) -> list[RetrievalScore]:
-    """The encoder, then BM25, on one set."""
-    return [
-        score_run(dataset, encoder.info().name, search_encoder(encoder, dataset)),
+def score_retrieval(
+    encoder: Encoder, dataset: RetrievalSet, *, hybrid: bool = False
+) -> list[RetrievalScore]:
+    """The encoder, then BM25, and if asked a Collection's hybrid search, on one set."""
+    name = encoder.info().name
+    scores = [
+        score_run(dataset, name, search_encoder(encoder, dataset)),
         score_run(dataset, "BM25", search_bm25(dataset)),
     ]
+    if hybrid:
+        scores.append(score_run(dataset, f"{name}, hybrid", search_hybrid(encoder, dataset)))
+    return scores

@@ -22,6 +22,7 @@ from flowvec_bench.retrieval import (
     score_run,
     search_bm25,
     search_encoder,
+    search_hybrid,
 )
 from flowvec_bench.retrieval_sets import RetrievalSet, read_retrieval
 
@@ -236,6 +237,17 @@ def test_both_systems_are_scored(tmp_path: Path, tiny: Encoder) -> None:
     assert (encoder.system, bm25.system) == ("tiny", "BM25")
     assert encoder.recall_at_10 == 1  # four documents are all among ten
     assert bm25 == score_run(found, "BM25", [[0], [1], [2, 3]])
+
+
+def test_a_hybrid_search_is_scored_beside_both(tmp_path: Path, tiny: Encoder) -> None:
+    (found,) = read_retrieval(write(tmp_path))
+    scores = score_retrieval(tiny, found, hybrid=True)
+    assert [score.system for score in scores] == ["tiny", "BM25", "tiny, hybrid"]
+    assert scores[2].recall_at_10 == 1
+    ranking = search_hybrid(tiny, found)
+    assert [sorted(line) for line in ranking] == [[0, 1, 2, 3]] * len(found.queries)
+    # "stock" is in one document alone, which no other can pass by its vector.
+    assert ranking[1][0] == 1
 
 
 @pytest.mark.parametrize(

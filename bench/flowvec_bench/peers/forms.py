@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,16 @@ from torch import Tensor, nn
 from flowvec.engine import provider_status
 from flowvec.errors import InputValueError
 from flowvec.providers import CUDA, OPENVINO_RUNTIME
-from flowvec_bench.peers.roster import Forms
+from flowvec_bench.peers.roster import Forms, Peer
 from flowvec_export import export
 from flowvec_export.checkpoint import quiet_transformers
 from flowvec_export.graph import quiet_exporter
 from flowvec_export.source import Source, read_source
 from flowvec_export.variants import Variant
 
-__all__ = ["SHAPES", "make_forms", "random_model"]
+__all__ = ["SHAPES", "check_model", "make_forms", "opened_forms", "random_model"]
+
+_MAX_LENGTH = 256
 
 # BERT's sizes by name; random weights, since speed does not depend on them.
 SHAPES: dict[str, dict[str, int]] = {
@@ -74,6 +78,35 @@ def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> 
         (folder / path).write_text(json.dumps(content))
     (folder / "2_Normalize").mkdir(exist_ok=True)
     return folder
+
+
+def check_model(model: str, tokenizer: Path | None) -> None:
+    """Whether a model can race.
+
+    Raises:
+        InputValueError: it is neither a shape with a tokenizer nor a directory with its own.
+    """
+    if model in SHAPES and tokenizer is None:
+        raise InputValueError(f"{model} has random weights and needs --tokenizer")
+    if model not in SHAPES and not Path(model).is_dir():
+        raise InputValueError(f"{model} is neither {' nor '.join(SHAPES)} nor a directory")
+    if model not in SHAPES and tokenizer is not None:
+        raise InputValueError(f"{model} has a tokenizer of its own: --tokenizer has no use")
+
+
+@contextmanager
+def opened_forms(
+    model: str, tokenizer: Path | None, max_length: int | None, racers: Sequence[Peer]
+) -> Iterator[tuple[Forms, Path]]:
+    """A checked model in all the forms that racers read, and a folder for what comes up."""
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
+        folder = Path(temporary)
+        source = Path(model)
+        if tokenizer is not None:
+            source = random_model(model, tokenizer, max_length or _MAX_LENGTH, folder / model)
+        # As it comes flowvec takes float16 on a GPU; int8 is only made for who asks for it.
+        asked = {peer.options.get("load", {}).get("compute") for peer in racers} - {None}
+        yield make_forms(source, folder, max_length, {"float16", *asked}), folder
 
 
 def make_forms(

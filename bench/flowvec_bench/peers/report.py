@@ -14,6 +14,8 @@ from flowvec.errors import InputValueError
 from flowvec_bench.peers.race import Race, Row
 
 __all__ = [
+    "COLOURS",
+    "MARKERS",
     "STYLE",
     "check_outputs",
     "machine_line",
@@ -25,8 +27,8 @@ __all__ = [
 # Text stays text, and equal data give equal bytes.
 STYLE: dict[Any, Any] = {"svg.hashsalt": "flowvec", "svg.fonttype": "none", "font.size": 9}
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def check_outputs(json_out: Path | None, report: Path | None) -> None:
@@ -159,7 +161,7 @@ def _budgets(axis: Axes, rows: Sequence[Row]) -> None:
     own = [row for row in rows if row.name.startswith("flowvec")]
     for i, row in enumerate(own):
         sizes = {int(size): rate for size, rate in row.by_batch_size.items() if size != "own"}
-        colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
         axis.plot(list(sizes), list(sizes.values()), label=row.name, color=colour, marker=marker)
     axis.set_xscale("log", base=2)
     sizes_of = sorted({int(s) for row in own for s in row.by_batch_size if s != "own"})

@@ -29,7 +29,8 @@ _MOST_SECONDS = 3600.0
 _WORKER = Path(__file__).with_name("worker.py")
 _SHOWN = (
     "flowvec", "onnxruntime", "openvino", "torch", "transformers", "sentence-transformers",
-    "optimum", "optimum-intel", "optimum-onnx", "fastembed", "infinity-emb",
+    "hnswlib", "faiss-cpu", "usearch", "optimum", "optimum-intel", "optimum-onnx", "fastembed",
+    "infinity-emb",
 )  # fmt: skip
 
 
@@ -40,11 +41,13 @@ class PeerError(FlowvecError, RuntimeError):
 class Runner:
     """A peer's process."""
 
-    def __init__(self, peer: Peer, python: Path, model: str, options: Any) -> None:
+    def __init__(
+        self, peer: Peer, python: Path, model: str, options: Any, worker: Path = _WORKER
+    ) -> None:
         self.peer = peer
         self.chatter = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self.process = subprocess.Popen(
-            [str(python), str(_WORKER)],
+            [str(python), str(worker)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.chatter,
@@ -149,6 +152,7 @@ def lined_up(
     models: Mapping[str, Path],
     options: Mapping[str, Any],
     say: Callable[[str], object],
+    worker: Path = _WORKER,
 ) -> Iterator[Lineup]:
     """Load peers, each in a process and an environment of its own; they end with the context.
 
@@ -157,6 +161,7 @@ def lined_up(
         models: where each form of the model lies, see `Peer.form`.
         options: what an engine must know of the model (`max_length`, `dim`, `threads`).
         say: called with a line of text before each step.
+        worker: the program that serves a peer.
 
     Raises:
         FlowvecError: the first peer cannot be loaded.
@@ -175,7 +180,11 @@ def lined_up(
                     if name in environment.versions
                 }
                 lineup.runners[peer.name] = Runner(
-                    peer, environment.python, str(models[peer.form]), {**options, **peer.options}
+                    peer,
+                    environment.python,
+                    str(models[peer.form]),
+                    {**options, **peer.options},
+                    worker,
                 )
             except (PeerError, PeerEnvironmentError) as error:
                 say(str(error))

@@ -8,6 +8,7 @@ to standard error.
     {"do": "encode", "texts": "texts.json", "batch_size": 32, "save": "vectors.npy" or null}
     {"do": "load-test", "texts": "texts.json", "batch_size": 32, "seconds": 3, "callers": 64}
     {"do": "load-test", ... as before, and instead of "callers" "rate": 50, "seed": 0}
+    {"do": "pairs", "texts": "texts.json", "top_k": 1000}
     {"do": "end"}
 """
 
@@ -75,6 +76,16 @@ class SentenceTransformers(Blocking):
         kwargs = {} if batch_size is None else {"batch_size": batch_size}
         found: Floats = self.model.encode(
             texts, show_progress_bar=False, normalize_embeddings=True, **kwargs
+        )
+        return found
+
+    def pairs(self, texts: list[str], top_k: int) -> list[list[float]]:
+        """The most alike pairs: score and both indices."""
+        from sentence_transformers.util import paraphrase_mining
+
+        # As many for each text as for all, so that it finds all there are.
+        found: list[list[float]] = paraphrase_mining(
+            self.model, texts, show_progress_bar=False, max_pairs=top_k, top_k=min(top_k, 100)
         )
         return found
 
@@ -198,6 +209,13 @@ class Flowvec:
 
         return asyncio.run(work())
 
+    def pairs(self, texts: list[str], top_k: int) -> list[list[float]]:
+        """The most alike pairs: score and both indices."""
+        from flowvec import most_similar_pairs
+
+        found = most_similar_pairs(texts, encoder=self.encoder, top_k=top_k)
+        return [[pair.score, pair.left, pair.right] for pair in found]
+
     def _shared(self, size: int | None) -> Any:
         from flowvec import AsyncEncoder
 
@@ -222,6 +240,13 @@ def _encode(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str,
     return {"seconds": seconds}
 
 
+def _pairs(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str, Any]:
+    begun = time.perf_counter()
+    found = engine.pairs(texts, command["top_k"])
+    seconds = time.perf_counter() - begun
+    return {"seconds": seconds, "pairs": [[float(s), int(i), int(j)] for s, i, j in found]}
+
+
 def _load_test(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str, Any]:
     seconds, size = command["seconds"], command["batch_size"]
     if "callers" in command:
@@ -231,6 +256,9 @@ def _load_test(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[s
         found = engine.open(moments, texts, seconds, size)
     waits = [round(wait, 6) for wait in found.waits]
     return {"waits": waits, "seconds": found.seconds, "unanswered": found.unanswered}
+
+
+WORKS: dict[str, Any] = {"encode": _encode, "load-test": _load_test, "pairs": _pairs}
 
 
 def main() -> None:
@@ -251,8 +279,7 @@ def main() -> None:
                 path = command["texts"]
                 if path not in texts:
                     texts[path] = json.loads(Path(path).read_text(encoding="utf-8"))
-                work = _load_test if command["do"] == "load-test" else _encode
-                answer = work(engine, texts[path], command)
+                answer = WORKS[command["do"]](engine, texts[path], command)
         except BaseException as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")

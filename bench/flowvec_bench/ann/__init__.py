@@ -1,0 +1,1 @@
+"""Approximate nearest neighbours beside other libraries, on the same vectors."""

@@ -1,0 +1,193 @@
+"""Indexes side by side on the same vectors: recall beside queries a second, time and bytes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.errors import InputValueError
+from flowvec.exact import top_k
+from flowvec_bench.peers.roster import Peer
+from flowvec_bench.peers.runner import Lineup, Runner, lined_up
+
+__all__ = ["EFS", "INDEXES", "IndexRow", "race_indexes", "recall_at_10"]
+
+_WORKER = Path(__file__).with_name("worker.py")
+K = 10
+EFS = (10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 448, 640)
+_SINGLE = 500
+
+INDEXES: dict[str, Peer] = {
+    "flowvec": Peer("flowvec, ids and scores", "flowvec", (), {}, (None,), "vectors"),
+    "flowvec-rows": Peer(
+        "flowvec, whole rows", "flowvec", (), {"rows": True}, (None,), "vectors"
+    ),
+    "hnswlib": Peer("hnswlib 0.8", "hnswlib", (), {}, (None,), "vectors"),
+    "faiss": Peer(
+        "faiss HNSW", "faiss", ("faiss-cpu==1.15.0", "numpy"), {}, (None,), "vectors"
+    ),
+    "usearch": Peer(
+        "usearch float32", "usearch", ("usearch==2.26.0", "numpy"), {"dtype": "f32"}, (None,),
+        "vectors",
+    ),
+    "usearch-float16": Peer(
+        "usearch float16", "usearch", ("usearch==2.26.0", "numpy"), {"dtype": "f16"}, (None,),
+        "vectors",
+    ),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class IndexRow:
+    """One index.
+
+    Attributes:
+        name: of the peer.
+        build_seconds: to add all vectors; flowvec's are on disk with checksums then.
+        bytes: on disk.
+        open_seconds: to read it again.
+        curve: recall@10 by ef.
+        ef: the least that reaches the asked recall; None where none does.
+        recall: of that.
+        per_second: queries a second in one call, the median of the rounds.
+        ratio: of the first row's queries a second to this one's, the median over the rounds.
+        single_p50: milliseconds for a query by itself.
+        single_p99: and 99 %.
+        versions: of the packages that matter.
+        error: why there are no figures, else None.
+    """
+
+    name: str
+    build_seconds: float | None = None
+    bytes: int | None = None
+    open_seconds: float | None = None
+    curve: dict[int, float] = field(default_factory=dict)
+    ef: int | None = None
+    recall: float | None = None
+    per_second: float | None = None
+    ratio: float | None = None
+    single_p50: float | None = None
+    single_p99: float | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    error: str | None = None
+
+
+def recall_at_10(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]) -> float:
+    """Share of each query's ten nearest that were found, the mean over the queries."""
+    pairs = zip(found.tolist(), exact.tolist(), strict=True)
+    return float(np.mean([len({*a} & {*b}) / len(b) for a, b in pairs]))
+
+
+def race_indexes(
+    peers: Sequence[Peer],
+    vectors: npt.NDArray[np.float32],
+    queries: npt.NDArray[np.float32],
+    folder: Path,
+    threads: int,
+    *,
+    recall: float = 0.95,
+    m: int = 16,
+    ef_construction: int = 200,
+    rounds: int = 5,
+    on_step: Callable[[str], object] | None = None,
+) -> list[IndexRow]:
+    """Build every index, find the least effort for the recall, and time them in turn at that.
+
+    Args:
+        peers: of `INDEXES`; the first is what the others are compared with.
+        vectors: float32 (rows, dim), of length one.
+        queries: float32 (queries, dim), of length one.
+        folder: for files on the way.
+        threads: cores for all.
+        recall: of the ten nearest, that the timed searches reach.
+        m: links of an element.
+        ef_construction: effort at building.
+        rounds: timed passes.
+        on_step: called with a line of text before each step.
+
+    Raises:
+        InputValueError: fewer than ten vectors, or no queries.
+        FlowvecError: the first peer fails.
+    """
+    if len(vectors) < K or not len(queries) or not peers:
+        raise InputValueError("there must be indexes, ten vectors and a query")
+    say = on_step or (lambda _: None)
+    exact, _ = top_k(queries, vectors, K, "ip")
+    file, asked, single = (folder / f"{name}.npy" for name in ("vectors", "queries", "single"))
+    for path, rows in ((file, vectors), (asked, queries), (single, queries[:_SINGLE])):
+        np.save(path, rows)
+    rows_of = {peer.name: IndexRow(peer.name) for peer in peers}
+    times: dict[str, list[float]] = {}
+
+    def search(runner: Runner, ef: int, save: Path | None = None) -> float:
+        answer = runner.ask(
+            do="search", queries=str(asked), ef=ef, singly=False, save=save and str(save)
+        )
+        return float(answer["seconds"])
+
+    def prepare(runner: Runner) -> None:
+        row = rows_of[runner.peer.name]
+        say(f"building {row.name}")
+        built = runner.ask(do="build")
+        row.build_seconds, row.bytes = round(built["seconds"], 3), built["bytes"]
+        row.open_seconds = round(runner.ask(do="open")["seconds"], 3)
+        saved = folder / "found.npy"
+        for ef in EFS:
+            search(runner, ef, saved)
+            row.curve[ef] = round(recall_at_10(np.load(saved), exact), 4)
+            if row.curve[ef] >= recall:
+                row.ef, row.recall = ef, row.curve[ef]
+                break
+
+    def once(runner: Runner) -> None:
+        row = rows_of[runner.peer.name]
+        if row.ef is not None:
+            times.setdefault(row.name, []).append(search(runner, row.ef))
+
+    def singly(runner: Runner) -> None:
+        row = rows_of[runner.peer.name]
+        if row.ef is not None:
+            answer = runner.ask(do="search", queries=str(single), ef=row.ef, singly=True)
+            tiles = 1000 * np.percentile(answer["waits"], (50, 99))
+            row.single_p50, row.single_p99 = (round(float(t), 4) for t in tiles)
+
+    options: dict[str, Any] = {
+        "threads": threads, "m": m, "ef_construction": ef_construction,
+    }  # fmt: skip
+    peers = [_with_folder(peer, folder) for peer in peers]
+    with lined_up(peers, {"vectors": file}, options, say, worker=_WORKER) as lineup:
+        lineup.each(prepare)
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}")
+            lineup.each(once)
+        lineup.each(singly)
+    _finish(rows_of, lineup, times, len(queries))
+    return list(rows_of.values())
+
+
+def _with_folder(peer: Peer, folder: Path) -> Peer:
+    from dataclasses import replace
+
+    own = folder / peer.name.replace(" ", "-").replace(",", "")
+    own.mkdir()
+    return replace(peer, options={**peer.options, "folder": str(own)})
+
+
+def _finish(
+    rows: dict[str, IndexRow], lineup: Lineup, times: dict[str, list[float]], queries: int
+) -> None:
+    base = times.get(lineup.peers[0].name, [])
+    for name, row in rows.items():
+        row.error = lineup.errors.get(name)
+        row.versions = lineup.versions.get(name, {})
+        taken = times.get(name, [])
+        if taken and not row.error:
+            row.per_second = round(queries / statistics.median(taken), 1)
+            ratios = [mine / other for mine, other in zip(taken, base, strict=False)]
+            row.ratio = round(statistics.median(ratios), 3) if ratios else None

@@ -1,0 +1,103 @@
+"""A race of indexes as a Markdown report with a chart beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from flowvec_bench.ann.race import IndexRow
+from flowvec_bench.peers.report import COLOURS, MARKERS, STYLE, machine_line, version_lines
+
+__all__ = ["HEADER", "cells", "write_index_report"]
+
+HEADER = (
+    "index", "ef", "recall@10", "queries/s", "slower by", "one p50 ms", "p99 ms", "build s",
+    "open s", "MiB",
+)  # fmt: skip
+
+
+def cells(row: IndexRow) -> tuple[str, ...]:
+    """A row as the table shows it."""
+    if row.error:
+        return (row.name, f"did not run: {row.error[:80]}", *[""] * (len(HEADER) - 2))
+    reached = max(row.curve.values(), default=0.0)
+    return (
+        row.name,
+        "" if row.ef is None else str(row.ef),
+        f"{reached:.3f} at most" if row.recall is None else f"{row.recall:.3f}",
+        _figure(row.per_second, 0),
+        _figure(row.ratio, 2),
+        _figure(row.single_p50, 3),
+        _figure(row.single_p99, 3),
+        _figure(row.build_seconds, 1),
+        _figure(row.open_seconds, 2),
+        "" if row.bytes is None else f"{row.bytes / (1 << 20):.0f}",
+    )
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def write_index_report(rows: Sequence[IndexRow], found: Mapping[str, Any], path: Path) -> None:
+    """Write `path` and, beside it, a chart of the same name in SVG."""
+    lines = [
+        "# The collection's index beside others",
+        "",
+        machine_line(found["machine"]),
+        "",
+        f"{found['rows']:,} vectors of {found['dim']} dimensions ({found['vectors']}), "
+        f"{found['queries']:,} others as queries, cosine; graphs of M {found['m']} and "
+        f"ef_construction {found['ef_construction']}. Each index in a process of its own with all "
+        "cores; its effort (ef) is the least tried that finds "
+        f"{found['recall']:.0%} of the ten nearest. Queries a second are of all queries in one "
+        f"call, at the median of {found['rounds']} rounds in turn; then one query at a time. "
+        "flowvec's rows are on disk with checksums when they were added, with texts; the others' "
+        "vectors are in memory, and their file is written once.",
+        "",
+        f"![queries a second beside recall]({path.with_suffix('.svg').name})",
+        "",
+        f"| {' | '.join(HEADER)} |",
+        "|" + "---|" * len(HEADER),
+        *(f"| {' | '.join(cells(row))} |" for row in rows),
+        "",
+        *version_lines({row.name: row.versions for row in rows}),
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _draw(rows, path.with_suffix(".svg"))
+
+
+def _draw(rows: Sequence[IndexRow], path: Path) -> None:
+    """Recall by effort, and queries a second at the asked recall."""
+    ran = [row for row in rows if row.per_second is not None]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10, 3.4), layout="constrained")
+        curves, bars = figure.subplots(1, 2)
+        for i, row in enumerate(ran):
+            curves.plot(
+                list(row.curve), list(row.curve.values()), label=row.name,
+                color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)],
+            )  # fmt: skip
+        curves.set_xlabel("effort (ef)")
+        curves.set_ylabel("recall of the ten nearest")
+        curves.grid(visible=True, linewidth=0.4, color="#dddddd")
+        curves.legend(fontsize=7, frameon=False)
+        names = [row.name for row in ran]
+        rates = [row.per_second or 0.0 for row in ran]
+        bars.barh(
+            range(len(names)), rates,
+            color=["#0072b2" if name.startswith("flowvec") else "#999999" for name in names],
+        )  # fmt: skip
+        bars.set_yticks(range(len(names)), names)
+        bars.invert_yaxis()
+        bars.set_xlabel("queries a second")
+        bars.margins(x=0.15)
+        for place, rate in enumerate(rates):
+            bars.text(rate, place, f" {rate:,.0f}", va="center")
+        for axis in (curves, bars):
+            axis.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, metadata={"Date": None})

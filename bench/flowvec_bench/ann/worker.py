@@ -1,0 +1,246 @@
+"""One index in one process: reads commands as JSON lines, answers with JSON lines.
+
+Runs in an environment that holds a peer and not flowvec, so it imports nothing of flowvec's unless
+it is asked for flowvec itself. Only its own answers go to standard output.
+
+    {"do": "load", "engine": "...", "model": "vectors.npy", "options": {...}}
+    {"do": "build"}
+    {"do": "search", "queries": "queries.npy", "ef": 64, "singly": false, "save": "ids.npy" or null}
+    {"do": "open"}
+    {"do": "end"}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["main"]
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+K = 10
+
+
+class Hnswlib:
+    """hnswlib by itself: what flowvec builds on."""
+
+    def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
+        self.vectors, self.options = vectors, options
+        self.file = Path(options["folder"]) / "hnswlib.bin"
+        self.index: Any = None
+
+    def _new(self) -> Any:
+        import hnswlib
+
+        index = hnswlib.Index(space="ip", dim=self.vectors.shape[1])
+        index.set_num_threads(self.options["threads"])
+        return index
+
+    def build(self) -> None:
+        """Add all vectors."""
+        self.index = self._new()
+        self.index.init_index(
+            len(self.vectors), ef_construction=self.options["ef_construction"], M=self.options["m"]
+        )
+        self.index.add_items(self.vectors)
+
+    def save(self) -> int:
+        """Write it; bytes on disk."""
+        self.index.save_index(str(self.file))
+        return self.file.stat().st_size
+
+    def open(self) -> None:
+        """Read it again."""
+        self.index = self._new()
+        self.index.load_index(str(self.file))
+
+    def search(self, queries: Floats, ef: int) -> Ids:
+        """Numbers of the nearest ten of each query."""
+        self.index.set_ef(ef)
+        found: Ids = self.index.knn_query(queries, k=K)[0].astype(np.int64)
+        return found
+
+
+class Faiss:
+    """faiss's HNSW."""
+
+    def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
+        import faiss
+
+        self.faiss: Any = faiss
+        faiss.omp_set_num_threads(options["threads"])
+        self.vectors, self.options = vectors, options
+        self.file = Path(options["folder"]) / "faiss.bin"
+        self.index: Any = None
+
+    def build(self) -> None:
+        """Add all vectors."""
+        self.index = self.faiss.IndexHNSWFlat(
+            self.vectors.shape[1], self.options["m"], self.faiss.METRIC_INNER_PRODUCT
+        )
+        self.index.hnsw.efConstruction = self.options["ef_construction"]
+        self.index.add(self.vectors)
+
+    def save(self) -> int:
+        """Write it; bytes on disk."""
+        self.faiss.write_index(self.index, str(self.file))
+        return self.file.stat().st_size
+
+    def open(self) -> None:
+        """Read it again."""
+        self.index = self.faiss.read_index(str(self.file))
+
+    def search(self, queries: Floats, ef: int) -> Ids:
+        """Numbers of the nearest ten of each query."""
+        self.index.hnsw.efSearch = ef
+        found: Ids = self.index.search(queries, K)[1]
+        return found
+
+
+class Usearch:
+    """usearch, vectors in float32 or float16."""
+
+    def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
+        self.vectors, self.options = vectors, options
+        self.file = Path(options["folder"]) / "usearch.bin"
+        self.index: Any = None
+
+    def build(self) -> None:
+        """Add all vectors."""
+        from usearch.index import Index
+
+        self.index = Index(
+            ndim=self.vectors.shape[1], metric="ip", dtype=self.options["dtype"],
+            connectivity=self.options["m"], expansion_add=self.options["ef_construction"],
+        )  # fmt: skip
+        self.index.add(np.arange(len(self.vectors)), self.vectors, threads=self.options["threads"])
+
+    def save(self) -> int:
+        """Write it; bytes on disk."""
+        self.index.save(str(self.file))
+        return self.file.stat().st_size
+
+    def open(self) -> None:
+        """Read it again."""
+        self.index.load(str(self.file))
+
+    def search(self, queries: Floats, ef: int) -> Ids:
+        """Numbers of the nearest ten of each query."""
+        self.index.expansion_search = ef
+        found = self.index.search(queries, K, threads=self.options["threads"])
+        return np.asarray(found.keys, dtype=np.int64).reshape(len(queries), -1)
+
+
+class Flowvec:
+    """A Collection: every row on disk with a checksum before `add_vectors` returns."""
+
+    def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
+        self.vectors, self.options = vectors, options
+        self.folder = Path(options["folder"]) / "collection"
+        self.collection: Any = None
+
+    def build(self) -> None:
+        """Add all vectors, ten thousand at a time, and let the graph grow with them."""
+        from flowvec import Collection, neighbours
+
+        neighbours.EXACT_BELOW = 0  # the graph is what races, however few rows there are
+        self.collection = Collection.create(self.folder, dim=self.vectors.shape[1], metric="ip")
+        for first in range(0, len(self.vectors), 10_000):
+            rows = self.vectors[first : first + 10_000]
+            self.collection.add_vectors(
+                range(first, first + len(rows)), rows, [f"text {i}" for i in range(len(rows))]
+            )
+        self.collection.search(self.vectors[0], k=1)
+
+    def save(self) -> int:
+        """Write it; bytes on disk."""
+        self.collection.close()
+        self.open()
+        return sum(file.stat().st_size for file in self.folder.iterdir())
+
+    def open(self) -> None:
+        """Read it again, up to the first answer."""
+        from flowvec import Collection
+
+        self.collection.close()
+        self.collection = Collection.open(self.folder)
+        self.collection.search(self.vectors[0], k=1)
+
+    def search(self, queries: Floats, ef: int) -> Ids:
+        """Numbers of the nearest ten of each query."""
+        self.collection._neighbours._cache.ef_search = ef
+        if self.options.get("rows"):
+            lines = self.collection.search_batch(queries, K)
+            return np.array([[hit.id for hit in line] for line in lines], dtype=np.int64)
+        return np.array(self.collection.search_ids(queries, K)[0], dtype=np.int64)
+
+
+ENGINES: dict[str, Any] = {
+    "hnswlib": Hnswlib,
+    "faiss": Faiss,
+    "usearch": Usearch,
+    "flowvec": Flowvec,
+}
+
+
+def _search(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
+    queries = np.load(command["queries"])
+    ef = command["ef"]
+    if not command["singly"]:
+        begun = time.perf_counter()
+        found = engine.search(queries, ef)
+        seconds = time.perf_counter() - begun
+        if command["save"]:
+            np.save(command["save"], found)
+        return {"seconds": seconds}
+    waits = []
+    for query in queries:
+        begun = time.perf_counter()
+        engine.search(query[None], ef)
+        waits.append(time.perf_counter() - begun)
+    return {"waits": [round(wait, 7) for wait in waits]}
+
+
+def _timed(work: Any) -> dict[str, Any]:
+    begun = time.perf_counter()
+    work()
+    return {"seconds": time.perf_counter() - begun}
+
+
+def main() -> None:
+    """Serve commands until the end."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    engine: Any = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer: dict[str, Any] = {}
+            if command["do"] == "end":
+                return
+            if command["do"] == "load":
+                vectors = np.load(command["model"])
+                engine = ENGINES[command["engine"]](vectors, command["options"])
+            elif command["do"] == "build":
+                answer = _timed(engine.build)
+                answer["bytes"] = engine.save()
+            elif command["do"] == "open":
+                answer = _timed(engine.open)
+            else:
+                answer = _search(engine, command)
+        except BaseException as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What the commands of `flowvec bench` share: who races, on which texts, and what is written."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import lzma
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flowvec.errors import InputValueError, MissingDependencyError
+
+__all__ = [
+    "Corpus",
+    "JsonOut",
+    "Report",
+    "Seed",
+    "about_machine",
+    "check_corpus",
+    "chosen",
+    "numbers",
+    "require",
+    "sample",
+    "say",
+    "whole_numbers",
+    "write_json",
+]
+
+Corpus = Annotated[
+    Path, typer.Option(help="A file of paragraphs, one a line (may be .xz): texts to race on.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Of the sample of texts.")]
+JsonOut = Annotated[
+    Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
+]
+Report = Annotated[
+    Path | None, typer.Option(metavar="OUT", help="Also write a Markdown report with a chart.")
+]
+
+
+def require(command: str, *names: str) -> None:
+    """Raises MissingDependencyError where a package is missing."""
+    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+        raise MissingDependencyError(
+            f"flowvec bench {command} needs {', '.join(missing)}: "
+            'python -m pip install "flowvec[cpu,export,bench]"'
+        )
+
+
+def say() -> Callable[[str], object] | None:
+    """Tells of each step on a terminal."""
+    return (lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None
+
+
+def chosen(only: str | None, known: dict[str, Any]) -> list[Any]:
+    """The peers that were asked for, flowvec as it comes before them."""
+    names = list(known) if only is None else ["flowvec", *only.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise InputValueError(f"{unknown[0]!r} is no peer here; choose from {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def check_corpus(corpus: Path) -> None:
+    """Raises InputValueError where there is no such file, or it cannot be read as what it says."""
+    from flowvec_bench.texts import open_text
+
+    if not corpus.is_file():
+        raise InputValueError(f"there is no file {corpus}")
+    try:
+        next(open_text(corpus), None)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise InputValueError(f"cannot read {corpus}: {error}") from None
+
+
+def sample(texts: Iterator[str], count: int, seed: int, among: int = 200_000) -> list[str]:
+    """`flowvec_bench.texts.sample`, whose error is a user's mistake here."""
+    from flowvec_bench import texts as real
+
+    try:
+        return real.sample(texts, count, seed, among)
+    except ValueError as error:
+        raise InputValueError(str(error)) from None
+
+
+def whole_numbers(name: str, listed: str) -> list[int]:
+    """Whole numbers with commas; InputValueError for anything else."""
+    found = numbers(name, listed)
+    if not all(number.is_integer() for number in found):
+        raise InputValueError(f"{name} must be whole numbers with commas, not {listed!r}")
+    return [int(number) for number in found]
+
+
+def numbers(name: str, listed: str) -> list[float]:
+    """Numbers with commas; InputValueError for anything else."""
+    try:
+        return [float(number) for number in listed.split(",") if number]
+    except ValueError:
+        raise InputValueError(f"{name} must be numbers with commas, not {listed!r}") from None
+
+
+def about_machine(benchmark: str, **figures: Any) -> dict[str, Any]:
+    """The head of a result: which benchmark, on which machine, and of what."""
+    from flowvec_bench.machine import describe_machine
+
+    return {"benchmark": benchmark, "machine": asdict(describe_machine()), **figures}
+
+
+def write_json(found: dict[str, Any], out: Path | None) -> None:
+    """Write a result, where a file was named."""
+    if out is not None:
+        out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,172 @@
+"""`flowvec bench retrieval`: the collection's index beside others, on the same vectors."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import typer
+from tqdm import tqdm
+
+from flowvec.encoder import Encoder
+from flowvec.errors import InputValueError
+from flowvec_bench.common import (
+    JsonOut,
+    Report,
+    about_machine,
+    check_corpus,
+    chosen,
+    require,
+    say,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from flowvec_bench.ann.race import IndexRow
+
+__all__ = ["retrieval"]
+
+Floats = npt.NDArray[np.float32]
+
+_NEEDS = ("psutil", "matplotlib")
+
+
+def retrieval(
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="A file of paragraphs, one a line (may be .xz): its sentences."),
+    ] = None,
+    vectors: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a corpus: float32 vectors (.npy); the last are queries."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
+    rows: Annotated[int, typer.Option(min=100, help="Vectors to search.")] = 100_000,
+    queries: Annotated[int, typer.Option(min=1, help="Further ones to search for.")] = 2000,
+    recall: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Of the ten nearest, that all must reach.")
+    ] = 0.95,
+    only: Annotated[
+        str | None, typer.Option(help="Indexes, as hnswlib,faiss; without it all.")
+    ] = None,
+    m: Annotated[int, typer.Option(min=2, help="Links of an element.")] = 16,
+    ef_construction: Annotated[int, typer.Option(min=10, help="Effort at building.")] = 200,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 5,
+    save_vectors: Annotated[
+        Path | None, typer.Option(help="Keep the corpus's vectors (.npy) for another run.")
+    ] = None,
+    json_out: JsonOut = None,
+    report: Report = None,
+) -> None:
+    """Recall beside queries a second, time to build and bytes, of flowvec's collection and others.
+
+    All search the same vectors with as many cores, each at the least effort that reaches the
+    recall. flowvec's rows are on disk with checksums when they are added; the others hold vectors
+    in memory and write one file.
+    """
+    require("retrieval", *_NEEDS)
+    from flowvec_bench.ann.race import INDEXES, race_indexes
+    from flowvec_bench.ann.report import write_index_report
+    from flowvec_bench.peers.report import check_outputs
+
+    racers = chosen(only, INDEXES)
+    check_outputs(json_out, report)
+    check_outputs(save_vectors, None)
+    if (corpus is None) == (vectors is None):
+        raise InputValueError("give either --corpus or --vectors")
+    if vectors is not None:
+        held, source = _read(vectors, rows + queries), vectors.name
+    else:
+        assert corpus is not None
+        check_corpus(corpus)
+        held, source = _embedded(corpus, model, rows + queries), f"{corpus.name} by {model}"
+        if save_vectors is not None:
+            np.save(save_vectors, held)
+    from flowvec.machine import available_cores
+
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
+        result = race_indexes(
+            racers,
+            held[:rows],
+            held[rows:],
+            Path(temporary),
+            available_cores(),
+            recall=recall,
+            m=m,
+            ef_construction=ef_construction,
+            rounds=rounds,
+            on_step=say(),
+        )
+    typer.echo(_table(result))
+    found = about_machine(
+        "retrieval", vectors=source, rows=rows, queries=queries, dim=held.shape[1], recall=recall,
+        m=m, ef_construction=ef_construction, rounds=rounds,
+        indexes=[asdict(row) for row in result],
+    )  # fmt: skip
+    write_json(found, json_out)
+    if report is not None:
+        write_index_report(result, found, report)
+
+
+def _read(path: Path, count: int) -> Floats:
+    try:
+        held: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise InputValueError(f"cannot read {path}: {error}") from None
+    if not isinstance(held, np.ndarray) or held.dtype.kind not in "fiu":
+        raise InputValueError(f"{path} holds no single array of real numbers")
+    if held.ndim != 2 or len(held) < count:
+        raise InputValueError(
+            f"{path} has the shape {held.shape}; --rows and --queries need {count} vectors"
+        )
+    return _unit(np.array(held[:count], dtype=np.float32))
+
+
+def _embedded(corpus: Path, model: str, count: int) -> Floats:
+    """So many different sentences' vectors, of length one."""
+    from flowvec_bench.texts import natural_sentences
+
+    texts = islice(_different(natural_sentences(corpus)), count)
+    with (
+        Encoder.load(model) as encoder,
+        tqdm(total=count, desc="encode", disable=not sys.stderr.isatty()) as bar,
+    ):
+        held = np.empty((count, encoder.dim), dtype=np.float32)
+        filled = 0
+        for vector in encoder.stream(texts):
+            held[filled] = vector
+            filled += 1
+            bar.update()
+    if filled < count:
+        raise InputValueError(f"{corpus} has only {filled} different sentences, not {count}")
+    return _unit(held)
+
+
+def _different(texts: Iterator[str]) -> Iterator[str]:
+    seen: set[int] = set()
+    for text in texts:
+        if (key := hash(text)) not in seen:
+            seen.add(key)
+            yield text
+
+
+def _unit(rows: Floats) -> Floats:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not np.isfinite(norms).all() or not norms.all():
+        raise InputValueError("a vector is zero, or holds NaN or infinity")
+    rows /= norms
+    return rows
+
+
+def _table(rows: list[IndexRow]) -> str:
+    from flowvec_bench.ann.report import HEADER, cells
+    from flowvec_bench.tables import format_table
+
+    return format_table(HEADER, [cells(row) for row in rows], texts=1)
