@@ -48,7 +48,7 @@ from flowvec.neighbours import Neighbours
 from flowvec.parquet import read_parquet, write_parquet
 from flowvec.rows import Id, Item, check_ids
 from flowvec.searching import Searcher
-from flowvec.store import FILE, Store
+from flowvec.store import FILE, Store, UnmadeError
 from flowvec.tokenizer import check_texts, replace_surrogates
 from flowvec.version import __version__
 
@@ -183,7 +183,18 @@ class Collection:
     @staticmethod
     def is_unmade(path: str | Path) -> bool:
         """Whether all that a directory holds is what a kill during `create` can leave."""
-        return _is_unmade(absolute_path(path))
+        folder = absolute_path(path)
+        names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+        files = {FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"}
+        if FILE not in names or not names <= files:
+            return False
+        try:
+            Store(folder / FILE).close()
+        except UnmadeError:
+            return True
+        except CollectionError:
+            pass  # something is wrong with it, but it is one
+        return False
 
     @classmethod
     def open(cls, path: str | Path, *, encoder: Encoder | None = None) -> Collection:
@@ -853,17 +864,6 @@ def _check_type(encoder: object) -> None:
         raise InputTypeError(
             f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
         )
-
-
-def _is_unmade(folder: Path) -> bool:
-    names = {file.name for file in folder.iterdir()}
-    if FILE not in names or not names <= {FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"}:
-        return False
-    try:
-        Store(folder / FILE).close()
-    except CollectionError as error:
-        return "its making was interrupted" in str(error)
-    return False
 
 
 def _model_of(encoder: Encoder) -> dict[str, str]:

@@ -26,7 +26,7 @@ from flowvec.errors import CollectionError, CorruptCollectionError
 from flowvec.filters import Condition
 from flowvec.rows import Id, Item, checksum, key_of
 
-__all__ = ["FILE", "Counts", "Snapshot", "Store"]
+__all__ = ["FILE", "LAYOUT_VERSIONS", "Counts", "Snapshot", "Store", "UnmadeError"]
 
 logger = logging.getLogger("flowvec.store")
 
@@ -92,6 +92,10 @@ _WORDS = (
 _PARTS_OF_WORDS = ("words", "words_of_new", "words_of_old")
 
 
+class UnmadeError(CollectionError):
+    """The file has no tables: a kill during its making leaves that, and nothing is lost with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A record of a graph file: which rows it holds and what its bytes must be."""
@@ -139,7 +143,7 @@ class Store(Database):
             with self._translated():
                 version = int(self._db.execute("PRAGMA user_version").fetchall()[0][0])
             if version == 0 and not self._has_tables():
-                raise CollectionError(
+                raise UnmadeError(
                     f"{path.parent} is no collection yet: its making was interrupted; make it again"
                 )
             if version not in LAYOUT_VERSIONS:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from flowvec import Collection, Encoder, neighbours
+from flowvec.locks import LOCK_FILE
 
 DATA = Path(__file__).resolve().parent
 FORMATS = DATA / "formats"
@@ -56,6 +57,7 @@ def main(version: str, bundle_version: str) -> None:
         query = vectors(81, 6)[80]
         collection.search(query)
         _write(folder, _told(collection, query))
+    (folder / LOCK_FILE).unlink()
 
 
 def _rename_model(folder: Path, name: str) -> None:
@@ -66,6 +68,7 @@ def _rename_model(folder: Path, name: str) -> None:
     db.execute("VACUUM")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
+    (folder / LOCK_FILE).unlink()
 
 
 def _told(collection: Collection, query: np.ndarray) -> dict[str, Any]:

@@ -423,6 +423,7 @@ def test_a_collection_whose_making_was_killed_is_made_again(tmp_path: Path) -> N
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors([1], [[1, 0]])
     assert not Collection.is_unmade(tmp_path / "c")
+    assert not Collection.is_unmade(tmp_path / "nowhere")
     with pytest.raises(CollectionError, match="is not empty"):
         Collection.create(tmp_path / "c", dim=2)
 
