@@ -59,6 +59,7 @@ def retrieval(
     m: Annotated[int, typer.Option(min=2, help="Links of an element.")] = 16,
     ef_construction: Annotated[int, typer.Option(min=10, help="Effort at building.")] = 200,
     rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 5,
+    builds: Annotated[int, typer.Option(min=1, help="Timed builds of each.")] = 1,
     save_vectors: Annotated[
         Path | None, typer.Option(help="Keep the corpus's vectors (.npy) for another run.")
     ] = None,
@@ -102,12 +103,13 @@ def retrieval(
             m=m,
             ef_construction=ef_construction,
             rounds=rounds,
+            builds=builds,
             on_step=say(),
         )
     typer.echo(_table(result))
     found = about_machine(
         "retrieval", vectors=source, rows=rows, queries=queries, dim=held.shape[1], recall=recall,
-        m=m, ef_construction=ef_construction, rounds=rounds,
+        m=m, ef_construction=ef_construction, rounds=rounds, builds=builds,
         indexes=[asdict(row) for row in result],
     )  # fmt: skip
     write_json(found, json_out)

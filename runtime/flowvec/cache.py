@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -180,8 +181,7 @@ class Cache:
             return
         self.graph_is_saved = False
         graph.delete(gone.tolist())
-        for labels, vectors in self.blocks(new):
-            graph.add(labels, vectors)
+        _grow(graph, self.blocks(new))
 
     def drop(self) -> None:
         """Forget all of it: the next search reads it again."""
@@ -205,8 +205,7 @@ class Cache:
             graph, after = found
             self.graph_is_saved, self.graph_was_built = True, False
             try:
-                for items in self.store.scan(after):
-                    graph.add(*self._compared(items))
+                if _grow(graph, map(self._compared, self.store.scan(after))):
                     self.graph_is_saved = False
             except CorruptCollectionError:
                 raise
@@ -235,21 +234,24 @@ class Cache:
         # Even a bar that is not shown takes a lock that forked processes share: one that is killed
         # with it would stop all others.
         bar = tqdm(total=self.count, desc="graph", unit=" rows") if shown else None
-        with bar or nullcontext():
+
+        def blocks() -> Iterator[tuple[Labels, Floats]]:
             for items in self.store.scan():
                 if stopped is not None and stopped():
                     raise InterruptedError
-                graph.add(*self._compared(items))
+                yield self._compared(items)
                 if bar is not None:
                     bar.update(len(items))
+
+        with bar or nullcontext():
+            _grow(graph, blocks())
         return graph
 
     def bring_up(self, graph: Graph) -> None:
         """Bring a graph of an older state to the one that the store shows."""
         live, known = self.store.labels(), graph.labels()
         graph.delete(np.setdiff1d(known, live).tolist())
-        for labels, vectors in self.blocks(np.setdiff1d(live, known)):
-            graph.add(labels, vectors)
+        _grow(graph, self.blocks(np.setdiff1d(live, known)))
 
     def blocks(self, wanted: Labels | None = None) -> Iterator[tuple[Labels, Floats]]:
         """Labels and vectors of rows, ascending, a few thousand at a time; None is all rows."""
@@ -265,6 +267,23 @@ class Cache:
     def _compared(self, items: Sequence[Item]) -> tuple[Labels, Floats]:
         labels = np.asarray([item.label for item in items], dtype=np.int64)
         return labels, self.comparable(np.stack([item.vector for item in items]))
+
+
+def _grow(graph: Graph, blocks: Iterable[tuple[Labels, Floats]]) -> int:
+    """Add blocks of labels and vectors, each while the next is read; returns how many rows.
+
+    Whatever happens, nothing is being added any more when it has returned.
+    """
+    rows, adding = 0, None
+    with ThreadPoolExecutor(1, thread_name_prefix="flowvec-graph") as thread:
+        for labels, vectors in blocks:
+            if adding is not None:
+                adding.result()
+            adding = thread.submit(graph.add, labels, vectors)
+            rows += len(labels)
+        if adding is not None:
+            adding.result()
+    return rows
 
 
 def joined(blocks: Iterable[tuple[Labels, Floats]], dim: int) -> tuple[Labels, Floats]:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -313,12 +313,10 @@ class Collection:
         if self._process != os.getpid():
             raise CollectionError("a Collection does not survive a fork; open it again")
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _reading(self) -> AbstractContextManager[None]:
         """One state of the file for the block."""
         self._check_usable()
-        with self._store.reading():
-            yield
+        return self._store.reading()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -81,7 +81,10 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
         raise InputValueError(
             f"{what} must have {dim} dimensions each, but their shape is {rows.shape}"
         )
-    # A square that overflows would give an infinite norm, and NaN for a score.
+    # A square that overflows would give an infinite norm, and NaN for a score. Of most vectors one
+    # sum says that there is none; else each row's tells which it is.
+    if np.isfinite(np.vdot(rows, rows)):
+        return rows
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~np.isfinite(np.einsum("ij,ij->i", rows, rows)))
     if len(bad):

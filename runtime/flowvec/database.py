@@ -18,6 +18,7 @@ from flowvec.errors import (
     ClosedError,
     CollectionError,
     CorruptCollectionError,
+    FlowvecError,
     InputValueError,
 )
 
@@ -90,23 +91,23 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:
-            # Python's words for texts that are no UTF-8, SQLite's for tables that are missing.
-            if any(words in str(error) for words in _OF_DAMAGE):
-                raise CorruptCollectionError(f"{self._path} is damaged: {error}") from error
-            raise CollectionError(f"{self._path}: {error}") from error
-        except UnicodeDecodeError as error:  # SQLite quotes what is damaged
-            raise CorruptCollectionError(f"{self._path} is damaged: {error}") from error
-        except sqlite3.DataError as error:
-            raise InputValueError(f"{self._path} cannot hold so much in a row: {error}") from None
-        except sqlite3.IntegrityError as error:
-            raise CollectionError(f"{self._path}: {error}") from error
-        except sqlite3.ProgrammingError as error:
-            if self._is_closed:
-                raise ClosedError("this Collection is closed") from None
-            raise CollectionError(f"{self._path}: {error}") from error
-        except sqlite3.DatabaseError as error:
-            raise CorruptCollectionError(f"{self._path} is damaged: {error}") from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._ours(error) from error
+
+    def _ours(self, error: Exception) -> FlowvecError:
+        """An error of SQLite's as one of flowvec's."""
+        if isinstance(error, sqlite3.DataError):
+            return InputValueError(f"{self._path} cannot hold so much in a row: {error}")
+        if isinstance(error, sqlite3.ProgrammingError) and self._is_closed:
+            return ClosedError("this Collection is closed")
+        # Python's words for texts that are no UTF-8, SQLite's for tables that are missing.
+        if isinstance(error, sqlite3.OperationalError):
+            is_damage = any(words in str(error) for words in _OF_DAMAGE)
+        else:
+            is_damage = not isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+        if is_damage:  # a UnicodeDecodeError is: SQLite quotes what is damaged
+            return CorruptCollectionError(f"{self._path} is damaged: {error}")
+        return CollectionError(f"{self._path}: {error}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -139,16 +140,21 @@ class Database:
             db = self._idle.pop()
         except IndexError:
             db = self._connect()
+        # Every search comes by here, and a `with` would cost it as much as the statement.
         try:
-            with self._translated():
+            try:
                 db.execute("BEGIN")
+            except sqlite3.Error as error:
+                raise self._ours(error) from error
             self._local.db = db
             yield
         finally:
             self._local.db = None
-            with self._translated():
+            try:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
+            except sqlite3.Error as error:
+                raise self._ours(error) from error
             self._idle.append(db)
             if self._is_closed:
                 self._close_idle()

@@ -157,7 +157,7 @@ class Graph:
             scores = -np.sqrt(np.maximum(distances, 0.0)) / self.scale
         else:
             scores = (1.0 - distances) * (lengths / self.scale)
-        return labels.astype(np.int64), scores.astype(np.float32)
+        return labels.view(np.int64), scores.astype(np.float32, copy=False)
 
     def _query(self, queries: Floats, k: int) -> tuple[npt.NDArray[np.uint64], Floats]:
         """hnswlib works on one core where there are few queries: those are split here."""
@@ -180,7 +180,7 @@ class Graph:
         """Norms of the queries, (queries, 1); 1 for cosine, whose queries are normalised."""
         if self.metric != "ip":
             return np.ones((len(queries), 1), dtype=np.float32)
-        norms: Floats = np.linalg.norm(queries, axis=1, keepdims=True)
+        norms: Floats = np.sqrt(np.einsum("ij,ij->i", queries, queries))[:, None]
         norms[norms == 0] = 1.0
         return norms
 

@@ -432,8 +432,10 @@ class Store(Database):
         Raises:
             CorruptCollectionError: it is no number.
         """
-        with self._translated():
+        try:
             found = self._db.execute("SELECT value FROM meta WHERE key = 'state'").fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._ours(error) from error
         if not found:
             return 0
         try:

@@ -33,7 +33,7 @@ def unit(rows: int, dim: int = 12, seed: int = 0) -> np.ndarray:
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[IndexRow]:
     racers = [INDEXES["flowvec"], INDEXES["flowvec-rows"], INDEXES["hnswlib"], BROKEN]
     folder = tmp_path_factory.mktemp("indexes")
-    return race_indexes(racers, unit(600), unit(40, seed=1), folder, 2, rounds=2)
+    return race_indexes(racers, unit(600), unit(40, seed=1), folder, 2, rounds=2, builds=2)
 
 
 def test_recall_is_the_share_of_the_true_neighbours() -> None:
@@ -47,6 +47,8 @@ def test_every_index_reaches_the_recall_at_the_least_effort_tried(found: list[In
         assert row.ef in EFS
         assert row.recall == row.curve[row.ef] >= 0.95
         assert all(recall < 0.95 for ef, recall in row.curve.items() if ef < row.ef)
+        assert len(row.builds) == 2
+        assert min(row.builds) <= (row.build_seconds or 0) <= max(row.builds)
         assert row.bytes is not None
         assert row.bytes > 600 * 12 * 4
         assert None not in (row.per_second, row.single_p50, row.single_p99, row.open_seconds)
@@ -69,7 +71,7 @@ def test_a_report_names_everyone_and_no_path(found: list[IndexRow], tmp_path: Pa
         "machine": {"cpu": "a cpu", "cpu_features": ["x"], "cores": 2, "memory_gib": 1,
                     "system": "s", "python": "3", "measured": "today"},
         "rows": 600, "dim": 12, "vectors": "v.npy", "queries": 40, "m": 16,
-        "ef_construction": 200, "recall": 0.95, "rounds": 2,
+        "ef_construction": 200, "recall": 0.95, "rounds": 2, "builds": 2,
     }  # fmt: skip
     write_index_report(found, about, tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text()

@@ -53,7 +53,9 @@ class IndexRow:
 
     Attributes:
         name: of the peer.
-        build_seconds: to add all vectors; flowvec's are on disk with checksums then.
+        build_seconds: to add all vectors, the median of the builds; flowvec's are on disk with
+            checksums then.
+        builds: seconds of each build.
         bytes: on disk.
         open_seconds: to read it again.
         curve: recall@10 by ef.
@@ -61,7 +63,7 @@ class IndexRow:
         recall: of that.
         per_second: queries a second in one call, the median of the rounds.
         ratio: of the first row's queries a second to this one's, the median over the rounds.
-        single_p50: milliseconds for a query by itself.
+        single_p50: milliseconds for a query by itself, the median of all rounds'.
         single_p99: and 99 %.
         versions: of the packages that matter.
         error: why there are no figures, else None.
@@ -69,6 +71,7 @@ class IndexRow:
 
     name: str
     build_seconds: float | None = None
+    builds: list[float] = field(default_factory=list)
     bytes: int | None = None
     open_seconds: float | None = None
     curve: dict[int, float] = field(default_factory=dict)
@@ -99,6 +102,7 @@ def race_indexes(
     m: int = 16,
     ef_construction: int = 200,
     rounds: int = 5,
+    builds: int = 1,
     on_step: Callable[[str], object] | None = None,
 ) -> list[IndexRow]:
     """Build every index, find the least effort for the recall, and time them in turn at that.
@@ -113,6 +117,7 @@ def race_indexes(
         m: links of an element.
         ef_construction: effort at building.
         rounds: timed passes.
+        builds: of each index, in turn; the last is searched.
         on_step: called with a line of text before each step.
 
     Raises:
@@ -128,6 +133,7 @@ def race_indexes(
         np.save(path, rows)
     rows_of = {peer.name: IndexRow(peer.name) for peer in peers}
     times: dict[str, list[float]] = {}
+    waits: dict[str, list[float]] = {}
 
     def search(runner: Runner, ef: int, save: Path | None = None) -> float:
         answer = runner.ask(
@@ -135,11 +141,16 @@ def race_indexes(
         )
         return float(answer["seconds"])
 
-    def prepare(runner: Runner) -> None:
+    def build(runner: Runner) -> None:
         row = rows_of[runner.peer.name]
         say(f"building {row.name}")
         built = runner.ask(do="build")
-        row.build_seconds, row.bytes = round(built["seconds"], 3), built["bytes"]
+        row.builds.append(round(built["seconds"], 3))
+        row.build_seconds, row.bytes = statistics.median(row.builds), built["bytes"]
+
+    def prepare(runner: Runner) -> None:
+        row = rows_of[runner.peer.name]
+        say(f"how far to search {row.name}")
         row.open_seconds = round(runner.ask(do="open")["seconds"], 3)
         saved = folder / "found.npy"
         for ef in EFS:
@@ -158,19 +169,23 @@ def race_indexes(
         row = rows_of[runner.peer.name]
         if row.ef is not None:
             answer = runner.ask(do="search", queries=str(single), ef=row.ef, singly=True)
-            tiles = 1000 * np.percentile(answer["waits"], (50, 99))
-            row.single_p50, row.single_p99 = (round(float(t), 4) for t in tiles)
+            waits.setdefault(row.name, []).extend(answer["waits"])
 
     options: dict[str, Any] = {
         "threads": threads, "m": m, "ef_construction": ef_construction,
     }  # fmt: skip
     peers = [_with_folder(peer, folder) for peer in peers]
     with lined_up(peers, {"vectors": file}, options, say, worker=_WORKER) as lineup:
+        for _ in range(builds):
+            lineup.each(build)
         lineup.each(prepare)
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
             lineup.each(once)
-        lineup.each(singly)
+            lineup.each(singly)
+    for name, seconds in waits.items():
+        tiles = 1000 * np.percentile(seconds, (50, 99))
+        rows_of[name].single_p50, rows_of[name].single_p99 = (round(float(t), 4) for t in tiles)
     _finish(rows_of, lineup, times, len(queries))
     return list(rows_of.values())
 

@@ -55,7 +55,8 @@ def write_index_report(rows: Sequence[IndexRow], found: Mapping[str, Any], path:
         f"ef_construction {found['ef_construction']}. Each index in a process of its own with all "
         "cores; its effort (ef) is the least tried that finds "
         f"{found['recall']:.0%} of the ten nearest. Queries a second are of all queries in one "
-        f"call, at the median of {found['rounds']} rounds in turn; then one query at a time. "
+        f"call, at the median of {found['rounds']} rounds in turn, after each of which up to 500 follow one "
+        f"at a time; to build is the median of {found['builds']}, also in turn. "
         "flowvec's rows are on disk with checksums when they were added, with texts; the others' "
         "vectors are in memory, and their file is written once.",
         "",

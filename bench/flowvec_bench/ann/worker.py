@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -43,6 +44,10 @@ class Hnswlib:
         index = hnswlib.Index(space="ip", dim=self.vectors.shape[1])
         index.set_num_threads(self.options["threads"])
         return index
+
+    def clear(self) -> None:
+        """Forget what was built."""
+        self.index = None
 
     def build(self) -> None:
         """Add all vectors."""
@@ -81,6 +86,10 @@ class Faiss:
         self.file = Path(options["folder"]) / "faiss.bin"
         self.index: Any = None
 
+    def clear(self) -> None:
+        """Forget what was built."""
+        self.index = None
+
     def build(self) -> None:
         """Add all vectors."""
         self.index = self.faiss.IndexHNSWFlat(
@@ -112,6 +121,10 @@ class Usearch:
         self.vectors, self.options = vectors, options
         self.file = Path(options["folder"]) / "usearch.bin"
         self.index: Any = None
+
+    def clear(self) -> None:
+        """Forget what was built."""
+        self.index = None
 
     def build(self) -> None:
         """Add all vectors."""
@@ -146,6 +159,12 @@ class Flowvec:
         self.vectors, self.options = vectors, options
         self.folder = Path(options["folder"]) / "collection"
         self.collection: Any = None
+
+    def clear(self) -> None:
+        """Forget what was built."""
+        if self.collection is not None:
+            self.collection.close()
+            shutil.rmtree(self.folder)
 
     def build(self) -> None:
         """Add all vectors, ten thousand at a time, and let the graph grow with them."""
@@ -230,6 +249,7 @@ def main() -> None:
                 vectors = np.load(command["model"])
                 engine = ENGINES[command["engine"]](vectors, command["options"])
             elif command["do"] == "build":
+                engine.clear()
                 answer = _timed(engine.build)
                 answer["bytes"] = engine.save()
             elif command["do"] == "open":
