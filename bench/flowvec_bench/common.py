@@ -22,6 +22,7 @@ __all__ = [
     "Seed",
     "about_machine",
     "check_corpus",
+    "check_outputs",
     "chosen",
     "numbers",
     "require",
@@ -75,6 +76,23 @@ def check_corpus(corpus: Path) -> None:
         next(open_text(corpus), None)
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise InputValueError(f"cannot read {corpus}: {error}") from None
+
+
+def check_outputs(json_out: Path | None, report: Path | None) -> None:
+    """Before any long work.
+
+    Raises:
+        InputValueError: a file could not be written.
+    """
+    for path in (json_out, report):
+        if path is None:
+            continue
+        if not path.absolute().parent.is_dir():
+            raise InputValueError(f"there is no directory {path.absolute().parent}")
+        if path.is_dir():
+            raise InputValueError(f"{path} is a directory")
+    if report is not None and report.suffix != ".md":
+        raise InputValueError(f"a report is a .md file, not {report.name}")
 
 
 def sample(texts: Iterator[str], count: int, seed: int, among: int = 200_000) -> list[str]:

@@ -22,6 +22,7 @@ from flowvec_bench.common import (
     Report,
     about_machine,
     check_corpus,
+    check_outputs,
     chosen,
     require,
     say,
@@ -75,7 +76,6 @@ def retrieval(
     require("retrieval", *_NEEDS)
     from flowvec_bench.ann.race import INDEXES, race_indexes
     from flowvec_bench.ann.report import write_index_report
-    from flowvec_bench.peers.report import check_outputs
 
     racers = chosen(only, INDEXES)
     check_outputs(json_out, report)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,8 +20,8 @@ from flowvec_bench.common import (
     JsonOut,
     Report,
     Seed,
-    about_machine,
     check_corpus,
+    check_outputs,
     chosen,
     numbers,
     require,
@@ -30,53 +30,41 @@ from flowvec_bench.common import (
     whole_numbers,
     write_json,
 )
+from flowvec_bench.peer_options import (
+    NEEDS,
+    NEEDS_FOR_PEERS,
+    MaxLength,
+    Model,
+    Name,
+    Only,
+    Tokenizer,
+    about_race,
+    options_of,
+)
 
 if TYPE_CHECKING:
     from flowvec_bench.peers.latency import Latency
     from flowvec_bench.peers.race import Race, Row
     from flowvec_bench.peers.roster import Forms
 
-__all__ = ["NEEDS", "NEEDS_FOR_PEERS", "Name", "Tokenizer", "latency", "peers"]
+__all__ = ["latency", "peers"]
 
-NEEDS = ("psutil", "matplotlib")
-NEEDS_FOR_PEERS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy")
 _LONG_WORDS = 150
 _SHORT_WORDS = (4, 12)
 
-Tokenizer = Annotated[
-    Path | None, typer.Option(help="A tokenizer's directory, for a model of random weights.")
-]
-_Only = Annotated[
-    str | None, typer.Option(help="Peers, as st-default,st-bfloat16,fastembed; without it all.")
-]
-_MaxLength = Annotated[
-    int | None,
-    typer.Option(min=8, help="Tokens that all cut at; 256, or the model's own if it is less."),
-]
-Name = Annotated[
-    str | None,
-    typer.Option(help="What reports call the model; without it as its directory is called."),
-]
-
 
 def peers(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="minilm-l6 or bert-base (random weights), or the directory of a "
-            "sentence-transformers model."
-        ),
-    ],
+    model: Model,
     corpus: Corpus,
     tokenizer: Tokenizer = None,
-    only: _Only = None,
+    only: Only = None,
     natural: Annotated[int, typer.Option(min=0, help="Sentences of 8 to 60 words.")] = 4000,
     long: Annotated[int, typer.Option(min=0, help="Paragraphs of 150 words or more.")] = 400,
     sts: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Also the sentences of these pairs with scores (TSV)."),
     ] = None,
-    max_length: _MaxLength = None,
+    max_length: MaxLength = None,
     rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 5,
     seed: Seed = 0,
     name: Name = None,
@@ -91,7 +79,7 @@ def peers(
     require("peers", *NEEDS, *NEEDS_FOR_PEERS)
     from flowvec_bench.peers.forms import check_model, opened_forms
     from flowvec_bench.peers.race import race
-    from flowvec_bench.peers.report import check_outputs, write_peer_report
+    from flowvec_bench.peers.report import write_peer_report
     from flowvec_bench.peers.roster import FLOWVEC, PEERS
     from flowvec_bench.texts import natural_sentences, read_paragraphs
     from flowvec_export.sts import read_sts, sentence_rows
@@ -111,11 +99,11 @@ def peers(
         texts["sts"] = sample(iter(sentences), len(sentences), seed)
     with opened_forms(model, tokenizer, max_length, racers) as (forms, folder):
         result = race(
-            racers, forms.paths, _options(forms), texts, folder, rounds=rounds, on_step=say()
+            racers, forms.paths, options_of(forms), texts, folder, rounds=rounds, on_step=say()
         )
     for line in _race_lines(result):
         typer.echo(line)
-    found = _about("peers", name or Path(model).name, forms, corpus, seed) | asdict(result)
+    found = about_race("peers", name or Path(model).name, forms, corpus, seed) | asdict(result)
     write_json(found, json_out)
     if report is not None:
         write_peer_report(result, found, report)
@@ -144,8 +132,8 @@ def latency(
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Sentences of 4 to 12 words.")] = 128,
     tokenizer: Tokenizer = None,
-    only: _Only = None,
-    max_length: _MaxLength = None,
+    only: Only = None,
+    max_length: MaxLength = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Of each level and round.")] = 3.0,
     rounds: Annotated[int, typer.Option(min=1, help="Of each level.")] = 3,
     seed: Seed = 0,
@@ -161,7 +149,6 @@ def latency(
     require("latency", *NEEDS)
     from flowvec_bench.peers.latency import measure_latency
     from flowvec_bench.peers.latency_report import write_latency_report
-    from flowvec_bench.peers.report import check_outputs
     from flowvec_bench.peers.roster import FLOWVEC, PEERS
     from flowvec_bench.texts import natural_sentences
 
@@ -191,7 +178,7 @@ def latency(
         result = measure_latency(
             racers,
             forms.paths,
-            _options(forms),
+            options_of(forms),
             texts,
             folder,
             callers=levels,
@@ -203,7 +190,7 @@ def latency(
         )
     for line in _latency_lines(result):
         typer.echo(line)
-    found = _about("latency", name or Path(model).name, forms, corpus, seed) | asdict(result)
+    found = about_race("latency", name or Path(model).name, forms, corpus, seed) | asdict(result)
     write_json(found, json_out)
     if report is not None:
         write_latency_report(result, found, report)
@@ -223,24 +210,6 @@ def _bundle(model: str) -> Iterator[tuple[Forms, Path]]:
             Forms({"bundle": bundle.path}, bundle.manifest.max_length, bundle.manifest.dim),
             Path(temporary),
         )
-
-
-def _options(forms: Forms) -> dict[str, Any]:
-    from flowvec.machine import available_cores
-
-    return {"max_length": forms.max_length, "dim": forms.dim, "threads": available_cores()}
-
-
-def _about(
-    benchmark: str, model: str, forms: Forms, corpus: Path | None, seed: int
-) -> dict[str, Any]:
-    return about_machine(
-        benchmark,
-        model=model,
-        max_length=forms.max_length,
-        corpus="the demonstration's passages" if corpus is None else corpus.name,
-        seed=seed,
-    )
 
 
 # --- tables ---------------------------------------------------------------------------------------

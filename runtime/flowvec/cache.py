@@ -22,10 +22,10 @@ from flowvec.exact import Metric
 from flowvec.graph_snapshots import GraphSnapshots
 from flowvec.hnsw import EF_SEARCH, Graph
 from flowvec.postprocess import normalize
-from flowvec.rows import Id, Item
+from flowvec.rows import Id, Item, without
 from flowvec.store import Store
 
-__all__ = ["Cache", "Change"]
+__all__ = ["Cache", "Change", "grow", "joined"]
 
 logger = logging.getLogger("flowvec.neighbours")
 
@@ -159,11 +159,13 @@ class Cache:
                 held.ids.update(self.store.ids(self._newest))
             if held.flat is not None:
                 held.flat = joined([held.flat, *self.blocks(new)], self.dim)
-        else:
-            live = self.store.labels()
+        elif held.graph is None:
             held.flat = held.ids = None
-            known = live if held.graph is None else held.graph.labels()
-            gone, new = np.setdiff1d(known, live), np.setdiff1d(live, known)
+            gone = new = np.empty(0, np.int64)
+        else:
+            held.flat = held.ids = None
+            live, known = self.store.labels(), held.graph.labels()
+            gone, new = without(known, live), without(live, known)
         self.count, self._deletions = counts.rows, counts.deletions
         self._newest = self.store.newest_label()
         if held.graph is not None:
@@ -181,7 +183,7 @@ class Cache:
             return
         self.graph_is_saved = False
         graph.delete(gone.tolist())
-        _grow(graph, self.blocks(new))
+        grow(graph, self.blocks(new))
 
     def drop(self) -> None:
         """Forget all of it: the next search reads it again."""
@@ -196,7 +198,7 @@ class Cache:
 
     def load_ids(self) -> None:
         """Hold all rows' ids."""
-        self.held.ids = dict(self.store.ids())
+        self.held.ids = self.store.ids()
 
     def load_graph(self) -> None:
         """Hold a graph: the newest good file's, caught up, or one that is built."""
@@ -205,7 +207,7 @@ class Cache:
             graph, after = found
             self.graph_is_saved, self.graph_was_built = True, False
             try:
-                if _grow(graph, map(self._compared, self.store.scan(after))):
+                if grow(graph, map(self._compared, self.store.scan(after))):
                     self.graph_is_saved = False
             except CorruptCollectionError:
                 raise
@@ -244,14 +246,14 @@ class Cache:
                     bar.update(len(items))
 
         with bar or nullcontext():
-            _grow(graph, blocks())
+            grow(graph, blocks())
         return graph
 
     def bring_up(self, graph: Graph) -> None:
         """Bring a graph of an older state to the one that the store shows."""
         live, known = self.store.labels(), graph.labels()
-        graph.delete(np.setdiff1d(known, live).tolist())
-        _grow(graph, self.blocks(np.setdiff1d(live, known)))
+        graph.delete(without(known, live).tolist())
+        grow(graph, self.blocks(without(live, known)))
 
     def blocks(self, wanted: Labels | None = None) -> Iterator[tuple[Labels, Floats]]:
         """Labels and vectors of rows, ascending, a few thousand at a time; None is all rows."""
@@ -269,7 +271,7 @@ class Cache:
         return labels, self.comparable(np.stack([item.vector for item in items]))
 
 
-def _grow(graph: Graph, blocks: Iterable[tuple[Labels, Floats]]) -> int:
+def grow(graph: Graph, blocks: Iterable[tuple[Labels, Floats]]) -> int:
     """Add blocks of labels and vectors, each while the next is read; returns how many rows.
 
     Whatever happens, nothing is being added any more when it has returned.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -46,7 +46,7 @@ from flowvec.hybrid import HYBRID_BEST
 from flowvec.locks import WriterLock
 from flowvec.neighbours import Neighbours
 from flowvec.parquet import read_parquet, write_parquet
-from flowvec.rows import Id, Item, check_ids
+from flowvec.rows import Id, Item, Rows, check_ids
 from flowvec.searching import Searcher
 from flowvec.store import FILE, Store, UnmadeError
 from flowvec.tokenizer import check_texts, replace_surrogates
@@ -498,6 +498,7 @@ class Collection:
         filter: Filter | None = None,
         hybrid: bool = False,
         min_score: float | None = None,
+        exact: bool = False,
     ) -> list[Hit]:
         """The rows nearest to a text or a vector.
 
@@ -512,6 +513,8 @@ class Collection:
                 reciprocal ranks; a hit's score is the sum of 1 / (60 + rank). Needs a text, and the
                 index that `index_texts` makes; the first such search makes it where there is none.
             min_score: the least score of a hit.
+            exact: compare every eligible row, as small collections always do, and not ask the
+                graph, which may miss some (`tune_recall`). All rows are read for it.
 
         Returns:
             Hits, best first.
@@ -522,14 +525,14 @@ class Collection:
             CollectionError: a text, but the collection was opened without an Encoder.
         """
         if isinstance(query, str):
-            return self.search_batch([query], k, filter=filter, hybrid=hybrid, min_score=min_score)[
-                0
-            ]
+            return self.search_batch(
+                [query], k, filter=filter, hybrid=hybrid, min_score=min_score, exact=exact
+            )[0]
         if hybrid:
             raise InputValueError("a hybrid search needs a text: a vector has no words")
         count, condition, min_score = check_k(k), _condition(filter), check_score(min_score)
         vectors = check_vectors(cast(npt.ArrayLike, [query]), self._dim, "query")
-        return self._searcher.hits(vectors, count, condition, min_score)[0]
+        return self._searcher.hits(vectors, count, condition, min_score, exact=exact)[0]
 
     def search_batch(
         self,
@@ -539,6 +542,7 @@ class Collection:
         filter: Filter | None = None,
         hybrid: bool = False,
         min_score: float | None = None,
+        exact: bool = False,
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once."""
         refuse_single("queries", queries)
@@ -556,12 +560,14 @@ class Collection:
                     has_words = self._store.has_words()
                 if not has_words:
                     self.index_texts()
-                return self._searcher.hybrid_hits(texts, vectors, count, condition, min_score)
+                return self._searcher.hybrid_hits(
+                    texts, vectors, count, condition, min_score, exact=exact
+                )
         else:
             vectors = self._query_vectors(queries)
             if hybrid and len(vectors):
                 raise InputValueError("a hybrid search needs texts: vectors have no words")
-        return self._searcher.hits(vectors, count, condition, min_score)
+        return self._searcher.hits(vectors, count, condition, min_score, exact=exact)
 
     def search_ids(
         self,
@@ -569,6 +575,7 @@ class Collection:
         k: int = 10,
         *,
         filter: Filter | None = None,
+        exact: bool = False,
     ) -> tuple[list[list[Id]], Floats]:
         """Ids and scores alone, as fast as the graph gives them: no row is read from disk.
 
@@ -576,13 +583,14 @@ class Collection:
             queries: float32 (queries, dim).
             k: as for `search`.
             filter: as for `search`.
+            exact: as for `search`.
 
         Returns:
             For each query min(k, eligible rows) ids, best first, and scores, float32 (queries,
             min(k, eligible rows)).
         """
         vectors = check_vectors(queries, self._dim, "queries")
-        return self._searcher.ids(vectors, check_k(k), _condition(filter))
+        return self._searcher.ids(vectors, check_k(k), _condition(filter), exact=exact)
 
     def info(self) -> CollectionInfo:
         """The collection's figures."""
@@ -647,20 +655,38 @@ class Collection:
             MissingDependencyError: pyarrow is not installed.
         """
         about, dim, dtype, batches = read_parquet(absolute_path(parquet))
-        asked = metric or cast(Metric, about.get("metric", "cosine"))
+        model = {key: about[key] for key in _MODEL_KEYS if key in about}
+        return cls._filled(
+            path,
+            batches,
+            model if len(model) == len(_MODEL_KEYS) else {},
+            dim=dim,
+            metric=metric or cast(Metric, about.get("metric", "cosine")),
+            vector_dtype=vector_dtype or cast(VectorDtype, dtype),
+        )
+
+    @classmethod
+    def _filled(
+        cls,
+        path: str | Path,
+        batches: Iterable[Rows],
+        model: Mapping[str, str],
+        *,
+        dim: int,
+        metric: Metric,
+        vector_dtype: VectorDtype,
+    ) -> Collection:
+        """A new collection of rows, and of the model that made their vectors."""
         was_there = absolute_path(path).exists()
-        kept = vector_dtype or cast(VectorDtype, dtype)
-        collection = cls.create(path, dim=dim, metric=asked, vector_dtype=kept)
+        collection = cls.create(path, dim=dim, metric=metric, vector_dtype=vector_dtype)
         try:
             for rows in batches:
                 collection.add_vectors(rows.ids, rows.vectors, rows.texts, rows.metadata)
-            model = {key: about[key] for key in _MODEL_KEYS if key in about}
-            if len(model) == len(_MODEL_KEYS):
-                with collection._writing(), collection._store.transaction():
-                    collection._store.write_settings(model)
-                collection._meta = collection._store.read_meta()
+            with collection._writing(), collection._store.transaction():
+                collection._store.write_settings(model)
+            collection._meta = collection._store.read_meta()
         except BaseException:
-            # Half of the file would be neither what was asked for nor what could be tried again.
+            # Half of the rows would be neither what was asked for nor what could be tried again.
             collection.close()
             for file in collection._path.iterdir():
                 file.unlink()
@@ -718,25 +744,20 @@ class Collection:
         try:
             meta = store.read_meta()
             try:
-                dim, metric = int(meta["dim"]), cast(Metric, meta["metric"])
+                dim = check_whole("dim", int(meta["dim"]), 1)
+                metric = METRICS[METRICS.index(cast(Metric, meta["metric"]))]
                 dtype = cast(VectorDtype, meta.get("vector_dtype", "float32"))
-                new = cls.create(into, dim=dim, metric=metric, vector_dtype=dtype)
+                VECTOR_DTYPES.index(dtype)
             except (KeyError, ValueError) as error:
                 raise CorruptCollectionError(
                     f"{path}: its table meta is damaged: {error!r}"
                 ) from None
-            with new:
-                rows = (row for row in store.intact() if len(row.vector) == dim)
-                while part := list(islice(rows, _SALVAGED_AT_ONCE)):
-                    new.add_vectors(
-                        [row.id for row in part],
-                        np.stack([row.vector for row in part]),
-                        [row.text for row in part],
-                        [row.metadata for row in part],
-                    )
-                model = {key: meta[key] for key in _MODEL_KEYS if key in meta}
-                with new._writing(), new._store.transaction():
-                    new._store.write_settings(model)
+            intact = (item for item in store.intact() if len(item.vector) == dim)
+            parts = iter(lambda: list(islice(intact, _SALVAGED_AT_ONCE)), [])
+            model = {key: meta[key] for key in _MODEL_KEYS if key in meta}
+            with cls._filled(
+                into, map(Rows.of, parts), model, dim=dim, metric=metric, vector_dtype=dtype
+            ) as new:
                 kept = len(new)
             with suppress(CollectionError):
                 return max(0, store.counts().rows - kept)

@@ -20,6 +20,7 @@ from flowvec.errors import CollectionError
 from flowvec.exact import Metric
 from flowvec.graph_file import check_graph_file
 from flowvec.machine import available_cores
+from flowvec.rows import without
 
 __all__ = ["EF_CONSTRUCTION", "EF_SEARCH", "Graph", "M"]
 
@@ -75,7 +76,7 @@ class Graph:
         """Labels that a search can find, ascending, int64 (rows,)."""
         known = np.asarray(self._index.get_ids_list() if self._capacity else [], dtype=np.int64)
         gone = np.fromiter(self._deleted, dtype=np.int64, count=len(self._deleted))
-        return np.setdiff1d(known, gone)
+        return np.sort(without(known, gone))
 
     @property
     def total(self) -> int:
@@ -220,7 +221,7 @@ class Graph:
             raise CollectionError(f"{path} is no graph: {error}") from error
         self._capacity = int(self._index.get_max_elements())
         labels = np.asarray(self._index.get_ids_list(), dtype=np.int64)
-        gone = np.setdiff1d(labels, live)
+        gone = without(labels, live)
         self.delete(gone.tolist())
         # Those marked before the file was written refuse to be marked again, but count.
         self._deleted = set(gone.tolist())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +17,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.cache import Cache, Change, joined
+from flowvec.cache import Cache, Change
 from flowvec.exact import Metric, top_k
 from flowvec.graph_snapshots import GraphSnapshots, is_mostly_tombstones
 from flowvec.hnsw import Graph
 from flowvec.locks import ReadersWriter
+from flowvec.rebuilding import Rebuilding
+from flowvec.recall import least_effort, queries_between
 from flowvec.rows import Id
 from flowvec.store import Store
 
@@ -46,9 +47,8 @@ _MOST_FETCHED = 1 << 22
 _ADD_ROWS = 512
 # Searches that a change came in between of begin again so often, before others must wait.
 _ATTEMPTS = 3
-# What `measure_recall` tries, in turn, and of how many neighbours.
+# Of so many neighbours recall is measured.
 _RECALL_OF = 10
-_EFS = (10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 448, 640, 896, 1280)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,7 @@ class Neighbours:
         self._memory = ReadersWriter()
         # The change that was staged last, and the graph that holds its rows already.
         self._pending: tuple[Change, Graph | None] | None = None
-        self._rebuilding: threading.Thread | None = None
-        self._rebuilding_lock = threading.Lock()
-        self._closing = False
+        self._rebuilding = Rebuilding(self._rebuild)
         with store.reading():
             store.count()  # a store that lacks rows is no store to search
             self._cache.take_in()
@@ -287,6 +285,7 @@ class Neighbours:
         eligible: Callable[[int], Labels] | None = None,
         *,
         with_ids: bool = False,
+        exact: bool = False,
     ) -> Found:
         """The min(k, eligible) nearest rows of each query, best first.
 
@@ -299,6 +298,7 @@ class Neighbours:
             eligible: gives the labels that may be found, ascending, int64 (rows,), of the state of
                 a number, which is the one that the store shows; None is all.
             with_ids: whether ids are given.
+            exact: whether to compare every eligible row, and not ask the graph.
         """
         compared = self._cache.comparable(queries)
         for attempt in range(_ATTEMPTS):
@@ -307,15 +307,19 @@ class Neighbours:
                 # How long a filter takes is nothing that changes should have to wait for.
                 before = self._store.state()
                 able = eligible(before)
-                if not self.is_exact and len(able) <= self._few_eligible(k):
-                    break  # all that it takes is in the store
+            is_few = able is not None and len(able) <= self._few_eligible(k)
+            if (exact or is_few) and not self.is_exact:
+                break  # all that it takes is in the store
             with self._showing(with_ids=with_ids) as state:
                 if eligible is not None and before != state:
                     if attempt < _ATTEMPTS - 1:
                         continue
                     able = eligible(state)
                 most = self._cache.count if able is None else len(able)
-                found = self._search_memory(compared, min(k, most), able)
+                if self.is_exact or not exact:  # it may have grown since it was looked at above
+                    found = self._search_memory(compared, min(k, most), able)
+                else:
+                    found = None
                 if found is not None:
                     return self._with_ids(found, with_ids)
             break
@@ -422,37 +426,19 @@ class Neighbours:
             if self.is_exact:
                 return self._cache.ef_search, 1.0
         asked = (
-            self._sample(queries, seed) if isinstance(queries, int)
+            queries_between(self._cache, queries, seed) if isinstance(queries, int)
             else self._cache.comparable(queries)
         )  # fmt: skip
         exact, _ = self._search_all(asked, min(_RECALL_OF, self._cache.count), None)
-        best = (0, 0.0)
-        for ef in _EFS:
+
+        def search(ef: int) -> Labels | None:
             with self._memory.writing():  # `ef` is the graph's, not a search's
                 graph = self._cache.held.graph
                 found = None if graph is None else graph.search(asked, exact.shape[1], ef)
-            if found is None:
-                break
-            pairs = zip(found[0].tolist(), exact.tolist(), strict=True)
-            recall = float(np.mean([len({*a} & {*b}) / len(b) for a, b in pairs]))
-            if recall > best[1]:
-                best = (ef, recall)
-            if recall >= target:
-                break
-        return best[0] or self._cache.ef_search, best[1]
+            return None if found is None else found[0]
 
-    def _sample(self, count: int, seed: int) -> Floats:
-        """Queries that lie between three rows of the store each, float32 (count, dim).
-
-        Rows themselves, and what is near one, are found far more easily than real queries are:
-        `bench/NOTES.md` compares.
-        """
-        rng = np.random.default_rng(seed)
-        labels = self._store.labels()
-        chosen = rng.choice(labels, size=(3, count))
-        known, rows = joined(self._cache.blocks(np.unique(chosen)), self._cache.dim)
-        between: Floats = rows[np.searchsorted(known, chosen)].mean(axis=0, dtype=np.float32)
-        return self._cache.comparable(between)
+        ef, recall = least_effort(search, exact, target)
+        return ef or self._cache.ef_search, recall
 
     # --- upkeep ---------------------------------------------------------------------------------
 
@@ -465,7 +451,7 @@ class Neighbours:
 
         Callers hold the writers' turn.
         """
-        self._end_rebuilding()
+        self._rebuilding.wait()
         if self.is_exact:
             with self._memory.writing():
                 self._cache.held.graph = None
@@ -495,8 +481,7 @@ class Neighbours:
 
     def close(self) -> None:
         """End what runs in the background."""
-        self._closing = True
-        self._end_rebuilding()
+        self._rebuilding.close()
         with self._memory.writing():
             # A file of one that is due to be built anew would not be read.
             graph = self._cache.held.graph
@@ -506,31 +491,12 @@ class Neighbours:
     def _rebuild_where_due(self) -> None:
         """Build a graph without tombstones in the background, where they have become too many."""
         graph = self._cache.held.graph
-        if graph is None or self.is_exact or self._closing or not is_mostly_tombstones(graph):
-            return
-        with self._rebuilding_lock:
-            if self._rebuilding is not None and self._rebuilding.is_alive():
-                return
-            thread = threading.Thread(target=self._rebuild, name="flowvec-rebuild", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # the system has no more, or Python is about to end
-                logger.warning("the graph is not rebuilt now: %s", error)
-            else:
-                self._rebuilding = thread
+        if graph is not None and not self.is_exact and is_mostly_tombstones(graph):
+            self._rebuilding.start()
 
-    def _rebuild(self) -> None:
-        try:
-            with self._store.reading():
-                self._swap(self._cache.built(stopped=lambda: self._closing))
-        except InterruptedError:
-            pass
-        except Exception:
-            logger.exception("the graph could not be rebuilt; the old one is used")
-
-    def _end_rebuilding(self) -> None:
-        if self._rebuilding is not None:
-            self._rebuilding.join()
+    def _rebuild(self, stopped: Callable[[], bool]) -> None:
+        with self._store.reading():
+            self._swap(self._cache.built(stopped))
 
 
 def _among(rows: tuple[Labels, Floats], eligible: Labels) -> tuple[Labels, Floats]:

@@ -11,31 +11,19 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flowvec.errors import CollectionError, InputValueError, MissingDependencyError
-from flowvec.rows import Id, Item
+from flowvec.rows import Id, Item, Rows
 
-__all__ = ["RowsOfFile", "read_parquet", "write_parquet"]
+__all__ = ["read_parquet", "write_parquet"]
 
 _ROWS = 4096
 _KEY = b"flowvec"
-
-
-@dataclass(frozen=True, slots=True)
-class RowsOfFile:
-    """A batch of rows: ids, vectors float32 (rows, dim), texts and metadata."""
-
-    ids: list[Id]
-    vectors: npt.NDArray[np.float32]
-    texts: list[str | None]
-    metadata: list[dict[str, Any] | None]
 
 
 def _pyarrow() -> Any:
@@ -109,7 +97,7 @@ def write_parquet(
     return count
 
 
-def read_parquet(path: Path) -> tuple[dict[str, str], int, str, Iterator[RowsOfFile]]:
+def read_parquet(path: Path) -> tuple[dict[str, str], int, str, Iterator[Rows]]:
     """What a file says of itself, length and dtype of its vectors, and its rows by the batch.
 
     A file of another's making needs the columns `id` (text or whole numbers) and `vector` (lists
@@ -153,7 +141,7 @@ def _first_length(file: Any, path: Path) -> int:
     raise InputValueError(f"{path} holds no vectors")
 
 
-def _batches(pa: Any, file: Any, path: Path, dim: int) -> Iterator[RowsOfFile]:
+def _batches(pa: Any, file: Any, path: Path, dim: int) -> Iterator[Rows]:
     first = 0
     try:
         for batch in file.iter_batches(batch_size=_ROWS):
@@ -165,7 +153,7 @@ def _batches(pa: Any, file: Any, path: Path, dim: int) -> Iterator[RowsOfFile]:
             if column.null_count or lengths != [dim]:
                 raise InputValueError(f"{path}: rows from {first} on have no {dim} numbers each")
             none = [None] * len(batch)
-            yield RowsOfFile(
+            yield Rows(
                 _ids(columns["id"], columns.get("id_is_int", none), path, first),
                 flat.reshape(len(batch), dim),
                 columns.get("text", none),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from flowvec.errors import InputTypeError, InputValueError
 
-__all__ = ["Id", "Item", "check_ids", "checksum", "encode_metadata", "key_of"]
+__all__ = ["Id", "Item", "Rows", "check_ids", "checksum", "encode_metadata", "key_of", "without"]
 
 _MAX_ID_BITS = 1024
 # Half of a pair, which no UTF-8 can hold.
@@ -33,6 +33,34 @@ class Item:
     text: str | None
     metadata: dict[str, Any] | None
     vector: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows, as a collection takes them: ids, vectors float32 (rows, dim), texts, metadata."""
+
+    ids: list[Id]
+    vectors: npt.NDArray[np.float32]
+    texts: list[str | None]
+    metadata: list[dict[str, Any] | None]
+
+    @classmethod
+    def of(cls, items: Sequence[Item]) -> Rows:
+        """Items, one at least."""
+        return cls(
+            [item.id for item in items],
+            np.stack([item.vector for item in items]),
+            [item.text for item in items],
+            [item.metadata for item in items],
+        )
+
+
+def without(labels: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Those of distinct labels that are not among other distinct labels, in their order.
+
+    numpy's `setdiff1d` looks for doubles first, which takes seconds for a million.
+    """
+    return labels[~np.isin(labels, others, assume_unique=True)]
 
 
 def check_ids(ids: Iterable[object]) -> list[Id]:

@@ -56,11 +56,17 @@ class Searcher:
         self._eligible_lock = threading.Lock()
 
     def hits(
-        self, vectors: Floats, k: int, condition: Condition | None, min_score: float | None
+        self,
+        vectors: Floats,
+        k: int,
+        condition: Condition | None,
+        min_score: float | None,
+        *,
+        exact: bool = False,
     ) -> list[list[Hit]]:
         """The k nearest rows of each vector, best first."""
         with self._reading():
-            found = self._nearest(vectors, k, condition)
+            found = self._nearest(vectors, k, condition, exact=exact)
             items = self._items(np.unique(found.labels).tolist())
         ranked = zip(found.labels.tolist(), found.scores.tolist(), strict=True)
         return [_hits(zip(*line, strict=True), items, min_score) for line in ranked]
@@ -72,12 +78,14 @@ class Searcher:
         k: int,
         condition: Condition | None,
         min_score: float | None,
+        *,
+        exact: bool = False,
     ) -> list[list[Hit]]:
         """The k rows of each text that rank highest by its vector and by its words together."""
         with self._reading():
             # More than there are rows is no deeper, and would be no number to SQLite.
             depth = min(max(_HYBRID_LEAST, _HYBRID_DEPTH * k), _MOST_HYBRID)
-            nearest = self._nearest(vectors, depth, condition).labels.tolist()
+            nearest = self._nearest(vectors, depth, condition, exact=exact).labels.tolist()
             fused = [
                 fuse((near, self._with_words(match_expression(text), depth, condition)), k)
                 for near, text in zip(nearest, texts, strict=True)
@@ -86,21 +94,27 @@ class Searcher:
         return [_hits(line, items, min_score) for line in fused]
 
     def ids(
-        self, vectors: Floats, k: int, condition: Condition | None
+        self, vectors: Floats, k: int, condition: Condition | None, *, exact: bool = False
     ) -> tuple[list[list[Id]], Floats]:
         """Ids and scores of the k nearest rows of each vector; no row is read."""
         with self._reading():
-            found = self._nearest(vectors, k, condition, with_ids=True)
+            found = self._nearest(vectors, k, condition, with_ids=True, exact=exact)
         assert found.ids is not None
         return found.ids, found.scores
 
     def _nearest(
-        self, vectors: Floats, k: int, condition: Condition | None, *, with_ids: bool = False
+        self,
+        vectors: Floats,
+        k: int,
+        condition: Condition | None,
+        *,
+        with_ids: bool = False,
+        exact: bool = False,
     ) -> Found:
         eligible: Callable[[int], Labels] | None = None
         if condition is not None:
             eligible = partial(self._eligible_rows, condition)
-        return self._neighbours.search(vectors, k, eligible, with_ids=with_ids)
+        return self._neighbours.search(vectors, k, eligible, with_ids=with_ids, exact=exact)
 
     def _eligible_rows(self, condition: Condition, state: int) -> Labels:
         """Labels of a state's rows that meet a condition; services ask the same ones again."""

@@ -1,18 +1,13 @@
 """The truth of a collection: rows, settings and records of graph files in one SQLite file.
 
 Every row carries a checksum over its id, text, metadata and vector, since SQLite itself notices few
-flipped bits, and the rows are counted, so that none can vanish unseen. States are numbered, so that
-what is kept in memory can be compared with them. `PRAGMA user_version` is the version of this
-layout.
+flipped bits, and the rows are counted, so that none can vanish unseen.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -21,30 +16,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.database import Database
 from flowvec.errors import CollectionError, CorruptCollectionError
 from flowvec.filters import Condition
+from flowvec.full_text import FullText
+from flowvec.meta_table import LAYOUT_VERSIONS, MetaTable
 from flowvec.rows import Id, Item, checksum, key_of
 
-__all__ = ["FILE", "LAYOUT_VERSIONS", "Counts", "Snapshot", "Store", "UnmadeError"]
-
-logger = logging.getLogger("flowvec.store")
+__all__ = ["FILE", "Snapshot", "Store", "UnmadeError"]
 
 FILE = "collection.sqlite"
-# From 2 on rows are counted and states numbered, and vectors may be float16. A file of version 1
-# becomes one of version 2 with its first change, so that no older flowvec changes it uncounted.
-LAYOUT_VERSION = 2
-LAYOUT_VERSIONS = (1, 2)
 # Above it something other than flowvec has numbered the rows.
 _LAST_LABEL = 1 << 62
 _MAX_VARIABLES = 900  # SQLite's oldest limit on parameters in one statement is 999
 _READ_ROWS = 4096
-# Keys of the table meta that say what the vectors are; a checksum covers them.
-SETTINGS = (
-    "dim", "metric", "vector_dtype", "M", "ef_construction", "model", "fingerprint", "compute",
-    "created", "created_by",
-)  # fmt: skip
-_SETTINGS_CHECKSUM = "settings checksum"
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -77,20 +61,6 @@ _ROWS_OF = (
     "vector, checksum FROM items"
 )
 
-# The index reads texts from the rows; triggers let any version of flowvec keep it.
-_WORDS = (
-    "CREATE VIRTUAL TABLE words USING fts5(text, content='items', content_rowid='label', "
-    "tokenize='porter unicode61 remove_diacritics 2')",
-    "CREATE TRIGGER words_of_new AFTER INSERT ON items BEGIN "
-    "INSERT INTO words(rowid, text) VALUES (new.label, new.text); END",
-    "CREATE TRIGGER words_of_old AFTER DELETE ON items BEGIN "
-    "INSERT INTO words(words, rowid, text) VALUES ('delete', old.label, old.text); END",
-    "INSERT INTO words(words) VALUES ('rebuild')",
-)
-
-
-_PARTS_OF_WORDS = ("words", "words_of_new", "words_of_old")
-
 
 class UnmadeError(CollectionError):
     """The file has no tables: a kill during its making leaves that, and nothing is lost with it."""
@@ -111,16 +81,7 @@ class Snapshot:
     created: str
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many rows there are, how many were ever deleted or replaced, and the state's number."""
-
-    rows: int
-    deletions: int
-    state: int
-
-
-class Store(Database):
+class Store(MetaTable, FullText):
     """The SQLite file of a collection. Reads see one state within `reading`."""
 
     def __init__(self, path: Path, *, create: dict[str, str] | None = None) -> None:
@@ -137,11 +98,8 @@ class Store(Database):
                 with self.transaction():
                     for statement in _SCHEMA.split(";"):
                         self._db.execute(statement)
-                    self.write_meta(_count_keys(Counts(0, 0, 0)))
-                    self.write_settings(create)
-                    self._db.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
-            with self._translated():
-                version = int(self._db.execute("PRAGMA user_version").fetchall()[0][0])
+                    self.begin_meta(create)
+            version = self.version()
             if version == 0 and not self._has_tables():
                 raise UnmadeError(
                     f"{path.parent} is no collection yet: its making was interrupted; make it again"
@@ -163,45 +121,6 @@ class Store(Database):
         with self._translated():
             return bool(self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
-    # --- meta -----------------------------------------------------------------------------------
-
-    def read_meta(self) -> dict[str, str]:
-        """All keys and values of the table meta."""
-        with self._translated():
-            return dict(self._db.execute("SELECT key, value FROM meta"))
-
-    def write_meta(self, values: Mapping[str, str]) -> None:
-        """Set keys; call it inside a transaction."""
-        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
-
-    def write_settings(self, values: Mapping[str, str]) -> None:
-        """Set keys that say what the vectors are, under a checksum; inside a transaction."""
-        self.write_meta(values)
-        settings = {key: value for key, value in self.read_meta().items() if key in SETTINGS}
-        self.write_meta({_SETTINGS_CHECKSUM: _digest_of(settings)})
-
-    def settings(self) -> dict[str, str]:
-        """What the vectors are.
-
-        Raises:
-            CorruptCollectionError: the keys do not match their checksum.
-        """
-        meta = self.read_meta()
-        settings = {key: value for key, value in meta.items() if key in SETTINGS}
-        with self._translated():
-            version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        # Version 1 has none.
-        expected = meta.get(_SETTINGS_CHECKSUM, _digest_of(settings) if version == 1 else "")
-        if expected != _digest_of(settings):
-            raise CorruptCollectionError(
-                f"{self._path} is damaged: its table meta does not match its checksum"
-            )
-        return settings
-
-    def forget_meta(self, keys: Iterable[str]) -> None:
-        """Drop keys; call it inside a transaction."""
-        self._db.executemany("DELETE FROM meta WHERE key = ?", ((key,) for key in keys))
-
     # --- items ----------------------------------------------------------------------------------
 
     def upsert(
@@ -217,7 +136,7 @@ class Store(Database):
         No label is ever given twice, not even one whose transaction failed: a graph may know it.
         """
         replaced = [label for _, label in self.labels_of(ids)]
-        self._count_change(len(ids), len(replaced))
+        self.count_change(len(ids), len(replaced))
         self._delete_labels(replaced)
         first = max(self._last_label(), self._tried) + 1
         labels = list(range(first, first + len(ids)))
@@ -267,21 +186,9 @@ class Store(Database):
         """Delete rows by id, unknown ids ignored; inside a transaction. Returns their labels."""
         labels = [label for _, label in self.labels_of(ids)]
         if labels:
-            self._count_change(0, len(labels))
+            self.count_change(0, len(labels))
             self._delete_labels(labels)
         return labels
-
-    def touch(self) -> None:
-        """Number a new state, of which other things than rows are new; inside a transaction."""
-        self._count_change(0, 0)
-
-    def _count_change(self, added: int, gone: int) -> None:
-        before = self.counts()
-        after = Counts(before.rows + added - gone, before.deletions + gone, before.state + 1)
-        self.write_meta(_count_keys(after))
-        if not before.state:
-            self.write_settings({})
-            self._db.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
 
     def _delete_labels(self, labels: Sequence[int]) -> None:
         self._db.executemany("DELETE FROM items WHERE label = ?", ((label,) for label in labels))
@@ -370,17 +277,20 @@ class Store(Database):
         Raises:
             CorruptCollectionError: of all rows, some are missing.
         """
-        where = "1" if condition is None else condition.sql
-        parameters = () if condition is None else condition.parameters
+        # Of all rows the index over ids is read, which is a fiftieth of the table beside it.
+        statement, parameters = "SELECT label FROM items", tuple[Any, ...]()
+        if condition is not None or after:
+            # Of a caller's filter this holds its shape alone; all else are parameters.
+            where, values = (condition.sql, condition.parameters) if condition else ("1", ())
+            statement = f"{statement} WHERE label > ? AND {where}"
+            parameters = (after, *values)
         with self._translated():
-            rows = self._db.execute(
-                # Of a caller's filter this holds its shape alone; all else are parameters.
-                f"SELECT label FROM items WHERE label > ? AND {where} ORDER BY label",  # noqa: S608
-                (after, *parameters),
-            ).fetchall()
-        if condition is None and after == 0:
+            rows = self._db.execute(statement, parameters).fetchall()
+        if not parameters:
             self._require(len(rows))
-        return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+        found = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+        found.sort()
+        return found
 
     def newest_label(self) -> int:
         """The highest label of a row, 0 where there are none."""
@@ -391,59 +301,21 @@ class Store(Database):
         """Ids by label, of rows that are checked against their checksums."""
         return {label: item.id for label, item in self.read(labels).items()}
 
-    def ids(self, after: int = 0) -> Iterator[tuple[int, Id]]:
-        """(label, id) of the rows with a label above `after`, not checked against their checksums.
+    def ids(self, after: int = 0) -> dict[int, Id]:
+        """Ids by label, of the rows with a label above `after`; no checksum is looked at.
 
         Raises:
             CorruptCollectionError: what should be a number is none.
         """
+        where = f" WHERE label > {int(after)}" if after else ""  # else the index alone is read
         with self._translated():
-            for label, text, is_int in self._db.execute(
-                "SELECT label, id, id_is_int FROM items WHERE label > ? ORDER BY label", (after,)
-            ):
-                try:
-                    yield label, int(text) if is_int else text
-                except (TypeError, ValueError):
-                    raise CorruptCollectionError(
-                        f"{self._path} is damaged: row {label} has no id"
-                    ) from None
-
-    def counts(self) -> Counts:
-        """What was counted as rows came and went; a store that did not count yet counts now.
-
-        Raises:
-            CorruptCollectionError: the figures are no numbers.
-        """
-        meta = self.read_meta()
-        if "rows" not in meta:
-            with self._translated():
-                found = self._db.execute("SELECT COUNT(*) FROM items").fetchall()
-            return Counts(int(found[0][0]), 0, 0)
-        try:
-            return Counts(int(meta["rows"]), int(meta["deletions"]), int(meta["state"]))
-        except (KeyError, ValueError) as error:
-            raise CorruptCollectionError(
-                f"{self._path}: its count of rows is damaged: {error!r}"
-            ) from None
-
-    def state(self) -> int:
-        """The number of the state that is read: it rises with every change.
-
-        Raises:
-            CorruptCollectionError: it is no number.
-        """
-        try:
-            found = self._db.execute("SELECT value FROM meta WHERE key = 'state'").fetchall()
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._ours(error) from error
-        if not found:
-            return 0
-        try:
-            return int(found[0][0])
-        except (TypeError, ValueError):
-            raise CorruptCollectionError(
-                f"{self._path}: the number of its state is damaged: {found[0][0]!r}"
-            ) from None
+            rows = self._db.execute(f"SELECT label, id, id_is_int FROM items{where}")  # noqa: S608
+            try:
+                return {label: int(text) if is_int else text for label, text, is_int in rows}
+            except (TypeError, ValueError) as error:
+                raise CorruptCollectionError(
+                    f"{self._path} is damaged: a row has no id: {error}"
+                ) from None
 
     def count(self) -> int:
         """Number of rows.
@@ -477,57 +349,6 @@ class Store(Database):
             raise CorruptCollectionError(f"{self._path}: row {label} does not match its checksum")
         return Item(label, name, words, parsed, vector)
 
-    # --- words ----------------------------------------------------------------------------------
-
-    def has_words(self) -> bool:
-        """Whether there is a full-text index, which changes keep."""
-        return self._parts_of_words() == len(_PARTS_OF_WORDS)
-
-    def has_part_of_words(self) -> bool:
-        """Whether there is a full-text index, or what is left of one."""
-        return self._parts_of_words() > 0
-
-    def _parts_of_words(self) -> int:
-        marks = ", ".join("?" * len(_PARTS_OF_WORDS))
-        with self._translated():
-            found = self._db.execute(
-                f"SELECT count(*) FROM sqlite_master WHERE name IN ({marks})",  # noqa: S608 - marks
-                _PARTS_OF_WORDS,
-            ).fetchone()
-        return int(found[0])
-
-    def index_words(self) -> None:
-        """Make the full-text index, and let every later change keep it; inside a transaction.
-
-        What there is of one is made anew.
-        """
-        _, *triggers = _PARTS_OF_WORDS
-        for trigger in triggers:
-            self._db.execute(f"DROP TRIGGER IF EXISTS {trigger}")
-        self._db.execute("DROP TABLE IF EXISTS words")
-        for statement in _WORDS:
-            self._db.execute(statement)
-
-    def find_words(
-        self, expression: str, limit: int, condition: Condition | None = None
-    ) -> list[int]:
-        """Labels of the rows whose texts match best by BM25, best first.
-
-        Args:
-            expression: as `hybrid.match_expression` gives.
-            limit: at most so many.
-            condition: of their metadata.
-        """
-        where = "1" if condition is None else condition.sql
-        parameters = () if condition is None else condition.parameters
-        with self._translated():
-            rows = self._db.execute(
-                "SELECT words.rowid FROM words JOIN items ON items.label = words.rowid "  # noqa: S608
-                f"WHERE words MATCH ? AND {where} ORDER BY words.rank, words.rowid LIMIT ?",
-                (expression, *parameters, limit),
-            ).fetchall()
-        return [int(row[0]) for row in rows]
-
     # --- checks ---------------------------------------------------------------------------------
 
     def problems(self) -> Iterator[str]:
@@ -540,11 +361,8 @@ class Store(Database):
             for (line,) in self._db.execute("PRAGMA integrity_check").fetchall():
                 if line != "ok":
                     yield f"{FILE}: {line}"
-        if self.has_words():
-            if problem := self._problem_of_words():
-                yield f"{FILE}: {problem}"
-        elif self._parts_of_words():
-            yield f"{FILE}: its full-text index is not whole; compacting makes it anew"
+        if problem := self.problem_of_words():
+            yield f"{FILE}: {problem}"
         dim = int(self.read_meta().get("dim", 0))
         after, seen = 0, 0
         while rows := self._raw_page(after):
@@ -560,20 +378,6 @@ class Store(Database):
             after = rows[-1][0]
         if seen != (expected := self.counts().rows):
             yield f"{FILE}: it holds {seen} rows where {expected} were written"
-
-    def _problem_of_words(self) -> str | None:
-        if not self.is_writable:
-            return None  # it cannot be asked, and all that it was made of was checked
-        try:
-            # Compares every word with the rows. To SQLite it is a change, so it needs its turn.
-            self._writer.execute("INSERT INTO words(words, rank) VALUES('integrity-check', 1)")
-        except sqlite3.OperationalError as error:  # another handle is writing
-            logger.warning("the full-text index was not checked: %s", error)
-        except sqlite3.DatabaseError as error:
-            return (
-                f"its full-text index does not match its rows; compacting makes it anew ({error})"
-            )
-        return None
 
     # --- snapshots ------------------------------------------------------------------------------
 
@@ -612,16 +416,3 @@ def _named(row: tuple[Any, ...]) -> str:
         return ""
     text = item.decode("utf-8", "replace")
     return f" (id {text if is_int == 1 else repr(text)})"
-
-
-def _digest_of(settings: Mapping[str, str]) -> str:
-    framed = json.dumps(sorted(settings.items()))
-    return hashlib.blake2b(framed.encode(), digest_size=16).hexdigest()
-
-
-def _count_keys(counts: Counts) -> dict[str, str]:
-    return {
-        "rows": str(counts.rows),
-        "deletions": str(counts.deletions),
-        "state": str(counts.state),
-    }

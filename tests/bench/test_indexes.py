@@ -16,11 +16,23 @@ pytest.importorskip("matplotlib", reason="needs the extra [bench]")
 
 from flowvec.cli import app
 from flowvec.errors import FlowvecError, InputValueError
-from flowvec_bench.ann.race import EFS, INDEXES, IndexRow, race_indexes, recall_at_10
+from flowvec_bench.ann.race import (
+    EFS,
+    INDEXES,
+    IndexRow,
+    least_effort,
+    race_indexes,
+    recall_at_10,
+)
 from flowvec_bench.ann.report import cells, write_index_report
-from flowvec_bench.peers.pairs import shared_pairs
+from flowvec_bench.peers.pair_report import write_pair_report
+from flowvec_bench.peers.pairs import PairRow, shared_pairs
 from flowvec_bench.peers.roster import Peer
 
+MACHINE = {
+    "cpu": "a cpu", "cpu_features": ["x"], "cores": 2, "memory_gib": 1, "system": "s",
+    "python": "3", "measured": "today",
+}  # fmt: skip
 BROKEN = Peer("broken", "no such index", (), {}, (None,), "vectors")
 
 
@@ -44,16 +56,35 @@ def test_recall_is_the_share_of_the_true_neighbours() -> None:
 def test_every_index_reaches_the_recall_at_the_least_effort_tried(found: list[IndexRow]) -> None:
     for row in found[:3]:
         assert row.error is None
-        assert row.ef in EFS
         assert row.recall == row.curve[row.ef] >= 0.95
         assert all(recall < 0.95 for ef, recall in row.curve.items() if ef < row.ef)
+        assert list(row.curve) == sorted(row.curve)
+        assert None not in (row.per_second, row.single_p50, row.single_p99, row.open_seconds)
+        assert row.versions["hnswlib"]
+    for row in (found[0], found[2]):
         assert len(row.builds) == 2
         assert min(row.builds) <= (row.build_seconds or 0) <= max(row.builds)
         assert row.bytes is not None
         assert row.bytes > 600 * 12 * 4
-        assert None not in (row.per_second, row.single_p50, row.single_p99, row.open_seconds)
-        assert row.versions["hnswlib"]
+    assert found[1].builds == []  # it reads what the first has built
     assert found[0].ratio == 1
+
+
+@pytest.mark.parametrize("needed", [1, 9, 10, 11, 97, 333, 640, 641])
+def test_the_least_effort_is_found_to_a_fiftieth(needed: int) -> None:
+    asked: list[int] = []
+
+    def recall_with(ef: int) -> float:
+        asked.append(ef)
+        return 0.95 if ef >= needed else 0.9499
+
+    found = least_effort(recall_with, 0.95)
+    if needed > max(EFS):
+        assert found is None
+    else:
+        assert found is not None
+        assert needed <= found <= max(needed + 1, needed * 51 / 50)
+        assert found in asked
 
 
 def test_an_index_that_fails_fails_alone(found: list[IndexRow], tmp_path: Path) -> None:
@@ -68,8 +99,7 @@ def test_an_index_that_fails_fails_alone(found: list[IndexRow], tmp_path: Path) 
 
 def test_a_report_names_everyone_and_no_path(found: list[IndexRow], tmp_path: Path) -> None:
     about = {
-        "machine": {"cpu": "a cpu", "cpu_features": ["x"], "cores": 2, "memory_gib": 1,
-                    "system": "s", "python": "3", "measured": "today"},
+        "machine": MACHINE,
         "rows": 600, "dim": 12, "vectors": "v.npy", "queries": 40, "m": 16,
         "ef_construction": 200, "recall": 0.95, "rounds": 2, "builds": 2,
     }  # fmt: skip
@@ -138,21 +168,43 @@ def test_pairs_are_found_by_all_who_can(tmp_path: Path) -> None:
     from flowvec.demo import load_passages
     from flowvec.sentences import split_sentences
     from flowvec_bench.peers.forms import make_forms
-    from flowvec_bench.peers.pairs import race_pairs
-    from flowvec_bench.peers.roster import FLOWVEC, PEERS
+    from flowvec_bench.peers.pairs import pair_peers, race_pairs
+    from flowvec_bench.peers.roster import PEERS
 
     checkpoint = Path(__file__).resolve().parents[2] / "models/mini/checkpoint"
     here = replace(PEERS["st-float32"], requirements=())
     texts = [s for p in load_passages() for s in split_sentences(p.text)][:60]
     forms = make_forms(checkpoint, tmp_path, computes=())
-    rows = race_pairs(
-        [FLOWVEC["flowvec-float32"], here],
-        forms.paths,
-        {"max_length": forms.max_length, "dim": forms.dim, "threads": 2},
-        texts,
-        tmp_path,
-        top_k=20,
-        rounds=1,
-    )
+    racers = [pair_peers()["flowvec-float32"], replace(here, batch_sizes=(4, 16))]
+    options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
+    rows = race_pairs(racers, forms.paths, options, texts, tmp_path, top_k=20, rounds=2)
     assert [row.error for row in rows] == [None, None]
     assert all(row.shared >= 0.95 and not row.void and row.median > 0 for row in rows)
+    assert [len(row.seconds) for row in rows] == [2, 2]
+    own, chosen = rows
+    assert (own.batch_size, own.by_batch_size, own.ratio) == (None, {}, 1)
+    assert set(chosen.by_batch_size) == {"4", "16"}
+    assert chosen.by_batch_size[str(chosen.batch_size)] == max(chosen.by_batch_size.values())
+
+
+def test_pairs_become_a_report_with_a_chart(tmp_path: Path) -> None:
+    rows = [
+        PairRow("flowvec", seconds=[2.0, 1.0], ratio=1.0, shared=1.0, versions={"flowvec": "9"}),
+        PairRow("another", 16, {"16": 5.0}, [8.0, 4.0], ratio=4.0, shared=0.97),
+        PairRow("of other vectors", 16, {}, [1.0], ratio=0.5, shared=0.3),
+        PairRow("broken", error="it cannot be installed"),
+    ]
+    about = {
+        "machine": MACHINE, "model": "a model", "corpus": "c.txt", "seed": 0, "max_length": 128,
+        "count": 100, "top_k": 10, "rounds": 2,
+    }  # fmt: skip
+    write_pair_report(rows, about, tmp_path / "r.md")
+    text = (tmp_path / "r.md").read_text()
+    assert "4,950 pairs" in text
+    assert "| flowvec | own | 1.50 | 1.00 | 1.000 |  |" in text
+    assert "| another | 16 | 6.00 | 4.00 | 0.970 |  |" in text
+    assert "void: other pairs" in text
+    assert "did not run: it cannot be installed" in text
+    drawn = "".join(ElementTree.parse(tmp_path / "r.svg").getroot().itertext())
+    assert "another" in drawn
+    assert "of other vectors" not in drawn

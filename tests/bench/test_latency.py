@@ -23,14 +23,14 @@ from flowvec.errors import FlowvecError, InputValueError
 from flowvec_bench.peers import latency_report
 from flowvec_bench.peers.latency import LatencyRow, measure_latency
 from flowvec_bench.peers.latency_report import cells, write_latency_report
-from flowvec_bench.peers.load import (
+from flowvec_bench.peers.roster import FLOWVEC, PEERS, Peer
+from flowvec_bench.workers.load import (
     arrivals,
     closed_loop,
     closed_loop_async,
     open_loop,
     open_loop_async,
 )
-from flowvec_bench.peers.roster import FLOWVEC, PEERS, Peer
 
 TEXTS = ["a", "b", "c"]
 

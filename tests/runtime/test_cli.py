@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +174,47 @@ def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> N
     (tmp_path / "long.txt").write_text("the cat\n" * (2 * WINDOW + 1))
     done = flowvec("index", "c", "long.txt", "--model", tiny_dir, "--json")
     assert json.loads(done.stdout)["rows"] == 2 * WINDOW + 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process")
+def test_an_interrupted_index_says_how_to_go_on(flowvec, tmp_path: Path, tiny_dir) -> None:
+    from flowvec.pipeline import WINDOW
+
+    lines = [f"{i} the cat\n" for i in range(2 * WINDOW)]
+    command = [sys.executable, "-c", "from flowvec.cli import main; main()"]
+    with subprocess.Popen(
+        [*command, "index", "c", "-", "--model", tiny_dir],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("".join(lines[: WINDOW + 1]))
+        process.stdin.flush()  # and it waits for the rest of its second window
+        file = tmp_path / "c" / "collection.sqlite"
+        for _ in range(3000):
+            assert process.poll() is None
+            if file.is_file() and len(rows_of(file)) == WINDOW:
+                break
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode not in (0, 2)
+    assert f"{WINDOW} rows are there; the same command with --resume goes on" in said
+    assert "Traceback" not in said
+    options = ("index", "c", "-", "--resume", "--json")
+    done = json.loads(flowvec(*options, stdin="".join(lines)).stdout)
+    assert (done["left_out"], done["added"], done["rows"]) == (WINDOW, WINDOW, 2 * WINDOW)
+
+
+def rows_of(file: Path) -> list[tuple[int]]:
+    """Labels of committed rows; none while there are no tables."""
+    db = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+    with contextlib.closing(db), contextlib.suppress(sqlite3.OperationalError):
+        return db.execute("SELECT label FROM items").fetchall()
+    return []
 
 
 def test_index_leaves_nothing_to_build_for_the_first_search(

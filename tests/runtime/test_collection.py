@@ -25,6 +25,7 @@ from flowvec import (
     neighbours,
 )
 from flowvec.cache import Cache
+from flowvec.exact import Metric, top_k
 
 TEXTS = ["the cat sleeps", "a dog runs", "stocks fell", "a man eats bread"]
 
@@ -251,6 +252,8 @@ def test_a_query_that_cannot_be_served_is_refused(tmp_path: Path, query, k, erro
         ([1], [[1, 0, 0]], {}, InputValueError),
         ([1], [1, 0], {}, InputValueError),
         ([1], [[1, float("nan")]], {}, InputValueError),
+        ([1], [[1, float("-inf")]], {}, InputValueError),
+        ([1, 2], [[1, 0], [1e25, 0]], {}, InputValueError),  # its norm would be infinite
         ([1], [["a", "b"]], {}, InputTypeError),
         ([None], [[1, 0]], {}, InputValueError),
         ([1.5], [[1, 0]], {}, InputValueError),
@@ -266,6 +269,14 @@ def test_a_bad_row_refuses_the_whole_call(tmp_path: Path, ids, rows, options, er
         with pytest.raises(error):
             c.add_vectors(ids, rows, **options)
         assert len(c) == 0
+
+
+def test_a_sum_over_rows_that_overflows_is_no_fault_of_theirs(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=2, metric="l2") as c:
+        c.add_vectors([1, 2, 3], [[1.5e19, 0], [0, 1.5e19], [1.5e19, 1]])
+        assert [hit.id for hit in c.search(np.array([1.5e19, 0], np.float32), k=1)] == [1]
+        with pytest.raises(InputValueError, match="row 1 of vectors"):
+            c.add_vectors([4, 5], [[1.5e19, 0], [float("nan"), 1]])
 
 
 def test_adding_nothing_is_nothing(tmp_path: Path, tiny: Encoder) -> None:
@@ -428,6 +439,44 @@ def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("small_graphs")
+@pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
+def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
+    rng = np.random.default_rng(0)
+    rows, queries = (rng.normal(size=(n, 24)).astype(np.float32) for n in (3000, 20))
+    with Collection.create(tmp_path / "c", dim=24, metric=metric) as c:
+        c.add_vectors(range(3000), rows, metadata=[{"half": i % 2} for i in range(3000)])
+        assert c.info().search == "hnsw"
+        c._neighbours._cache.ef_search = 10  # so that the graph does miss some
+        left, right = (
+            (a / np.linalg.norm(a, axis=1, keepdims=True) if metric == "cosine" else a)
+            for a in (queries, rows)
+        )
+        for condition, stride in ((None, 1), ({"half": 0}, 2)):
+            best, _ = top_k(left, right[::stride], 10, metric)
+            true = (best * stride).tolist()
+            assert c.search_ids(queries, 10, filter=condition)[0] != true
+            assert c.search_ids(queries, 10, filter=condition, exact=True)[0] == true
+            found = c.search_batch(queries, 10, filter=condition, exact=True)
+            assert [[hit.id for hit in line] for line in found] == true
+            one = c.search(queries[0], 10, filter=condition, exact=True)
+            assert [hit.id for hit in one] == true[0]
+
+
+@pytest.mark.usefixtures("small_graphs")
+def test_an_exact_search_is_exact_however_much_another_handle_has_added(tmp_path: Path) -> None:
+    rows, queries = vectors(3000, 24), vectors(20, 24, seed=1)
+    with Collection.create(tmp_path / "c", dim=24, metric="ip") as c:
+        c.add_vectors(range(40), rows[:40])
+        with Collection.open(tmp_path / "c") as reader:
+            assert reader.info().search == "exact"
+            c.add_vectors(range(40, 3000), rows[40:])
+            c.tune_recall(0.01)  # the graph is searched as little as can be from now on
+            true = top_k(queries, rows, 10, "ip")[0].tolist()
+            assert reader.search_ids(queries, 10, exact=True)[0] == true
+            assert reader.search_ids(queries, 10)[0] != true
+
+
+@pytest.mark.usefixtures("small_graphs")
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "link", "swapped", "stale"])
 def test_a_damaged_graph_file_is_never_used(tmp_path: Path, damage: str, caplog) -> None:
     folder = tmp_path / "c"
@@ -527,7 +576,7 @@ def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:
         assert c.info().graph_rows == 400
         c.delete(range(150, 250))
         assert len(c.search(vectors(1)[0], k=1000)) == 150  # by the old one, until the new is there
-        c._neighbours._end_rebuilding()
+        c._neighbours._rebuilding.wait()
         assert c.info().graph_rows == 150
         assert {h.id for h in c.search(vectors(1)[0], k=140)} <= set(range(250, 400))
 

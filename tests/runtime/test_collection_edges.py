@@ -392,6 +392,18 @@ def test_damaged_settings_and_tables_are_never_believed(
 
 
 @pytest.mark.parametrize(
+    ("key", "value"), [("dim", "x"), ("dim", "0"), ("metric", "cos"), ("vector_dtype", "f")]
+)
+def test_nothing_is_salvaged_without_its_settings(tmp_path: Path, key: str, value: str) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors([1], [[1, 0]])
+        c._store._db.execute("UPDATE meta SET value = ? WHERE key = ?", (value, key))
+    with pytest.raises(CorruptCollectionError, match="table meta is damaged"):
+        Collection.salvage(tmp_path / "c", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
     "damage",
     [
         "DROP TRIGGER words_of_new",

@@ -11,7 +11,7 @@ import pytest
 
 from flowvec import Collection, Encoder, neighbours
 from flowvec.cache import Cache
-from flowvec.store import LAYOUT_VERSIONS
+from flowvec.meta_table import LAYOUT_VERSIONS
 
 FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
 BUNDLES = sorted(path.stem for path in FORMATS.glob("bundle-*.json"))

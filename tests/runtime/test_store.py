@@ -18,8 +18,9 @@ from flowvec.errors import (
     InputTypeError,
     InputValueError,
 )
+from flowvec.meta_table import Counts
 from flowvec.rows import check_ids, checksum, encode_metadata
-from flowvec.store import FILE, Counts, Snapshot, Store
+from flowvec.store import FILE, Snapshot, Store
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -217,7 +218,7 @@ def test_bytes_that_are_no_text_any_more_are_a_damaged_row(store: Store, field: 
     assert "row 1 (id " in "".join(store.problems())
     if field == "id":
         with pytest.raises(CorruptCollectionError, match="decode"):
-            list(store.ids())
+            store.ids()
 
 
 def test_more_than_a_row_can_hold_is_refused(store: Store) -> None:

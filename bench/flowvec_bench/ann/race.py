@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,25 @@ from flowvec.exact import top_k
 from flowvec_bench.peers.roster import Peer
 from flowvec_bench.peers.runner import Lineup, Runner, lined_up
 
-__all__ = ["EFS", "INDEXES", "IndexRow", "race_indexes", "recall_at_10"]
+__all__ = ["EFS", "INDEXES", "IndexRow", "least_effort", "race_indexes", "recall_at_10"]
 
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).parents[1] / "workers" / "indexes.py"
 K = 10
-# Steps of about a tenth: between coarser ones an index that just misses the recall looks slow.
+# Steps of about a tenth, between which the least effort is then sought: at coarser ones an index
+# that just misses the recall looks slow.
 EFS = (
     10, 12, 14, 17, 20, 24, 28, 32, 36, 40, 44, 48, 53, 58, 64, 70, 76, 82, 88, 96, 104, 112, 124,
     136, 150, 165, 180, 200, 220, 240, 265, 290, 320, 350, 385, 425, 470, 520, 570, 640,
 )  # fmt: skip
 _SINGLE = 500
 
+FLOWVEC = "flowvec, ids and scores"
 INDEXES: dict[str, Peer] = {
-    "flowvec": Peer("flowvec, ids and scores", "flowvec", (), {}, (None,), "vectors"),
+    "flowvec": Peer(FLOWVEC, "flowvec", (), {}, (None,), "vectors"),
+    # Reads what the first has built, in a process of its own.
     "flowvec-rows": Peer(
-        "flowvec, whole rows", "flowvec", (), {"rows": True}, (None,), "vectors"
+        "flowvec, whole rows", "flowvec", (), {"rows": True, "built_by": FLOWVEC}, (None,),
+        "vectors",
     ),
     "hnswlib": Peer("hnswlib 0.8", "hnswlib", (), {}, (None,), "vectors"),
     "faiss": Peer(
@@ -54,7 +58,7 @@ class IndexRow:
     Attributes:
         name: of the peer.
         build_seconds: to add all vectors, the median of the builds; flowvec's are on disk with
-            checksums then.
+            checksums then. None for one that reads another's.
         builds: seconds of each build.
         bytes: on disk.
         open_seconds: to read it again.
@@ -89,6 +93,26 @@ def recall_at_10(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]) -> 
     """Share of each query's ten nearest that were found, the mean over the queries."""
     pairs = zip(found.tolist(), exact.tolist(), strict=True)
     return float(np.mean([len({*a} & {*b}) / len(b) for a, b in pairs]))
+
+
+def least_effort(recall_with: Callable[[int], float], recall: float) -> int | None:
+    """The least effort that reaches a recall, to about a fiftieth; None where none does.
+
+    Args:
+        recall_with: the recall with an effort, which rises with it but for noise.
+        recall: to reach.
+    """
+    low = 0
+    for high in EFS:
+        if recall_with(high) >= recall:
+            break
+        low = high
+    else:
+        return None
+    while high - low > max(1, high // 50):
+        middle = (low + high) // 2
+        low, high = (low, middle) if recall_with(middle) >= recall else (middle, high)
+    return high
 
 
 def race_indexes(
@@ -142,6 +166,8 @@ def race_indexes(
         return float(answer["seconds"])
 
     def build(runner: Runner) -> None:
+        if "built_by" in runner.peer.options:
+            return
         row = rows_of[runner.peer.name]
         say(f"building {row.name}")
         built = runner.ask(do="build")
@@ -153,12 +179,16 @@ def race_indexes(
         say(f"how far to search {row.name}")
         row.open_seconds = round(runner.ask(do="open")["seconds"], 3)
         saved = folder / "found.npy"
-        for ef in EFS:
-            search(runner, ef, saved)
-            row.curve[ef] = round(recall_at_10(np.load(saved), exact), 4)
-            if row.curve[ef] >= recall:
-                row.ef, row.recall = ef, row.curve[ef]
-                break
+
+        def recall_with(ef: int) -> float:
+            if ef not in row.curve:
+                search(runner, ef, saved)
+                row.curve[ef] = round(recall_at_10(np.load(saved), exact), 4)
+            return row.curve[ef]
+
+        row.ef = least_effort(recall_with, recall)
+        row.recall = None if row.ef is None else row.curve[row.ef]
+        row.curve = dict(sorted(row.curve.items()))
 
     def once(runner: Runner) -> None:
         row = rows_of[runner.peer.name]
@@ -191,10 +221,8 @@ def race_indexes(
 
 
 def _with_folder(peer: Peer, folder: Path) -> Peer:
-    from dataclasses import replace
-
-    own = folder / peer.name.replace(" ", "-").replace(",", "")
-    own.mkdir()
+    own = folder / str(peer.options.get("built_by", peer.name)).replace(" ", "-").replace(",", "")
+    own.mkdir(exist_ok=True)
     return replace(peer, options={**peer.options, "folder": str(own)})
 
 

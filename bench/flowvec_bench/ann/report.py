@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from flowvec_bench.ann.race import IndexRow
-from flowvec_bench.peers.report import COLOURS, MARKERS, STYLE, machine_line, version_lines
+from flowvec_bench.peers.report import COLOURS, MARKERS, STYLE, bars, machine_line, version_lines
 
 __all__ = ["HEADER", "cells", "write_index_report"]
 
@@ -55,8 +55,8 @@ def write_index_report(rows: Sequence[IndexRow], found: Mapping[str, Any], path:
         f"ef_construction {found['ef_construction']}. Each index in a process of its own with all "
         "cores; its effort (ef) is the least tried that finds "
         f"{found['recall']:.0%} of the ten nearest. Queries a second are of all queries in one "
-        f"call, at the median of {found['rounds']} rounds in turn, after each of which up to 500 follow one "
-        f"at a time; to build is the median of {found['builds']}, also in turn. "
+        f"call, at the median of {found['rounds']} rounds in turn, after each of which up to 500 "
+        f"follow one at a time; to build is the median of {found['builds']}, also in turn. "
         "flowvec's rows are on disk with checksums when they were added, with texts; the others' "
         "vectors are in memory, and their file is written once.",
         "",
@@ -77,7 +77,7 @@ def _draw(rows: Sequence[IndexRow], path: Path) -> None:
     ran = [row for row in rows if row.per_second is not None]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 3.4), layout="constrained")
-        curves, bars = figure.subplots(1, 2)
+        curves, rate_axis = figure.subplots(1, 2)
         for i, row in enumerate(ran):
             curves.plot(
                 list(row.curve), list(row.curve.values()), label=row.name,
@@ -87,18 +87,7 @@ def _draw(rows: Sequence[IndexRow], path: Path) -> None:
         curves.set_ylabel("recall of the ten nearest")
         curves.grid(visible=True, linewidth=0.4, color="#dddddd")
         curves.legend(fontsize=7, frameon=False)
-        names = [row.name for row in ran]
-        rates = [row.per_second or 0.0 for row in ran]
-        bars.barh(
-            range(len(names)), rates,
-            color=["#0072b2" if name.startswith("flowvec") else "#999999" for name in names],
-        )  # fmt: skip
-        bars.set_yticks(range(len(names)), names)
-        bars.invert_yaxis()
-        bars.set_xlabel("queries a second")
-        bars.margins(x=0.15)
-        for place, rate in enumerate(rates):
-            bars.text(rate, place, f" {rate:,.0f}", va="center")
-        for axis in (curves, bars):
-            axis.spines[["top", "right"]].set_visible(False)
+        curves.spines[["top", "right"]].set_visible(False)
+        rates = {row.name: row.per_second or 0.0 for row in ran}
+        bars(rate_axis, rates, "{:,.0f}".format, "queries a second")
         figure.savefig(path, metadata={"Date": None})

@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flowvec.errors import InputValueError
-from flowvec_bench.peers.roster import Peer
+from flowvec_bench.peers.race import WARM, part_of, sweep
+from flowvec_bench.peers.roster import FLOWVEC, PEERS, Peer
 from flowvec_bench.peers.runner import Runner, lined_up
 
-__all__ = ["PairRow", "race_pairs", "shared_pairs"]
+__all__ = ["PairRow", "pair_peers", "race_pairs", "shared_pairs"]
 
 # A row that finds fewer of the first row's pairs is void.
 LEAST_SHARED = 0.95
@@ -29,14 +30,20 @@ class PairRow:
 
     Attributes:
         name: as it is shown.
+        batch_size: the best of those tried; None is the library's own.
+        by_batch_size: texts a second embedded, of every batch size that was tried on a sample.
         seconds: of each round, embedding included.
+        ratio: of its seconds to the first row's, the median over the rounds.
         shared: of the first row's pairs, the share that it found too.
         versions: of the packages that matter.
         error: why there are no figures, else None.
     """
 
     name: str
+    batch_size: int | None = None
+    by_batch_size: dict[str, float] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+    ratio: float | None = None
     shared: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     error: str | None = None
@@ -52,6 +59,14 @@ class PairRow:
         return self.shared is None or self.shared < LEAST_SHARED
 
 
+def pair_peers() -> dict[str, Peer]:
+    """Those that have such a task of their own; flowvec's has no batch size to choose."""
+    able = {
+        name: peer for name, peer in PEERS.items() if peer.engine == "sentence-transformers"
+    }  # fmt: skip
+    return {name: replace(peer, batch_sizes=(None,)) for name, peer in FLOWVEC.items()} | able
+
+
 def race_pairs(
     peers: Sequence[Peer],
     models: Mapping[str, Path],
@@ -63,7 +78,9 @@ def race_pairs(
     rounds: int = 3,
     on_step: Callable[[str], object] | None = None,
 ) -> list[PairRow]:
-    """Let peers find the most alike pairs, in turn, after a few texts to warm up.
+    """Let peers find the most alike pairs, in turn.
+
+    Each chooses the batch size that it embeds fastest with on a sample of the texts first.
 
     Args:
         peers: the first is what the others are compared with.
@@ -82,26 +99,39 @@ def race_pairs(
     if not peers or len(texts) < 2 or rounds < 1:
         raise InputValueError("there must be peers, two texts and a round")
     say = on_step or (lambda _: None)
-    whole, few = folder / "pairs.json", folder / "pairs-few.json"
-    whole.write_text(json.dumps(list(texts)), encoding="utf-8")
-    few.write_text(json.dumps(list(texts[:64])), encoding="utf-8")
+    some = part_of(texts)
+    whole, part, few = (folder / f"pairs{end}.json" for end in ("", "-part", "-few"))
+    for path, items in ((whole, texts), (part, some), (few, some[:WARM])):
+        path.write_text(json.dumps(list(items)), encoding="utf-8")
     rows = {peer.name: PairRow(peer.name) for peer in peers}
     first: list[list[float]] = []
 
+    def ask(runner: Runner, path: Path) -> dict[str, Any]:
+        size = rows[runner.peer.name].batch_size
+        return runner.ask(do="pairs", texts=str(path), batch_size=size, top_k=top_k)
+
+    def prepare(runner: Runner) -> None:
+        row = rows[runner.peer.name]
+        say(f"preparing {row.name}")
+        row.batch_size, row.by_batch_size = sweep(runner, part, few, len(some))
+        ask(runner, part)
+
     def once(runner: Runner) -> None:
         row = rows[runner.peer.name]
-        if not row.seconds:
-            runner.ask(do="pairs", texts=str(few), top_k=top_k)
-        answer = runner.ask(do="pairs", texts=str(whole), top_k=top_k)
+        answer = ask(runner, whole)
         row.seconds.append(round(answer["seconds"], 3))
         first.extend(answer["pairs"] if not first else [])
         row.shared = shared_pairs(first, answer["pairs"])
 
     with lined_up(peers, models, options, say) as lineup:
+        lineup.each(prepare)
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
             lineup.each(once)
+    base = next(iter(rows.values())).seconds
     for name, row in rows.items():
+        ratios = [mine / other for mine, other in zip(row.seconds, base, strict=False)]
+        row.ratio = round(statistics.median(ratios), 3) if ratios else None
         row.error, row.versions = lineup.errors.get(name), lineup.versions.get(name, {})
     return list(rows.values())
 

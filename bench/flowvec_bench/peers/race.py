@@ -17,10 +17,10 @@ from flowvec.errors import InputValueError
 from flowvec_bench.peers.roster import Peer
 from flowvec_bench.peers.runner import LEAST_COSINE, Lineup, Runner, least_cosine, lined_up
 
-__all__ = ["Race", "Row", "race", "time_sizes"]
+__all__ = ["WARM", "Race", "Row", "part_of", "race", "sweep", "time_sizes"]
 
 _LEAST_PART = 256
-_WARM = 16
+WARM = 16
 # How near the best a batch size must be, at one look, to be looked at again.
 _NEAR = 1.15
 
@@ -114,8 +114,8 @@ def race(
     for kind, items in texts.items():
         whole, part, few = (folder / f"{kind}{end}.json" for end in ("", "-part", "-few"))
         whole.write_text(json.dumps(list(items)), encoding="utf-8")
-        part.write_text(json.dumps(_part(items)), encoding="utf-8")
-        few.write_text(json.dumps(_part(items)[:_WARM]), encoding="utf-8")
+        part.write_text(json.dumps(part_of(items)), encoding="utf-8")
+        few.write_text(json.dumps(part_of(items)[:WARM]), encoding="utf-8")
         files[kind] = (whole, part, few)
     figures = _Figures()
     first: dict[str, npt.NDArray[np.float32]] = {}
@@ -124,8 +124,8 @@ def race(
         say(f"preparing {runner.peer.name}")
         for kind, (whole, part, few) in files.items():
             key = (runner.peer.name, kind)
-            count = len(_part(texts[kind]))
-            figures.sizes[key], figures.swept[key] = _sweep(runner, part, few, count)
+            count = len(part_of(texts[kind]))
+            figures.sizes[key], figures.swept[key] = sweep(runner, part, few, count)
             vectors = runner.vectors(whole, figures.sizes[key])
             first.setdefault(kind, vectors)
             figures.cosines[key] = least_cosine(first[kind], vectors)
@@ -144,16 +144,26 @@ def race(
     return Race({kind: len(items) for kind, items in texts.items()}, rounds, rows)
 
 
-def _part(texts: Sequence[str]) -> list[str]:
+def part_of(texts: Sequence[str]) -> list[str]:
     """What batch sizes are chosen on: enough for two batches of the largest, from everywhere."""
     count = min(len(texts), max(len(texts) // 8, _LEAST_PART))
     return random.Random(0).sample(list(texts), count)
 
 
-def _sweep(
+def sweep(
     runner: Runner, texts: Path, few: Path, count: int
 ) -> tuple[int | None, dict[str, float]]:
-    """The batch size to race with, and texts a second of all that were tried."""
+    """The batch size to race with, and texts a second of all that were tried.
+
+    Args:
+        runner: of the peer.
+        texts: a file of texts, `part_of` those of the race.
+        few: a file of some of them, for a first run of each size.
+        count: how many texts.
+
+    Raises:
+        PeerError: the peer fails.
+    """
     sizes = runner.peer.batch_sizes
     if len(sizes) == 1:
         return sizes[0], {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,13 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flowvec.errors import InputValueError
 from flowvec_bench.peers.race import Race, Row
 
 __all__ = [
     "COLOURS",
     "MARKERS",
     "STYLE",
-    "check_outputs",
+    "bars",
     "machine_line",
     "rate",
     "version_lines",
@@ -29,23 +28,6 @@ STYLE: dict[Any, Any] = {"svg.hashsalt": "flowvec", "svg.fonttype": "none", "fon
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-
-
-def check_outputs(json_out: Path | None, report: Path | None) -> None:
-    """Before any long work.
-
-    Raises:
-        InputValueError: a file could not be written.
-    """
-    for path in (json_out, report):
-        if path is None:
-            continue
-        if not path.absolute().parent.is_dir():
-            raise InputValueError(f"there is no directory {path.absolute().parent}")
-        if path.is_dir():
-            raise InputValueError(f"{path} is a directory")
-    if report is not None and report.suffix != ".md":
-        raise InputValueError(f"a report is a .md file, not {report.name}")
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
@@ -70,6 +52,27 @@ def version_lines(versions: Mapping[str, Mapping[str, str]]) -> list[str]:
             listed = ", ".join(f"{package} {version}" for package, version in packages.items())
             lines.append(f"- {name}: {listed}")
     return lines
+
+
+def bars(axis: Axes, values: Mapping[str, float], text: Callable[[float], str], of: str) -> None:
+    """A bar for each name from above, flowvec's in colour, with its value as text.
+
+    Args:
+        axis: to draw on.
+        values: by name; 0 is one that is not there.
+        text: of a value.
+        of: what the values are.
+    """
+    colours = ["#0072b2" if name.startswith("flowvec") else "#999999" for name in values]
+    axis.barh(range(len(values)), list(values.values()), color=colours)
+    axis.set_yticks(range(len(values)), list(values))
+    axis.invert_yaxis()
+    axis.set_xlabel(of)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.margins(x=0.15)
+    for place, value in enumerate(values.values()):
+        if value:
+            axis.text(value, place, f" {text(value)}", va="center")
 
 
 def write_peer_report(result: Race, found: Mapping[str, Any], path: Path) -> None:
@@ -131,7 +134,6 @@ def _draw(result: Race, path: Path) -> None:
         for axis, kind in zip(grid[0], kinds, strict=True):
             _bars(axis, [row for row in ran if row.texts == kind], names)
             axis.set_title(f"{kind} ({result.kinds[kind]} texts)", fontsize=10)
-            axis.invert_yaxis()
             if axis is not grid[0][0]:
                 axis.set_yticklabels([])
         if swept:
@@ -144,16 +146,7 @@ def _draw(result: Race, path: Path) -> None:
 
 def _bars(axis: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
     values = {row.name: row.texts_per_second for row in rows}
-    widths = [values.get(name) or 0.0 for name in names]
-    colours = ["#0072b2" if name.startswith("flowvec") else "#999999" for name in names]
-    axis.barh(range(len(names)), widths, color=colours)
-    axis.set_yticks(range(len(names)), names)
-    axis.set_xlabel("texts a second")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.margins(x=0.15)
-    for place, width in enumerate(widths):
-        if width:
-            axis.text(width, place, f" {rate(width)}", va="center")
+    bars(axis, {name: values.get(name) or 0.0 for name in names}, rate, "texts a second")
 
 
 def _budgets(axis: Axes, rows: Sequence[Row]) -> None:

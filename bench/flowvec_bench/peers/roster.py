@@ -19,7 +19,7 @@ class Peer:
 
     Attributes:
         name: as it is shown.
-        engine: of `worker.py`.
+        engine: of a program in `workers`.
         requirements: of its environment; none is this process's own.
         options: for the engine; what depends on the model is added.
         batch_sizes: what its best is chosen from. With None among them the library's own is raced,

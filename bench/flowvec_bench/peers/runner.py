@@ -26,7 +26,7 @@ LEAST_COSINE = 0.999
 
 # Of one command: an hour is more than any pass takes.
 _MOST_SECONDS = 3600.0
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).parents[1] / "workers" / "encoders.py"
 _SHOWN = (
     "flowvec", "onnxruntime", "openvino", "torch", "transformers", "sentence-transformers",
     "hnswlib", "faiss-cpu", "usearch", "optimum", "optimum-intel", "optimum-onnx", "fastembed",

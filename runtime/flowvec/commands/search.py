@@ -35,6 +35,9 @@ def search(
     hybrid: Annotated[
         bool, typer.Option("--hybrid", help="Rank by the words as well as by the vectors.")
     ] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compare every row: slower, and misses none.")
+    ] = False,
     min_score: Annotated[
         float | None,
         typer.Option(
@@ -57,7 +60,9 @@ def search(
         ) as encoder,
         Collection.open(directory, encoder=encoder) as collection,
     ):
-        hits = collection.search(query, k, filter=wanted, hybrid=hybrid, min_score=min_score)
+        hits = collection.search(
+            query, k, filter=wanted, hybrid=hybrid, min_score=min_score, exact=exact
+        )
     if as_json:
         print_json([asdict(hit) for hit in hits])
         return

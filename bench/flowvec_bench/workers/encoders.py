@@ -1,14 +1,13 @@
-"""One engine in one process: reads commands as JSON lines, answers with JSON lines.
+"""One engine that embeds texts, in one process.
 
 Runs in an environment that holds a peer and not flowvec, so it imports nothing of flowvec's unless
-it is asked for flowvec itself. Only its own answers go to standard output: libraries' chatter goes
-to standard error.
+it is asked for flowvec itself. Commands, see `lines.py`:
 
     {"do": "load", "engine": "...", "model": "...", "options": {...}}
     {"do": "encode", "texts": "texts.json", "batch_size": 32, "save": "vectors.npy" or null}
     {"do": "load-test", "texts": "texts.json", "batch_size": 32, "seconds": 3, "callers": 64}
     {"do": "load-test", ... as before, and instead of "callers" "rate": 50, "seed": 0}
-    {"do": "pairs", "texts": "texts.json", "top_k": 1000}
+    {"do": "pairs", "texts": "texts.json", "batch_size": 32, "top_k": 1000}
     {"do": "end"}
 """
 
@@ -16,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING or __package__:
-    from flowvec_bench.peers import load
+    from flowvec_bench.workers import lines, load
 else:  # run as a file, where flowvec is not installed: this file's folder is searched
+    import lines
     import load
 
 __all__ = ["main"]
@@ -79,14 +77,16 @@ class SentenceTransformers(Blocking):
         )
         return found
 
-    def pairs(self, texts: list[str], top_k: int) -> list[list[float]]:
+    def pairs(self, texts: list[str], top_k: int, size: int | None) -> list[list[float]]:
         """The most alike pairs: score and both indices."""
         from sentence_transformers.util import paraphrase_mining
 
+        kwargs: dict[str, Any] = {} if size is None else {"batch_size": size}
         # As many for each text as for all, so that it finds all there are.
         found: list[list[float]] = paraphrase_mining(
-            self.model, texts, show_progress_bar=False, max_pairs=top_k, top_k=min(top_k, 100)
-        )
+            self.model, texts, show_progress_bar=False, max_pairs=top_k, top_k=min(top_k, 100),
+            **kwargs,
+        )  # fmt: skip
         return found
 
 
@@ -209,8 +209,8 @@ class Flowvec:
 
         return asyncio.run(work())
 
-    def pairs(self, texts: list[str], top_k: int) -> list[list[float]]:
-        """The most alike pairs: score and both indices."""
+    def pairs(self, texts: list[str], top_k: int, size: int | None) -> list[list[float]]:
+        """The most alike pairs: score and both indices; the budget is the Encoder's own."""
         from flowvec import most_similar_pairs
 
         found = most_similar_pairs(texts, encoder=self.encoder, top_k=top_k)
@@ -242,7 +242,7 @@ def _encode(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str,
 
 def _pairs(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str, Any]:
     begun = time.perf_counter()
-    found = engine.pairs(texts, command["top_k"])
+    found = engine.pairs(texts, command["top_k"], command["batch_size"])
     seconds = time.perf_counter() - begun
     return {"seconds": seconds, "pairs": [[float(s), int(i), int(j)] for s, i, j in found]}
 
@@ -263,27 +263,19 @@ WORKS: dict[str, Any] = {"encode": _encode, "load-test": _load_test, "pairs": _p
 
 def main() -> None:
     """Serve commands until the end."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    engine: Any = None
     texts: dict[str, list[str]] = {}
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            if command["do"] == "end":
-                return
-            if command["do"] == "load":
-                engine = ENGINES[command["engine"]](command["model"], command["options"])
-                answer: dict[str, Any] = {}
-            else:
-                path = command["texts"]
-                if path not in texts:
-                    texts[path] = json.loads(Path(path).read_text(encoding="utf-8"))
-                answer = WORKS[command["do"]](engine, texts[path], command)
-        except BaseException as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+
+    def make(command: dict[str, Any]) -> Any:
+        return ENGINES[command["engine"]](command["model"], command["options"])
+
+    def work(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
+        path = command["texts"]
+        if path not in texts:
+            texts[path] = json.loads(Path(path).read_text(encoding="utf-8"))
+        found: dict[str, Any] = WORKS[command["do"]](engine, texts[path], command)
+        return found
+
+    lines.serve(make, work)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One index in one process: reads commands as JSON lines, answers with JSON lines.
+"""One index in one process.
 
 Runs in an environment that holds a peer and not flowvec, so it imports nothing of flowvec's unless
-it is asked for flowvec itself. Only its own answers go to standard output.
+it is asked for flowvec itself. Commands, see `lines.py`:
 
     {"do": "load", "engine": "...", "model": "vectors.npy", "options": {...}}
     {"do": "build"}
@@ -12,16 +12,18 @@ it is asked for flowvec itself. Only its own answers go to standard output.
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING or __package__:
+    from flowvec_bench.workers import lines
+else:  # run as a file, where flowvec is not installed: this file's folder is searched
+    import lines
 
 __all__ = ["main"]
 
@@ -187,9 +189,11 @@ class Flowvec:
 
     def open(self) -> None:
         """Read it again, up to the first answer."""
-        from flowvec import Collection
+        from flowvec import Collection, neighbours
 
-        self.collection.close()
+        if self.collection is not None:
+            self.collection.close()
+        neighbours.EXACT_BELOW = 0
         self.collection = Collection.open(self.folder)
         self.collection.search(self.vectors[0], k=1)
 
@@ -234,32 +238,22 @@ def _timed(work: Any) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - begun}
 
 
+def _make(command: dict[str, Any]) -> Any:
+    return ENGINES[command["engine"]](np.load(command["model"]), command["options"])
+
+
+def _work(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
+    if command["do"] == "build":
+        engine.clear()
+        return {**_timed(engine.build), "bytes": engine.save()}
+    if command["do"] == "open":
+        return _timed(engine.open)
+    return _search(engine, command)
+
+
 def main() -> None:
     """Serve commands until the end."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    engine: Any = None
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            answer: dict[str, Any] = {}
-            if command["do"] == "end":
-                return
-            if command["do"] == "load":
-                vectors = np.load(command["model"])
-                engine = ENGINES[command["engine"]](vectors, command["options"])
-            elif command["do"] == "build":
-                engine.clear()
-                answer = _timed(engine.build)
-                answer["bytes"] = engine.save()
-            elif command["do"] == "open":
-                answer = _timed(engine.open)
-            else:
-                answer = _search(engine, command)
-        except BaseException as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    lines.serve(_make, _work)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,62 @@
+"""A race for the most alike pairs as a Markdown report with a chart beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from flowvec_bench.peers.pairs import PairRow
+from flowvec_bench.peers.report import STYLE, bars, machine_line, version_lines
+
+__all__ = ["HEADER", "cells", "write_pair_report"]
+
+HEADER = ("peer", "batch", "seconds", "slower by", "same pairs", "")
+
+
+def cells(row: PairRow) -> tuple[str, ...]:
+    """A row as the table shows it."""
+    if row.median is None:
+        return (row.name, "", "", "", "", f"did not run: {row.error or ''}"[:120])
+    return (
+        row.name,
+        "own" if row.batch_size is None else str(row.batch_size),
+        f"{row.median:.2f}",
+        "" if row.ratio is None else f"{row.ratio:.2f}",
+        "" if row.shared is None else f"{row.shared:.3f}",
+        "void: other pairs" if row.void else "",
+    )
+
+
+def write_pair_report(rows: Sequence[PairRow], found: Mapping[str, Any], path: Path) -> None:
+    """Write `path` and, beside it, a chart of the same name in SVG."""
+    lines = [
+        f"# The most alike of all pairs of {found['count']:,} sentences, with {found['model']}",
+        "",
+        machine_line(found["machine"]),
+        "",
+        f"Sentences of {found['corpus']}, seed {found['seed']}, cut at {found['max_length']} "
+        f"tokens; from raw text to the {found['top_k']:,} most alike of all "
+        f"{found['count'] * (found['count'] - 1) // 2:,} pairs. Same weights, same texts, one run; "
+        "each peer in a process and an environment of its own, at the batch size that it embeds a "
+        "sample fastest with. Seconds at the median of "
+        f'{found["rounds"]} rounds in turn; "slower by" is the median over the rounds. '
+        "sentence-transformers' rows are its `paraphrase_mining`.",
+        "",
+        f"![seconds]({path.with_suffix('.svg').name})",
+        "",
+        f"| {' | '.join(HEADER)} |",
+        "|" + "---|" * len(HEADER),
+        *(f"| {' | '.join(cells(row))} |" for row in rows),
+        "",
+        *version_lines({row.name: row.versions for row in rows}),
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    seconds = {row.name: row.median for row in rows if row.median is not None and not row.void}
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.5, 0.34 * len(seconds) + 0.9), layout="constrained")
+        bars(figure.subplots(), seconds, "{:.1f}".format, "seconds, from raw text")
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})

@@ -1,0 +1,43 @@
+"""How a worker is spoken to: commands as JSON lines on standard input, answers as JSON lines.
+
+Runs in a peer's environment, so it imports nothing but Python's own. Only answers go to standard
+output: libraries' chatter goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["serve"]
+
+Command = dict[str, Any]
+
+
+def serve(load: Callable[[Command], Any], work: Callable[[Any, Command], Command]) -> None:
+    """Answer until `{"do": "end"}`; what raises is answered with `{"error": ...}`.
+
+    Args:
+        load: makes the engine of `{"do": "load", ...}`.
+        work: answers any other command with that engine.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    engine: Any = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer: Command = {}
+        try:
+            if command["do"] == "end":
+                return
+            if command["do"] == "load":
+                engine = load(command)
+            else:
+                answer = work(engine, command)
+        except BaseException as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
