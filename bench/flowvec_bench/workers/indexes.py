@@ -12,6 +12,7 @@ it is asked for flowvec itself. Commands, see `lines.py`:
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -247,6 +248,9 @@ def _work(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
         engine.clear()
         return {**_timed(engine.build), "bytes": engine.save()}
     if command["do"] == "open":
+        # What another has just written would be waited for by whoever flushes a file first.
+        if hasattr(os, "sync"):
+            os.sync()
         return _timed(engine.open)
     return _search(engine, command)
 
