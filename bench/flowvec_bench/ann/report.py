@@ -39,6 +39,10 @@ def cells(row: IndexRow) -> tuple[str, ...]:
     )
 
 
+def _builds(count: int) -> str:
+    return "one build" if count == 1 else f"{count} builds, in turn"
+
+
 def _figure(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
@@ -53,10 +57,10 @@ def write_index_report(rows: Sequence[IndexRow], found: Mapping[str, Any], path:
         f"{found['rows']:,} vectors of {found['dim']} dimensions ({found['vectors']}), "
         f"{found['queries']:,} others as queries, cosine; graphs of M {found['m']} and "
         f"ef_construction {found['ef_construction']}. Each index in a process of its own with all "
-        "cores; its effort (ef) is the least tried that finds "
+        "cores; its effort (ef) is, to a fiftieth, the least that finds "
         f"{found['recall']:.0%} of the ten nearest. Queries a second are of all queries in one "
         f"call, at the median of {found['rounds']} rounds in turn, after each of which up to 500 "
-        f"follow one at a time; to build is the median of {found['builds']}, also in turn. "
+        f"follow one at a time. Seconds to build are the median of {_builds(found['builds'])}. "
         "flowvec's rows are on disk with checksums when they were added, with texts; the others' "
         "vectors are in memory, and their file is written once.",
         "",
