@@ -82,12 +82,13 @@ class SentenceTransformers(Blocking):
         from sentence_transformers.util import paraphrase_mining
 
         kwargs: dict[str, Any] = {} if size is None else {"batch_size": size}
-        # As many for each text as for all, so that it finds all there are.
+        # As many for each text as for all, so that it finds all there are. Version 5 counts a pair
+        # from both sides, and gives half as many as it is asked for.
         found: list[list[float]] = paraphrase_mining(
-            self.model, texts, show_progress_bar=False, max_pairs=top_k, top_k=min(top_k, 100),
-            **kwargs,
+            self.model, texts, show_progress_bar=False, max_pairs=2 * top_k,
+            top_k=min(top_k, 100), **kwargs,
         )  # fmt: skip
-        return found
+        return found[:top_k]
 
 
 class FastEmbed(Blocking):
