@@ -181,7 +181,9 @@ def test_an_interrupted_index_says_how_to_go_on(flowvec, tmp_path: Path, tiny_di
     from flowvec.pipeline import WINDOW
 
     lines = [f"{i} the cat\n" for i in range(2 * WINDOW)]
-    command = [sys.executable, "-c", "from flowvec.cli import main; main()"]
+    # Where tests run in the background a shell has set Ctrl-C to be ignored.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{listen}; from flowvec.cli import main; main()"]
     with subprocess.Popen(
         [*command, "index", "c", "-", "--model", tiny_dir],
         stdin=subprocess.PIPE,
