@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from typing import Any
 
@@ -22,6 +23,9 @@ logger = logging.getLogger("flowvec.session")
 # OpenVINO keeps compiled primitives for every input shape; unbounded, that was 900 MB after 1,200
 # shapes on a MiniLM. Beyond 64 nothing is gained: see bench/NOTES.md.
 _CACHED_SHAPES = "64"
+# The first array that OpenVINO is given makes its binding look up numpy's interface, once for the
+# process; two threads that are the first together can wait for each other for ever.
+_FIRST_ARRAY = threading.Lock()
 # Channels of a token that share a scale where OpenVINO quantises activations by itself.
 _GROUP = "128"
 
@@ -72,6 +76,8 @@ class OpenVinoSession:
         import openvino
 
         model = bundle.graph(engine.variant)
+        with _FIRST_ARRAY:
+            openvino.Tensor(np.zeros((1, 1), dtype=np.int64), shared_memory=True)
         try:
             self._compiled = openvino.Core().compile_model(
                 str(model), "CPU", openvino_config(engine)
