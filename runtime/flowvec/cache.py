@@ -155,10 +155,10 @@ class Cache:
         if counts.deletions == self._deletions and self.state != _UNKNOWN:
             new = self.store.labels(after=self._newest)
             gone: Labels = np.empty(0, np.int64)
-            if held.ids is not None:
-                held.ids.update(self.store.ids(self._newest))
             if held.flat is not None:
-                held.flat = joined([held.flat, *self.blocks(new)], self.dim)
+                held.flat = joined([held.flat, *self.blocks(new, held.ids)], self.dim)
+            elif held.graph is None:
+                held.ids = None
         elif held.graph is None:
             held.flat = held.ids = None
             gone = new = np.empty(0, np.int64)
@@ -179,11 +179,11 @@ class Cache:
         # A file that the writer has saved may hold so many. A new row that is not above all that
         # the graph knows was hidden in it for a change whose end is not known.
         if len(new) > _MAX_CAUGHT_UP * max(len(graph), 1) or (len(new) and new[0] <= graph.newest):
-            self.held.graph = None
+            self.held.graph = self.held.ids = None
             return
         self.graph_is_saved = False
         graph.delete(gone.tolist())
-        grow(graph, self.blocks(new))
+        grow(graph, self.blocks(new, self.held.ids))
 
     def drop(self) -> None:
         """Forget all of it: the next search reads it again."""
@@ -255,14 +255,23 @@ class Cache:
         graph.delete(without(known, live).tolist())
         grow(graph, self.blocks(without(live, known)))
 
-    def blocks(self, wanted: Labels | None = None) -> Iterator[tuple[Labels, Floats]]:
-        """Labels and vectors of rows, ascending, a few thousand at a time; None is all rows."""
+    def blocks(
+        self, wanted: Labels | None = None, ids: dict[int, Id] | None = None
+    ) -> Iterator[tuple[Labels, Floats]]:
+        """Labels and vectors of rows, ascending, a few thousand at a time.
+
+        Args:
+            wanted: labels of the rows; None is all.
+            ids: where their ids go, by label, of wanted rows.
+        """
         if wanted is None:
             for items in self.store.scan():
                 yield self._compared(items)
             return
         for first in range(0, len(wanted), _READ_ROWS):
             found = self.store.read(wanted[first : first + _READ_ROWS].tolist())
+            if ids is not None:
+                ids.update((label, item.id) for label, item in found.items())
             if found:
                 yield self._compared([found[label] for label in sorted(found)])
 

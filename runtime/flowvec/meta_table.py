@@ -9,7 +9,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from flowvec.database import Database
 from flowvec.errors import CorruptCollectionError
@@ -31,11 +31,19 @@ _SETTINGS_CHECKSUM = "settings checksum"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many rows there are, how many were ever deleted or replaced, and the state's number."""
+    """How many rows there are, and what else is counted as they come and go.
+
+    Attributes:
+        rows: how many there are.
+        deletions: how many were ever deleted or replaced.
+        state: the state's number.
+        ids: the `id_sum` of all rows; None in a file that did not keep it.
+    """
 
     rows: int
     deletions: int
     state: int
+    ids: int | None = None
 
 
 class MetaTable(Database):
@@ -48,7 +56,7 @@ class MetaTable(Database):
 
     def begin_meta(self, settings: Mapping[str, str]) -> None:
         """Fill the table of a new file; inside a transaction."""
-        self.write_meta(_count_keys(Counts(0, 0, 0)))
+        self.write_meta(_count_keys(Counts(0, 0, 0, 0)))
         self.write_settings(settings)
         self._db.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
 
@@ -99,7 +107,8 @@ class MetaTable(Database):
                 found = self._db.execute("SELECT COUNT(*) FROM items").fetchall()
             return Counts(int(found[0][0]), 0, 0)
         try:
-            return Counts(int(meta["rows"]), int(meta["deletions"]), int(meta["state"]))
+            ids = int(meta["ids"]) if "ids" in meta else None
+            return Counts(int(meta["rows"]), int(meta["deletions"]), int(meta["state"]), ids)
         except (KeyError, ValueError) as error:
             raise CorruptCollectionError(
                 f"{self._path}: its count of rows is damaged: {error!r}"
@@ -128,10 +137,18 @@ class MetaTable(Database):
         """Number a new state, of which other things than rows are new; inside a transaction."""
         self.count_change(0, 0)
 
-    def count_change(self, added: int, gone: int) -> None:
-        """Count rows that are added and gone, and number the new state; inside a transaction."""
+    def count_change(self, added: int, gone: int, ids: int = 0) -> None:
+        """Count rows that are added and gone, and number the new state; inside a transaction.
+
+        `ids` is by how much their `id_sum` changes.
+        """
         before = self.counts()
-        after = Counts(before.rows + added - gone, before.deletions + gone, before.state + 1)
+        after = Counts(
+            before.rows + added - gone,
+            before.deletions + gone,
+            before.state + 1,
+            None if before.ids is None else before.ids + ids,
+        )
         self.write_meta(_count_keys(after))
         if not before.state:
             self.write_settings({})
@@ -144,8 +161,4 @@ def _digest_of(settings: Mapping[str, str]) -> str:
 
 
 def _count_keys(counts: Counts) -> dict[str, str]:
-    return {
-        "rows": str(counts.rows),
-        "deletions": str(counts.deletions),
-        "state": str(counts.state),
-    }
+    return {key: str(value) for key, value in asdict(counts).items() if value is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,17 @@ import numpy.typing as npt
 
 from flowvec.errors import InputTypeError, InputValueError
 
-__all__ = ["Id", "Item", "Rows", "check_ids", "checksum", "encode_metadata", "key_of", "without"]
+__all__ = [
+    "Id",
+    "Item",
+    "Rows",
+    "check_ids",
+    "checksum",
+    "encode_metadata",
+    "id_sum",
+    "key_of",
+    "without",
+]
 
 _MAX_ID_BITS = 1024
 # Half of a pair, which no UTF-8 can hold.
@@ -130,6 +141,14 @@ def _check_json(metadata: dict[Any, Any], index: int) -> None:
 def key_of(item: Id) -> tuple[str, int]:
     """An id as it is stored, (text, whether it is a number): 1 and "1" are two ids."""
     return (str(item), 1) if isinstance(item, int) else (item, 0)
+
+
+def id_sum(rows: Iterable[tuple[int, str, int]]) -> int:
+    """A checksum over labels and ids as they are stored, whatever their order.
+
+    A sum, so that it can follow what is added and taken away.
+    """
+    return sum(zlib.crc32(f"{label} {is_int} {text}".encode()) for label, text, is_int in rows)
 
 
 def checksum(

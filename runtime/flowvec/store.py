@@ -20,7 +20,7 @@ from flowvec.errors import CollectionError, CorruptCollectionError
 from flowvec.filters import Condition
 from flowvec.full_text import FullText
 from flowvec.meta_table import LAYOUT_VERSIONS, MetaTable
-from flowvec.rows import Id, Item, checksum, key_of
+from flowvec.rows import Id, Item, checksum, id_sum, key_of
 
 __all__ = ["FILE", "Snapshot", "Store", "UnmadeError"]
 
@@ -135,12 +135,14 @@ class Store(MetaTable, FullText):
         Ids must be distinct. Returns the new labels, ascending, and the labels that they replaced.
         No label is ever given twice, not even one whose transaction failed: a graph may know it.
         """
-        replaced = [label for _, label in self.labels_of(ids)]
-        self.count_change(len(ids), len(replaced))
-        self._delete_labels(replaced)
+        there = self.labels_of(ids)
+        replaced = [label for _, label in there]
         first = max(self._last_label(), self._tried) + 1
         labels = list(range(first, first + len(ids)))
         self._tried = first + len(ids) - 1
+        new = zip(ids, labels, strict=True)
+        self.count_change(len(ids), len(replaced), _sum_of(new) - _sum_of(there))
+        self._delete_labels(replaced)
         self._db.executemany(
             "INSERT INTO items (label, id, id_is_int, text, metadata, vector, checksum)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -184,9 +186,10 @@ class Store(MetaTable, FullText):
 
     def delete(self, ids: Sequence[Id]) -> list[int]:
         """Delete rows by id, unknown ids ignored; inside a transaction. Returns their labels."""
-        labels = [label for _, label in self.labels_of(ids)]
+        there = self.labels_of(ids)
+        labels = [label for _, label in there]
         if labels:
-            self.count_change(0, len(labels))
+            self.count_change(0, len(labels), -_sum_of(there))
             self._delete_labels(labels)
         return labels
 
@@ -301,21 +304,28 @@ class Store(MetaTable, FullText):
         """Ids by label, of rows that are checked against their checksums."""
         return {label: item.id for label, item in self.read(labels).items()}
 
-    def ids(self, after: int = 0) -> dict[int, Id]:
-        """Ids by label, of the rows with a label above `after`; no checksum is looked at.
+    def ids(self) -> dict[int, Id]:
+        """Ids of all rows by label.
+
+        They come from the index over ids, without the rows and their checksums; a sum that is kept
+        over all of them says whether they are those that were written.
 
         Raises:
-            CorruptCollectionError: what should be a number is none.
+            CorruptCollectionError: they are not.
         """
-        where = f" WHERE label > {int(after)}" if after else ""  # else the index alone is read
         with self._translated():
-            rows = self._db.execute(f"SELECT label, id, id_is_int FROM items{where}")  # noqa: S608
-            try:
-                return {label: int(text) if is_int else text for label, text, is_int in rows}
-            except (TypeError, ValueError) as error:
-                raise CorruptCollectionError(
-                    f"{self._path} is damaged: a row has no id: {error}"
-                ) from None
+            rows = self._db.execute("SELECT label, id, id_is_int FROM items").fetchall()
+        expected = self.counts().ids
+        if expected is not None and id_sum(rows) != expected:
+            raise CorruptCollectionError(
+                f"{self._path} is damaged: its index over ids does not match its checksum"
+            )
+        try:
+            return {label: int(text) if is_int else text for label, text, is_int in rows}
+        except (TypeError, ValueError) as error:
+            raise CorruptCollectionError(
+                f"{self._path} is damaged: a row has no id: {error}"
+            ) from None
 
     def count(self) -> int:
         """Number of rows.
@@ -407,6 +417,11 @@ class Store(MetaTable, FullText):
     def forget_snapshots(self, numbers: Iterable[int]) -> None:
         """Drop records; inside a transaction."""
         self._db.executemany("DELETE FROM snapshots WHERE n = ?", ((n,) for n in numbers))
+
+
+def _sum_of(ids: Iterable[tuple[Id, int]]) -> int:
+    """The `id_sum` of ids and labels."""
+    return id_sum((label, *key_of(item)) for item, label in ids)
 
 
 def _named(row: tuple[Any, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -389,6 +390,35 @@ def test_damaged_settings_and_tables_are_never_believed(
             assert c.verify() != []
     except CorruptCollectionError:
         pass  # noticed before
+
+
+@pytest.mark.usefixtures("small_graphs")
+def test_a_damaged_id_is_never_given(tmp_path: Path) -> None:
+    rows = vectors(30)
+    with Collection.create(tmp_path / "c", dim=DIM, metric="ip") as c:
+        c.add_vectors([f"needle-{i:06}" for i in range(30)], rows)
+        c.add_vectors(["needle-000007", 5], rows[:2])  # one is replaced, and one is a number
+        c.delete(["needle-000009"])
+        c.add_vectors([5], rows[1:2])
+        right = c.search_ids(rows, 3)[0]
+    raw = (tmp_path / "c" / FILE).read_bytes()
+    places = [found.start() for found in re.finditer(b"needle-000003", raw)]
+    assert len(places) == 2  # the row, and the index
+    outcomes = []
+    for place in places:
+        damaged = bytearray(raw)
+        damaged[place + 12] = ord("9")
+        (tmp_path / "c" / FILE).write_bytes(damaged)
+        with Collection.open(tmp_path / "c") as c:
+            assert c.verify() != []
+            try:
+                outcomes.append(c.search_ids(rows, 3)[0] == right)
+            except CorruptCollectionError:
+                outcomes.append("an error")
+    assert sorted(outcomes, key=str) == [True, "an error"]
+    (tmp_path / "c" / FILE).write_bytes(raw)
+    with Collection.open(tmp_path / "c") as c:
+        assert c.search_ids(rows, 3)[0] == right
 
 
 @pytest.mark.parametrize(

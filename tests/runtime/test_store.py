@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,12 @@ from flowvec.errors import (
 from flowvec.meta_table import Counts
 from flowvec.rows import check_ids, checksum, encode_metadata
 from flowvec.store import FILE, Snapshot, Store
+
+
+def counted(store: Store) -> Counts:
+    """What is counted of rows; the sum over ids has a test of its own."""
+    return replace(store.counts(), ids=None)
+
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -77,13 +84,13 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
 
 
 def test_rows_are_counted_as_they_come_and_go(store: Store) -> None:
-    assert store.counts() == Counts(rows=4, deletions=0, state=1)
+    assert counted(store) == Counts(rows=4, deletions=0, state=1)
     with store.transaction():
         store.upsert(["a", "b"], ROWS[:2], ["new", "new"], [None, None])
-    assert store.counts() == Counts(rows=5, deletions=1, state=2)
+    assert counted(store) == Counts(rows=5, deletions=1, state=2)
     with store.transaction():
         store.delete(["a", "b", "unknown"])
-    assert store.counts() == Counts(rows=3, deletions=3, state=3)
+    assert counted(store) == Counts(rows=3, deletions=3, state=3)
     with store.transaction():
         assert store.delete(["unknown"]) == []
     assert store.state() == 3
@@ -113,7 +120,7 @@ def test_a_store_that_did_not_count_yet_counts_from_now_on(store: Store) -> None
     assert (store.count(), store.state()) == (4, 0)
     with store.transaction():
         store.delete(["a"])
-    assert store.counts() == Counts(rows=3, deletions=1, state=1)
+    assert counted(store) == Counts(rows=3, deletions=1, state=1)
     # An older flowvec, which does not count, refuses it from now on.
     assert store._db.execute("PRAGMA user_version").fetchone()[0] == 2
 
