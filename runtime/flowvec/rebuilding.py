@@ -26,10 +26,8 @@ class Rebuilding:
 
     def start(self) -> None:
         """Begin, unless it is going on already; after `close` nothing begins."""
-        if self._closing:
-            return
         with self._lock:
-            if self._thread is not None and self._thread.is_alive():
+            if self._closing or (self._thread is not None and self._thread.is_alive()):
                 return
             thread = threading.Thread(target=self._run, name="flowvec-rebuild", daemon=True)
             try:
@@ -54,5 +52,6 @@ class Rebuilding:
 
     def close(self) -> None:
         """Give up what is being built."""
-        self._closing = True
+        with self._lock:  # what begins at this moment is seen by `wait`
+            self._closing = True
         self.wait()

@@ -135,6 +135,21 @@ def test_where_nothing_was_deleted_only_new_rows_are_read(
             assert read == [rows + 1, rows + 2, rows + 3]
 
 
+@pytest.mark.parametrize("sizes", [(150, 151, 190), (150, 600), (30, 150, 160)])
+def test_ids_follow_however_many_rows_come(
+    tmp_path: Path, small_graphs, sizes: tuple[int, ...]
+) -> None:
+    rows = vectors(sizes[-1])
+    with Collection.create(tmp_path / "c", dim=8) as writer:
+        writer.add_vectors(range(sizes[0]), rows[: sizes[0]])
+        with Collection.open(tmp_path / "c") as reader:
+            assert reader.search_ids(rows[:1], 1)[0] == [[0]]
+            for before, after in zip(sizes, sizes[1:], strict=False):
+                writer.add_vectors(range(before, after), rows[before:after])
+                reader.refresh()
+            assert reader.search_ids(rows, 1)[0] == [[i] for i in range(sizes[-1])]
+
+
 def test_a_tuned_search_is_followed(tmp_path: Path, small_graphs) -> None:
     with Collection.create(tmp_path / "c", dim=8) as writer:
         writer.add_vectors(range(300), vectors(300))

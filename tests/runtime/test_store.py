@@ -20,7 +20,7 @@ from flowvec.errors import (
     InputValueError,
 )
 from flowvec.meta_table import Counts
-from flowvec.rows import check_ids, checksum, encode_metadata
+from flowvec.rows import check_ids, checksum, encode_metadata, id_sum
 from flowvec.store import FILE, Snapshot, Store
 
 
@@ -332,3 +332,11 @@ def test_metadata_with_nan_or_a_circle_is_refused() -> None:
     for bad in ({"a": float("nan")}, circle, deep):
         with pytest.raises(InputValueError, match="metadata 0"):
             encode_metadata(bad, 0)
+
+
+def test_the_sum_over_ids_follows_them_in_any_order() -> None:
+    rows = [(1, "a", 0), (2, "5", 1), (30, "", 0)]
+    assert id_sum(rows) == id_sum(rows[::-1]) == id_sum(rows[:1]) + id_sum(rows[1:])
+    for other in ((1, "b", 0), (2, "a", 0), (1, "a", 1)):
+        assert id_sum([other, *rows[1:]]) != id_sum(rows)
+    assert id_sum([(1, "b", 0), (2, "a", 0)]) != id_sum([(1, "a", 0), (2, "b", 0)])

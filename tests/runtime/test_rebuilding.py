@@ -1,0 +1,73 @@
+"""Building in the background: one at a time, given up at closing, and none after it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from flowvec.rebuilding import Rebuilding
+
+_SECONDS = 30.0
+
+
+class Builder:
+    """Builds until it is let go, or gives up when it is told to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.begun = 0
+        self.gave_up = False
+        self.is_building = threading.Event()
+        self.may_end = threading.Event()
+        self._error = error
+
+    def __call__(self, stopped: Callable[[], bool]) -> None:
+        self.begun += 1
+        self.is_building.set()
+        if self._error is not None:
+            raise self._error
+        while not self.may_end.wait(0.001):
+            if stopped():
+                self.gave_up = True
+                raise InterruptedError
+
+
+def test_one_is_built_at_a_time() -> None:
+    builder = Builder()
+    rebuilding = Rebuilding(builder)
+    rebuilding.start()
+    assert builder.is_building.wait(_SECONDS)
+    rebuilding.start()
+    builder.may_end.set()
+    rebuilding.wait()
+    assert builder.begun == 1
+    rebuilding.start()
+    rebuilding.wait()
+    assert builder.begun == 2
+
+
+def test_closing_gives_up_and_nothing_begins_after_it(caplog: pytest.LogCaptureFixture) -> None:
+    builder = Builder()
+    rebuilding = Rebuilding(builder)
+    rebuilding.start()
+    assert builder.is_building.wait(_SECONDS)
+    rebuilding.close()
+    assert builder.gave_up
+    rebuilding.start()
+    rebuilding.wait()
+    assert builder.begun == 1
+    assert not caplog.records
+
+
+def test_a_failure_is_logged_and_the_next_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+    builder = Builder(ValueError("no room"))
+    rebuilding = Rebuilding(builder)
+    for _ in range(2):
+        rebuilding.start()
+        rebuilding.wait()
+    assert builder.begun == 2
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [
+        "no room",
+        "no room",
+    ]
