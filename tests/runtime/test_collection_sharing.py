@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +145,7 @@ def test_ids_follow_however_many_rows_come(
         writer.add_vectors(range(sizes[0]), rows[: sizes[0]])
         with Collection.open(tmp_path / "c") as reader:
             assert reader.search_ids(rows[:1], 1)[0] == [[0]]
-            for before, after in zip(sizes, sizes[1:], strict=False):
+            for before, after in pairwise(sizes):
                 writer.add_vectors(range(before, after), rows[before:after])
                 reader.refresh()
             assert reader.search_ids(rows, 1)[0] == [[i] for i in range(sizes[-1])]
