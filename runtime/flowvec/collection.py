@@ -589,6 +589,7 @@ class Collection:
             For each query min(k, eligible rows) ids, best first, and scores, float32 (queries,
             min(k, eligible rows)).
         """
+        self._check_usable()
         vectors = check_vectors(queries, self._dim, "queries")
         return self._searcher.ids(vectors, check_k(k), _condition(filter), exact=exact)
 

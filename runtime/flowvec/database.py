@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from flowvec.errors import (
     ClosedError,
@@ -136,10 +137,7 @@ class Database:
         if getattr(self._local, "db", None) is not None:
             yield
             return
-        try:
-            db = self._idle.pop()
-        except IndexError:
-            db = self._connect()
+        db = self._borrowed()
         # Every search comes by here, and a `with` would cost it as much as the statement.
         try:
             try:
@@ -155,9 +153,28 @@ class Database:
                     db.execute("ROLLBACK")
             except sqlite3.Error as error:
                 raise self._ours(error) from error
-            self._idle.append(db)
-            if self._is_closed:
-                self._close_idle()
+            self._give_back(db)
+
+    def newest(self, statement: str) -> list[tuple[Any, ...]]:
+        """What one statement reads of the newest state, by itself: no transaction is begun."""
+        db = self._borrowed()
+        try:
+            return db.execute(statement).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._ours(error) from error
+        finally:
+            self._give_back(db)
+
+    def _borrowed(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._connect()
+
+    def _give_back(self, db: sqlite3.Connection) -> None:
+        self._idle.append(db)
+        if self._is_closed:
+            self._close_idle()
 
     def renew(self) -> None:
         """Within `reading`: the next read is of the newest state."""

@@ -6,6 +6,7 @@ before `load`, since hnswlib checks nothing of what it reads.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -181,6 +182,9 @@ class Graph:
         """Norms of the queries, (queries, 1); 1 for cosine, whose queries are normalised."""
         if self.metric != "ip":
             return np.ones((len(queries), 1), dtype=np.float32)
+        if len(queries) == 1:  # what costs many queries nothing costs one a twentieth of its search
+            norm = math.sqrt(np.vdot(queries, queries)) or 1.0
+            return np.full((1, 1), norm, dtype=np.float32)
         norms: Floats = np.sqrt(np.einsum("ij,ij->i", queries, queries))[:, None]
         norms[norms == 0] = 1.0
         return norms

@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from flowvec.database import Database
 from flowvec.errors import CorruptCollectionError
@@ -26,6 +27,7 @@ _SETTINGS = (
     "dim", "metric", "vector_dtype", "M", "ef_construction", "model", "fingerprint", "compute",
     "created", "created_by",
 )  # fmt: skip
+_STATE = "SELECT value FROM meta WHERE key = 'state'"
 _SETTINGS_CHECKSUM = "settings checksum"
 
 
@@ -121,9 +123,16 @@ class MetaTable(Database):
             CorruptCollectionError: it is no number.
         """
         try:
-            found = self._db.execute("SELECT value FROM meta WHERE key = 'state'").fetchall()
+            found = self._db.execute(_STATE).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._ours(error) from error
+        return self._number_of(found)
+
+    def newest_state(self) -> int:
+        """`state` of what was committed last, at a third of a transaction's cost."""
+        return self._number_of(self.newest(_STATE))
+
+    def _number_of(self, found: list[tuple[Any, ...]]) -> int:
         if not found:
             return 0
         try:

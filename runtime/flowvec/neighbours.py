@@ -330,6 +330,19 @@ class Neighbours:
             ids = [[known[label] for label in line] for line in labels.tolist()]
         return Found(labels, scores, ids)
 
+    def search_held(self, queries: Floats, k: int) -> Found | None:
+        """`search` with ids, of all that is in memory already and shows the newest state.
+
+        Not within the store's `reading`: this reads no row, and costs a single query so much less
+        that it is noticed. Returns None where `search` must be asked.
+        """
+        compared = self._cache.comparable(queries)
+        with self._memory.reading():
+            if self._store.newest_state() != self._cache.state or not self._is_loaded(True):
+                return None
+            found = self._search_memory(compared, min(k, self._cache.count), None)
+            return None if found is None else self._with_ids(found, with_ids=True)
+
     def _with_ids(self, found: tuple[Labels, Floats], with_ids: bool) -> Found:
         labels, scores = found
         known = self._cache.held.ids

@@ -97,8 +97,12 @@ class Searcher:
         self, vectors: Floats, k: int, condition: Condition | None, *, exact: bool = False
     ) -> tuple[list[list[Id]], Floats]:
         """Ids and scores of the k nearest rows of each vector; no row is read."""
-        with self._reading():
-            found = self._nearest(vectors, k, condition, with_ids=True, exact=exact)
+        found = None
+        if condition is None and not exact:
+            found = self._neighbours.search_held(vectors, k)
+        if found is None:
+            with self._reading():
+                found = self._nearest(vectors, k, condition, with_ids=True, exact=exact)
         assert found.ids is not None
         return found.ids, found.scores
 
