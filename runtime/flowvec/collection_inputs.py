@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Protocol, cast
@@ -83,7 +84,7 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
         )
     # A square that overflows would give an infinite norm, and NaN for a score. Of most vectors one
     # sum says that there is none; else each row's tells which it is.
-    if np.isfinite(np.vdot(rows, rows)):
+    if math.isfinite(np.vdot(rows, rows)):
         return rows
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~np.isfinite(np.einsum("ij,ij->i", rows, rows)))

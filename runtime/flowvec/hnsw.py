@@ -178,13 +178,12 @@ class Graph:
         labels, distances = zip(*done, strict=True)
         return np.concatenate(labels), np.concatenate(distances)
 
-    def _query_lengths(self, queries: Floats) -> Floats:
+    def _query_lengths(self, queries: Floats) -> Floats | float:
         """Norms of the queries, (queries, 1); 1 for cosine, whose queries are normalised."""
         if self.metric != "ip":
-            return np.ones((len(queries), 1), dtype=np.float32)
-        if len(queries) == 1:  # what costs many queries nothing costs one a twentieth of its search
-            norm = math.sqrt(np.vdot(queries, queries)) or 1.0
-            return np.full((1, 1), norm, dtype=np.float32)
+            return 1.0
+        if len(queries) == 1:  # what costs nothing among many is a twentieth of a single search
+            return math.sqrt(np.vdot(queries, queries)) or 1.0
         norms: Floats = np.sqrt(np.einsum("ij,ij->i", queries, queries))[:, None]
         norms[norms == 0] = 1.0
         return norms

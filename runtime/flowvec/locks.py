@@ -29,7 +29,9 @@ class ReadersWriter:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        # Every search enters it, and by itself it costs less than through its condition.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._reading = 0
         self._writing = False
         self._waiting_readers = 0
@@ -39,7 +41,7 @@ class ReadersWriter:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Share it with other readers."""
-        with self._changed:
+        with self._lock:
             if self._writing or self._waiting_writers:
                 self._waiting_readers += 1
                 try:
@@ -53,7 +55,7 @@ class ReadersWriter:
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._reading -= 1
                 if not self._reading:
                     self._changed.notify_all()
@@ -64,7 +66,7 @@ class ReadersWriter:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Have it alone."""
-        with self._changed:
+        with self._lock:
             self._waiting_writers += 1
             try:
                 self._changed.wait_for(
@@ -78,7 +80,7 @@ class ReadersWriter:
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._writing = False
                 self._admitted = self._waiting_readers
                 self._changed.notify_all()

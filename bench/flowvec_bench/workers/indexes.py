@@ -33,7 +33,15 @@ Ids = npt.NDArray[np.int64]
 K = 10
 
 
-class Hnswlib:
+class Engine:
+    """What all have in common."""
+
+    def numbers(self, found: Any) -> Ids:
+        """What `search` has given as numbers of vectors, int64 (queries, 10)."""
+        return np.asarray(found, dtype=np.int64)
+
+
+class Hnswlib(Engine):
     """hnswlib by itself: what flowvec builds on."""
 
     def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
@@ -70,14 +78,13 @@ class Hnswlib:
         self.index = self._new()
         self.index.load_index(str(self.file))
 
-    def search(self, queries: Floats, ef: int) -> Ids:
-        """Numbers of the nearest ten of each query."""
+    def search(self, queries: Floats, ef: int) -> Any:
+        """The nearest ten of each query, as the engine gives them."""
         self.index.set_ef(ef)
-        found: Ids = self.index.knn_query(queries, k=K)[0].astype(np.int64)
-        return found
+        return self.index.knn_query(queries, k=K)[0]
 
 
-class Faiss:
+class Faiss(Engine):
     """faiss's HNSW."""
 
     def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
@@ -110,14 +117,13 @@ class Faiss:
         """Read it again."""
         self.index = self.faiss.read_index(str(self.file))
 
-    def search(self, queries: Floats, ef: int) -> Ids:
-        """Numbers of the nearest ten of each query."""
+    def search(self, queries: Floats, ef: int) -> Any:
+        """The nearest ten of each query, as the engine gives them."""
         self.index.hnsw.efSearch = ef
-        found: Ids = self.index.search(queries, K)[1]
-        return found
+        return self.index.search(queries, K)[1]
 
 
-class Usearch:
+class Usearch(Engine):
     """usearch, vectors in float32 or float16."""
 
     def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
@@ -148,14 +154,13 @@ class Usearch:
         """Read it again."""
         self.index.load(str(self.file))
 
-    def search(self, queries: Floats, ef: int) -> Ids:
-        """Numbers of the nearest ten of each query."""
+    def search(self, queries: Floats, ef: int) -> Any:
+        """The nearest ten of each query, as the engine gives them."""
         self.index.expansion_search = ef
-        found = self.index.search(queries, K, threads=self.options["threads"])
-        return np.asarray(found.keys, dtype=np.int64).reshape(len(queries), -1)
+        return self.index.search(queries, K, threads=self.options["threads"]).keys
 
 
-class Flowvec:
+class Flowvec(Engine):
     """A Collection: every row on disk with a checksum before `add_vectors` returns."""
 
     def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
@@ -198,13 +203,18 @@ class Flowvec:
         self.collection = Collection.open(self.folder)
         self.collection.search(self.vectors[0], k=1)
 
-    def search(self, queries: Floats, ef: int) -> Ids:
-        """Numbers of the nearest ten of each query."""
+    def search(self, queries: Floats, ef: int) -> Any:
+        """The nearest ten of each query, as the collection gives them."""
         self.collection._neighbours._cache.ef_search = ef
         if self.options.get("rows"):
-            lines = self.collection.search_batch(queries, K)
-            return np.array([[hit.id for hit in line] for line in lines], dtype=np.int64)
-        return np.array(self.collection.search_ids(queries, K)[0], dtype=np.int64)
+            return self.collection.search_batch(queries, K)
+        return self.collection.search_ids(queries, K)[0]
+
+    def numbers(self, found: Any) -> Ids:
+        """As for all, of hits."""
+        if self.options.get("rows"):
+            found = [[hit.id for hit in line] for line in found]
+        return super().numbers(found)
 
 
 ENGINES: dict[str, Any] = {
@@ -223,7 +233,7 @@ def _search(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
         found = engine.search(queries, ef)
         seconds = time.perf_counter() - begun
         if command["save"]:
-            np.save(command["save"], found)
+            np.save(command["save"], engine.numbers(found))
         return {"seconds": seconds}
     waits = []
     for query in queries:
