@@ -17,6 +17,7 @@ import hnswlib
 import numpy as np
 import numpy.typing as npt
 
+from flowvec import huge_pages
 from flowvec.errors import CollectionError
 from flowvec.exact import Metric
 from flowvec.graph_file import check_graph_file
@@ -114,9 +115,11 @@ class Graph:
                 M=self.m,
                 random_seed=0,
             )
+            huge_pages.advise(self._block_bytes())
         elif needed > self._capacity:
             self._capacity = max(needed, self._capacity + self._capacity // 2)
             self._index.resize_index(self._capacity)
+            huge_pages.advise(self._block_bytes())
         self._index.add_items(vectors * self.scale, labels, num_threads=self._cores)
         if hidden:
             self.delete(labels.tolist())
@@ -188,6 +191,10 @@ class Graph:
         norms[norms == 0] = 1.0
         return norms
 
+    def _block_bytes(self) -> int:
+        """The least that hnswlib's block of vectors and links takes."""
+        return self._capacity * int(self._index.dim) * 4
+
     def save(self, path: Path) -> None:
         """Write the graph to a temporary name, flush it to disk and rename it to `path`.
 
@@ -223,6 +230,7 @@ class Graph:
         except RuntimeError as error:
             raise CollectionError(f"{path} is no graph: {error}") from error
         self._capacity = int(self._index.get_max_elements())
+        huge_pages.collapse(self._block_bytes())
         labels = np.asarray(self._index.get_ids_list(), dtype=np.int64)
         gone = without(labels, live)
         self.delete(gone.tolist())

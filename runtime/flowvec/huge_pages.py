@@ -1,0 +1,84 @@
+"""Huge pages under what a search reads at random, where Linux gives them to those who ask.
+
+Each step of a graph's search reads a vector that lies anywhere, and with pages of 4 KiB most of
+them cost a walk through the page tables as well. Many systems give pages of 2 MiB only on request
+(`madvise` in /sys/kernel/mm/transparent_hugepage/enabled). hnswlib does not ask, and does not say
+where its memory is; but it is a single block, and the process's large ones are few. To ask for more
+of them than the graph's is harmless: it is advice. See madvise(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["advise", "collapse"]
+
+logger = logging.getLogger("flowvec.huge_pages")
+
+# Smaller blocks lie in the processor's caches, with what leads to them.
+LEAST_BYTES = 32 << 20
+_MADV_HUGEPAGE = 14
+_MADV_COLLAPSE = 25  # since Linux 6.1
+_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_MAPS = Path("/proc/self/maps")
+
+
+def advise(size: int) -> None:
+    """Ask for huge pages under blocks of so many bytes that are yet to be written."""
+    if _is_on_request(size):
+        _tell(_MADV_HUGEPAGE, size)
+
+
+def collapse(size: int) -> None:
+    """Move blocks of so many bytes that were written already into huge pages, in the background.
+
+    That takes some seconds for a gigabyte, in which they are read and written as before.
+    """
+    if not _is_on_request(size):
+        return
+
+    def work() -> None:
+        _tell(_MADV_HUGEPAGE, size)
+        _tell(_MADV_COLLAPSE, size)
+
+    # At worst a block is freed meanwhile, and advice is given for what lies there then.
+    with suppress(RuntimeError):  # there are no more threads
+        threading.Thread(target=work, name="flowvec-huge-pages", daemon=True).start()
+
+
+def _is_on_request(size: int) -> bool:
+    """Whether the system gives huge pages to those who ask, and the block is worth it."""
+    if size < LEAST_BYTES or sys.platform != "linux":
+        return False
+    try:
+        return "[madvise]" in _SETTING.read_text()
+    except OSError:
+        return False
+
+
+def _tell(advice: int, size: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    try:
+        for first, end in _blocks(size):
+            if libc.madvise(first, end - first, advice):
+                # Expected: an older kernel, no memory in such pieces, or a part never written.
+                logger.debug("madvise %d: error %d", advice, ctypes.get_errno())
+    except OSError as error:
+        logger.debug("no huge pages: %s", error)
+
+
+def _blocks(size: int) -> Iterator[tuple[int, int]]:
+    """First and end address of each of this process's private blocks of at least so many bytes."""
+    for line in _MAPS.read_text().splitlines():
+        addresses, modes, _, _, inode, *name = line.split(maxsplit=5)
+        first, end = (int(address, 16) for address in addresses.split("-"))
+        is_private = modes.startswith("rw-p") and inode == "0" and not name
+        if is_private and end - first >= size:
+            yield first, end

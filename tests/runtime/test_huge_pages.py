@@ -1,0 +1,125 @@
+"""A graph's memory lies in huge pages where the system gives them, and is what it was."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import huge_pages
+from flowvec.hnsw import Graph
+
+DIM = 1024
+ROWS = 4000  # 16 MB
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huge_pages, "LEAST_BYTES", 4 << 20)
+
+
+@pytest.fixture
+def on_request() -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not (setting.exists() and "[madvise]" in setting.read_text()):
+        pytest.skip("this system does not give huge pages on request")
+
+
+def vectors(rows: int = ROWS) -> np.ndarray:
+    found = np.random.default_rng(0).normal(size=(rows, DIM)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def huge_bytes() -> int:
+    """Of this process, in huge pages."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("AnonHuge"))
+
+
+def settle() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "flowvec-huge-pages":
+            thread.join()
+
+
+def graph_of(rows: np.ndarray, room: int = 0) -> Graph:
+    graph = Graph(DIM, "cosine", m=8, ef_construction=20, rows=room)
+    graph.add(np.arange(1, len(rows) + 1), rows)
+    return graph
+
+
+@pytest.mark.usefixtures("on_request", "small_blocks")
+def test_a_graph_is_built_in_huge_pages() -> None:
+    rows = vectors()
+    before = huge_bytes()
+    graph = graph_of(rows, room=4 * ROWS)
+    grown = huge_bytes() - before
+    # No more than what is written: room for rows to come takes no memory.
+    assert rows.nbytes * 0.7 < grown < rows.nbytes * 2
+    found = graph.search(rows[:50], 1, ROWS)
+    assert found is not None
+    assert found[0][:, 0].tolist() == list(range(1, 51))
+
+
+@pytest.mark.usefixtures("on_request", "small_blocks")
+def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
+    if tuple(map(int, platform.release().split(".")[:2])) < (6, 1):
+        pytest.skip("this system does not give huge pages on request")
+    rows = vectors()
+    graph = graph_of(rows)
+    graph.save(tmp_path / "graph")
+    expected = graph.search(rows, 3)
+    loaded = Graph(DIM, "cosine", m=8, ef_construction=20)
+    before = huge_bytes()
+    loaded.load(tmp_path / "graph", np.arange(1, ROWS + 1))
+    meanwhile = loaded.search(rows, 3)
+    settle()
+    assert huge_bytes() - before > rows.nbytes * 0.7
+    again = loaded.search(rows, 3)
+    assert expected is not None
+    for found in (meanwhile, again):
+        assert found is not None
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("setting", ["always madvise [never]", "[always] madvise never", None])
+def test_nothing_is_asked_where_it_is_not_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None
+) -> None:
+    file = tmp_path / "enabled"
+    if setting is not None:
+        file.write_text(setting)
+    monkeypatch.setattr(huge_pages, "_SETTING", file)
+    monkeypatch.setattr(huge_pages, "_tell", lambda *_: pytest.fail("it was asked"))
+    huge_pages.advise(1 << 30)
+    huge_pages.collapse(1 << 30)
+    settle()
+
+
+def test_small_graphs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huge_pages, "_tell", lambda *_: pytest.fail("it was asked"))
+    huge_pages.advise(1 << 20)
+    huge_pages.collapse(1 << 20)
+    settle()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system is not Linux")
+def test_blocks_are_private_memory_alone(tmp_path: Path) -> None:
+    block = np.empty(64 << 20, np.uint8)
+    mapped = np.memmap(tmp_path / "file", np.uint8, mode="w+", shape=(80 << 20,))
+    found = list(huge_pages._blocks(60 << 20))
+    # numpy asks for huge pages too, but for its first page.
+    address, other = block.ctypes.data + (1 << 20), mapped.ctypes.data
+    assert any(first <= address < end for first, end in found)
+    assert not any(first <= other < end for first, end in found)
+
+
+def test_without_maps_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "none")
+    huge_pages._tell(14, 1 << 30)
