@@ -41,24 +41,26 @@ class ReadersWriter:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Share it with other readers."""
-        with self._lock:
-            if self._writing or self._waiting_writers:
-                self._waiting_readers += 1
-                try:
-                    self._changed.wait_for(self._reader_may_go)
-                    self._admitted -= 1
-                finally:  # a Ctrl-C must not leave it counted among those that wait
-                    self._waiting_readers -= 1
-                    self._admitted = max(0, min(self._admitted, self._waiting_readers))
-                    self._changed.notify_all()
-            self._reading += 1
-        try:
+        has_begun = False
+        try:  # a Ctrl-C may come between any two of the lines
+            with self._lock:
+                if self._writing or self._waiting_writers:
+                    self._waiting_readers += 1
+                    try:
+                        self._changed.wait_for(self._reader_may_go)
+                        self._admitted -= 1
+                    finally:  # it must not be left counted among those that wait
+                        self._waiting_readers -= 1
+                        self._admitted = max(0, min(self._admitted, self._waiting_readers))
+                        self._changed.notify_all()
+                self._reading, has_begun = self._reading + 1, True
             yield
         finally:
-            with self._lock:
-                self._reading -= 1
-                if not self._reading:
-                    self._changed.notify_all()
+            if has_begun:
+                with self._lock:
+                    self._reading -= 1
+                    if not self._reading:
+                        self._changed.notify_all()
 
     def _reader_may_go(self) -> bool:
         return not self._writing and (not self._waiting_writers or self._admitted > 0)
@@ -66,24 +68,25 @@ class ReadersWriter:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Have it alone."""
-        with self._lock:
-            self._waiting_writers += 1
-            try:
-                self._changed.wait_for(
-                    lambda: not self._writing and not self._reading and not self._admitted
-                )
-            finally:
-                self._waiting_writers -= 1
-                self._changed.notify_all()
-            # The lock is ours until the block's end: no Ctrl-C finds a place in between.
-            self._writing = True
-        try:
+        has_begun = False
+        try:  # as in `reading`
+            with self._lock:
+                self._waiting_writers += 1
+                try:
+                    self._changed.wait_for(
+                        lambda: not self._writing and not self._reading and not self._admitted
+                    )
+                finally:
+                    self._waiting_writers -= 1
+                    self._changed.notify_all()
+                self._writing = has_begun = True
             yield
         finally:
-            with self._lock:
-                self._writing = False
-                self._admitted = self._waiting_readers
-                self._changed.notify_all()
+            if has_begun:
+                with self._lock:
+                    self._writing = False
+                    self._admitted = self._waiting_readers
+                    self._changed.notify_all()
 
 
 class WriterLock:

@@ -348,7 +348,7 @@ class Neighbours:
         known = self._cache.held.ids
         if not with_ids or known is None:
             return Found(labels, scores, None)
-        return Found(labels, scores, [[known[i] for i in line] for line in labels.tolist()])
+        return Found(labels, scores, [list(map(known.__getitem__, i)) for i in labels.tolist()])
 
     def _search_memory(
         self, queries: Floats, k: int, eligible: Labels | None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from flowvec import locks
 from flowvec.errors import CollectionError
 from flowvec.locks import LOCK_FILE, ReadersWriter, WriterLock
 
@@ -150,6 +155,45 @@ def test_who_stops_waiting_leaves_nothing_behind(
         with lock.writing():
             pass
     assert (lock._waiting_readers, lock._waiting_writers, lock._admitted) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["reading", "writing"])
+def test_a_ctrl_c_anywhere_on_the_way_in_leaves_nothing_behind(kind: str) -> None:
+    """A tracer raises after one call after another, where Python looks for signals."""
+    lock = ReadersWriter()
+    for which in range(100):
+        left, before = which, ""
+
+        def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+            nonlocal left, before
+            if frame.f_code.co_filename != locks.__file__:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                if before.startswith("CALL"):
+                    left -= 1
+                before = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+                if left < 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        is_in = False
+        sys.settrace(trace)
+        try:
+            with getattr(lock, kind)():
+                sys.settrace(None)
+                is_in = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        counts = (lock._reading, lock._writing, lock._waiting_readers, lock._waiting_writers)
+        assert counts == (0, False, 0, 0)
+        if is_in:
+            assert which >= 1
+            return
+    pytest.fail("it was interrupted for ever")
 
 
 def test_who_is_soon_done_is_waited_for(tmp_path: Path) -> None:
