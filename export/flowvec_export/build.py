@@ -30,7 +30,7 @@ from flowvec_export.graph import (
     write_onnx,
 )
 from flowvec_export.parity import MIN_COSINE_OF_FLOAT16, measure
-from flowvec_export.pooling import Pooling, parse_pooling
+from flowvec_export.pooling import parse_pooling
 from flowvec_export.source import Source, read_source
 from flowvec_export.sts import StsTask
 from flowvec_export.transform_file import Recipe, load_transform
@@ -206,8 +206,7 @@ def _checked_steps(
 ) -> list[Transform]:
     """The source's own transforms and the further one; raises ExportError if they do not fit."""
     steps = [*source.transforms, *([transform] if transform is not None else [])]
-    modes = parse_pooling(pooling or source.pooling or "mean")
-    width = Pooling(modes, source.pooler).out_dim(source.model.config.hidden_size)
+    width = source.pool(pooling).out_dim(source.model.config.hidden_size)
     for step in steps:
         if step.in_dim != width:
             raise ExportError(
@@ -229,7 +228,7 @@ def _assemble(
     """The module to export, transformers' own as the reference for it, and, where weights are
     rounded, a reference with the weights before that.
     """
-    pool = Pooling(parse_pooling(pooling or source.pooling or "mean"), source.pooler)
+    pool = source.pool(pooling)
     if normalize is None:
         normalize = True if source.normalise is None else source.normalise
     reference = SentenceEncoder(TransformersBackbone(source.model), pool, steps, normalize).eval()

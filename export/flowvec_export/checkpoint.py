@@ -15,7 +15,7 @@ import tokenizers
 import torch
 import transformers
 from tokenizers import normalizers
-from torch import nn
+from torch import Tensor, nn
 
 from flowvec.errors import ExportError, first_line
 from flowvec_export.backbone import NAMES
@@ -43,6 +43,8 @@ class Source:
         max_length: the most tokens of a text.
         pooler: the dense layer over the first token, where the checkpoint has one.
         pooling: the pooling it was made for; None for a plain encoder.
+        word_weights: how much each token id counts in that mean, float32 (vocabulary,); None is all
+            alike.
         transforms: Dense layers between pooling and normalisation.
         normalise: whether it normalises; None for a plain encoder.
         prompts: prefixes by name.
@@ -61,6 +63,7 @@ class Source:
     max_length: int
     pooler: nn.Linear | None
     pooling: str | None = None
+    word_weights: Tensor | None = None
     transforms: list[Transform] = field(default_factory=list)
     normalise: bool | None = None
     prompts: dict[str, str] = field(default_factory=dict)
@@ -77,8 +80,16 @@ class Source:
         """
         if self.transforms:
             return self.transforms[-1].out_dim
+        return self.pool(pooling).out_dim(self.model.config.hidden_size)
+
+    def pool(self, pooling: str | None) -> Pooling:
+        """The pooling of that name, or the one that it was made for; `mean` for a plain encoder.
+
+        Raises:
+            ExportError: there is no such pooling for this source.
+        """
         modes = parse_pooling(pooling or self.pooling or "mean")
-        return Pooling(modes, self.pooler).out_dim(self.model.config.hidden_size)
+        return Pooling(modes, self.pooler, self.word_weights)
 
     def sha256(self) -> str:
         """SHA-256 (hex) of all weights that a pooled vector depends on, in float32.
@@ -93,6 +104,8 @@ class Source:
                     continue  # not in the checkpoint: transformers fills it with random numbers
                 digest.update(f"{place} {name} {tuple(tensor.shape)}".encode())
                 digest.update(tensor.detach().float().contiguous().numpy().tobytes())
+        if self.word_weights is not None:
+            digest.update(b"word weights" + self.word_weights.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
 

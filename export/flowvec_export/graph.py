@@ -58,7 +58,8 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Int64 (batch, sequence), twice -> float32 (batch, dim)."""
-        vector = self.pooling(self.backbone(input_ids, attention_mask), attention_mask)
+        states = self.backbone(input_ids, attention_mask)
+        vector = self.pooling(states, attention_mask, input_ids)
         for transform in self.transforms:
             vector = transform(vector)
         if self.normalise:

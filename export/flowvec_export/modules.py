@@ -48,11 +48,20 @@ _SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", "euclidea
 
 
 def read_modules(root: Path, modules: Any, origin: str) -> Source:
-    """Follow modules.json: Transformer, Pooling, then Dense layers, then perhaps Normalize."""
+    """Follow modules.json.
+
+    It holds a Transformer, perhaps WordWeights, Pooling, then Dense layers, then perhaps Normalize.
+    """
     kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
-    if kinds[:2] != ["Transformer", "Pooling"]:
-        raise ExportError(f"{origin} must begin with Transformer and Pooling, but is {kinds}")
     folders = [root / str(module.get("path", "")) for module in modules]
+    weights: Path | None = None
+    if kinds[1:2] == ["WordWeights"]:
+        weights = folders.pop(1)
+        del kinds[1]
+    if kinds[:2] != ["Transformer", "Pooling"]:
+        raise ExportError(
+            f"{origin} must begin with Transformer, perhaps WordWeights, and Pooling, but is {kinds}"
+        )
     settings: dict[str, Any] = next(
         (found for name in _SETTINGS if (found := read_json(folders[0] / name, missing_ok=True))),
         {},
@@ -61,6 +70,8 @@ def read_modules(root: Path, modules: Any, origin: str) -> Source:
     source = read_encoder(root, folders[0], origin, settings)
     pooling = read_json(folders[1] / "config.json")
     source.pooling = "+".join(_pooling_modes(pooling, origin))
+    if weights is not None:
+        source.word_weights = _read_word_weights(weights, source)
     source.normalise = False
     for kind, folder in zip(kinds[2:], folders[2:], strict=True):
         if source.normalise:
@@ -159,7 +170,15 @@ def _read_dense(folder: Path) -> Dense:
     return Dense(state["linear.weight"], state.get("linear.bias"), name, residual)
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
+def _read_word_weights(folder: Path, source: Source) -> Tensor:
+    """How much each token id counts in the mean, float32 (vocabulary,)."""
+    found = _read_weights(folder, "emb_layer.weight")["emb_layer.weight"]
+    if found.shape != (len(found), 1) or len(found) < source.tokenizer.get_vocab_size():
+        raise ExportError(f"{folder} has no weight for each token of the vocabulary")
+    return found[:, 0].clone()
+
+
+def _read_weights(folder: Path, needed: str = "linear.weight") -> dict[str, Tensor]:
     """Weights of a small module; an old .bin file is read without running any of its code."""
     try:
         if (folder / "model.safetensors").is_file():
@@ -168,6 +187,6 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
             state = torch.load(folder / "pytorch_model.bin", weights_only=True, map_location="cpu")
     except Exception as error:
         raise ExportError(f"cannot read the weights in {folder}: {error}") from None
-    if "linear.weight" not in state:
-        raise ExportError(f"the weights in {folder} lack linear.weight")
+    if needed not in state:
+        raise ExportError(f"the weights in {folder} lack {needed}")
     return {name: tensor.float() for name, tensor in state.items()}

@@ -46,11 +46,25 @@ class Pooling(nn.Module):
     Args:
         modes: from `POOLINGS`.
         pooler: the checkpoint's dense layer over the first token, for the mode `pooler`.
+        word_weights: how much each token id counts in the mean, float32 (vocabulary,); None is all
+            alike.
+
+    Raises:
+        ExportError: there is no pooler for it, or word weights and another mode than `mean`.
     """
 
-    def __init__(self, modes: tuple[str, ...], pooler: nn.Linear | None = None) -> None:
+    def __init__(
+        self,
+        modes: tuple[str, ...],
+        pooler: nn.Linear | None = None,
+        word_weights: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.modes = modes
+        if word_weights is not None and modes != ("mean",):
+            raise ExportError(f"word weights go with mean pooling alone, not {'+'.join(modes)}")
+        self.word_weights: Tensor | None
+        self.register_buffer("word_weights", word_weights)
         if "pooler" in modes and pooler is None:
             raise ExportError("this checkpoint has no pooler; choose another pooling")
         self.pooler = pooler if "pooler" in modes else None
@@ -59,17 +73,26 @@ class Pooling(nn.Module):
         """Length of the pooled vector for an encoder of this width."""
         return width * len(self.modes)
 
-    def forward(self, hidden_states: list[Tensor], attention_mask: Tensor) -> Tensor:
+    def forward(
+        self,
+        hidden_states: list[Tensor],
+        attention_mask: Tensor,
+        input_ids: Tensor | None = None,
+    ) -> Tensor:
         """Pool.
 
         Args:
             hidden_states: the embedding output and each layer's, (batch, sequence, width) each.
             attention_mask: int64 (batch, sequence), 1 for tokens.
+            input_ids: int64 (batch, sequence), needed with word weights.
 
         Returns:
             (batch, width * modes).
         """
         mask = attention_mask.to(hidden_states[-1].dtype).unsqueeze(-1)
+        if self.word_weights is not None:
+            assert input_ids is not None
+            mask = mask * self.word_weights[input_ids].unsqueeze(-1)
         parts = [self._pool(mode, hidden_states, mask) for mode in self.modes]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

@@ -21,7 +21,6 @@ from flowvec.errors import DivergedError
 from flowvec_export.backbone import TransformersBackbone
 from flowvec_export.fitting import Fitted, held_out_rows, mean_cosine, results_of
 from flowvec_export.flow_training import AdamWithoutCorrection, Epoch
-from flowvec_export.pooling import Pooling, parse_pooling
 from flowvec_export.source import Source, read_source
 from flowvec_export.transform_file import Recipe
 from flowvec_export.transforms import PRESETS, Flow
@@ -106,7 +105,7 @@ class _Vectors:
     def __init__(self, source: Source, pooling: str) -> None:
         self.source = source
         self.backbone = TransformersBackbone(source.model)
-        self.pooling = Pooling(parse_pooling(pooling), source.pooler)
+        self.pooling = source.pool(pooling)
         self.steps = nn.Sequential(*source.transforms)
         self.dim = source.width(pooling)
         self.max_length = min(MAX_LENGTH, source.max_length)
@@ -123,7 +122,7 @@ class _Vectors:
                 ids = [encoding.ids for encoding in encodings]
                 batch = Batch(tuple(range(len(ids))), max(map(len, ids)))
                 input_ids, mask = (torch.from_numpy(a) for a in pad(ids, batch, self.source.pad_id))
-                yield self.steps(self.pooling(self.backbone(input_ids, mask), mask))
+                yield self.steps(self.pooling(self.backbone(input_ids, mask), mask, input_ids))
         finally:
             tokenizer.no_truncation()
             self.source.model.eval()

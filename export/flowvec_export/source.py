@@ -32,7 +32,8 @@ def read_source(source: str | Path, *, encoder_only: bool = False) -> Source:
         found = read_modules(root, modules, str(source))
         found.tuned = True
         if encoder_only:
-            found.pooling, found.transforms, found.normalise = None, [], None
+            found.pooling, found.word_weights = None, None
+            found.transforms, found.normalise = [], None
         return found
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         # A JSON file of the right kind with something else in it than it should have.

@@ -13,12 +13,13 @@ import torch
 import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sentence_transformer.modules import Pooling, WordWeights
 
 from flowvec import Encoder
 from flowvec.errors import ExportError
 from flowvec_export import export
 from flowvec_export.parity import Parity
+from flowvec_export.source import read_source
 
 from .conftest import POSITIONS, TEXTS, WIDTH
 
@@ -81,6 +82,46 @@ def test_a_random_minilm(tmp_path, checkpoint) -> None:
 def test_every_pooling_mode_and_their_concatenation(checkpoint, tmp_path, modes) -> None:
     model = make(tmp_path / "st", checkpoint("bert"), Pooling(WIDTH, modes))
     assert not assert_same(model, tmp_path / "st", tmp_path).info().normalised
+
+
+def word_weights(checkpoint: Path, rows: int | None = None) -> WordWeights:
+    """Weights from 0 to 3 for the words of a tokenizer; without special tokens, which count 1."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    vocabulary = tokenizer.convert_ids_to_tokens(range(rows or len(tokenizer)))
+    words = [word for word in vocabulary if not word.startswith("[")]
+    return WordWeights(vocabulary, {word: i % 7 / 2 for i, word in enumerate(words)})
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+def test_words_are_weighted_in_the_mean(checkpoint, tmp_path, architecture) -> None:
+    source = checkpoint(architecture)
+    # Not normalised, so that what the sum is divided by counts too.
+    model = make(tmp_path / "st", source, word_weights(source), Pooling(WIDTH), Dense(WIDTH, 6))
+    texts = [*TEXTS, "", "the"]
+    weighted = assert_same(model, tmp_path / "st", tmp_path, texts).encode(texts)
+    shutil.rmtree(tmp_path / "st" / "1_WordWeights")
+    modules = json.loads((tmp_path / "st" / "modules.json").read_text())
+    (tmp_path / "st" / "modules.json").write_text(json.dumps([modules[0], *modules[2:]]))
+    plain = export(tmp_path / "st", tmp_path / "plain")
+    with Encoder.load(plain.path, provider="cpu") as encoder:
+        assert np.abs(encoder.encode(texts) - weighted).max() > 1e-2
+
+
+def test_word_weights_change_what_a_transform_belongs_to(checkpoint, tmp_path) -> None:
+    source = checkpoint("bert")
+    make(tmp_path / "st", source, word_weights(source), Pooling(WIDTH))
+    weighted = read_source(tmp_path / "st")
+    assert weighted.sha256() != read_source(tmp_path / "st", encoder_only=True).sha256()
+
+
+def test_word_weights_that_cannot_be_followed_are_refused(checkpoint, tmp_path) -> None:
+    source = checkpoint("bert")
+    make(tmp_path / "max", source, word_weights(source), Pooling(WIDTH, "max"))
+    with pytest.raises(ExportError, match="mean pooling alone, not max"):
+        export(tmp_path / "max", tmp_path / "bundle")
+    make(tmp_path / "few", source, word_weights(source, rows=20), Pooling(WIDTH))
+    with pytest.raises(ExportError, match="no weight for each token"):
+        export(tmp_path / "few", tmp_path / "bundle")
 
 
 @pytest.mark.parametrize(
