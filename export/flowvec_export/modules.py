@@ -60,7 +60,8 @@ def read_modules(root: Path, modules: Any, origin: str) -> Source:
         del kinds[1]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise ExportError(
-            f"{origin} must begin with Transformer, perhaps WordWeights, and Pooling, but is {kinds}"
+            f"{origin} must begin with Transformer, perhaps WordWeights, then Pooling, but is "
+            f"{kinds}"
         )
     settings: dict[str, Any] = next(
         (found for name in _SETTINGS if (found := read_json(folders[0] / name, missing_ok=True))),

@@ -16,6 +16,14 @@ RANK_CONSTANT = 60
 HYBRID_BEST = 2 / (RANK_CONSTANT + 1)
 
 _WORD = re.compile(r"\w+")
+# Lucene's list for English: in half of all texts, so that they say little and cost much to look up.
+# fmt: off
+_STOP_WORDS = frozenset((
+    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it",
+    "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they",
+    "this", "to", "was", "will", "with",
+))
+# fmt: on
 # A whole document as a query would be thousands of terms.
 _MAX_WORDS = 64
 
@@ -23,10 +31,12 @@ _MAX_WORDS = 64
 def match_expression(text: str) -> str | None:
     """A query of SQLite's FTS5 for any of a text's words; None where it has none.
 
-    Every word is in quotes, so that none is an operator of FTS5's.
+    A word that comes twice counts twice, as BM25 has it. English stop words are left out, unless
+    there is nothing else. Every word is in quotes, so that none is an operator of FTS5's.
     """
-    words = dict.fromkeys(_WORD.findall(text.lower()))
-    return " OR ".join(f'"{word}"' for word in list(words)[:_MAX_WORDS]) or None
+    words = _WORD.findall(text.lower())
+    telling = [word for word in words if word not in _STOP_WORDS] or words
+    return " OR ".join(f'"{word}"' for word in telling[:_MAX_WORDS]) or None
 
 
 def fuse(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:

@@ -344,7 +344,7 @@ def test_what_cannot_be_followed_is_refused(checkpoint, tmp_path, case) -> None:
         message = "after Normalize"
     elif case == "no pooling":
         del modules[1]
-        message = "must begin with Transformer and Pooling"
+        message = "must begin with Transformer, perhaps WordWeights, then Pooling"
     elif case == "pooling":
         change_json(folder / "1_Pooling/config.json", pooling_mode_attention=True)
         message = "pooling_mode_attention"

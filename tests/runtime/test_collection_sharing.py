@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -348,9 +349,27 @@ def test_a_pandas_frame_goes_in(tmp_path: Path, tiny: Encoder) -> None:
 
 
 def test_words_are_asked_for_in_plain_text() -> None:
-    assert match_expression('The "cat" AND (dog) the') == '"the" OR "cat" OR "and" OR "dog"'
+    assert match_expression('The "cat" NEAR (dog) the Cat') == '"cat" OR "near" OR "dog" OR "cat"'
+    assert match_expression("To be, or NOT to be") == (
+        '"to" OR "be" OR "or" OR "not" OR "to" OR "be"'  # there is nothing else
+    )
     assert match_expression("... !?") is None
     assert match_expression(" ".join(map(str, range(500)))).count("OR") == 63
+
+
+def test_a_word_that_is_asked_twice_counts_twice(tmp_path: Path) -> None:
+    texts = ["a cat sleeps here", "a dog sleeps here", "nothing of it at all", "nor of that"]
+    with closing(Store(tmp_path / FILE, create={})) as store:
+        rows = np.zeros((4, 3), np.float32)
+        with store.transaction():
+            store.upsert([*"abcd"], rows, texts, [None] * 4)
+            store.index_words()
+        for query, first in (("cat cat dog", 1), ("dog dog cat", 2), ("of the cat", 1)):
+            expression = match_expression(query)
+            assert expression is not None
+            assert store.find_words(expression, 4)[0] == first
+        # Nobody is found by words that are in all texts alone where others are asked for.
+        assert store.find_words(match_expression("the cat of it") or "", 4) == [1]
 
 
 def test_rankings_are_fused_by_reciprocal_ranks() -> None:
