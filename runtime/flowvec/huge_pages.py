@@ -63,22 +63,24 @@ def _is_on_request(size: int) -> bool:
 
 
 def _tell(advice: int, size: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         for first, end in _blocks(size):
             if libc.madvise(first, end - first, advice):
                 # Expected: an older kernel, no memory in such pieces, or a part never written.
                 logger.debug("madvise %d: error %d", advice, ctypes.get_errno())
-    except OSError as error:
+    except (OSError, AttributeError, ValueError) as error:  # nothing depends on it
         logger.debug("no huge pages: %s", error)
 
 
 def _blocks(size: int) -> Iterator[tuple[int, int]]:
     """First and end address of each of this process's private blocks of at least so many bytes."""
-    for line in _MAPS.read_text().splitlines():
+    # Files are named there as well, by bytes of any kind.
+    for line in _MAPS.read_text(encoding="ascii", errors="replace").splitlines():
         addresses, modes, _, _, inode, *name = line.split(maxsplit=5)
         first, end = (int(address, 16) for address in addresses.split("-"))
-        is_private = modes.startswith("rw-p") and inode == "0" and not name
-        if is_private and end - first >= size:
+        is_private = modes.startswith("rw-p") and inode == "0"
+        is_nameless = not name or name[0].startswith("[anon")  # some allocators name theirs
+        if is_private and is_nameless and end - first >= size:
             yield first, end

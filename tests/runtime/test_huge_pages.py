@@ -120,6 +120,31 @@ def test_blocks_are_private_memory_alone(tmp_path: Path) -> None:
     assert not any(first <= other < end for first, end in found)
 
 
-def test_without_maps_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "none")
+MAPS = b"""\
+00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/\xff\xfe python
+10000000-20000000 rw-p 00000000 00:00 0           [heap]
+20000000-30000000 rw-p 00000000 00:00 0           [anon:vectors]
+30000000-40000000 rw-p 00000000 00:00 0
+40000000-40001000 rw-p 00000000 00:00 0
+50000000-60000000 rw-s 00000000 00:00 0
+60000000-70000000 r--p 00000000 00:00 0
+70000000-80000000 rw-p 00000000 08:02 17          /tmp/file
+"""
+
+
+def test_blocks_are_read_whatever_else_is_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "maps").write_bytes(MAPS)
+    monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "maps")
+    assert list(huge_pages._blocks(1 << 20)) == [(0x20000000, 0x30000000), (0x30000000, 0x40000000)]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nothing of the kind", b"x-y rw-p 0 0 0"])
+def test_whatever_the_system_says_nothing_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "maps").write_bytes(content)
+    monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "maps")
     huge_pages._tell(14, 1 << 30)
