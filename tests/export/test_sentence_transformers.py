@@ -104,7 +104,7 @@ def test_words_are_weighted_in_the_mean(checkpoint, tmp_path, architecture) -> N
     (tmp_path / "st" / "modules.json").write_text(json.dumps([modules[0], *modules[2:]]))
     plain = export(tmp_path / "st", tmp_path / "plain")
     with Encoder.load(plain.path, provider="cpu") as encoder:
-        assert np.abs(encoder.encode(texts) - weighted).max() > 1e-2
+        assert np.abs(encoder.encode(texts) - weighted).max() > 1e-3
 
 
 def test_word_weights_change_what_a_transform_belongs_to(checkpoint, tmp_path) -> None:
