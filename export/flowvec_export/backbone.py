@@ -198,7 +198,8 @@ class TransformersBackbone(nn.Module):
         output = self.model(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
         )
-        return list(output.hidden_states)
+        # Without layers there is nothing that transformers would collect.
+        return list(output.hidden_states) or [output.last_hidden_state]
 
 
 def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | TransformersBackbone:

@@ -51,6 +51,12 @@ def test_transformer_pooling_and_normalize(checkpoint, tmp_path, architecture) -
     assert encoder.max_length == POSITIONS
 
 
+def test_an_encoder_without_layers_is_a_table_of_words(checkpoint, tmp_path) -> None:
+    source = checkpoint("bert", num_hidden_layers=0)
+    model = make(tmp_path / "st", source, word_weights(source), Pooling(WIDTH), Normalize())
+    assert_same(model, tmp_path / "st", tmp_path)
+
+
 def test_a_random_minilm(tmp_path, checkpoint) -> None:
     """The shape that most users have: 6 layers of width 384, 12 heads, 256 tokens."""
     config = transformers.BertConfig(
