@@ -26,6 +26,7 @@ LEAST_BYTES = 32 << 20
 _MADV_HUGEPAGE = 14
 _MADV_COLLAPSE = 25  # since Linux 6.1
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_PAGE_SIZE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 _MAPS = Path("/proc/self/maps")
 
 
@@ -66,12 +67,22 @@ def _tell(advice: int, size: int) -> None:
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for first, end in _blocks(size):
-            if libc.madvise(first, end - first, advice):
-                # Expected: an older kernel, no memory in such pieces, or a part never written.
-                logger.debug("madvise %d: error %d", advice, ctypes.get_errno())
+        for block in _blocks(size):
+            # Linux gives a collapse up at the first part that was never written.
+            parts = _pages(*block) if advice == _MADV_COLLAPSE else [block]
+            for first, end in parts:
+                if libc.madvise(first, end - first, advice):
+                    # Expected: an older kernel, no memory in such pieces, or nothing written there.
+                    logger.debug("madvise %d: error %d", advice, ctypes.get_errno())
     except (OSError, AttributeError, ValueError) as error:  # nothing depends on it
         logger.debug("no huge pages: %s", error)
+
+
+def _pages(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """First and end address of each huge page that lies within a block."""
+    size = int(_PAGE_SIZE.read_text())
+    begin = -(-first // size) * size
+    return ((page, page + size) for page in range(begin, end - size + 1, size))
 
 
 def _blocks(size: int) -> Iterator[tuple[int, int]]:

@@ -13,8 +13,9 @@ import pytest
 from flowvec import huge_pages
 from flowvec.hnsw import Graph
 
-DIM = 1024
-ROWS = 4000  # 16 MB
+DIM = 4096
+ROWS = 2200  # 36 MB, which no allocator takes from its heap
+BLOCK = 4 * DIM * ROWS
 
 
 @pytest.fixture
@@ -34,10 +35,17 @@ def vectors(rows: int = ROWS) -> np.ndarray:
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
-def huge_bytes() -> int:
-    """Of this process, in huge pages."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("AnonHuge"))
+def huge_bytes(size: int = BLOCK) -> int:
+    """In huge pages, of this process's blocks of at least that size."""
+    blocks = {f"{first:08x}-{end:08x}" for first, end in huge_pages._blocks(size)}
+    total, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):
+            counts = name in blocks
+        elif counts and name == "AnonHugePages:":
+            total += int(rest[0]) * 1024
+    return total
 
 
 def settle() -> None:
@@ -47,25 +55,25 @@ def settle() -> None:
 
 
 def graph_of(rows: np.ndarray, room: int = 0) -> Graph:
-    graph = Graph(DIM, "cosine", m=8, ef_construction=20, rows=room)
+    graph = Graph(DIM, "cosine", m=4, ef_construction=10, rows=room)
     graph.add(np.arange(1, len(rows) + 1), rows)
     return graph
 
 
-@pytest.mark.usefixtures("on_request", "small_blocks")
+@pytest.mark.usefixtures("on_request")
 def test_a_graph_is_built_in_huge_pages() -> None:
     rows = vectors()
-    before = huge_bytes()
+    before = huge_bytes(2 * BLOCK)
     graph = graph_of(rows, room=4 * ROWS)
-    grown = huge_bytes() - before
+    grown = huge_bytes(2 * BLOCK) - before
     # No more than what is written: room for rows to come takes no memory.
     assert rows.nbytes * 0.7 < grown < rows.nbytes * 2
-    found = graph.search(rows[:50], 1, ROWS)
+    found = graph.search(rows[:50], 1, 1000)
     assert found is not None
-    assert found[0][:, 0].tolist() == list(range(1, 51))
+    assert (found[0][:, 0] == np.arange(1, 51)).mean() > 0.8  # few links find most
 
 
-@pytest.mark.usefixtures("on_request", "small_blocks")
+@pytest.mark.usefixtures("on_request")
 def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
     if tuple(map(int, platform.release().split(".")[:2])) < (6, 1):
         pytest.skip("this system does not give huge pages on request")
@@ -73,7 +81,7 @@ def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
     graph = graph_of(rows)
     graph.save(tmp_path / "graph")
     expected = graph.search(rows, 3)
-    loaded = Graph(DIM, "cosine", m=8, ef_construction=20)
+    loaded = Graph(DIM, "cosine", m=4, ef_construction=10)
     before = huge_bytes()
     loaded.load(tmp_path / "graph", np.arange(1, ROWS + 1))
     meanwhile = loaded.search(rows, 3)
@@ -138,6 +146,14 @@ def test_blocks_are_read_whatever_else_is_mapped(
     (tmp_path / "maps").write_bytes(MAPS)
     monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "maps")
     assert list(huge_pages._blocks(1 << 20)) == [(0x20000000, 0x30000000), (0x30000000, 0x40000000)]
+
+
+@pytest.mark.usefixtures("on_request")
+def test_pages_lie_within_their_block() -> None:
+    page = int(huge_pages._PAGE_SIZE.read_text())
+    assert list(huge_pages._pages(page + 1, 4 * page - 1)) == [(2 * page, 3 * page)]
+    assert list(huge_pages._pages(page, 3 * page)) == [(page, 2 * page), (2 * page, 3 * page)]
+    assert list(huge_pages._pages(page + 1, 2 * page)) == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nothing of the kind", b"x-y rw-p 0 0 0"])
