@@ -374,7 +374,7 @@ class Store(MetaTable, FullText):
         if problem := self.problem_of_words():
             yield f"{FILE}: {problem}"
         dim = int(self.read_meta().get("dim", 0))
-        after, seen = 0, 0
+        after, seen, intact, ids = 0, 0, 0, 0
         while rows := self._raw_page(after):
             for row in rows:
                 try:
@@ -382,12 +382,16 @@ class Store(MetaTable, FullText):
                 except CorruptCollectionError:
                     yield f"{FILE}: row {row[0]}{_named(row)} does not match its checksum"
                     continue
+                intact, ids = intact + 1, ids + _sum_of([(item.id, item.label)])
                 if len(item.vector) != dim or not np.isfinite(item.vector).all():
                     yield f"{FILE}: row {row[0]} has no vector of {dim} finite numbers"
             seen += len(rows)
             after = rows[-1][0]
-        if seen != (expected := self.counts().rows):
-            yield f"{FILE}: it holds {seen} rows where {expected} were written"
+        expected = self.counts()
+        if seen != expected.rows:
+            yield f"{FILE}: it holds {seen} rows where {expected.rows} were written"
+        elif intact == seen and expected.ids not in (None, ids):
+            yield f"{FILE}: the checksum over all ids does not match its rows"
 
     # --- snapshots ------------------------------------------------------------------------------
 

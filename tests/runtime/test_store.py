@@ -340,3 +340,24 @@ def test_the_sum_over_ids_follows_them_in_any_order() -> None:
     for other in ((1, "b", 0), (2, "a", 0), (1, "a", 1)):
         assert id_sum([other, *rows[1:]]) != id_sum(rows)
     assert id_sum([(1, "b", 0), (2, "a", 0)]) != id_sum([(1, "a", 0), (2, "b", 0)])
+
+
+def test_a_damaged_sum_over_ids_is_said(store: Store) -> None:
+    with store.transaction():
+        store.write_meta({"dim": "3"})
+    assert list(store.problems()) == []
+    with store.transaction():
+        store.write_meta({"ids": str((store.counts().ids or 0) + 1)})
+    assert list(store.problems()) == [f"{FILE}: the checksum over all ids does not match its rows"]
+    with pytest.raises(CorruptCollectionError, match="ids does not match"):
+        store.ids()
+
+
+def test_a_store_that_kept_no_sum_over_ids_is_well(store: Store) -> None:
+    with store.transaction():
+        store.write_meta({"dim": "3"})
+        store.forget_meta(["ids"])
+        store.delete(["a"])
+    assert store.counts().ids is None
+    assert list(store.problems()) == []
+    assert len(store.ids()) == 3
