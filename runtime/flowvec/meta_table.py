@@ -39,13 +39,13 @@ class Counts:
         rows: how many there are.
         deletions: how many were ever deleted or replaced.
         state: the state's number.
-        ids: the `id_sum` of all rows; None in a file that did not keep it.
+        id_sum: of all rows, as `rows.id_sum` has it; None in a file that did not keep it.
     """
 
     rows: int
     deletions: int
     state: int
-    ids: int | None = None
+    id_sum: int | None = None
 
 
 class MetaTable(Database):
@@ -109,8 +109,8 @@ class MetaTable(Database):
                 found = self._db.execute("SELECT COUNT(*) FROM items").fetchall()
             return Counts(int(found[0][0]), 0, 0)
         try:
-            ids = int(meta["ids"]) if "ids" in meta else None
-            return Counts(int(meta["rows"]), int(meta["deletions"]), int(meta["state"]), ids)
+            kept = int(meta["id_sum"]) if "id_sum" in meta else None
+            return Counts(int(meta["rows"]), int(meta["deletions"]), int(meta["state"]), kept)
         except (KeyError, ValueError) as error:
             raise CorruptCollectionError(
                 f"{self._path}: its count of rows is damaged: {error!r}"
@@ -146,17 +146,17 @@ class MetaTable(Database):
         """Number a new state, of which other things than rows are new; inside a transaction."""
         self.count_change(0, 0)
 
-    def count_change(self, added: int, gone: int, ids: int = 0) -> None:
+    def count_change(self, added: int, gone: int, id_sum: int = 0) -> None:
         """Count rows that are added and gone, and number the new state; inside a transaction.
 
-        `ids` is by how much their `id_sum` changes.
+        `id_sum` is by how much theirs changes.
         """
         before = self.counts()
         after = Counts(
             before.rows + added - gone,
             before.deletions + gone,
             before.state + 1,
-            None if before.ids is None else before.ids + ids,
+            None if before.id_sum is None else before.id_sum + id_sum,
         )
         self.write_meta(_count_keys(after))
         if not before.state:

@@ -315,7 +315,7 @@ class Store(MetaTable, FullText):
         """
         with self._translated():
             rows = self._db.execute("SELECT label, id, id_is_int FROM items").fetchall()
-        expected = self.counts().ids
+        expected = self.counts().id_sum
         if expected is not None and id_sum(rows) != expected:
             raise CorruptCollectionError(
                 f"{self._path} is damaged: its index over ids does not match its checksum"
@@ -374,7 +374,7 @@ class Store(MetaTable, FullText):
         if problem := self.problem_of_words():
             yield f"{FILE}: {problem}"
         dim = int(self.read_meta().get("dim", 0))
-        after, seen, intact, ids = 0, 0, 0, 0
+        after, seen, intact, found = 0, 0, 0, 0
         while rows := self._raw_page(after):
             for row in rows:
                 try:
@@ -382,7 +382,7 @@ class Store(MetaTable, FullText):
                 except CorruptCollectionError:
                     yield f"{FILE}: row {row[0]}{_named(row)} does not match its checksum"
                     continue
-                intact, ids = intact + 1, ids + _sum_of([(item.id, item.label)])
+                intact, found = intact + 1, found + _sum_of([(item.id, item.label)])
                 if len(item.vector) != dim or not np.isfinite(item.vector).all():
                     yield f"{FILE}: row {row[0]} has no vector of {dim} finite numbers"
             seen += len(rows)
@@ -390,7 +390,7 @@ class Store(MetaTable, FullText):
         expected = self.counts()
         if seen != expected.rows:
             yield f"{FILE}: it holds {seen} rows where {expected.rows} were written"
-        elif intact == seen and expected.ids not in (None, ids):
+        elif intact == seen and expected.id_sum not in (None, found):
             yield f"{FILE}: the checksum over all ids does not match its rows"
 
     # --- snapshots ------------------------------------------------------------------------------

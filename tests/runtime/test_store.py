@@ -26,7 +26,7 @@ from flowvec.store import FILE, Snapshot, Store
 
 def counted(store: Store) -> Counts:
     """What is counted of rows; the sum over ids has a test of its own."""
-    return replace(store.counts(), ids=None)
+    return replace(store.counts(), id_sum=None)
 
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -347,7 +347,7 @@ def test_a_damaged_sum_over_ids_is_said(store: Store) -> None:
         store.write_meta({"dim": "3"})
     assert list(store.problems()) == []
     with store.transaction():
-        store.write_meta({"ids": str((store.counts().ids or 0) + 1)})
+        store.write_meta({"id_sum": str((store.counts().id_sum or 0) + 1)})
     assert list(store.problems()) == [f"{FILE}: the checksum over all ids does not match its rows"]
     with pytest.raises(CorruptCollectionError, match="ids does not match"):
         store.ids()
@@ -356,8 +356,8 @@ def test_a_damaged_sum_over_ids_is_said(store: Store) -> None:
 def test_a_store_that_kept_no_sum_over_ids_is_well(store: Store) -> None:
     with store.transaction():
         store.write_meta({"dim": "3"})
-        store.forget_meta(["ids"])
+        store.forget_meta(["id_sum"])
         store.delete(["a"])
-    assert store.counts().ids is None
+    assert store.counts().id_sum is None
     assert list(store.problems()) == []
     assert len(store.ids()) == 3
