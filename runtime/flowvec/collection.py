@@ -24,6 +24,7 @@ from flowvec.collection_inputs import (
     check_metadata,
     check_score,
     check_vectors,
+    check_weight,
     check_whole,
     last_of_each,
     refuse_single,
@@ -497,6 +498,7 @@ class Collection:
         *,
         filter: Filter | None = None,
         hybrid: bool = False,
+        vector_weight: float = 0.5,
         min_score: float | None = None,
         exact: bool = False,
     ) -> list[Hit]:
@@ -509,9 +511,11 @@ class Collection:
             filter: which rows are eligible by their metadata, as
                 `{"lang": "en", "year": {">=": 2020}, "not": {"tag": {"in": ["draft"]}}}`; see
                 `flowvec.filters`.
-            hybrid: rank by words as well: BM25 over the texts, fused with the vectors' ranking by
-                reciprocal ranks; a hit's score is the sum of 1 / (60 + rank). Needs a text, and the
-                index that `index_texts` makes; the first such search makes it where there is none.
+            hybrid: rank by words as well. A hit's score is `vector_weight` times its nearness (1
+                for a row equal to the query, 0 for the last of the 100 or 5 k nearest) and the rest
+                times its BM25 (1 for the row that matches best). Needs a text, and the index that
+                `index_texts` makes; the first such search makes it where there is none.
+            vector_weight: of a hybrid search, 0 (words alone) to 1 (vectors alone).
             min_score: the least score of a hit.
             exact: compare every eligible row, as small collections always do, and not ask the
                 graph, which may miss some (`tune_recall`). All rows are read for it.
@@ -526,7 +530,13 @@ class Collection:
         """
         if isinstance(query, str):
             return self.search_batch(
-                [query], k, filter=filter, hybrid=hybrid, min_score=min_score, exact=exact
+                [query],
+                k,
+                filter=filter,
+                hybrid=hybrid,
+                vector_weight=vector_weight,
+                min_score=min_score,
+                exact=exact,
             )[0]
         if hybrid:
             raise InputValueError("a hybrid search needs a text: a vector has no words")
@@ -541,15 +551,17 @@ class Collection:
         *,
         filter: Filter | None = None,
         hybrid: bool = False,
+        vector_weight: float = 0.5,
         min_score: float | None = None,
         exact: bool = False,
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once."""
         refuse_single("queries", queries)
         count, condition, min_score = check_k(k), _condition(filter), check_score(min_score)
+        vector_weight = check_weight(vector_weight)
         if hybrid and min_score is not None and min_score > HYBRID_BEST:
             raise InputValueError(
-                f"a hybrid search's scores are at most {HYBRID_BEST:.4f}, and min_score is "
+                f"a hybrid search's scores are at most {HYBRID_BEST:g}, and min_score is "
                 f"{min_score}"
             )
         texts = texts_of(queries)
@@ -561,7 +573,13 @@ class Collection:
                 if not has_words:
                     self.index_texts()
                 return self._searcher.hybrid_hits(
-                    texts, vectors, count, condition, min_score, exact=exact
+                    texts,
+                    vectors,
+                    count,
+                    condition,
+                    min_score,
+                    vector_weight=vector_weight,
+                    exact=exact,
                 )
         else:
             vectors = self._query_vectors(queries)

@@ -21,6 +21,7 @@ __all__ = [
     "check_metadata",
     "check_score",
     "check_vectors",
+    "check_weight",
     "check_whole",
     "last_of_each",
     "refuse_single",
@@ -107,6 +108,21 @@ def check_score(score: object, name: str = "min_score") -> float | None:
     if np.isnan(score):
         raise InputValueError(f"{name} must be a number, but is nan")
     return float(score)
+
+
+def check_weight(value: object) -> float:
+    """The share of the vectors in a hybrid search.
+
+    Raises:
+        InputTypeError: it is no number.
+        InputValueError: it is not from 0 to 1.
+    """
+    weight = check_score(value, "vector_weight")
+    if weight is None:
+        raise InputTypeError("vector_weight must be a number, not NoneType")
+    if not 0.0 <= weight <= 1.0:
+        raise InputValueError(f"vector_weight must be from 0 to 1, but is {weight:g}")
+    return weight
 
 
 def check_whole(name: str, value: object, least: int) -> int:

@@ -60,8 +60,8 @@ class FullText(Database):
 
     def find_words(
         self, expression: str, limit: int, condition: Condition | None = None
-    ) -> list[int]:
-        """Labels of the rows whose texts match best by BM25, best first.
+    ) -> dict[int, float]:
+        """BM25 of the rows whose texts match best, by label, best first.
 
         Args:
             expression: as `hybrid.match_expression` gives.
@@ -72,11 +72,12 @@ class FullText(Database):
         parameters = () if condition is None else condition.parameters
         with self._translated():
             rows = self._db.execute(
-                "SELECT words.rowid FROM words JOIN items ON items.label = words.rowid "  # noqa: S608
+                "SELECT words.rowid, words.rank FROM words JOIN items ON items.label = words.rowid "  # noqa: S608
                 f"WHERE words MATCH ? AND {where} ORDER BY words.rank, words.rowid LIMIT ?",
                 (expression, *parameters, limit),
             ).fetchall()
-        return [int(row[0]) for row in rows]
+        # SQLite's is negative: its least is its best.
+        return {int(label): -float(rank) for label, rank in rows}
 
     def problem_of_words(self) -> str | None:
         """What is wrong with the index, in words; None where there is none, or all is well."""

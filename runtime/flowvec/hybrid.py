@@ -6,14 +6,12 @@ Both are pure decisions; `store.py` keeps the index.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-__all__ = ["HYBRID_BEST", "RANK_CONSTANT", "fuse", "match_expression"]
+__all__ = ["HYBRID_BEST", "fuse", "match_expression"]
 
-# Reciprocal rank fusion's constant (Cormack, Clarke and Buettcher 2009).
-RANK_CONSTANT = 60
-# Of a row that is first in both rankings.
-HYBRID_BEST = 2 / (RANK_CONSTANT + 1)
+# Of a row that equals the query and matches its words best.
+HYBRID_BEST = 1.0
 
 _WORD = re.compile(r"\w+")
 # Lucene's list for English: in half of all texts, so that they say little and cost much to look up.
@@ -39,19 +37,39 @@ def match_expression(text: str) -> str | None:
     return " OR ".join(f'"{word}"' for word in telling[:_MAX_WORDS]) or None
 
 
-def fuse(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:
-    """The k best of several rankings by reciprocal rank fusion.
+def fuse(
+    near: Mapping[int, float],
+    worded: Mapping[int, float],
+    k: int,
+    *,
+    least: float,
+    own: float,
+    vector_weight: float,
+) -> list[tuple[int, float]]:
+    """The k best of the rows that are near or share words, by a convex combination of both.
+
+    A row's nearness counts from that of the last row found (0) to that of a row equal to the query
+    (1), so that it means the same whatever a model's cosines range over; its BM25 counts as a share
+    of the best row's. Such combinations beat reciprocal ranks (Bruch, Gai and Ingber 2023, "An
+    analysis of fusion functions for hybrid retrieval").
 
     Args:
-        rankings: labels, best first, each at most once in one ranking.
+        near: the vectors' score of each row that either ranking found, by label.
+        worded: BM25 of those that share words with the query, from 0 up; 0 for the others.
         k: how many.
+        least: score of the last row that the vectors' ranking found.
+        own: the query's score with itself.
+        vector_weight: share of nearness, 0 to 1; the rest is the words'.
 
     Returns:
-        (label, score), best first; a score is the sum over the rankings of 1 / (60 + rank), ranks
-        counted from 1. Ties by where they first stood.
+        (label, score), best first; a score is at most 1, and below 0 for a row that is farther than
+        all that the vectors' ranking found and has hardly a word. Ties as in `near`.
     """
-    scores: dict[int, float] = {}
-    for ranking in rankings:
-        for rank, label in enumerate(ranking, 1):
-            scores[label] = scores.get(label, 0.0) + 1.0 / (RANK_CONSTANT + rank)
+    span = max(own, max(near.values(), default=own)) - least
+    most = max(worded.values(), default=0.0)
+    scores = {
+        label: vector_weight * ((score - least) / span if span > 0.0 else 1.0)
+        + (1.0 - vector_weight) * (worded.get(label, 0.0) / most if most > 0.0 else 0.0)
+        for label, score in near.items()
+    }
     return sorted(scores.items(), key=lambda pair: -pair[1])[:k]

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from flowvec.cache import Cache, Change
 from flowvec.exact import Metric, top_k
+from flowvec.exact import scores as exact_scores
 from flowvec.graph_snapshots import GraphSnapshots, is_mostly_tombstones
 from flowvec.hnsw import Graph
 from flowvec.locks import ReadersWriter
@@ -329,6 +330,12 @@ class Neighbours:
             known = self._store.ids_of(np.unique(labels).tolist())
             ids = [[known[label] for label in line] for line in labels.tolist()]
         return Found(labels, scores, ids)
+
+    def scores(self, query: Floats, vectors: Floats) -> list[float]:
+        """Scores of a query, float32 (dim,), with each of some vectors, float32 (rows, dim)."""
+        compared, rows = self._cache.comparable(query[None]), self._cache.comparable(vectors)
+        found: list[float] = exact_scores(compared, rows, self._cache.metric)[0].tolist()
+        return found
 
     def search_held(self, queries: Floats, k: int) -> Found | None:
         """`search` with ids, of all that is in memory already and shows the newest state.

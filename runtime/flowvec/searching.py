@@ -79,19 +79,36 @@ class Searcher:
         condition: Condition | None,
         min_score: float | None,
         *,
+        vector_weight: float,
         exact: bool = False,
     ) -> list[list[Hit]]:
         """The k rows of each text that rank highest by its vector and by its words together."""
         with self._reading():
             # More than there are rows is no deeper, and would be no number to SQLite.
             depth = min(max(_HYBRID_LEAST, _HYBRID_DEPTH * k), _MOST_HYBRID)
-            nearest = self._nearest(vectors, depth, condition, exact=exact).labels.tolist()
-            fused = [
-                fuse((near, self._with_words(match_expression(text), depth, condition)), k)
-                for near, text in zip(nearest, texts, strict=True)
-            ]
+            found = self._nearest(vectors, depth, condition, exact=exact)
+            fused = []
+            for text, vector, labels, scores in zip(
+                texts, vectors, found.labels.tolist(), found.scores.tolist(), strict=True
+            ):
+                near = dict(zip(labels, scores, strict=True))
+                worded = self._with_words(match_expression(text), depth, condition)
+                far = [label for label in worded if label not in near]
+                if far:
+                    near |= self._scores_of(vector, far)
+                least = min(scores, default=0.0)
+                own = self._neighbours.scores(vector, vector[None])[0]
+                fused.append(
+                    fuse(near, worded, k, least=least, own=own, vector_weight=vector_weight)
+                )
             items = self._items(sorted({label for line in fused for label, _ in line}))
         return [_hits(line, items, min_score) for line in fused]
+
+    def _scores_of(self, vector: Floats, labels: Sequence[int]) -> dict[int, float]:
+        """The score of a vector with each of these rows."""
+        rows = self._items(labels)
+        scores = self._neighbours.scores(vector, np.stack([rows[label].vector for label in labels]))
+        return dict(zip(labels, scores, strict=True))
 
     def ids(
         self, vectors: Floats, k: int, condition: Condition | None, *, exact: bool = False
@@ -139,8 +156,8 @@ class Searcher:
 
     def _with_words(
         self, expression: str | None, depth: int, condition: Condition | None
-    ) -> list[int]:
-        return [] if expression is None else self._store.find_words(expression, depth, condition)
+    ) -> dict[int, float]:
+        return {} if expression is None else self._store.find_words(expression, depth, condition)
 
     def _items(self, labels: Sequence[int]) -> dict[int, Item]:
         items = self._store.read(labels)

@@ -11,14 +11,24 @@ from contextlib import closing
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
-from flowvec import Collection, CollectionError, Encoder, InputValueError, Item, neighbours
+from flowvec import (
+    Collection,
+    CollectionError,
+    Encoder,
+    InputTypeError,
+    InputValueError,
+    Item,
+    neighbours,
+)
 from flowvec.cache import Cache
 from flowvec.filters import Condition
 from flowvec.hybrid import fuse, match_expression
+from flowvec.postprocess import normalize
 from flowvec.store import FILE, Store
 
 
@@ -367,17 +377,83 @@ def test_a_word_that_is_asked_twice_counts_twice(tmp_path: Path) -> None:
         for query, first in (("cat cat dog", 1), ("dog dog cat", 2), ("of the cat", 1)):
             expression = match_expression(query)
             assert expression is not None
-            assert store.find_words(expression, 4)[0] == first
+            assert next(iter(store.find_words(expression, 4))) == first
         # Nobody is found by words that are in all texts alone where others are asked for.
-        assert store.find_words(match_expression("the cat of it") or "", 4) == [1]
+        assert list(store.find_words(match_expression("the cat of it") or "", 4)) == [1]
 
 
-def test_rankings_are_fused_by_reciprocal_ranks() -> None:
-    assert fuse(([1, 2, 3], [3, 4]), 9) == [
-        (3, 1 / 63 + 1 / 61), (1, 1 / 61), (2, 1 / 62), (4, 1 / 62),
+def test_nearness_and_words_are_combined_as_said() -> None:
+    near, worded = {7: 0.9, 8: 0.6, 9: 0.4, 5: 0.2}, {9: 6.0, 5: 3.0}
+    found = fuse(near, worded, 9, least=0.4, own=1.0, vector_weight=0.25)
+    assert [label for label, _ in found] == [9, 5, 7, 8]
+    assert dict(found) == pytest.approx(
+        {
+            7: 0.25 * 5 / 6,
+            8: 0.25 * 2 / 6,
+            9: 0.75,
+            5: 0.25 * -2 / 6 + 0.75 / 2,
+        }
+    )
+    assert fuse(near, worded, 2, least=0.4, own=1.0, vector_weight=0.25) == found[:2]
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(0.1, 0.8), (30.0, -5.0)])
+def test_what_a_models_scores_range_over_changes_nothing(scale: float, shift: float) -> None:
+    near, worded = {1: 0.9, 2: 0.6, 3: 0.4}, {3: 2.0, 2: 1.0}
+    plain = fuse(near, worded, 3, least=0.4, own=1.0, vector_weight=0.5)
+    other = {label: scale * score + shift for label, score in near.items()}
+    moved = fuse(other, worded, 3, least=scale * 0.4 + shift, own=scale + shift, vector_weight=0.5)
+    assert dict(moved) == pytest.approx(dict(plain))
+
+
+def test_fusing_bears_nothing_and_all_alike() -> None:
+    assert fuse({}, {}, 3, least=0.0, own=1.0, vector_weight=0.5) == []
+    assert fuse({1: 2.0, 2: 2.0}, {}, 3, least=2.0, own=2.0, vector_weight=0.5) == [
+        (1, 0.5), (2, 0.5),
     ]  # fmt: skip
-    assert [label for label, _ in fuse(([1, 2], []), 1)] == [1]
-    assert fuse(([], []), 3) == []
+    # An inner product may lie above the query's with itself.
+    assert fuse({1: 9.0, 2: 1.0}, {}, 1, least=1.0, own=2.0, vector_weight=1.0) == [(1, 1.0)]
+
+
+@pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
+def test_a_hybrid_score_is_nearness_and_words(tmp_path: Path, tiny: Encoder, metric) -> None:
+    """Also of rows that have the words and are far: more rows than are looked at."""
+    many = 150
+    texts = [f"row {i}" for i in range(many)]
+    texts[70], texts[71] = "zyxwv", "a text with zyxwv and ten other words that make it longer"
+    with Collection.create(tmp_path / "c", encoder=tiny, metric=metric) as c:
+        c.add(range(many), texts)
+        c.index_texts()
+        query = tiny.encode_query("zyxwv row 3")
+        rows = tiny.encode_document(texts)
+        if metric == "cosine":
+            query, rows = normalize(query[None])[0], normalize(rows)
+        nearness = -np.linalg.norm(rows - query, axis=1) if metric == "l2" else rows @ query
+        own = 0.0 if metric == "l2" else float(query @ query)
+        least = np.sort(nearness)[-100]
+        words = np.zeros(many)
+        for label, score in c._store.find_words(match_expression("zyxwv row 3") or "", 100).items():
+            words[label - 1] = score
+        for weight in (0.0, 0.3, 1.0):
+            top = max(own, nearness.max())
+            expected = (
+                weight * (nearness - least) / (top - least) + (1 - weight) * words / words.max()
+            )
+            hits = c.search("zyxwv row 3", k=20, hybrid=True, vector_weight=weight)
+            assert [hit.score for hit in hits] == pytest.approx(
+                sorted(expected, reverse=True)[:20], abs=1e-4
+            )
+            assert [hit.score for hit in hits] == pytest.approx(
+                [expected[cast(int, hit.id)] for hit in hits], abs=1e-4
+            )
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan"), "half", None, True])
+def test_a_weight_that_is_no_share_is_refused(tmp_path: Path, tiny: Encoder, weight) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(["a"], ["a cat"])
+        with pytest.raises((InputValueError, InputTypeError), match="vector_weight"):
+            c.search("cat", hybrid=True, vector_weight=weight)
 
 
 def test_a_hybrid_search_finds_what_has_the_words(tmp_path: Path, mini: Encoder) -> None:
@@ -387,13 +463,13 @@ def test_a_hybrid_search_finds_what_has_the_words(tmp_path: Path, mini: Encoder)
         hits = c.search("zyxwv", k=4, hybrid=True)
         assert hits[0].id == 1
         assert len(hits) == 4
-        assert hits[0].score > 1 / 61
+        assert 0.5 <= hits[0].score <= 1.0
         # The index follows what comes and goes.
         c.add(["new"], ["Another zyxwv, and zyxwv again."])
         c.delete([1])
         assert [hit.id for hit in c.search("zyxwv", k=1, hybrid=True)] == ["new"]
         c.add(["new"], ["nothing of the kind"])
-        assert c._store.find_words('"zyxwv"', 9) == []
+        assert c._store.find_words('"zyxwv"', 9) == {}
         assert {hit.id for hit in c.search("cat", k=9, hybrid=True, filter={"n": {"<": 2}})} == {0}
         assert c.search_batch(["!", "cat"], 2, hybrid=True)[0]
         assert c.verify() == []

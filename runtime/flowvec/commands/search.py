@@ -35,14 +35,16 @@ def search(
     hybrid: Annotated[
         bool, typer.Option("--hybrid", help="Rank by the words as well as by the vectors.")
     ] = False,
+    vector_weight: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Share of the vectors in --hybrid, 0 to 1."),
+    ] = 0.5,
     exact: Annotated[
         bool, typer.Option("--exact", help="Compare every row: slower, and misses none.")
     ] = False,
     min_score: Annotated[
         float | None,
-        typer.Option(
-            help="Leave out rows that score less than this; with --hybrid scores are .033 at most."
-        ),
+        typer.Option(help="Leave out rows that score less than this; at most 1 with --hybrid."),
     ] = None,
     model: Annotated[
         str | None,
@@ -61,7 +63,13 @@ def search(
         Collection.open(directory, encoder=encoder) as collection,
     ):
         hits = collection.search(
-            query, k, filter=wanted, hybrid=hybrid, min_score=min_score, exact=exact
+            query,
+            k,
+            filter=wanted,
+            hybrid=hybrid,
+            vector_weight=vector_weight,
+            min_score=min_score,
+            exact=exact,
         )
     if as_json:
         print_json([asdict(hit) for hit in hits])
