@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flowvec import Encoder
@@ -97,6 +99,53 @@ def provider(request: pytest.FixtureRequest) -> str:
 def tiny(tiny_dir: Path) -> Iterator[Encoder]:
     with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
         yield encoder
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained BERT of three layers with mean, Dense and normalisation behind it.
+
+    As a sentence-transformers directory: the repository's backbone, and a Dense that hardly turns.
+    """
+    from safetensors.numpy import save_file
+
+    folder = tmp_path_factory.mktemp("trained") / "checkpoint"
+    shutil.copytree(Path(__file__).resolve().parents[1] / "models/backbone/checkpoint", folder)
+    width = json.loads((folder / "config.json").read_text())["hidden_size"]
+    names = ("Transformer", "Pooling", "Dense", "Normalize")
+    modules = []
+    for number, name in enumerate(names):
+        path = f"{number}_{name}" if number else ""
+        (folder / path).mkdir(exist_ok=True)
+        modules.append(
+            {
+                "idx": number,
+                "name": str(number),
+                "path": path,
+                "type": f"sentence_transformers.models.{name}",
+            }
+        )
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling/config.json").write_text(
+        json.dumps({"word_embedding_dimension": width, "pooling_mode_mean_tokens": True})
+    )
+    (folder / "2_Dense/config.json").write_text(
+        json.dumps(
+            {
+                "in_features": width,
+                "out_features": width,
+                "bias": True,
+                "activation_function": "torch.nn.modules.linear.Identity",
+            }
+        )
+    )
+    rng = np.random.default_rng(0)
+    turn = np.eye(width) + 0.1 * rng.normal(size=(width, width)) / width**0.5
+    save_file(
+        {"linear.weight": turn.astype(np.float32), "linear.bias": np.zeros(width, np.float32)},
+        folder / "2_Dense/model.safetensors",
+    )
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding=
 
 # What a block that holds the one prints.
 SHOWN = {
-    "AsyncEncoder": "[(256,), (256,)]",
+    "AsyncEncoder": "[(384,), (384,)]",
     'Collection.create("notes"': "The cat sleeps on the mat.",
     'Collection.create("articles"': "Cats sleep most of the day.",
 }

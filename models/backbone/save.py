@@ -24,7 +24,7 @@ CARD = "---\nlicense: apache-2.0\n---\n\nA small masked-language model; its card
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=HERE / "work")
-    parser.add_argument("--tokenizer", type=Path, default=HERE.parent / "mini/work/tokenizer.json")
+    parser.add_argument("--tokenizer", type=Path, default=HERE / "work/tokenizer.json")
     parser.add_argument("--out", type=Path, default=HERE / "checkpoint")
     args = parser.parse_args()
 

@@ -1,6 +1,7 @@
 """Masked-language pre-training of a small BERT, resumable. No contrastive loss, no labels.
 
-    python models/mini/prepare.py
+    python models/mini/prepare.py --tokenizer models/backbone/checkpoint/tokenizer.json \\
+        --out models/backbone/work
     python models/backbone/train.py --steps 6750 --decay-steps 2000
 
 Rows are runs of whole sentences of one paragraph, 15 % of their tokens are predicted (80 % of those
@@ -114,7 +115,7 @@ def rate(step: int, steps: int, warmup: int, decay: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prepared", type=Path, default=HERE.parent / "mini/work")
+    parser.add_argument("--prepared", type=Path, default=HERE / "work")
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--steps", type=int, default=6750)
     parser.add_argument("--decay-steps", type=int, default=2000)

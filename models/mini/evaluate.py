@@ -1,96 +1,188 @@
-"""Step 5: STS-B dev of the bundle beside plain baselines, in one run.
+"""Step 7: the bundle beside plain baselines, in one run: STS, retrieval and isotropy.
 
     python models/mini/evaluate.py
+    python models/mini/evaluate.py --first ../first/runtime/flowvec/models/mini --final
 
+Without `--final` of the STS sets STS-B dev alone is read: it may choose, the others only report.
 Baselines are fitted on wiki sentences alone: TF-IDF weights on 200,000 of them, word frequencies on
-all, the whitening on 40,000. No STS sentence is fitted on. Writes models/mini/evaluation.json.
+all, the whitening on 40,000. `--first` is another bundle to put beside, as the first `mini`, which
+`git worktree add ../first 500c76a` brings back. Writes models/mini/evaluation.json and prints
+its tables.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
+import numpy.typing as npt
 from sklearn.feature_extraction.text import TfidfVectorizer
 from tokenizers import Tokenizer
+from train import sif_weights, soft_zca, unit
 
 from flowvec import Encoder
+from flowvec.exact import top_k
+from flowvec_bench.isotropy import measure_isotropy
+from flowvec_bench.retrieval import score_run, search_bm25, search_encoder, search_hybrid
+from flowvec_bench.retrieval_sets import RetrievalSet, read_retrieval
 from flowvec_bench.texts import natural_sentences
+from flowvec_export.sts import positive_pairs, read_sts, sentence_rows, spearman
 
 HERE = Path(__file__).resolve().parent
-
-
-def read_pairs(path: Path) -> tuple[list[str], list[str], np.ndarray]:
-    """First sentences, second sentences and gold scores of an STS file."""
-    with path.open(encoding="utf-8") as lines:
-        rows = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
-    return [r[1] for r in rows], [r[2] for r in rows], np.array([float(r[0]) for r in rows])
-
-
-def spearman(a: np.ndarray, b: np.ndarray, gold: np.ndarray) -> float:
-    """Spearman x 100 of cosine with gold."""
-    a = a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), 1e-12)
-    b = b / np.maximum(np.linalg.norm(b, axis=1, keepdims=True), 1e-12)
-    return round(100 * float(spearmanr((a * b).sum(1), gold).statistic), 1)
+YEARS = (12, 13, 14)
+Floats = npt.NDArray[np.floating[Any]]
+Embed = Callable[[list[str]], Floats]
+Cosines = Callable[[list[str], list[str]], Floats]
 
 
 class WordVectors:
-    """Averages of the word-piece vectors of step 2, plain or weighted by frequency (SIF)."""
+    """Averages of the skip-gram vectors of step 3, plain or weighted by frequency (SIF)."""
 
-    def __init__(self, work: Path, weighted: bool) -> None:
+    def __init__(self, work: Path, *, weighted: bool) -> None:
         self.tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
         self.vectors = np.load(work / "word_vectors.npy")
-        frequency = np.load(work / "frequency.npy") / np.load(work / "frequency.npy").sum()
         if weighted:
-            self.vectors = self.vectors * (1e-3 / (1e-3 + frequency))[:, None]
+            self.vectors = (
+                self.vectors * sif_weights(np.load(work / "frequency.npy"), 1e-3)[:, None]
+            )
 
-    def __call__(self, texts: list[str]) -> np.ndarray:
+    def __call__(self, texts: list[str]) -> Floats:
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         zero = np.zeros(self.vectors.shape[1], dtype=np.float32)
         return np.stack([self.vectors[e.ids].mean(0) if e.ids else zero for e in encodings])
 
 
-def whiten(sample: np.ndarray, eps: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and soft-ZCA matrix of row vectors."""
-    values, basis = np.linalg.eigh(np.cov(sample, rowvar=False))
-    return sample.mean(0), basis @ np.diag((values + eps * values.mean()) ** -0.5) @ basis.T
+def whitened(embed: Embed, sample: list[str]) -> Embed:
+    """An encoder whose vectors go through the soft-ZCA of those of a sample."""
+    mean, matrix = soft_zca(embed(sample), eps=0.05)
+    return lambda texts: (embed(texts) - mean) @ matrix
+
+
+def cosines_of(embed: Embed) -> Cosines:
+    """Cosine of each pair of texts."""
+
+    def cosines(left: list[str], right: list[str]) -> Floats:
+        return (unit(embed(left)) * unit(embed(right))).sum(1)
+
+    return cosines
+
+
+def tfidf_cosines(wiki: list[str]) -> Cosines:
+    """Cosine of TF-IDF rows; they stay sparse and come normalised."""
+    weights = TfidfVectorizer(sublinear_tf=True).fit(wiki)
+
+    def cosines(left: list[str], right: list[str]) -> Floats:
+        both = weights.transform(left).multiply(weights.transform(right))
+        return np.asarray(both.sum(1)).ravel()
+
+    return cosines
+
+
+def rank(embed: Embed, dataset: RetrievalSet) -> list[list[int]]:
+    """The first hundred documents of each query by cosine."""
+    queries, documents = unit(embed(dataset.queries)), unit(embed(dataset.documents))
+    found: list[list[int]] = top_k(queries, documents, 101, "cosine")[0].tolist()
+    return found
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, object]]
+) -> None:
+    """A table in Markdown."""
+    print(f"\n| {title} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for name, figures in rows.items():
+        print(f"| {name} | {' | '.join(str(figures.get(column, '')) for column in columns)} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--bundle", default="mini")
+    parser.add_argument("--first", type=Path, help="another bundle, as the first mini")
     parser.add_argument("--text", type=Path, default=Path("../shared/data/text/wiki.txt.xz"))
-    parser.add_argument("--sts", type=Path, default=Path("../shared/data/sts/STSB/dev.tsv"))
+    parser.add_argument("--sts", type=Path, default=Path("../shared/data/sts"))
+    parser.add_argument("--retrieval", type=Path, default=Path("../shared/data/retrieval"))
+    parser.add_argument("--final", action="store_true", help="all STS sets, not STS-B dev alone")
+    parser.add_argument("--out", type=Path, default=HERE / "evaluation.json")
     args = parser.parse_args()
-    first, second, gold = read_pairs(args.sts)
+    benchmark = read_sts(args.sts / "STSB")[0]
+    sets = {"STS-B dev": [benchmark.subsets["dev"]]}
+    if args.final:
+        sets["STS-B test"] = [benchmark.subsets["test"]]
+        for task in read_sts(args.sts):
+            if task.name != "STSB":
+                sets[task.name] = list(task.subsets.values())
     wiki = list(islice(natural_sentences(args.text), 200_000))
-    table: dict[str, float] = {}
 
-    tfidf = TfidfVectorizer(sublinear_tf=True).fit(wiki)
-    a, b = (tfidf.transform(side) for side in (first, second))
-    cosine = np.asarray(a.multiply(b).sum(1)).ravel()  # rows come normalised
-    table["TF-IDF"] = round(100 * float(spearmanr(cosine, gold).statistic), 1)
+    word_vectors = WordVectors(args.work, weighted=False)
+    systems: dict[str, Embed] = {
+        "averaged word vectors": word_vectors,
+        "SIF-weighted, whitened word vectors": whitened(
+            WordVectors(args.work, weighted=True), wiki[:40_000]
+        ),
+    }
+    bundles = {"the first mini": args.first} if args.first else {}
+    bundles["mini"] = args.bundle
+    encoders = {
+        name: Encoder.load(bundle, provider="cpu", compute="float32")
+        for name, bundle in bundles.items()
+    }
+    systems |= {name: encoder.encode for name, encoder in encoders.items()}
 
-    plain, sif = WordVectors(args.work, weighted=False), WordVectors(args.work, weighted=True)
-    table["averaged word vectors"] = spearman(plain(first), plain(second), gold)
-    mean, matrix = whiten(sif(wiki[:40_000]))
-    table["SIF-weighted, whitened word vectors"] = spearman(
-        (sif(first) - mean) @ matrix, (sif(second) - mean) @ matrix, gold
-    )
-    with Encoder.load(args.bundle, provider="cpu") as encoder:
-        table["mini"] = spearman(encoder.encode(first), encoder.encode(second), gold)
-        fingerprint = encoder.fingerprint
+    similarities = {"TF-IDF": tfidf_cosines(wiki)}
+    similarities |= {name: cosines_of(embed) for name, embed in systems.items()}
+    sts: dict[str, dict[str, float]] = {}
+    for name, cosines in similarities.items():
+        sts[name] = {
+            label: spearman(
+                np.concatenate([cosines(pairs.left, pairs.right) for pairs in subsets]),
+                np.concatenate([pairs.gold for pairs in subsets]),
+            )
+            for label, subsets in sets.items()
+        }
+        if args.final:
+            sts[name]["mean of STS12-14"] = float(np.mean([sts[name][f"STS{y}"] for y in YEARS]))
+    sts = {n: {label: round(value, 1) for label, value in s.items()} for n, s in sts.items()}
+    print_table("Spearman x 100, all pairs", list(sts["mini"]), sts)
 
-    for name, score in table.items():
-        print(f"{name:38}{score:6.1f}")
-    result = {"set": "STS-B dev", "metric": "Spearman x 100", "fingerprint": fingerprint}
-    (HERE / "evaluation.json").write_text(json.dumps(result | {"scores": table}, indent=2) + "\n")
+    retrieval: dict[str, dict[str, float]] = {}
+    for dataset in read_retrieval(args.retrieval):
+        rankings = {"averaged word vectors": rank(word_vectors, dataset)}
+        rankings |= {name: search_encoder(e, dataset) for name, e in encoders.items()}
+        rankings["BM25 (bm25s)"] = search_bm25(dataset)
+        rankings |= {f"{n}, hybrid": search_hybrid(e, dataset) for n, e in encoders.items()}
+        for name, ranking in rankings.items():
+            score = score_run(dataset, name, ranking)
+            retrieval.setdefault(name, {})[dataset.name] = round(score.ndcg_at_10, 3)
+    print_table("nDCG@10", list(retrieval["mini"]), retrieval)
+
+    isotropy: dict[str, dict[str, object]] = {}
+    rows = sentence_rows([benchmark])
+    for name, embed in systems.items():
+        figures = measure_isotropy(
+            embed(wiki[:20_000]),
+            sentences=embed(list(rows)),
+            positives=positive_pairs([benchmark], rows),
+        )
+        isotropy[name] = {
+            "mean cosine": round(figures.mean_cosine, 3),
+            "IsoScore": round(figures.isoscore, 3),
+            "effective rank": f"{figures.effective_rank:.0f} of {figures.dim}",
+            "uniformity": round(figures.uniformity, 2),
+            "alignment": round(figures.alignment or 0.0, 2),
+        }
+    print_table("isotropy", list(isotropy["mini"]), isotropy)
+
+    fingerprint = encoders["mini"].fingerprint
+    for encoder in encoders.values():
+        encoder.close()
+    result = {"fingerprint": fingerprint, "sts": sts, "retrieval": retrieval, "isotropy": isotropy}
+    args.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

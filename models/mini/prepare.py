@@ -1,10 +1,13 @@
-"""Step 1: wiki text -> WordPiece vocabulary -> token ids on disk.
+"""Step 2: wiki text -> token ids on disk.
 
     python models/mini/prepare.py --text ../shared/data/text/wiki.txt.xz
 
 Writes to models/mini/work: `tokenizer.json` (lower-cased WordPiece), `ids.npy` (uint16, all
 sentences end to end, without special tokens), `offsets.npy` (int64, sentences + 1) and
 `paragraph.npy` (int32, the paragraph of each sentence).
+
+The vocabulary is that of the checkpoint, which `vocabulary.py` made once: its trainer breaks ties
+in another way each time, so that making it again gives other pieces.
 """
 
 from __future__ import annotations
@@ -15,41 +18,11 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer
 
 from flowvec_bench.texts import read_paragraphs, split_sentences
 
 HERE = Path(__file__).resolve().parent
-SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
-
-def train_tokenizer(text: Path, vocabulary_size: int, paragraphs: int) -> Tokenizer:
-    """Train a BERT-style lower-cased WordPiece tokenizer on the first `paragraphs` paragraphs."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=SPECIAL_TOKENS,
-        limit_alphabet=600,
-        continuing_subword_prefix="##",
-    )
-    tokenizer.train_from_iterator(islice(read_paragraphs(text), paragraphs), trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(t, tokenizer.token_to_id(t)) for t in ("[CLS]", "[SEP]")],
-    )
-    return tokenizer
 
 
 def sentences_with_paragraph(text: Path) -> Iterator[tuple[int, str]]:
@@ -85,11 +58,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, default=Path("../shared/data/text/wiki.txt.xz"))
     parser.add_argument("--out", type=Path, default=HERE / "work")
-    parser.add_argument("--vocabulary", type=int, default=12_000)
-    parser.add_argument("--tokenizer-paragraphs", type=int, default=400_000)
+    parser.add_argument("--tokenizer", type=Path, default=HERE / "checkpoint/tokenizer.json")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer(args.text, args.vocabulary, args.tokenizer_paragraphs)
+    tokenizer = Tokenizer.from_file(str(args.tokenizer))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     tokenizer.save(str(args.out / "tokenizer.json"))
     tokenize(args.text, tokenizer, args.out)
 

@@ -1,286 +1,252 @@
-"""Step 3: contrastive training of the encoder, resumable.
+"""Step 5: contrastive training of word vectors and word weights; resumes where it stopped.
 
-    python models/mini/train.py --steps 3200
+    python models/mini/train.py
 
-A three-layer BERT starts from the word vectors of step 2 and learns, by InfoNCE with in-batch
-negatives, that these belong together:
+A text's vector is the weighted sum of its words' vectors, L2-normalised; all forms of a word share
+one vector and one weight. The vectors begin as random directions, to which WordNet adds what is
+related and skip-gram what is used alike; the weights begin as SIF's. Then InfoNCE with in-batch
+negatives over four kinds of pairs (`corpus.PairSource`). Writes `state.pt` and, at the end,
+`trained.npz` (vectors float32 (words, width), weights float32 (words,)) to models/mini/work.
 
-- `neighbour`: two sentences of a paragraph at most two apart;
-- `dropout`: a sentence and itself under another dropout mask (unsupervised SimCSE);
-- `passage`: a sentence and the rest of its paragraph.
-
-The vector is Dense(mean of the last layer). Dense starts as the soft-ZCA whitening of the means of
-wiki sentences, so that the common direction is gone from the first step on. STS-B dev chooses the
-checkpoint; no STS sentence is ever trained or fitted on.
+STS-B dev and a retrieval task on paragraphs that are held out are printed on the way; neither is
+trained on.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from scipy.stats import spearmanr
+from corpus import Corpus, PairSource, Texts
+from scipy import sparse
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel
+
+from flowvec_export.sts import read_sts, spearman
 
 HERE = Path(__file__).resolve().parent
-CLS, SEP = 2, 3
+Floats = npt.NDArray[np.floating[Any]]
+MIX = {"neighbour": 0.2, "passage": 0.35, "drop": 0.3, "wordnet": 0.15}
+RELATIONS = ("synonym", "hypernym", "similar", "derivation")
 
 
-class Encoder(nn.Module):
-    """BERT, masked mean, Dense: token ids (batch, sequence) -> vectors (batch, width)."""
+class WordModel(nn.Module):
+    """Vectors and weights of words: token ids -> vectors float32 (texts, width), length 1."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, group: Tensor, vectors: Tensor, weights: Tensor) -> None:
         super().__init__()
-        self.bert = BertModel(config, add_pooling_layer=False)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.register_buffer("group", group)
+        self.vectors = nn.Parameter(vectors)
+        self.log_weights = nn.Parameter(weights.log())
 
-    def pool(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Masked mean of the last layer, float32 (batch, width)."""
-        hidden = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        weights = mask.unsqueeze(-1).float()
-        return (hidden * weights).sum(1) / weights.sum(1)
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.dense(self.pool(ids, mask).to(self.dense.weight.dtype))
-
-
-@dataclass
-class Corpus:
-    """Token ids of all sentences and the paragraph that each belongs to."""
-
-    ids: np.ndarray
-    offsets: np.ndarray
-    first: np.ndarray  # the first sentence of each sentence's paragraph
-    last: np.ndarray  # one past the last
-
-    @classmethod
-    def load(cls, work: Path) -> Corpus:
-        paragraph = np.load(work / "paragraph.npy")
-        starts = np.flatnonzero(np.diff(paragraph, prepend=-1))
-        ends = np.append(starts[1:], len(paragraph))
-        counts = ends - starts
-        return cls(
-            np.load(work / "ids.npy"),
-            np.load(work / "offsets.npy"),
-            np.repeat(starts, counts),
-            np.repeat(ends, counts),
+    def forward(self, texts: Texts) -> Tensor:
+        ids, offsets = (torch.from_numpy(part) for part in texts)
+        words = self.group[ids]
+        total = nn.functional.embedding_bag(
+            words,
+            self.vectors,
+            offsets,
+            per_sample_weights=self.log_weights.exp()[words],
+            mode="sum",
         )
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def tokens(self, start: int, stop: int, limit: int) -> np.ndarray:
-        """Ids of sentences start..stop, cut at `limit` and framed by [CLS] and [SEP]."""
-        body = self.ids[self.offsets[start] : self.offsets[stop]][: limit - 2]
-        return np.concatenate(([CLS], body, [SEP])).astype(np.int64)
+        return nn.functional.normalize(total, dim=1)
 
 
-def pad(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Right-pad id rows: ids and mask, int64 (batch, sequence)."""
-    ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-        mask[i, : len(row)] = 1
-    return torch.from_numpy(ids), torch.from_numpy(mask)
+def unit(rows: Floats) -> Floats:
+    """Rows of length 1; zero rows stay."""
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
 
 
-Pair = tuple[np.ndarray, np.ndarray]
+def soft_zca(rows: Floats, eps: float) -> tuple[Floats, Floats]:
+    """Mean (width,) and matrix (width, width) of the soft-ZCA whitening of rows."""
+    values, basis = np.linalg.eigh(np.cov(rows, rowvar=False, dtype=np.float64))
+    return rows.mean(0), basis @ np.diag((values + eps * values.mean()) ** -0.5) @ basis.T
 
 
-def make_pair(corpus: Corpus, kind: str, rng: np.random.Generator) -> Pair:
-    """Draw one training pair of the kind."""
-    while True:
-        i = int(rng.integers(len(corpus)))
-        first, last = int(corpus.first[i]), int(corpus.last[i])
-        if kind == "dropout":
-            row = corpus.tokens(i, i + 1, 64)
-            if len(row) >= 6:
-                return row, row
-        elif kind == "neighbour":
-            j = i + int(rng.integers(1, 3))
-            if j < last:
-                return corpus.tokens(i, i + 1, 64), corpus.tokens(j, j + 1, 64)
-        elif last - first >= 3:
-            others = (first, i) if i - first > last - i - 1 else (i + 1, last)
-            return corpus.tokens(i, i + 1, 64), corpus.tokens(*others, 192)
+def sif_weights(frequency: Floats, a: float) -> Floats:
+    """a / (a + p) of each word of frequency p (Arora et al. 2017)."""
+    return a / (a + frequency / frequency.sum())
 
 
-def batches(corpus: Corpus, batch: int, seed: int) -> Iterator[tuple[str, list[Pair]]]:
-    """Yield batches of one kind, of similar lengths (less padding, harder negatives)."""
+def initial_model(
+    work: Path, corpus: Corpus, width: int, related: float, meaning: float, seed: int
+) -> WordModel:
+    """Random directions, what WordNet relates, and the skip-gram vectors of step 3."""
+    words = np.load(work / "words.npz")
+    group = words["group"]
+    count = int(group.max()) + 1
+    pieces = np.load(work / "frequency.npy").astype(np.float64)
+    frequency = np.bincount(group, pieces, count)
+    weights = sif_weights(frequency, a=3e-4)
+
     rng = np.random.default_rng(seed)
-    kinds = {"neighbour": (0.5, batch), "dropout": (0.3, batch), "passage": (0.2, batch // 2)}
-    while True:
-        kind = str(rng.choice(list(kinds), p=[share for share, _ in kinds.values()]))
-        size, pool = kinds[kind][1], 16
-        pairs = [make_pair(corpus, kind, rng) for _ in range(pool * size)]
-        pairs.sort(key=lambda p: max(len(p[0]), len(p[1])))
-        for k in rng.permutation(pool)[:4]:
-            yield kind, pairs[k * size : (k + 1) * size]
+    identity = unit(rng.normal(size=(count, width)))
+    vectors = identity.copy()
+    for relation in RELATIONS:
+        left, right = words[relation].T
+        edges = sparse.csr_matrix((np.ones(len(left)), (left, right)), shape=(count, count))
+        edges = ((edges + edges.T) > 0).astype(np.float64)
+        # A word with many relations is no nearer to each for it.
+        scale = sparse.diags(np.maximum(np.asarray(edges.sum(1)).ravel(), 1) ** -0.5)
+        vectors += related * (scale @ edges @ scale @ identity)
+    vectors = unit(vectors)
+
+    if meaning:
+        skip_gram = np.load(work / "word_vectors.npy")
+        used = np.zeros((count, skip_gram.shape[1]))
+        np.add.at(used, group, skip_gram * pieces[:, None])
+        used /= np.maximum(frequency, 1)[:, None]
+        ids, offsets = corpus.sentences(rng.choice(len(corpus), 20_000, replace=False))
+        means = np.add.reduceat((used * weights[:, None])[group[ids]], offsets)
+        means /= np.diff(offsets, append=len(ids))[:, None]
+        used = used @ soft_zca(means, eps=0.3)[1]
+        used = unit(used - used.mean(0))
+        # Directions at right angles: the angles between skip-gram's vectors stay what they are.
+        size = max(width, used.shape[1]), min(width, used.shape[1])
+        turn = np.linalg.qr(rng.normal(size=size))[0]
+        vectors += meaning * used @ (turn.T if width >= used.shape[1] else turn)
+    return WordModel(
+        torch.from_numpy(group),
+        torch.from_numpy(vectors.astype(np.float32)),
+        torch.from_numpy(weights.astype(np.float32)),
+    )
+
+
+class Watch:
+    """Scores of a model in training: STS-B dev, and sentences that look for their paragraph."""
+
+    def __init__(self, sts: Path, tokenizer: Tokenizer, corpus: Corpus) -> None:
+        pairs = read_sts(sts)[0].subsets["dev"]
+        self.gold = pairs.gold
+        texts = [*pairs.left, *pairs.right]
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        lengths = [len(e.ids) for e in encodings]
+        self.pairs: Texts = (
+            np.concatenate([np.asarray(e.ids, dtype=np.int64) for e in encodings]),
+            np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64),
+        )
+        rng = np.random.default_rng(9)
+        long = rng.permutation(np.flatnonzero(corpus.held_out & (corpus.last - corpus.first > 3)))
+        # One sentence of each paragraph: two would look for nearly the same text.
+        _, index = np.unique(corpus.first[long], return_index=True)
+        chosen = rng.permutation(long[index])[:12_000]
+        self.queries = corpus.sentences(chosen[:2000])
+        self.passages = corpus.rest_of_paragraph(chosen)
+
+    @torch.no_grad()
+    def __call__(self, model: WordModel) -> dict[str, float]:
+        vectors = model(self.pairs)
+        half = len(self.gold)
+        cosine = (vectors[:half] * vectors[half:]).sum(1).numpy()
+        scores = model(self.queries) @ model(self.passages).T
+        own = scores.diagonal()[:, None]
+        rank = (scores > own).sum(1) + 1
+        return {
+            "STS-B dev": spearman(cosine, self.gold),
+            "MRR@10": 100 * float(torch.where(rank <= 10, 1 / rank, 0.0).mean()),
+        }
 
 
 def info_nce(a: Tensor, b: Tensor, temperature: float) -> Tensor:
     """Symmetric InfoNCE over cosine, the other rows of the batch as negatives."""
-    a, b = nn.functional.normalize(a, dim=1), nn.functional.normalize(b, dim=1)
     logits = a @ b.T / temperature
     target = torch.arange(len(a))
     cross_entropy = nn.functional.cross_entropy
     return (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
 
 
-@torch.no_grad()
-def embed(model: Encoder, rows: list[np.ndarray], raw: bool = False) -> np.ndarray:
-    """Vectors of id rows in evaluation mode, float32 (rows, width), input order."""
-    model.eval()
-    out = np.empty((len(rows), model.bert.config.hidden_size), dtype=np.float32)
-    order = np.argsort([len(r) for r in rows])
-    for start in range(0, len(rows), 128):
-        index = order[start : start + 128]
-        ids, mask = pad([rows[i] for i in index])
-        out[index] = (model.pool(ids, mask) if raw else model(ids, mask)).float().numpy()
-    model.train()
-    return out
-
-
-class StsDev:
-    """Spearman x 100 of cosine with the gold scores of STS-B dev."""
-
-    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
-        with path.open(encoding="utf-8") as lines:
-            rows = list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
-        self.gold = [float(r[0]) for r in rows]
-        texts = [r[1] for r in rows] + [r[2] for r in rows]
-        self.rows = [np.asarray(e.ids[:256]) for e in tokenizer.encode_batch_fast(texts)]
-
-    def __call__(self, model: Encoder, raw: bool = False) -> float:
-        vectors = embed(model, self.rows, raw)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        half = len(self.gold)
-        cosine = (vectors[:half] * vectors[half:]).sum(1)
-        return 100 * float(spearmanr(cosine, self.gold).statistic)
-
-
-def soft_zca(vectors: np.ndarray, eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Matrix (width, width) and bias (width,) of the soft-ZCA whitening of row vectors."""
-    mean = vectors.mean(0, dtype=np.float64)
-    values, basis = np.linalg.eigh(np.cov(vectors, rowvar=False, dtype=np.float64))
-    matrix = basis @ np.diag((values + eps * values.mean()) ** -0.5) @ basis.T
-    return matrix.astype(np.float32), (-matrix @ mean).astype(np.float32)
-
-
-def initialise(model: Encoder, corpus: Corpus, work: Path) -> None:
-    """Word vectors as token embeddings, quiet layers, Dense as soft-ZCA of sentence means."""
-    vectors = np.load(work / "word_vectors.npy")
-    vectors -= vectors.mean(0)
-    embeddings = model.bert.embeddings
-    scale = torch.from_numpy(vectors / (vectors.std() + 1e-9))
-    with torch.no_grad():
-        embeddings.word_embeddings.weight.copy_(scale)
-        embeddings.word_embeddings.weight[:5].normal_(std=0.1)
-        embeddings.position_embeddings.weight.normal_(std=0.05)
-        embeddings.token_type_embeddings.weight.zero_()
-        for layer in model.bert.encoder.layer:
-            layer.attention.output.dense.weight.mul_(0.3)
-            layer.output.dense.weight.mul_(0.3)
-        chosen = np.random.default_rng(0).choice(len(corpus), 20_000, replace=False)
-        pooled = embed(model, [corpus.tokens(i, i + 1, 64) for i in chosen], raw=True)
-        matrix, bias = soft_zca(pooled, eps=0.05)
-        model.dense.weight.copy_(torch.from_numpy(matrix))
-        model.dense.bias.copy_(torch.from_numpy(bias))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=HERE / "work")
-    parser.add_argument("--sts", type=Path, default=Path("../shared/data/sts/STSB/dev.tsv"))
-    parser.add_argument("--steps", type=int, default=3200)
-    parser.add_argument("--batch", type=int, default=192)
-    parser.add_argument("--learning-rate", type=float, default=4e-4)
+    parser.add_argument("--sts", type=Path, default=Path("../shared/data/sts/STSB"))
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--related", type=float, default=0.5, help="weight of WordNet's relations")
+    parser.add_argument("--meaning", type=float, default=0.6, help="weight of skip-gram's vectors")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--learning-rate", type=float, default=1e-2, help="in standard deviations")
     parser.add_argument("--temperature", type=float, default=0.05)
-    parser.add_argument("--evaluate-every", type=int, default=200)
+    parser.add_argument("--save-every", type=int, default=250)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
     torch.set_num_threads(2)
     corpus = Corpus.load(args.work)
-    tokenizer = Tokenizer.from_file(str(args.work / "tokenizer.json"))
-    config = BertConfig(
-        **json.loads((HERE / "config.json").read_text()), attn_implementation="eager"
-    )
-    model = Encoder(config)
-    dev = StsDev(args.sts, tokenizer)
+    words = np.load(args.work / "words.npz")
+    source = PairSource(corpus, words["ids"], words["offsets"], words["pairs"])
+    watch = Watch(args.sts, Tokenizer.from_file(str(args.work / "tokenizer.json")), corpus)
+    model = initial_model(args.work, corpus, args.width, args.related, args.meaning, args.seed)
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, weight_decay=0.01)
-    warmup = max(1, args.steps // 20)
+    spread = float(model.vectors.detach().std())
+    optimizer = torch.optim.Adam(
+        [
+            {"params": [model.vectors], "lr": args.learning_rate * spread},
+            {"params": [model.log_weights], "lr": 2e-3},
+        ],
+        betas=(0.9, 0.98),
+    )
+    warmup = min(50, args.steps // 2)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda s: min((s + 1) / warmup, max(0.02, (args.steps - s) / (args.steps - warmup))),
+        lambda step: min((step + 1) / (warmup + 1), (args.steps - step) / (args.steps - warmup)),
     )
-    state_file = args.work / "state.pt"
-    step, best, seconds = 0, -1.0, 0.0
+    rng = np.random.default_rng(args.seed)
+    state_file, done, seconds = args.work / "state.pt", 0, 0.0
+    options = {key: value for key, value in vars(args).items() if key not in ("work", "sts")}
     if state_file.exists():
         state = torch.load(state_file, weights_only=True)
+        if state["options"] != options:
+            raise SystemExit(f"{state_file} is of another run ({state['options']}): move it away")
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         schedule.load_state_dict(state["schedule"])
-        step, best, seconds = state["step"], state["best"], state["seconds"]
-        torch.set_rng_state(state["rng"])
-        print(f"resumed at step {step}")
+        done, seconds = state["step"], state["seconds"]
+        rng.bit_generator.state = state["rng"]
+        print(f"resumed at step {done}")
     else:
-        initialise(model, corpus, args.work)
-        print(f"initialised: STS-B dev raw mean {dev(model, raw=True):.2f}, dense {dev(model):.2f}")
+        print(f"begins with {watch(model)}", flush=True)
 
-    model.train()
-    # A resumed run draws new pairs rather than replaying the stream up to here.
-    stream = batches(corpus, args.batch, args.seed + step)
-    begun, tokens, losses = time.perf_counter() - seconds, 0, []
-    while step < args.steps:
-        kind, pairs = next(stream)
-        sides = [pad([p[k] for p in pairs]) for k in (0, 1)]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            pooled = [model.pool(*side) for side in sides]
-        a, b = (model.dense(p) for p in pooled)
-        loss = info_nce(a, b, args.temperature)
+    kinds, shares = list(MIX), list(MIX.values())
+    losses: dict[str, list[float]] = {kind: [] for kind in kinds}
+    begun = time.perf_counter() - seconds
+    for step in range(done + 1, args.steps + 1):
+        kind = kinds[rng.choice(len(kinds), p=shares)]
+        left, right = source.draw(kind, args.batch, rng)
+        loss = info_nce(model(left), model(right), args.temperature)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        step += 1
-        tokens += sum(ids.numel() for ids, _ in sides)
-        losses.append(loss.item())
-        if step % 20 == 0:
-            rate = tokens / (time.perf_counter() - begun - seconds)
-            print(f"{step} {kind} loss {np.mean(losses[-20:]):.3f} {rate:.0f} tokens/s", flush=True)
-        if step % args.evaluate_every == 0 or step == args.steps:
-            seconds_now = time.perf_counter() - begun
-            score, raw = dev(model), dev(model, raw=True)
-            print(f"step {step}: STS-B dev {score:.2f} raw mean {raw:.2f} {seconds_now:.0f} s")
-            if score > best:
-                best = score
-                torch.save(model.state_dict(), args.work / "best.pt")
+        losses[kind].append(loss.item())
+        if step % args.save_every == 0 or step == args.steps:
+            seconds = time.perf_counter() - begun
+            recent = {k: round(float(np.mean(v[-50:])), 3) for k, v in losses.items() if v}
+            scores = {name: round(score, 2) for name, score in watch(model).items()}
+            print(f"{step} loss {recent} {scores} {seconds:.0f} s", flush=True)
             torch.save(
                 {
+                    "options": options,
                     "model": model.state_dict(),
                     "optimizer": optimizer.state_dict(),
                     "schedule": schedule.state_dict(),
-                    "rng": torch.get_rng_state(),
+                    "rng": rng.bit_generator.state,
                     "step": step,
-                    "best": best,
-                    "seconds": seconds_now,
+                    "seconds": seconds,
                 },
-                state_file,
+                state_file.with_suffix(".new"),
             )
+            state_file.with_suffix(".new").replace(state_file)
+    np.savez(
+        args.work / "trained.npz",
+        vectors=model.vectors.detach().numpy(),
+        weights=model.log_weights.detach().exp().numpy(),
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Step 2: skip-gram vectors of the word pieces, the starting point of the token embeddings.
+"""Step 3: skip-gram vectors of the word pieces, a part of what the words' vectors begin with.
 
     python models/mini/word_vectors.py
 
-Reads `ids.npy` and `offsets.npy` of step 1 and writes `word_vectors.npy`, float32
+Reads `ids.npy` and `offsets.npy` of step 2 and writes `word_vectors.npy`, float32
 (vocabulary, width), and `frequency.npy`, int64 (vocabulary,), to models/mini/work. Pieces that
 never occur get the zero vector.
 """
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

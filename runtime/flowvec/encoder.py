@@ -74,7 +74,7 @@ class Encoder:
 
         >>> encoder = Encoder.load("mini")
         >>> encoder.encode(["A man is eating.", "Someone is having a meal."]).shape
-        (2, 256)
+        (2, 384)
     """
 
     def __init__(

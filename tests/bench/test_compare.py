@@ -24,7 +24,6 @@ from flowvec_export.flow_training import FlowTraining
 from flowvec_export.sts import StsScore, StsTask, read_sts, score_sts, sentence_rows
 from flowvec_export.transforms import Identity, Moments, Whitening
 
-CHECKPOINT = Path(__file__).resolve().parents[2] / "models/mini/checkpoint"
 SENTENCES = [s for passage in load_passages() for s in split_sentences(passage.text)]
 HALVES = [h for s in SENTENCES for h in (s[: len(s) // 2], s[len(s) // 2 :])]
 TEXTS = list(dict.fromkeys([*SENTENCES, *HALVES]))
@@ -58,10 +57,10 @@ def tasks(sts_folder: Path) -> list[StsTask]:
 
 
 @pytest.fixture(scope="module")
-def found(tasks) -> Comparison:
+def found(tasks, trained) -> Comparison:
     settings = FitSettings(training=FlowTraining(epochs=2))
     return compare(
-        CHECKPOINT, TEXTS, tasks, poolings=["own", "mean", "cls"], settings=settings,
+        trained, TEXTS, tasks, poolings=["own", "mean", "cls"], settings=settings,
         transforms=["whitening", "flow-released"], rows=1200, seeds=2,
     )  # fmt: skip
 
@@ -84,10 +83,10 @@ def test_every_pooling_is_measured_with_every_transform_and_without(found) -> No
 
 @pytest.mark.parametrize(("pooling", "only"), [("own", False), ("mean", True), ("cls", True)])
 def test_without_a_transform_the_scores_are_the_bundles(
-    found, tasks, tmp_path, pooling, only
+    found, tasks, tmp_path, pooling, only, trained
 ) -> None:
     asked = None if pooling == "own" else pooling
-    bundle = export(CHECKPOINT, tmp_path / "b", pooling=asked, encoder_only=only)
+    bundle = export(trained, tmp_path / "b", pooling=asked, encoder_only=only)
     with Encoder.load(bundle.path, provider="cpu") as encoder:
         expected = figure_names(score_sts(tasks, encoder.encode))
     assert pick(found, pooling).sts == pytest.approx(expected, abs=0.05)
@@ -120,10 +119,10 @@ def test_seeds_draw_other_texts(found) -> None:
         )
 
 
-def test_a_transform_that_cannot_be_fitted_does_not_lose_the_others(tasks) -> None:
+def test_a_transform_that_cannot_be_fitted_does_not_lose_the_others(tasks, trained) -> None:
     settings = FitSettings(training=FlowTraining(epochs=2, learning_rate=1e30))
     found = compare(
-        CHECKPOINT, TEXTS, tasks, poolings=["mean"], transforms=["flow-released", "whitening"],
+        trained, TEXTS, tasks, poolings=["mean"], transforms=["flow-released", "whitening"],
         settings=settings, rows=1100,
     )  # fmt: skip
     assert [c.transform for c in found.candidates] == [NONE, "whitening"]
@@ -134,9 +133,9 @@ def test_a_transform_that_cannot_be_fitted_does_not_lose_the_others(tasks) -> No
     assert "`flowvec fit whitening --pooling mean --encoder-only`" in found.advice
 
 
-def test_word_vectors_are_the_means_of_the_input_embeddings(tasks) -> None:
-    result = compare(CHECKPOINT, TEXTS, tasks, transforms=[], rows=100)
-    source = read_source(CHECKPOINT)
+def test_word_vectors_are_the_means_of_the_input_embeddings(tasks, trained) -> None:
+    result = compare(trained, TEXTS, tasks, transforms=[], rows=100)
+    source = read_source(trained)
     table = source.model.get_input_embeddings().weight.detach().numpy()
 
     def embed(texts: list[str]) -> np.ndarray:
@@ -221,10 +220,10 @@ def test_advice_says_how_to_make_it() -> None:
     assert "`flowvec fit whitening`," in advise(candidates, encoder_only=True)[2]
 
 
-def test_sentences_that_are_scored_are_not_fitted_on(tasks) -> None:
+def test_sentences_that_are_scored_are_not_fitted_on(tasks, trained) -> None:
     scored = list(sentence_rows(tasks))
     with pytest.raises(InputValueError, match="of 5 there are 0"):
-        compare(CHECKPOINT, [*scored, *TEXTS[-5:]], tasks, poolings=["mean"],
+        compare(trained, [*scored, *TEXTS[-5:]], tasks, poolings=["mean"],
                 transforms=["whitening"])  # fmt: skip
 
 
@@ -252,17 +251,17 @@ def test_a_task_with_a_test_set_gives_its_parts_and_others_both_aggregations() -
 # --- wrong input ----------------------------------------------------------------------------------
 
 
-def test_unknown_names_are_errors(tasks) -> None:
+def test_unknown_names_are_errors(tasks, trained) -> None:
     assert parse_transforms(None) == list(TRANSFORMS)
     assert parse_transforms("flow,none,flow") == ["flow"]
     with pytest.raises(InputValueError, match="'glow' is unknown"):
         parse_transforms("glow")
     with pytest.raises(InputValueError, match="one by one"):
-        compare(CHECKPOINT, TEXTS, tasks, poolings=["mean+cls", "max"], transforms=["whitening"])
+        compare(trained, TEXTS, tasks, poolings=["mean+cls", "max"], transforms=["whitening"])
     with pytest.raises(InputValueError, match="flow needs at least"):
-        compare(CHECKPOINT, TEXTS[-900:], tasks, transforms=["whitening", "flow"])
+        compare(trained, TEXTS[-900:], tasks, transforms=["whitening", "flow"])
     with pytest.raises(InputValueError, match="at least 10"):
-        compare(CHECKPOINT, TEXTS[:10], tasks, poolings=["mean"], transforms=["whitening"])
+        compare(trained, TEXTS[:10], tasks, poolings=["mean"], transforms=["whitening"])
 
 
 def test_the_tail_is_timed_on_any_transform() -> None:
@@ -271,10 +270,10 @@ def test_the_tail_is_timed_on_any_transform() -> None:
     assert Identity(4).fold()(3) == 3
 
 
-def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, sts_folder) -> None:
+def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, sts_folder, trained) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     done = flowvec(
-        "compare", CHECKPOINT, "--corpus", "texts.txt", "--sts", sts_folder, "--poolings",
+        "compare", trained, "--corpus", "texts.txt", "--sts", sts_folder, "--poolings",
         "own,mean", "--transforms", "soft-zca", "--rows", 500, "--json", "out.json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -296,10 +295,10 @@ def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, sts_folde
         (["--sts", "nowhere"], "no directory of STS files"),
     ],
 )
-def test_a_mistake_is_one_line(flowvec, tmp_path, sts_folder, arguments, part) -> None:
+def test_a_mistake_is_one_line(flowvec, tmp_path, sts_folder, arguments, part, trained) -> None:
     (tmp_path / "t.txt").write_text("\n".join(TEXTS[:50]))
     defaults = ["--corpus", "t.txt", "--sts", str(sts_folder)]
-    done = flowvec("compare", CHECKPOINT, *defaults, *arguments)
+    done = flowvec("compare", trained, *defaults, *arguments)
     assert done.returncode == 2, done
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -163,7 +163,7 @@ def test_a_mistake_is_one_line(
         CliRunner().invoke(app, ["bench", "retrieval", *arguments], catch_exceptions=False)
 
 
-def test_pairs_are_found_by_all_who_can(tmp_path: Path) -> None:
+def test_pairs_are_found_by_all_who_can(tmp_path: Path, trained: Path) -> None:
     pytest.importorskip("torch", reason="needs the extra [export]")
     from flowvec.demo import load_passages
     from flowvec.sentences import split_sentences
@@ -171,10 +171,9 @@ def test_pairs_are_found_by_all_who_can(tmp_path: Path) -> None:
     from flowvec_bench.peers.pairs import pair_peers, race_pairs
     from flowvec_bench.peers.roster import PEERS
 
-    checkpoint = Path(__file__).resolve().parents[2] / "models/mini/checkpoint"
     here = replace(PEERS["st-float32"], requirements=())
     texts = [s for p in load_passages() for s in split_sentences(p.text)][:60]
-    forms = make_forms(checkpoint, tmp_path, computes=())
+    forms = make_forms(trained, tmp_path, computes=())
     racers = [pair_peers()["flowvec-float32"], replace(here, batch_sizes=(4, 16))]
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
     rows = race_pairs(racers, forms.paths, options, texts, tmp_path, top_k=20, rounds=2)

@@ -22,7 +22,7 @@ from flowvec_bench.peers.race import Race, race, time_sizes
 from flowvec_bench.peers.report import write_peer_report
 from flowvec_bench.peers.roster import FLOWVEC, PEERS, Forms, Peer
 
-MINI = Path(__file__).resolve().parents[2] / "models/mini/checkpoint"
+BACKBONE = Path(__file__).resolve().parents[2] / "models/backbone/checkpoint"
 SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)]
 TEXTS = {"natural": SENTENCES[:40], "short": [s[:20] for s in SENTENCES[:16]]}
 # In this environment, so that nothing is installed.
@@ -38,7 +38,7 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Forms:
              "intermediate_size": 96}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(forms_module.SHAPES, "tiny", shape)
-        source = random_model("tiny", MINI, 64, folder / "tiny")
+        source = random_model("tiny", BACKBONE, 64, folder / "tiny")
     return make_forms(source, folder)
 
 
@@ -129,9 +129,9 @@ def test_an_environment_that_cannot_be_made_is_an_error(
 
 
 def test_a_model_with_layers_of_its_own_has_no_form_for_those_who_only_pool(
-    tmp_path: Path,
+    tmp_path: Path, trained: Path
 ) -> None:
-    forms = make_forms(MINI, tmp_path, 64)
+    forms = make_forms(trained, tmp_path, 64)
     assert sorted(forms.paths) == ["bundle", "source"]
     assert forms.max_length == 64
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
@@ -139,6 +139,17 @@ def test_a_model_with_layers_of_its_own_has_no_form_for_those_who_only_pool(
     found = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
     assert all(row.min_cosine >= 0.9999 for row in rows(found, HERE.name))
     assert all("own layers" in row.error for row in rows(found, "fastembed"))
+
+
+def test_the_shipped_model_races_in_the_forms_that_it_can_have(tmp_path: Path) -> None:
+    # Its words have weights, which others' means do not know, and no layers that int8 could be of.
+    forms = make_forms(Path(__file__).resolve().parents[2] / "models/mini/checkpoint", tmp_path)
+    assert sorted(forms.paths) == ["bundle", "source"]
+    options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
+    peers = [FLOWVEC["flowvec-float32"], FLOWVEC["flowvec-int8"], HERE]
+    found = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
+    assert all(row.min_cosine >= 0.9999 for row in rows(found, HERE.name))
+    assert all("int8" in row.error for row in rows(found, FLOWVEC["flowvec-int8"].name))
 
 
 def test_the_fastembed_form_is_one_that_it_reads(forms: Forms) -> None:
@@ -155,9 +166,9 @@ def test_the_fastembed_form_is_one_that_it_reads(forms: Forms) -> None:
         (["minilm-l6"], "needs --tokenizer"),
         (["nowhere"], "neither minilm-l6 nor bert-base nor a directory"),
         (["minilm-l6", "--only", "nobody"], "'nobody' is no peer"),
-        (["minilm-l6", "--tokenizer", MINI, "--report", "r.pdf"], "a report is a .md file"),
-        (["minilm-l6", "--tokenizer", MINI, "--json", "no/r.json"], "no directory"),
-        (["minilm-l6", "--tokenizer", MINI, "--corpus", "none.txt"], "no file none.txt"),
+        (["minilm-l6", "--tokenizer", BACKBONE, "--report", "r.pdf"], "a report is a .md file"),
+        (["minilm-l6", "--tokenizer", BACKBONE, "--json", "no/r.json"], "no directory"),
+        (["minilm-l6", "--tokenizer", BACKBONE, "--corpus", "none.txt"], "no file none.txt"),
     ],
 )
 def test_a_mistake_is_one_line(flowvec, tmp_path: Path, arguments, part: str) -> None:

@@ -23,6 +23,7 @@ from flowvec_export.sts import (
     spearman,
 )
 
+MINI = Path(__file__).resolve().parents[2] / "models/mini"
 HEADER = "score\tsentence1\tsentence2\n"
 
 
@@ -181,8 +182,18 @@ def test_mini_scores_what_its_card_says(shared_data: Path, mini: Encoder) -> Non
     task.subsets.pop("train")
     task.subsets.pop("test")
     (score,) = score_sts([task], mini.encode)
-    assert round(score.subsets["dev"], 1) == 76.2
+    evaluated = json.loads((MINI / "evaluation.json").read_text())
+    assert round(score.subsets["dev"], 1) == evaluated["sts"]["mini"]["STS-B dev"]
     assert score.all == score.wmean == score.subsets["dev"]
+
+
+def test_the_card_of_mini_shows_what_was_measured_of_it(mini: Encoder) -> None:
+    evaluated = json.loads((MINI / "evaluation.json").read_text())
+    assert evaluated["fingerprint"] == mini.fingerprint
+    card = (MINI / "README.md").read_text(encoding="utf-8")
+    for table in ("sts", "retrieval", "isotropy"):
+        for system, figures in evaluated[table].items():
+            assert f"| {' | '.join(map(str, [system, *figures.values()]))} |" in card
 
 
 # --- the command ----------------------------------------------------------------------------------

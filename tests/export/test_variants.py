@@ -25,8 +25,7 @@ from flowvec_export.variants import KINDS
 
 from .conftest import CORPUS, LAYERS
 
-MINI = Path(__file__).resolve().parents[2] / "models/mini/checkpoint"
-MINI_LAYERS = 3
+TRAINED_LAYERS = 3
 SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)]
 ENGINES = {
     # No GPU is needed to see what halves cost: the CPU provider computes those in float32.
@@ -39,10 +38,10 @@ ATOL = {"float16": 1e-3, "int8": 1e-5, "int8-openvino": 2e-3}
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Bundle:
     kinds = [kind for kind in KINDS if ENGINES[kind].provider in available_providers()]
-    out = tmp_path_factory.mktemp("variants") / "mini"
-    return export(MINI, out, weights="float16", variants=kinds)
+    out = tmp_path_factory.mktemp("variants") / "b"
+    return export(trained, out, weights="float16", variants=kinds)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -107,14 +106,14 @@ def test_nor_on_any_order_padding_or_budget(
 def test_in_onnx_runtimes_form_the_encoders_products_are_integers(bundle: Bundle) -> None:
     plain, small = (onnx.load(bundle.graph(c)) for c in (None, "int8"))
     kinds = [Counter(node.op_type for node in proto.graph.node) for proto in (plain, small)]
-    assert kinds[1]["MatMulIntegerToFloat"] == 4 * MINI_LAYERS
-    assert kinds[1]["QuantizeLinear"] == 4 * MINI_LAYERS
+    assert kinds[1]["MatMulIntegerToFloat"] == 4 * TRAINED_LAYERS
+    assert kinds[1]["QuantizeLinear"] == 4 * TRAINED_LAYERS
     # What attention multiplies, and Dense behind the pooling, stay as they were.
-    assert kinds[1]["MatMul"] == kinds[0]["MatMul"] - 4 * MINI_LAYERS
+    assert kinds[1]["MatMul"] == kinds[0]["MatMul"] - 4 * TRAINED_LAYERS
     assert kinds[1]["Gemm"] == kinds[0]["Gemm"]
     stored = {init.name: init.data_type for init in small.graph.initializer}
     matrices = [name for name, type in stored.items() if type == onnx.TensorProto.INT8]
-    assert len(matrices) == 4 * MINI_LAYERS
+    assert len(matrices) == 4 * TRAINED_LAYERS
     assert not any("weight" in name for name in stored if name.startswith("backbone.layers.0.qkv"))
     assert bundle.graph("int8").stat().st_size < bundle.graph(None).stat().st_size
 
@@ -132,7 +131,7 @@ def test_in_openvinos_form_stored_bytes_are_multiplied_in_standard_operators(
         for node in small.graph.node
         if node.op_type == "DequantizeLinear"
     }
-    assert len(bytes_of) == 4 * MINI_LAYERS
+    assert len(bytes_of) == 4 * TRAINED_LAYERS
     assert all(stored[name].data_type == onnx.TensorProto.INT8 for name in bytes_of.values())
     read = [node.input[1] for node in small.graph.node if node.op_type == "MatMul"]
     assert set(bytes_of) <= set(read)
@@ -142,7 +141,7 @@ def test_in_float16_attention_is_one_operator_with_lengths(bundle: Bundle) -> No
     half = onnx.load(bundle.graph("float16"))
     nodes = {name: node for node in half.graph.node for name in node.output}
     fused = [node for node in half.graph.node if node.op_type == "Attention"]
-    assert len(fused) == MINI_LAYERS
+    assert len(fused) == TRAINED_LAYERS
     assert all(node.domain == "com.microsoft" for node in fused)
     stored = {init.name: init for init in half.graph.initializer}
     for node in fused:
@@ -187,20 +186,22 @@ def test_a_processor_without_vnni_computes_the_same(
 
 
 def test_a_variant_changes_neither_the_model_nor_its_fingerprint(
-    bundle: Bundle, tmp_path: Path
+    bundle: Bundle, tmp_path: Path, trained: Path
 ) -> None:
-    without = export(MINI, tmp_path / "b", weights="float16")
+    without = export(trained, tmp_path / "b", weights="float16")
     assert without.fingerprint == bundle.fingerprint
     assert without.variants == ()
     assert {"float16", "int8"} <= set(bundle.variants)
-    again = export(MINI, tmp_path / "c", weights="float16", variants=bundle.variants)  # type: ignore[arg-type]
+    again = export(trained, tmp_path / "c", weights="float16", variants=bundle.variants)  # type: ignore[arg-type]
     assert again.manifest.files == bundle.manifest.files  # byte for byte
     with pytest.raises(ProviderUnavailableError, match="--variants int8`"):
         Encoder.load(without.path, provider="cpu", compute="int8")
 
 
-def test_asking_for_a_compute_type_alone_finds_the_engine_that_has_it(tmp_path: Path) -> None:
-    bundle = export(MINI, tmp_path / "b", weights="float16", variants=["int8"])
+def test_asking_for_a_compute_type_alone_finds_the_engine_that_has_it(
+    tmp_path: Path, trained: Path
+) -> None:
+    bundle = export(trained, tmp_path / "b", weights="float16", variants=["int8"])
     with Encoder.load(bundle.path, compute="int8") as encoder:
         assert (encoder.info().provider, encoder.info().compute) == (CPU, "int8")
 
@@ -257,41 +258,41 @@ def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
 
 
 def test_what_a_variant_loses_on_sts_is_in_the_manifest(
-    tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trained: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = [task for task in read_sts(shared_data / "sts") if task.name.endswith("b")] or [
         read_sts(shared_data / "sts")[0]
     ]
-    bundle = export(MINI, tmp_path / "b", weights="float16", variants=["int8"], sts=tasks)
+    bundle = export(trained, tmp_path / "b", weights="float16", variants=["int8"], sts=tasks)
     assert bundle.manifest.parity["int8_sts_loss"] <= 0.5
     monkeypatch.setitem(variants.MAX_STS_LOSS, "int8", -9.0)
     with pytest.raises(ExportError, match=r"int8 costs too much: -?\d+\.\d\d points on "):
-        export(MINI, tmp_path / "c", weights="float16", variants=["int8"], sts=tasks)
+        export(trained, tmp_path / "c", weights="float16", variants=["int8"], sts=tasks)
 
 
 def test_one_that_is_too_far_is_refused_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setitem(variants.MIN_COSINE_OF, kind, 1.01)
     with pytest.raises(ExportError, match=rf"{kind} costs too much: cosine (0\.99|1\.0)"):
-        export(MINI, tmp_path / "b", variants=[kind])  # type: ignore[list-item]
+        export(trained, tmp_path / "b", variants=[kind])  # type: ignore[list-item]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_it_would_be_measured_on_must_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(variants, "provider_status", lambda: {OPENVINO_RUNTIME: "it is gone"})
     with pytest.raises(ExportError, match="int8-openvino is measured on OpenVINORuntime, and it"):
-        export(MINI, tmp_path / "b", variants=["int8-openvino"])
+        export(trained, tmp_path / "b", variants=["int8-openvino"])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_mistakes_are_errors(tmp_path: Path) -> None:
+def test_mistakes_are_errors(tmp_path: Path, trained: Path) -> None:
     with pytest.raises(ExportError, match="variants must be of float16, int8, int8-openvino, not"):
-        export(MINI, tmp_path / "b", variants=["int4"])  # type: ignore[list-item]
+        export(trained, tmp_path / "b", variants=["int4"])  # type: ignore[list-item]
     with pytest.raises(ExportError, match="needs texts"):
-        export(MINI, tmp_path / "b", variants=["int8"], calibration=[])
+        export(trained, tmp_path / "b", variants=["int8"], calibration=[])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -303,7 +304,10 @@ def test_the_files_are_part_of_the_closed_list(bundle: Bundle) -> None:
 def test_a_gpu_runs_the_float16_graph(bundle: Bundle) -> None:
     if CUDA not in available_providers():
         pytest.skip(f"{CUDA} cannot run on this machine")
-    with Encoder.load(bundle.path, device="cuda") as encoder, Encoder.load("mini") as exact:
+    with (
+        Encoder.load(bundle.path, device="cuda") as encoder,
+        Encoder.load(bundle.path, provider="cpu", compute="float32") as exact,
+    ):
         assert encoder.info().compute == "float16"
         found = encoder.encode(SENTENCES)
         cosine = (exact.encode(SENTENCES) * found).sum(axis=1)

@@ -117,7 +117,7 @@ def make_forms(
 ) -> Forms:
     """Write the other forms of a sentence-transformers directory.
 
-    An ONNX file of token vectors is written where mean pooling and normalisation are all that
+    An ONNX file of token vectors is written where plain mean pooling and normalisation are all that
     follows them; who reads it has nothing else.
 
     Args:
@@ -132,7 +132,8 @@ def make_forms(
     found = read_source(source)
     able = provider_status()
     variants: list[Variant] = []
-    if "int8" in computes:
+    # A model without layers has no products that could be computed in 8 bits.
+    if "int8" in computes and found.model.config.num_hidden_layers:
         variants.append("int8")
         if able[OPENVINO_RUNTIME] is None:
             variants.append("int8-openvino")
@@ -140,7 +141,8 @@ def make_forms(
         variants.append("float16")
     bundle = export(source, folder / "bundle", variants=variants, max_length=max_length)
     paths = {"source": source, "bundle": bundle.path}
-    if found.pooling == "mean" and not found.transforms and found.normalise:
+    plain_mean = found.pooling == "mean" and found.word_weights is None
+    if plain_mean and not found.transforms and found.normalise:
         paths["onnx"] = _write_onnx_form(source, found, bundle.manifest.max_length, folder / "onnx")
     return Forms(paths, bundle.manifest.max_length, bundle.manifest.dim)
 
