@@ -454,7 +454,8 @@ def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
         for condition, stride in ((None, 1), ({"half": 0}, 2)):
             best, _ = top_k(left, right[::stride], 10, metric)
             true = (best * stride).tolist()
-            assert c.search_ids(queries, 10, filter=condition)[0] != true
+            if condition is None:  # a filter fetches more, and may well miss none
+                assert c.search_ids(queries, 10)[0] != true
             assert c.search_ids(queries, 10, filter=condition, exact=True)[0] == true
             found = c.search_batch(queries, 10, filter=condition, exact=True)
             assert [[hit.id for hit in line] for line in found] == true
