@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -103,15 +104,22 @@ def tiny(tiny_dir: Path) -> Iterator[Encoder]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained BERT of three layers with mean, Dense and normalisation behind it.
+    """A trained BERT of two layers with mean, Dense and normalisation behind it.
 
-    As a sentence-transformers directory: the repository's backbone, and a Dense that hardly turns.
+    As a sentence-transformers directory: the repository's backbone but for its last layer, and a
+    Dense that hardly turns.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import load_file, save_file
 
     folder = tmp_path_factory.mktemp("trained") / "checkpoint"
     shutil.copytree(Path(__file__).resolve().parents[1] / "models/backbone/checkpoint", folder)
-    width = json.loads((folder / "config.json").read_text())["hidden_size"]
+    config = json.loads((folder / "config.json").read_text())
+    width, last = config["hidden_size"], config["num_hidden_layers"] - 1
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": last}))
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: w for name, w in weights.items() if f"layer.{last}." not in name}
+    assert len(kept) == len(weights) - 16
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     names = ("Transformer", "Pooling", "Dense", "Normalize")
     modules = []
     for number, name in enumerate(names):
@@ -174,6 +182,33 @@ def flowvec(tmp_path: Path) -> RunCommand:
         return subprocess.CompletedProcess(
             done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
         )
+
+    return run
+
+
+@pytest.fixture
+def flowvec_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> RunCommand:
+    """The command line in this process, in an empty folder: torch is loaded but once."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        from flowvec.cli import main
+
+        words = ["flowvec", *map(str, arguments)]
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "argv", words)
+            for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
+                patch.setenv(name, value)
+            handler = signal.getsignal(signal.SIGTERM)
+            capsys.readouterr()  # what others printed
+            try:
+                with pytest.raises(SystemExit) as stop:
+                    main()
+            finally:
+                signal.signal(signal.SIGTERM, handler)
+        return subprocess.CompletedProcess(words, int(stop.value.code or 0), *capsys.readouterr())
 
     return run
 

@@ -295,10 +295,12 @@ def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, sts_folde
         (["--sts", "nowhere"], "no directory of STS files"),
     ],
 )
-def test_a_mistake_is_one_line(flowvec, tmp_path, sts_folder, arguments, part, trained) -> None:
+def test_a_mistake_is_one_line(
+    flowvec_here, tmp_path, sts_folder, arguments, part, trained
+) -> None:
     (tmp_path / "t.txt").write_text("\n".join(TEXTS[:50]))
     defaults = ["--corpus", "t.txt", "--sts", str(sts_folder)]
-    done = flowvec("compare", trained, *defaults, *arguments)
+    done = flowvec_here("compare", trained, *defaults, *arguments)
     assert done.returncode == 2, done
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

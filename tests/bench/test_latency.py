@@ -262,8 +262,8 @@ def test_the_command_measures_a_bundle_by_itself(flowvec, tmp_path: Path) -> Non
         (["mini", "--report", "r.txt"], "a report is a .md file"),
     ],
 )
-def test_mistakes_are_one_line(flowvec, arguments: list[str], part: str) -> None:
-    done = flowvec("bench", "latency", *arguments)
+def test_mistakes_are_one_line(flowvec_here, arguments: list[str], part: str) -> None:
+    done = flowvec_here("bench", "latency", *arguments)
     assert done.returncode == 2
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

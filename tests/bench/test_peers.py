@@ -131,7 +131,7 @@ def test_an_environment_that_cannot_be_made_is_an_error(
 def test_a_model_with_layers_of_its_own_has_no_form_for_those_who_only_pool(
     tmp_path: Path, trained: Path
 ) -> None:
-    forms = make_forms(trained, tmp_path, 64)
+    forms = make_forms(trained, tmp_path, 64, computes=())
     assert sorted(forms.paths) == ["bundle", "source"]
     assert forms.max_length == 64
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
@@ -171,9 +171,9 @@ def test_the_fastembed_form_is_one_that_it_reads(forms: Forms) -> None:
         (["minilm-l6", "--tokenizer", BACKBONE, "--corpus", "none.txt"], "no file none.txt"),
     ],
 )
-def test_a_mistake_is_one_line(flowvec, tmp_path: Path, arguments, part: str) -> None:
+def test_a_mistake_is_one_line(flowvec_here, tmp_path: Path, arguments, part: str) -> None:
     (tmp_path / "c.txt").write_text("A text.\n")
-    done = flowvec("bench", "peers", "--corpus", "c.txt", *arguments)
+    done = flowvec_here("bench", "peers", "--corpus", "c.txt", *arguments)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -347,11 +347,13 @@ def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> Non
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    flowvec, folder, tiny_dir, arguments, part
+    flowvec_here, folder, tiny_dir, arguments, part
 ) -> None:
     (folder / "few.txt").write_text("a\nb\nc\n")
     before = sorted(folder.iterdir())
-    done = flowvec("eval", "isotropy", *[str(tiny_dir) if a == "TINY" else a for a in arguments])
+    done = flowvec_here(
+        "eval", "isotropy", *[str(tiny_dir) if a == "TINY" else a for a in arguments]
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -285,11 +285,11 @@ def test_the_command_prints_both_systems(flowvec, tmp_path: Path, tiny_dir) -> N
     assert shown["bm25"]
 
 
-def test_a_mistake_is_one_line(flowvec, tmp_path: Path, tiny_dir) -> None:
+def test_a_mistake_is_one_line(flowvec_here, tmp_path: Path, tiny_dir) -> None:
     folder = write(tmp_path / "set")
     shutil.rmtree(folder / "qrels")
     for name, part in (("set", "test.tsv"), ("nowhere", "nowhere")):
-        done = flowvec("eval", "retrieval", tiny_dir, name)
+        done = flowvec_here("eval", "retrieval", tiny_dir, name)
         assert (done.returncode, done.stdout) == (2, "")
         assert part in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1

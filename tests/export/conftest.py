@@ -28,7 +28,7 @@ CORPUS = [
     "Numbers such as 12, 345 and 6.78 occur; so do names like São Paulo.",
 ] * 20
 
-WIDTH, LAYERS, HEADS, POSITIONS = 48, 3, 4, 40
+WIDTH, LAYERS, HEADS, POSITIONS = 48, 2, 4, 40
 
 Checkpoint = Callable[..., Path]
 

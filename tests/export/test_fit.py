@@ -380,7 +380,7 @@ def test_a_file_brings_its_pooling_and_refuses_another(pair, bert, checkpoint, t
         (bert, "cls+mean", "was fitted on cls pooling and cannot follow cls"),
         (checkpoint("bert", num_attention_heads=3), None, None),
         (
-            checkpoint("bert", num_hidden_layers=2),
+            checkpoint("bert", num_hidden_layers=1),
             None,
             "fitted on bert with other weights or Dense",
         ),

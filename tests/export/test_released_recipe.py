@@ -39,8 +39,9 @@ def texts() -> list[str]:
 def long_bert(tmp_path_factory) -> Path:
     """A BERT that would take 100 tokens."""
     folder = make_checkpoint(
-        tmp_path_factory.mktemp("long") / "bert", "bert", max_position_embeddings=100
-    )
+        tmp_path_factory.mktemp("long") / "bert", "bert",
+        max_position_embeddings=100, num_hidden_layers=3,
+    )  # fmt: skip
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 100}))
     return folder

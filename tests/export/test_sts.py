@@ -239,11 +239,11 @@ def test_the_command_prints_the_table(flowvec, tmp_path: Path, tiny_dir, tiny: E
         (["TINY", "good", "--compute", "int3"], "int3"),
     ],
 )
-def test_a_mistake_is_one_line(flowvec, tmp_path: Path, tiny_dir, arguments, part) -> None:
+def test_a_mistake_is_one_line(flowvec_here, tmp_path: Path, tiny_dir, arguments, part) -> None:
     write(tmp_path / "good", "one", PAIRS)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.tsv").write_text(HEADER + "one\n")
-    done = flowvec("eval", "sts", *[str(tiny_dir) if a == "TINY" else a for a in arguments])
+    done = flowvec_here("eval", "sts", *[str(tiny_dir) if a == "TINY" else a for a in arguments])
     assert (done.returncode, done.stdout) == (2, "")
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
