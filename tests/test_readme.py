@@ -16,6 +16,7 @@ README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding=
 
 # What a block that holds the one prints.
 SHOWN = {
+    "encode_files": "2 rows in, 1 vectors, 1 dead letter",
     "AsyncEncoder": "[(384,), (384,)]",
     'Collection.create("notes"': "The cat sleeps on the mat.",
     'Collection.create("articles"': "Cats sleep most of the day.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,16 @@ from flowvec.bundle import Bundle
 from flowvec.engine import choose_engine, tuned_engine
 from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.manifest import RANGES, FileRecord
-from flowvec.pipeline import WINDOW, EncodeStatistics, Job, Pipeline
-from flowvec.postprocess import PRECISIONS, Postprocess, Precision, normalize
+from flowvec.pipeline import (
+    WINDOW,
+    Encoded,
+    EncodeStatistics,
+    Job,
+    Pipeline,
+    refuse_non_finite,
+    windows_of,
+)
+from flowvec.postprocess import PRECISIONS, Postprocess, Precision, non_finite_rows, normalize
 from flowvec.providers import Compute, Device, Engine
 from flowvec.session import runtime_version
 from flowvec.settings import load_tuned
@@ -293,9 +301,9 @@ class Encoder:
         done: Callable[[int], object] | None = None,
     ) -> None:
         filled = 0
-        for vectors in self._pipeline.windows(iter(items), job, self._finished, done):
-            out[filled : filled + len(vectors)] = vectors
-            filled += len(vectors)
+        for part in self._pipeline.windows(windows_of(items), job, self._finished, done):
+            out[filled : filled + len(part.vectors)] = part.vectors
+            filled += len(part.vectors)
 
     def stream(
         self,
@@ -320,8 +328,9 @@ class Encoder:
         job = self.job(
             prompt_name, normalize_embeddings, max_batch_tokens, truncation, precision, truncate_dim
         )
-        windows = self._pipeline.windows(_checked(texts, refuse_empty), job, self._finished)
-        return (vector for vectors in windows for vector in vectors)
+        parts = windows_of(_checked(texts, refuse_empty))
+        windows = self._pipeline.windows(parts, job, self._finished)
+        return (vector for part in windows for vector in part.vectors)
 
     def encode_query(self, texts: str | Iterable[str], **options: Any) -> npt.NDArray[Any]:
         """Embed queries: `encode` with the bundle's prompt `query`, where it has one."""
@@ -387,7 +396,24 @@ class Encoder:
         """
         out = np.empty((len(ids), self.dim), dtype=np.float32)
         self._pipeline.run(ids, batches, out)
+        refuse_non_finite(non_finite_rows(out).tolist())
         return out
+
+    def windows(self, parts: Iterable[Sequence[str]], job: Job) -> Generator[Encoded, None, None]:
+        """What becomes of one window of texts after another, at constant memory.
+
+        Each window is sorted and batched by itself, so that its vectors depend on nothing else;
+        the next one is tokenized meanwhile. A window may be empty.
+
+        Args:
+            parts: windows of texts.
+            job: as `job` gives.
+
+        Raises:
+            InputTypeError: an item is no str; what came before it has been yielded.
+            InputValueError, NonFiniteError: what the job refuses.
+        """
+        return self._pipeline.windows(_checked_windows(parts), job, self._finished)
 
     def job(
         self,
@@ -561,6 +587,14 @@ def _checked(texts: Iterable[str], refuse_empty: bool) -> Iterator[str]:
     for i, text in enumerate(texts):
         check_texts((text,), i, refuse_empty=refuse_empty)
         yield text
+
+
+def _checked_windows(parts: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
+    first = 0
+    for part in parts:
+        check_texts(part, first)
+        first += len(part)
+        yield part
 
 
 def _checked_choice(name: str, value: str, choices: Any) -> str:

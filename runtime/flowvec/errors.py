@@ -8,6 +8,7 @@ libraries are translated where they are called.
 from __future__ import annotations
 
 __all__ = [
+    "BulkError",
     "BundleError",
     "ClosedError",
     "CollectionError",
@@ -83,6 +84,10 @@ class CollectionError(FlowvecError, RuntimeError):
 
 class CorruptCollectionError(CollectionError):
     """Rows of a collection do not match their checksums, or its database is damaged."""
+
+
+class BulkError(FlowvecError, RuntimeError):
+    """A bulk job cannot begin or go on; the message says what differs or stands in the way."""
 
 
 class FingerprintMismatchError(CollectionError, ValueError):

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from flowvec.errors import CollectionError
+from flowvec.errors import BulkError, CollectionError
 
-__all__ = ["LOCK_FILE", "ReadersWriter", "WriterLock"]
+__all__ = ["LOCK_FILE", "FileLock", "ReadersWriter", "WriterLock"]
 
 LOCK_FILE = "collection.lock"
 # A reader that saves a graph of some million rows that it built has the lock for so long at most.
@@ -157,6 +157,39 @@ class WriterLock:
         """In a forked child: let go of the copy without unlocking what is the parent's."""
         if self._file is not None:
             file, self._file = self._file, None
+            file.close()
+
+
+class FileLock:
+    """A lock on an empty file, for a block, which the system drops when we die."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        self._path = path
+        self._message = message
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> None:
+        """Take it.
+
+        Raises:
+            BulkError: another process, or another thread of this one, has it.
+        """
+        try:
+            file = self._path.open("a+b", buffering=0)
+        except OSError as error:
+            raise BulkError(f"cannot write {self._path}: {error.strerror or error}") from None
+        try:
+            _lock(file)
+        except OSError:
+            file.close()
+            raise BulkError(self._message) from None
+        self._file = file
+
+    def __exit__(self, *_: object) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                _unlock(file)
             file.close()
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,7 +28,15 @@ from flowvec.postprocess import Postprocess, non_finite_rows
 from flowvec.providers import Engine
 from flowvec.tokenizer import Tokenized, Tokenizer
 
-__all__ = ["WINDOW", "EncodeStatistics", "Job", "Pipeline"]
+__all__ = [
+    "WINDOW",
+    "EncodeStatistics",
+    "Encoded",
+    "Job",
+    "Pipeline",
+    "refuse_non_finite",
+    "windows_of",
+]
 
 logger = logging.getLogger("flowvec.pipeline")
 
@@ -107,6 +115,7 @@ class Job:
         postprocess: what is done to the graph's output.
         max_batch_tokens: budget of padded tokens for a batch.
         refuse_long: raise at a text above max_length instead of cutting it.
+        refuse_non_finite: raise where the model gives NaN or infinity, instead of saying where.
         shared_out: take a smaller budget where that keeps all streams busy; False for a caller who
             named one.
     """
@@ -116,6 +125,28 @@ class Job:
     max_batch_tokens: int
     refuse_long: bool
     shared_out: bool = True
+    refuse_non_finite: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """What became of one window of texts.
+
+    Attributes:
+        vectors: (texts, out_dim), in input order.
+        truncated: indices of the texts that were cut at max_length.
+        replaced: indices of the texts in which lone surrogates became U+FFFD.
+        non_finite: indices of the texts for which the model gave NaN or infinity.
+        tokens: of all texts after truncation, special tokens included.
+        padded: tokens computed, padding included.
+    """
+
+    vectors: npt.NDArray[Any]
+    truncated: Sequence[int]
+    replaced: Sequence[int]
+    non_finite: Sequence[int]
+    tokens: int
+    padded: int
 
 
 class Pipeline:
@@ -182,16 +213,14 @@ class Pipeline:
         ids: Sequence[Sequence[int]],
         batches: Sequence[Batch],
         out: Floats,
-        first: int = 0,
         done: Callable[[int], object] | None = None,
     ) -> float:
-        """Run a plan into `out`, float32 (len(ids), dim); `first` numbers the rows in messages.
+        """Run a plan into `out`, float32 (len(ids), dim), whatever the model gives.
 
         Returns:
             Seconds inside the graph, added up over the streams.
 
         Raises:
-            NonFiniteError: the model gave NaN or infinity.
             EngineError: the engine failed.
         """
         session, workers = self.ready()
@@ -220,53 +249,47 @@ class Pipeline:
             except RuntimeError:  # another thread has closed the Encoder
                 raise ClosedError("this Encoder is closed") from None
             seconds = _collect(futures, batches, done)
-        bad = non_finite_rows(out)
-        if len(bad):
-            rows = ", ".join(str(first + int(row)) for row in bad[:5])
-            more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-            raise NonFiniteError(f"the model gave NaN or infinity for item {rows}{more}")
         return seconds
 
     def windows(
         self,
-        texts: Iterator[str],
+        parts: Iterator[Sequence[str]],
         job: Job,
         finished: Callable[[EncodeStatistics], object],
         done: Callable[[int], object] | None = None,
-    ) -> Iterator[npt.NDArray[Any]]:
-        """Vectors of one window of texts after another, (texts, out_dim), in input order.
+    ) -> Generator[Encoded, None, None]:
+        """What becomes of one window of texts after another.
 
         Args:
-            texts: checked texts.
+            parts: windows of checked texts; each is sorted and batched by itself.
             job: what the call asks.
             finished: called once at the end.
             done: called with the number of texts after each batch.
 
         Raises:
             InputValueError: a text is too long and the job refuses it.
+            NonFiniteError: the model gave NaN or infinity and the job refuses it.
         """
         begun = time.perf_counter()
         prompt = job.prompt
         tally = _Tally()
 
-        def tokenize(window: list[str]) -> tuple[Tokenized, float]:
+        def tokenize(window: Sequence[str]) -> tuple[Tokenized, float]:
             start = time.perf_counter()
             tokenized = self.tokenizer([prompt + text for text in window] if prompt else window)
             return tokenized, time.perf_counter() - start
 
         # The first window is tokenized here; so a call of one window costs no thread.
-        window, failure = _take(texts)
-        ready = tokenize(window) if window else None
+        window, failure = _next(parts)
+        ready = tokenize(window) if window is not None else None
         with ExitStack() as stack:
             ahead: ThreadPoolExecutor | None = None
             while ready is not None:
                 tokenized, seconds = ready
                 # A failure of the caller's iterable waits until what came before it is done.
-                following: list[str] = []
-                if failure is None and len(window) == WINDOW:
-                    following, failure = _take(texts)
+                following, failure = _next(parts)
                 future = None
-                if following:
+                if following is not None:
                     ahead = ahead or stack.enter_context(
                         ThreadPoolExecutor(1, thread_name_prefix="flowvec-tokenize")
                     )
@@ -276,10 +299,9 @@ class Pipeline:
                         f"item {tally.texts + tokenized.truncated[0]} has more than "
                         f"{self._max_length} tokens, and truncation is 'error'"
                     )
-                vectors = self._compute_window(tokenized, job, tally, done)
                 tally.tokenize_seconds += seconds
-                yield job.postprocess(vectors)
-                window, ready = following, future.result() if future else None
+                yield self._compute_window(tokenized, job, tally, done)
+                ready = future.result() if future else None
         if failure is not None:
             raise failure
         statistics = tally.finish(time.perf_counter() - begun)
@@ -299,21 +321,63 @@ class Pipeline:
         job: Job,
         tally: _Tally,
         done: Callable[[int], object] | None,
-    ) -> Floats:
+    ) -> Encoded:
         lengths = tokenized.lengths
+        tokens = sum(lengths)
         budget = job.max_batch_tokens
         if job.shared_out:
-            budget = self._shared_out(sum(lengths), budget)
+            budget = self._shared_out(tokens, budget)
         batches = plan(lengths, budget, self._max_length)
         vectors = np.empty((len(lengths), self._dim), dtype=np.float32)
-        tally.session_seconds += self.run(tokenized.ids, batches, vectors, tally.texts, done)
+        tally.session_seconds += self.run(tokenized.ids, batches, vectors, done)
+        non_finite = non_finite_rows(vectors).tolist()
+        if non_finite and job.refuse_non_finite:
+            refuse_non_finite(non_finite, tally.texts)
+        padded = padded_tokens(batches)
         tally.texts += len(lengths)
-        tally.tokens += sum(lengths)
-        tally.padded += padded_tokens(batches)
+        tally.tokens += tokens
+        tally.padded += padded
         tally.truncated += len(tokenized.truncated)
         tally.replaced += len(tokenized.replaced)
         tally.batches += len(batches)
-        return vectors
+        return Encoded(
+            job.postprocess(vectors),
+            tokenized.truncated,
+            tokenized.replaced,
+            non_finite,
+            tokens,
+            padded,
+        )
+
+
+def refuse_non_finite(rows: Sequence[int], first: int = 0) -> None:
+    """Raise where the model gave NaN or infinity; `first` numbers the rows in the message.
+
+    Raises:
+        NonFiniteError: there are such rows.
+    """
+    if rows:
+        named = ", ".join(str(first + row) for row in rows[:5])
+        more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+        raise NonFiniteError(f"the model gave NaN or infinity for item {named}{more}")
+
+
+def windows_of(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Cut texts into windows; what came before a failure of the iterable comes before it here."""
+    source = iter(texts)
+    full = True
+    while full:
+        window: list[str] = []
+        failure: Exception | None = None
+        try:
+            window.extend(islice(source, WINDOW))
+        except Exception as error:
+            failure = error
+        if window:
+            yield window
+        if failure is not None:
+            raise failure
+        full = len(window) == WINDOW
 
 
 _fork_lock = threading.Lock()
@@ -329,14 +393,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_fork_lock)
 
 
-def _take(texts: Iterator[str]) -> tuple[list[str], Exception | None]:
-    """The next window of texts, and the exception that ended it early."""
-    window: list[str] = []
+def _next(parts: Iterator[Sequence[str]]) -> tuple[Sequence[str] | None, Exception | None]:
+    """The next window, None at the end, and the exception that came instead."""
     try:
-        window.extend(islice(texts, WINDOW))
+        return next(parts, None), None
     except Exception as error:
-        return window, error
-    return window, None
+        return None, error
 
 
 def _collect(

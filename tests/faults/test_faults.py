@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowvec import neighbours
-from tests.faults import damage, disk, kills, races, searches, threads
+from tests.faults import bulk_kills, damage, disk, kills, races, searches, threads
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,16 @@ def test_no_kill_loses_what_was_acknowledged(tmp_path: Path) -> None:
     assert sum(result.kills.values()) == 50
     assert sum(result.inside.values()) > 5  # in the middle of something
     assert (result.lost, result.phantoms, result.unopened) == (0, 0, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
+def test_a_bulk_job_that_was_killed_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    seed = int(os.environ.get("FLOWVEC_SEED", "1"))
+    result = bulk_kills.campaign(16, seed, tmp_path, ("parquet", "npy"))
+    assert result.kills == 16
+    assert result.working > 8
+    assert result.finished > 0
+    assert (result.different, result.refused) == (0, 0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")

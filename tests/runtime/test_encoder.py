@@ -602,3 +602,16 @@ def test_a_forked_child_verifies_the_bundle_again(python, tiny_copy: Path, nan_d
 def test_a_forked_child_opens_its_own_session(python, tiny_dir: Path) -> None:
     done = python(FORK, tiny_dir)
     assert done.returncode == 0, done.stderr
+
+
+def test_windows_are_encoded_one_by_one(tiny: Encoder) -> None:
+    parts = [["the cat", "a dog"], [], ["the red house"]]
+    found = list(tiny.windows(parts, tiny.job()))
+    assert [part.vectors.shape for part in found] == [(2, 16), (0, 16), (1, 16)]
+    for part, texts in zip(found, parts, strict=True):
+        if texts:
+            np.testing.assert_allclose(part.vectors, tiny.encode(texts), atol=1e-6)
+    windows = tiny.windows([["the cat"], ["a dog", 3]], tiny.job())  # type: ignore[list-item]
+    assert next(windows).vectors.shape == (1, 16)
+    with pytest.raises(InputTypeError, match="item 2 is int"):
+        next(windows)

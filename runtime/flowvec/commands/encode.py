@@ -1,120 +1,278 @@
-"""`flowvec encode`: a file of texts to a .npy file of vectors."""
+"""`flowvec encode`: files of texts to vectors, in jobs that resume."""
 
 from __future__ import annotations
 
-import os
+import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import numpy as np
 import typer
-from numpy.lib import format as npy
 from tqdm import tqdm
 
-from flowvec.commands import Compute, Format, Json, MaxBatchTokens, Provider, TextField, print_json
+from flowvec.bulk import BulkProgress, BulkSummary, RayWorkers, encode_files, estimate_files
+from flowvec.bulk.options import MAX_TEXT_BYTES, ROWS_PER_SHARD
+from flowvec.commands import Compute, Json, MaxBatchTokens, Provider, TextField, print_json
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
-from flowvec.inputs import read_rows
-from flowvec.pipeline import EncodeStatistics
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(
-    epilog="Example: flowvec encode mini notes.jsonl -o notes.npy --text-field body",
+    epilog="Example: flowvec encode mini 'notes/*.jsonl' -o vectors --text-field body",
 )
 def encode(
     bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
-    source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A txt, jsonl or csv file, or - for stdin.")
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            help="txt, jsonl or csv files (also .gz, .bz2, .xz, .zst), Parquet, folders or globs "
+            "of them, or - for stdin.",
+        ),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The .npy file to write.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="A .npy or .parquet file; any other name is a folder of shards."
+        ),
+    ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Instead of --out: a collection, made if there is none."),
+    ] = None,
     text_field: TextField = "text",
-    file_format: Format = None,
+    id_field: Annotated[
+        str | None,
+        typer.Option(help="Field that holds the id; without it rows are numbered from 0."),
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(help="Fields to write beside the vectors, joined by commas.")
+    ] = None,
+    file_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="txt, jsonl, csv or parquet; without it the extensions decide."
+        ),
+    ] = None,
+    out_format: Annotated[
+        str | None, typer.Option(help="Of shards: parquet (the default) or npy.")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="float32, float16, int8, uint8, binary or ubinary.")
+    ] = "float32",
     prompt: Annotated[str | None, typer.Option(help="Name of the bundle's prompt to use.")] = None,
+    truncation: Annotated[
+        str, typer.Option(help="truncate: cut long texts; error: make dead letters of them.")
+    ] = "truncate",
+    dedup: Annotated[
+        bool, typer.Option("--dedup", help="Encode equal texts of a few thousand rows once.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first row that cannot be embedded.")
+    ] = False,
+    rows_per_shard: Annotated[
+        int, typer.Option(min=1, help="Rows of the input for each shard.")
+    ] = ROWS_PER_SHARD,
+    max_text_bytes: Annotated[
+        int, typer.Option(min=1, help="Longer texts are dead letters.")
+    ] = MAX_TEXT_BYTES,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Do the I-th of N shares of the shards, from 1/N to N/N: several machines fill "
+            "one folder.",
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: Encoders on a Ray cluster share the shards.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="Of the Ray cluster; without it the one that runs, or one made here."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Encoders on Ray.")] = None,
+    cpus_per_worker: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Cores for each; without it the cluster's are shared out."),
+    ] = None,
+    gpus_per_worker: Annotated[float, typer.Option(min=0.0, help="GPUs for each.")] = 0.0,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume/--restart",
+            help="Go on with what is there, or delete it and begin anew.",
+        ),
+    ] = True,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Count the rows, encode a sample, and say what it takes."),
+    ] = False,
     provider: Provider = None,
     compute: Compute = "auto",
     max_batch_tokens: MaxBatchTokens = None,
     as_json: Json = False,
 ) -> None:
-    """Embed the texts of a file into a float32 .npy array (rows, dim), in input order.
+    """Embed the texts of files, in input order, at constant memory.
 
-    Texts stream through at constant memory. The file appears whole or not at all.
+    A folder of shards can be resumed: the same command goes on where a job was killed. Ctrl-C ends
+    it after the shard at hand, and a second one at once. Rows that cannot be embedded go to
+    dead_letter.jsonl.
     """
-    if out.suffix != ".npy":
-        raise InputValueError(f"the output must be a .npy file, not {out.name}")
-    if out.is_dir():
-        raise InputValueError(f"{out} is a directory")
-    if not out.absolute().parent.is_dir():
-        raise InputValueError(f"there is no directory {out.absolute().parent}")
-    seen: list[EncodeStatistics] = []
-    rows = read_rows(source, text_field=text_field, file_format=file_format)
+    if (out is None) == (into is None) and not dry_run:
+        raise InputValueError("give either --out or --into")
+    if into is not None:
+        out, out_format = into, "collection"
+    on_ray = _on_ray(engine, address, workers, cpus_per_worker, gpus_per_worker)
+    common: dict[str, Any] = {
+        "input_format": file_format,
+        "text_field": text_field,
+        "id_field": id_field,
+        "keep": [name.strip() for name in keep.split(",") if name.strip()] if keep else [],
+        "precision": precision,
+        "prompt_name": prompt,
+        "rows_per_shard": rows_per_shard,
+        "max_text_bytes": max_text_bytes,
+    }
     with Encoder.load(
-        bundle,
-        provider=provider,
-        compute=cast(Any, compute),
-        max_batch_tokens=max_batch_tokens,
-        on_statistics=seen.append,
+        bundle, provider=provider, compute=cast(Any, compute), max_batch_tokens=max_batch_tokens
     ) as encoder:
-        progress = tqdm(
-            encoder.stream((row.text for row in rows), prompt_name=prompt),
-            desc="encode",
-            unit=" texts",
-            disable=not sys.stderr.isatty(),
-        )
-        count = write_npy(out, progress, encoder.dim)
-        info = encoder.info()
-    statistics = seen[-1]
+        if dry_run:
+            _print_estimate(encoder, inputs, common, as_json=as_json)
+            return
+        with _stopping() as stop, _bar() as on_progress:
+            summary = encode_files(
+                encoder,
+                inputs,
+                cast(Path, out),
+                out_format=cast(Any, out_format),
+                truncation=cast(Any, truncation),
+                dedup=dedup,
+                strict=strict,
+                share=_share(shard),
+                workers=on_ray,
+                resume=resume,
+                stop=stop.event,
+                on_progress=on_progress,
+                **common,
+            )
     if as_json:
-        print_json(
-            {
-                "out": str(out),
-                "rows": count,
-                "dim": info.dim,
-                "tokens": statistics.tokens,
-                "truncated": statistics.truncated,
-                "replaced": statistics.replaced,
-                "padding": statistics.padding,
-                "seconds": statistics.seconds,
-                "provider": info.provider,
-                "compute": info.compute,
-            }
-        )
+        print_json(asdict(summary))
     else:
-        rate = count / statistics.seconds if statistics.seconds else 0.0
-        typer.echo(
-            f"{out}: {count} x {info.dim} float32 in {statistics.seconds:.1f} s, {rate:.0f} "
-            f"texts/s on {info.provider} in {info.compute}; {statistics.truncated} texts were "
-            f"cut at {info.max_length} tokens"
-        )
+        typer.echo(_told(summary))
+    if not summary.complete:
+        command = shlex.join(["flowvec", *sys.argv[1:]]).replace(" --restart", "")
+        typer.echo(f"stopped after a shard; this goes on:\n{command}", err=True)
+        raise typer.Exit(128 + stop.number)
 
 
-def write_npy(path: Path, vectors: Iterator[np.ndarray[Any, Any]], dim: int) -> int:
-    """Write vectors, float32 (dim,) each, as one array (rows, dim); returns the rows.
+def _share(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 1, 1
+    index, _, of = text.partition("/")
+    if not (index.isdecimal() and of.isdecimal()):
+        raise InputValueError(f"--shard is I/N, as 2/8, not {text}")
+    return int(index), int(of)
 
-    The row count is known only at the end: numpy leaves room in the header to write it in place.
-    The file is written beside and renamed.
-    """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
 
-    def header(file: Any, rows: int) -> None:
-        described = {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)}
-        npy.write_array_header_1_0(file, described)
+def _on_ray(
+    engine: str, address: str | None, workers: int | None, cpus: float | None, gpus: float
+) -> RayWorkers | None:
+    if engine == "ray":
+        return RayWorkers(workers or 1, cpus, gpus, address)
+    if engine != "local":
+        raise InputValueError(f"--engine is local or ray, not {engine}")
+    if address is not None or workers is not None or cpus is not None or gpus:
+        raise InputValueError("workers are Ray's: give --engine ray")
+    return None
 
-    count = 0
+
+class _Stop:
+    """Whether a signal asked to stop, and which."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.number = int(signal.SIGINT)
+
+
+@contextmanager
+def _stopping() -> Iterator[_Stop]:
+    """Let the first SIGINT or SIGTERM ask for an end, and the next have one at once."""
+    stop = _Stop()
+    known = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+    }
+
+    def ask(number: int, _: Any) -> None:
+        stop.number = number
+        stop.event.set()
+        restore()
+        typer.echo("stopping after the shard at hand; again stops at once", err=True)
+
+    def restore() -> None:
+        for number, handler in known.items():
+            signal.signal(number, handler)
+
+    for number in known:
+        signal.signal(number, ask)
     try:
-        with partial.open("wb") as file:
-            header(file, 0)
-            for vector in vectors:
-                file.write(vector.astype("<f4", copy=False).tobytes())
-                count += 1
-            file.seek(0)
-            header(file, count)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        yield stop
     finally:
-        partial.unlink(missing_ok=True)
-    return count
+        restore()
+
+
+@contextmanager
+def _bar() -> Iterator[Any]:
+    """A progress bar on a terminal."""
+    with tqdm(desc="encode", unit=" rows", disable=not sys.stderr.isatty()) as bar:
+
+        def show(progress: BulkProgress) -> None:
+            bar.total = progress.total
+            if not bar.n and progress.rows:  # what earlier runs did says nothing of the speed
+                bar.initial = progress.rows
+            padding = 1.0 - progress.tokens / progress.padded if progress.padded else 0.0
+            rate = progress.tokens / progress.seconds if progress.seconds else 0.0
+            bar.set_postfix_str(f"{rate:,.0f} tokens/s, {padding:.1%} padding", refresh=False)
+            bar.update(progress.rows - bar.n)
+
+        yield show
+
+
+def _told(summary: BulkSummary) -> str:
+    """A summary in words."""
+    rate = summary.encoded / summary.seconds if summary.seconds else 0.0
+    dead = f", {summary.dead_letters} dead letters" if summary.dead_letters else ""
+    if summary.codes:
+        dead += " (" + ", ".join(f"{n} {code}" for code, n in summary.codes.items()) + ")"
+    before = f", {summary.shards_before} of them before" if summary.shards_before else ""
+    cut = f"; {summary.truncated} texts were cut" if summary.truncated else ""
+    return (
+        f"{summary.out}: {summary.rows_in} rows in, {summary.rows} x {summary.dim} "
+        f"{summary.precision} out{dead}; "
+        f"{summary.shards} files{before}; {rate:,.0f} texts/s in {summary.seconds:.1f} s on "
+        f"{summary.provider} in {summary.compute}{cut}"
+    )
+
+
+def _print_estimate(
+    encoder: Encoder, inputs: list[str], common: dict[str, Any], *, as_json: bool
+) -> None:
+    found = estimate_files(encoder, inputs, **common)
+    if as_json:
+        print_json(asdict(found))
+        return
+    hours, seconds = divmod(found.seconds, 3600)
+    typer.echo(
+        f"{found.rows} rows, about {found.tokens:,} tokens: {hours:.0f} h {seconds / 60:.1f} min "
+        f"here, {found.bytes / 1e6:,.1f} MB of vectors in {found.shards} shards; of "
+        f"{found.sampled} sampled rows {found.dead_share:.1%} cannot be embedded"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -10,6 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 from tqdm import tqdm
 
+from flowvec.bulk import BulkSummary, RayWorkers
 from flowvec.collection import Collection
 from flowvec.commands import Compute, Format, Json, Provider, TextField, print_json
 from flowvec.encoder import Encoder
@@ -17,6 +19,7 @@ from flowvec.errors import FlowvecError, InputValueError
 from flowvec.inputs import Row, read_rows
 from flowvec.pipeline import WINDOW
 from flowvec.rows import check_ids, encode_metadata
+from flowvec.sharded import index_shards
 from flowvec.store import FILE
 from flowvec.tokenizer import replace_surrogates
 
@@ -58,6 +61,20 @@ def index(
             "which without --id-field are the rows' numbers, are replaced.",
         ),
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(help="local, or ray: a collection in shards, built by a Ray cluster."),
+    ] = "local",
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="How many shards, with --engine ray.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Shards built at a time, with --engine ray.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Of the Ray cluster; without it the one that runs, or one made here."),
+    ] = None,
     provider: Provider = None,
     compute: Compute = "auto",
     as_json: Json = False,
@@ -68,10 +85,25 @@ def index(
     rows are committed: after an interruption, the same command with --resume completes the work,
     and embeds only what is new or has changed.
     """
+    wanted = [name.strip() for name in keep.split(",") if name.strip()] if keep else []
+    if engine == "ray":
+        if model is None or shards is None:
+            raise InputValueError("a collection in shards needs --model and --shards")
+        with Encoder.load(model, provider=provider, compute=cast(Any, compute)) as encoder:
+            done = index_shards(
+                encoder, [source], directory, shards=shards, text_field=text_field,
+                id_field=id_field, keep=wanted, input_format=file_format,
+                workers=RayWorkers(workers or shards, address=address),
+            )  # fmt: skip
+        _tell_shards(directory, done, as_json=as_json)
+        return
+    if engine != "local":
+        raise InputValueError(f"--engine is local or ray, not {engine}")
+    if shards is not None or workers is not None or address is not None:
+        raise InputValueError("shards are Ray's: give --engine ray")
     exists = is_collection(directory)
     if not exists and model is None:
         raise InputValueError(f"{directory} is no collection yet; give --model to make one")
-    wanted = [name.strip() for name in keep.split(",") if name.strip()] if keep else []
     rows = read_rows(
         source,
         text_field=text_field,
@@ -132,6 +164,15 @@ def index(
         typer.echo(
             f"{directory}: {added} rows added{there}, {info.rows} in all, {info.dim} dimensions"
         )
+
+
+def _tell_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(one) for one in done])
+        return
+    for one in done:
+        typer.echo(f"{Path(one.out).name}: {one.rows} rows, {one.dead_letters} dead letters")
+    typer.echo(f"{directory}: {sum(one.rows for one in done)} rows in {len(done)} shards")
 
 
 def _changed(collection: Collection, window: list[Row], with_metadata: bool) -> list[Row]:

@@ -15,6 +15,8 @@ from flowvec.commands.index import collection_model
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.filters import compile_filter
+from flowvec.hits import Hit
+from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
 
 app = typer.Typer(add_completion=False)
 
@@ -56,6 +58,19 @@ def search(
 ) -> None:
     """Print the rows of a collection that are nearest to a text, best first."""
     wanted = None if condition is None else _parsed(condition)
+    if is_sharded(directory):
+        if hybrid:
+            raise InputValueError("a collection in shards is searched by vectors alone")
+        loaded = Encoder.load(
+            model or shards_model(directory), provider=provider, compute=cast(Any, compute)
+        )
+        with loaded as encoder, ShardedSearcher(directory, encoder=encoder) as searcher:
+            found = searcher.search(query, k, filter=wanted, exact=exact)
+        for name, reason in found.missing.items():
+            typer.echo(f"{name} is missing: {reason}", err=True)
+        least = -float("inf") if min_score is None else min_score
+        _show([hit for hit in found.hits[0] if hit.score >= least], as_json=as_json)
+        return
     with (
         Encoder.load(
             model or collection_model(directory), provider=provider, compute=cast(Any, compute)
@@ -71,6 +86,10 @@ def search(
             min_score=min_score,
             exact=exact,
         )
+    _show(hits, as_json=as_json)
+
+
+def _show(hits: list[Hit], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(hit) for hit in hits])
         return

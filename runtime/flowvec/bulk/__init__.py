@@ -1,0 +1,24 @@
+"""Bulk encoding: millions of texts from files to vectors, at constant memory, in jobs that resume.
+
+from flowvec.bulk import encode_files
+
+summary = encode_files("mini", ["articles/*.jsonl"], "vectors", text_field="body", id_field="url")
+"""
+
+from flowvec.bulk.files import BulkSummary, Estimate, encode_files, estimate_files
+from flowvec.bulk.on_ray import RayWorkers
+from flowvec.bulk.reading import DeadLetter
+from flowvec.bulk.shards import BulkPrecision, OutFormat
+from flowvec.bulk.work import BulkProgress
+
+__all__ = [
+    "BulkPrecision",
+    "BulkProgress",
+    "BulkSummary",
+    "DeadLetter",
+    "Estimate",
+    "OutFormat",
+    "RayWorkers",
+    "encode_files",
+    "estimate_files",
+]

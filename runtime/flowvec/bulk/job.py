@@ -1,0 +1,310 @@
+"""What a bulk job keeps of itself on disk, so that it can be killed at any moment and go on.
+
+    manifest.json       what is done: inputs, model, options; at the end also the shards
+    journal.jsonl       the shards that are finished, one a line, until the end
+    part-000000.parquet ...
+    part-000000.dead_letter.jsonl ...   rows that cannot be embedded, until the end
+    dead_letter.jsonl   all of those, at the end
+
+A shard is written beside, synced and renamed; so are its dead letters; and last comes its line in
+the journal. What the journal does not name is made again. Nothing in these files depends on when or
+how often the job was run. A job that does a share of the work (`--shard 2/8`) has a manifest, a
+journal and dead letters of its own, with `.2-of-8` in their names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from flowvec.bulk.reading import DeadLetter
+from flowvec.errors import BulkError, InputValueError
+from flowvec.hnsw import sync_folder
+from flowvec.locks import FileLock
+
+__all__ = [
+    "VERSION",
+    "Folder",
+    "ShardRecord",
+    "check_share",
+    "differences",
+    "letter_lines",
+    "partial_of",
+    "row_map_of",
+]
+
+VERSION = 1
+_MOST_MANIFEST = 1 << 30
+_OWN = uuid.uuid4().hex[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """A finished shard.
+
+    Attributes:
+        shard: its number.
+        file: its name; empty where the rows went into a collection.
+        rows: rows in it.
+        dead: rows that are dead letters instead.
+        blank: blank lines of jsonl, which are neither.
+        bytes: its size.
+        sha256: of its bytes.
+        map_sha256: of the row map beside a .npy shard.
+    """
+
+    shard: int
+    file: str
+    rows: int
+    dead: int
+    blank: int
+    bytes: int
+    sha256: str
+    map_sha256: str | None = None
+
+
+class Folder:
+    """A job's folder, its manifest, and its journal."""
+
+    def __init__(self, path: Path, share: tuple[int, int] = (1, 1)) -> None:
+        """Name the files; nothing is touched.
+
+        Args:
+            path: the folder.
+            share: which share of the work, and of how many, from 1.
+        """
+        self.path = path
+        self.share = share
+        suffix = "" if share[1] == 1 else f".{share[0]}-of-{share[1]}"
+        self.manifest = path / f"manifest{suffix}.json"
+        self.journal = path / f"journal{suffix}.jsonl"
+        self.letters = path / f"dead_letter{suffix}.jsonl"
+        self._lock = path / f".lock{suffix}"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder, and keep other processes from this share of the job.
+
+        Raises:
+            BulkError: another process has it, or it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BulkError(f"cannot make {self.path}: {error.strerror or error}") from None
+        with FileLock(self._lock, f"{self.path} is being written by another process"):
+            yield
+
+    def shard_letters(self, shard: int) -> Path:
+        """Where a shard's dead letters lie until the job is complete."""
+        return self.path / f"part-{shard:06}.dead_letter.jsonl"
+
+    # --- what was done ----------------------------------------------------------------------------
+
+    def read_manifest(self) -> dict[str, Any] | None:
+        """The manifest without its version; None where there is none.
+
+        Raises:
+            BulkError: it is damaged, or of another format.
+        """
+        try:
+            if self.manifest.stat().st_size > _MOST_MANIFEST:
+                raise BulkError(f"{self.manifest} is too large")
+            found = json.loads(self.manifest.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise BulkError(f"{self.manifest} cannot be read: {error}") from None
+        if not isinstance(found, dict) or found.pop("flowvec_bulk", None) != VERSION:
+            raise BulkError(f"{self.manifest} is no manifest of this version of flowvec")
+        return found
+
+    def read_journal(self) -> list[ShardRecord]:
+        """The finished shards, in the order in which they were finished."""
+        try:
+            lines = self.journal.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        records: list[ShardRecord] = []
+        for line in lines[:-1]:  # what follows the last line's end was being written
+            try:
+                records.append(ShardRecord(**json.loads(line)))
+            except (ValueError, TypeError):
+                break
+        return records
+
+    def present(
+        self, records: Sequence[ShardRecord], *, are_merged: bool = False
+    ) -> list[ShardRecord]:
+        """Those whose files are there in their size, and their dead letters too.
+
+        Args:
+            records: of finished shards.
+            are_merged: their dead letters have been put into one file.
+        """
+
+        def is_there(record: ShardRecord) -> bool:
+            file = self.path / record.file
+            if record.file and not (file.is_file() and file.stat().st_size == record.bytes):
+                return False
+            if record.map_sha256 and not row_map_of(file).is_file():
+                return False
+            letters = self.letters if are_merged else self.shard_letters(record.shard)
+            return not record.dead or letters.is_file()
+
+        return [record for record in records if is_there(record)]
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def write_manifest(self, content: dict[str, Any]) -> None:
+        """Write the manifest, whole or not at all."""
+        text = json.dumps({"flowvec_bulk": VERSION, **content}, indent=1, ensure_ascii=False)
+        write_whole(self.manifest, (text + "\n").encode())
+
+    def begin(self, records: Sequence[ShardRecord]) -> IO[bytes]:
+        """Open the journal, with these shards and no others."""
+        for file in (*self._parts(), *self._partials()):
+            if file.name.endswith(".partial"):  # left by a kill
+                file.unlink(missing_ok=True)
+        write_whole(self.journal, b"".join(_journal_line(record) for record in records))
+        return self.journal.open("ab")
+
+    def append(self, journal: IO[bytes], record: ShardRecord) -> None:
+        """Name a shard in the journal, durably; its files have their names already."""
+        sync_folder(self.path)
+        journal.write(_journal_line(record))
+        journal.flush()
+        os.fsync(journal.fileno())
+
+    def finish(self, content: dict[str, Any], records: Sequence[ShardRecord]) -> None:
+        """Put all dead letters into one file, then all shards into the manifest."""
+        ordered = sorted(records, key=lambda record: record.shard)
+        dead = [record for record in ordered if record.dead]
+        if dead:
+            partial = partial_of(self.letters)
+            with partial.open("wb") as file:
+                for record in dead:
+                    with self.shard_letters(record.shard).open("rb") as part:
+                        shutil.copyfileobj(part, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.letters)
+        else:
+            self.letters.unlink(missing_ok=True)
+        self.write_manifest({**content, "shards": [asdict(record) for record in ordered]})
+
+    def tidy(self) -> None:
+        """Leave nothing that a finished job has no use for."""
+        self.journal.unlink(missing_ok=True)
+        for file in (*self._parts(), *self._partials()):
+            if file.name.endswith((".dead_letter.jsonl", ".partial")):
+                file.unlink(missing_ok=True)
+
+    def part_letters(self, records: Sequence[ShardRecord], present: Sequence[ShardRecord]) -> None:
+        """Give shards of a finished job their own dead letters again, as others are made anew.
+
+        Args:
+            records: all shards that the job had.
+            present: those that stay.
+        """
+        lines = self.letters.read_bytes().splitlines(keepends=True) if self.letters.exists() else []
+        staying = {record.shard for record in present}
+        at = 0
+        for record in sorted(records, key=lambda record: record.shard):
+            part = lines[at : at + record.dead]
+            at += record.dead
+            if part and record.shard in staying:
+                write_whole(self.shard_letters(record.shard), b"".join(part))
+
+    def clear(self) -> None:
+        """Delete what this share of the job has written."""
+        for file in (self.manifest, self.journal, self.letters, *self._parts(), *self._partials()):
+            file.unlink(missing_ok=True)
+
+    def _partials(self) -> list[Path]:
+        """What was to become the manifest, the journal or the dead letters."""
+        names = (self.manifest.name, self.journal.name, self.letters.name)
+        return [file for name in names for file in self.path.glob(f"{name}.*.partial")]
+
+    def _parts(self) -> list[Path]:
+        """Files of this share's shards."""
+        index, of = self.share
+        found = []
+        for file in self.path.glob("part-*"):
+            number = file.name.removeprefix("part-").partition(".")[0]
+            if number.isdecimal() and int(number) % of == index - 1:
+                found.append(file)
+        return found
+
+    def strangers(self) -> list[str]:
+        """Names of files that no job has written."""
+        known = (".lock", "manifest.", "journal.", "dead_letter.", "part-")
+        return sorted(f.name for f in self.path.iterdir() if not f.name.startswith(known))
+
+
+def _journal_line(record: ShardRecord) -> bytes:
+    return json.dumps(asdict(record)).encode() + b"\n"
+
+
+def letter_lines(letters: Sequence[DeadLetter]) -> bytes:
+    """Lines of dead letters."""
+    return b"".join(json.dumps(asdict(letter)).encode() + b"\n" for letter in letters)
+
+
+def row_map_of(path: Path) -> Path:
+    """Where the row map of a .npy file lies: what each of its rows is, a line of JSON for each."""
+    return path.with_name(path.name.removesuffix(".npy") + ".rows.jsonl")
+
+
+def partial_of(path: Path) -> Path:
+    """Where this process writes a file before it gets its name.
+
+    Nobody else writes there, not even a worker that was thought dead and goes on beside the one
+    that has taken its place.
+    """
+    return path.with_name(f"{path.name}.{os.getpid()}-{_OWN}.partial")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a small file, whole or not at all, and durably."""
+    partial = partial_of(path)
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync_folder(path.parent)
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], at: str = "") -> Iterator[str]:
+    """What differs between two manifests' descriptions, in words."""
+    for key in dict.fromkeys((*before, *now)):
+        name = f"{at}{key}"
+        if key not in before or key not in now:
+            yield f"{name} is {'new' if key in now else 'gone'}"
+        elif isinstance(before[key], dict) and isinstance(now[key], dict):
+            yield from differences(before[key], now[key], f"{name}.")
+        elif before[key] != now[key]:
+            yield f"{name} was {_short(before[key])} and is {_short(now[key])}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_share(share: tuple[int, int]) -> None:
+    """Refuse a share that is none.
+
+    Raises:
+        InputValueError: it is not from 1 to the number of shares.
+    """
+    if not 1 <= share[0] <= share[1]:
+        raise InputValueError(f"a share is i/n with i from 1 to n, not {share[0]}/{share[1]}")

@@ -1,0 +1,133 @@
+"""Options of a bulk job, checked before anything is read or written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, get_args
+
+from flowvec.bulk.job import check_share
+from flowvec.bulk.reading import Fields
+from flowvec.bulk.shards import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
+from flowvec.bulk.sources import pyarrow_parquet
+from flowvec.encoder import Truncation
+from flowvec.errors import InputValueError
+from flowvec.pipeline import WINDOW
+
+__all__ = [
+    "MAX_TEXT_BYTES",
+    "ONE_FILE",
+    "ROWS_PER_SHARD",
+    "BulkOptions",
+    "as_inputs",
+    "check_options",
+    "checked_fields",
+    "itemsize",
+    "out_format_of",
+]
+
+ROWS_PER_SHARD = 8 * WINDOW
+MAX_TEXT_BYTES = 1 << 24
+# Rows for each shard where all go into one.
+ONE_FILE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOptions:
+    """What decides the bytes that are written, beside the inputs and the model."""
+
+    out_format: OutFormat
+    fields: Fields
+    precision: BulkPrecision
+    prompt_name: str | None
+    truncation: Truncation
+    dedup: bool
+    rows_per_shard: int
+
+
+def as_inputs(inputs: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    """One input, or several, as a list."""
+    return [inputs] if isinstance(inputs, str | Path) else list(inputs)
+
+
+def checked_fields(text: str, key: str | None, keep: Sequence[str], max_text_bytes: int) -> Fields:
+    """What is read of a row.
+
+    Raises:
+        InputValueError: a field cannot be kept, or no text would be short enough.
+    """
+    if max_text_bytes < 1:
+        raise InputValueError(f"max_text_bytes must be at least 1, but is {max_text_bytes}")
+    fields = Fields(text, key, tuple(dict.fromkeys(keep)), max_text_bytes)
+    check_names(fields)
+    return fields
+
+
+# Names that nobody gives a folder.
+_OTHER_FILES = frozenset(
+    (".txt", ".csv", ".tsv", ".json", ".jsonl", ".npz", ".pt", ".bin", ".h5", ".pkl", ".arrow",
+     ".feather", ".gz", ".bz2", ".xz", ".zst", ".zip")
+)  # fmt: skip
+
+
+def out_format_of(path: Path, asked: OutFormat | None) -> OutFormat:
+    """The format of the output, by its name or as asked.
+
+    Raises:
+        InputValueError: the name says another, or none that is written here.
+    """
+    if path.suffix.lower() in _OTHER_FILES:
+        raise InputValueError(
+            f"the output is a .npy or .parquet file, or a folder of shards, not {path.name}"
+        )
+    if path.suffix in (".npy", ".parquet"):
+        named = cast(OutFormat, path.suffix[1:])
+        if asked not in (None, named):
+            raise InputValueError(f"{path.name} is no name for a file of {asked}")
+        return named
+    if asked not in (None, *get_args(OutFormat)):
+        raise InputValueError(f"the output is parquet, npy or a collection, not {asked}")
+    return asked or "parquet"
+
+
+def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, path: Path) -> None:
+    """Refuse options that cannot be served.
+
+    Args:
+        options: of the job.
+        share: which share of the shards to do and of how many, from 1.
+        is_file: whether the output is one file.
+        path: the output.
+
+    Raises:
+        InputValueError: there is one.
+        MissingDependencyError: Parquet needs pyarrow.
+    """
+    check_share(share)
+    if options.precision not in BULK_PRECISIONS:
+        raise InputValueError(
+            f"precision must be one of {', '.join(BULK_PRECISIONS)}, but is {options.precision!r}"
+        )
+    if not 1 <= options.rows_per_shard < ONE_FILE:
+        raise InputValueError(f"rows_per_shard must be at least 1, but is {options.rows_per_shard}")
+    if options.truncation not in get_args(Truncation):
+        raise InputValueError(
+            f"truncation must be one of {', '.join(get_args(Truncation))}, but is "
+            f"{options.truncation!r}"
+        )
+    if is_file and share[1] > 1:
+        raise InputValueError("a single file cannot be shared out; name a folder")
+    if is_file and path.is_dir():
+        raise InputValueError(f"{path} is a directory")
+    if is_file and not path.absolute().parent.is_dir():
+        raise InputValueError(f"there is no directory {path.absolute().parent}")
+    if not is_file and path.exists() and not path.is_dir():
+        raise InputValueError(f"{path} is no directory")
+    if options.out_format == "parquet":
+        pyarrow_parquet()
+
+
+def itemsize(precision: BulkPrecision) -> int:
+    """Bytes of a vector's item."""
+    return {"float32": 4, "float16": 2}.get(precision, 1)

@@ -1,0 +1,237 @@
+"""Bulk jobs on a local Ray: the same bytes as on one machine, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ray", reason="needs the extra [ray]")
+
+import ray
+
+from flowvec import Collection, Encoder
+from flowvec.bulk import RayWorkers, encode_files
+from flowvec.errors import (
+    BulkError,
+    ClosedError,
+    CollectionError,
+    FingerprintMismatchError,
+    InputValueError,
+)
+from flowvec.sharded import ShardedSearcher, index_shards
+
+WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
+TWO = RayWorkers(2, cpus=1)
+OPTIONS: dict[str, Any] = {"id_field": "id", "keep": ["n"], "rows_per_shard": 100}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Rows of which some cannot be embedded."""
+    rng = random.Random(0)
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        {"id": f"r{i}", "text": None if i % 37 == 5 else " ".join(rng.choices(WORDS, k=9)), "n": i}
+        for i in range(2150)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.name[:5] != ".lock"}
+
+
+@pytest.mark.parametrize("out_format", ["parquet", "npy"])
+def test_two_workers_leave_what_one_machine_leaves(
+    tmp_path: Path, tiny: Encoder, rows: Path, out_format
+) -> None:
+    here = encode_files(tiny, rows, tmp_path / "here", out_format=out_format, **OPTIONS)
+    done = encode_files(tiny, rows, tmp_path / "ray", out_format=out_format, workers=TWO, **OPTIONS)
+    assert contents(tmp_path / "ray") == contents(tmp_path / "here")
+    assert (done.rows, done.dead_letters, done.shards) == (here.rows, here.dead_letters, 22)
+    assert (done.encoded, done.tokens, done.codes) == (here.encoded, here.tokens, here.codes)
+    assert done.complete
+
+
+def workers_of_ray() -> list[int]:
+    """Processes of actors that encode."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            line = (folder / "cmdline").read_bytes() if folder.name.isdecimal() else b""
+        except OSError:
+            continue
+        if line.startswith(b"ray::") and b"ShardEncoder" in line:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="calls are caught on Linux alone")
+def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
+    encode_files(tiny, rows, tmp_path / "here", **OPTIONS)
+    killed: list[int] = []
+
+    def kill(progress) -> None:
+        if len(killed) < 2 and progress.rows > 300 * (1 + len(killed)):
+            for process in workers_of_ray()[:1]:
+                os.kill(process, signal.SIGKILL)
+                killed.append(process)
+
+    done = encode_files(tiny, rows, tmp_path / "ray", workers=TWO, on_progress=kill, **OPTIONS)
+    assert len(killed) == 2
+    assert done.complete
+    assert contents(tmp_path / "ray") == contents(tmp_path / "here")
+
+
+def test_a_job_can_change_its_engine(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
+    encode_files(tiny, rows, tmp_path / "here", **OPTIONS)
+    for engines in ((None, TWO), (TWO, None)):
+        out = tmp_path / f"out {engines[0]}"
+        stop = threading.Event()
+        first = encode_files(
+            tiny, rows, out, workers=engines[0], stop=stop,
+            on_progress=lambda _, stop=stop: stop.set(), **OPTIONS,
+        )  # fmt: skip
+        assert not first.complete
+        then = encode_files(tiny, rows, out, workers=engines[1], **OPTIONS)
+        assert then.complete
+        assert then.shards_before >= 1
+        assert contents(out) == contents(tmp_path / "here")
+
+
+def test_mistakes_are_errors(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
+    with pytest.raises(BulkError, match=r"rows\.jsonl, row 5: text is null"):
+        encode_files(tiny, rows, tmp_path / "out", workers=TWO, strict=True, **OPTIONS)
+    with pytest.raises(InputValueError, match="a folder of shards"):
+        encode_files(tiny, rows, tmp_path / "one.npy", workers=TWO)
+
+
+def test_the_command(flowvec, tmp_path: Path, tiny_dir: Path, rows: Path) -> None:
+    words = ("encode", tiny_dir, "rows.jsonl", "-o", "out", "--provider", "cpu", "--rows-per-shard",
+             "500", "--json")  # fmt: skip
+    done = flowvec(*words, "--engine", "ray", "--workers", "2", "--cpus-per-worker", "1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["shards"] == 5
+    again = flowvec(*words)
+    assert json.loads(again.stdout)["shards_before"] == 5
+    wrong = flowvec(*words, "--workers", "2")
+    assert (wrong.returncode, "give --engine ray" in wrong.stderr) == (2, True)
+
+
+# --- retrieval ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    rng = random.Random(1)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(3, 14))) + f" {i}" for i in range(1500)]
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory, mini: Encoder, texts) -> Path:
+    folder = tmp_path_factory.mktemp("sharded")
+    lines = [{"id": f"t{i}", "text": text, "n": i % 5} for i, text in enumerate(texts)]
+    lines.insert(700, {"id": "dead", "text": None, "n": 0})
+    file = folder / "texts.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options: dict[str, Any] = {"id_field": "id", "keep": ["n"], "rows_per_shard": 200}
+    done = index_shards(mini, [file], folder / "c", shards=3, workers=TWO, **options)
+    assert sum(one.rows for one in done) == len(texts)
+    assert sorted(one.dead_letters for one in done) == [0, 0, 1]
+    again = index_shards(mini, [file], folder / "c", shards=3, workers=TWO, **options)
+    assert [one.encoded for one in again] == [0, 0, 0]
+    with pytest.raises(InputValueError, match="has 3 shards, not 2"):
+        index_shards(mini, [file], folder / "c", shards=2, workers=TWO, **options)
+    return folder / "c"
+
+
+@pytest.fixture
+def searcher(sharded: Path, mini: Encoder):
+    with ShardedSearcher(sharded, encoder=mini, cpus_per_shard=0.1, timeout=60) as searcher:
+        assert searcher.rows() == 1500
+        yield searcher
+
+
+def test_shards_find_what_one_collection_finds(
+    tmp_path: Path, mini: Encoder, texts, searcher: ShardedSearcher
+) -> None:
+    queries = [f"{a} {b}" for a in WORDS[:5] for b in WORDS[5:]]
+    with Collection.create(tmp_path / "c", encoder=mini) as c:
+        c.add([f"t{i}" for i in range(1500)], texts, [{"n": i % 5} for i in range(1500)])
+        for condition in (None, {"n": 2}):
+            whole = c.search_batch(queries, 10, filter=condition, exact=True)
+            found = searcher.search_batch(queries, 10, filter=condition, exact=True)
+            assert not found.partial
+            for ours, theirs in zip(found.hits, whole, strict=True):
+                assert [hit.score for hit in ours] == pytest.approx(
+                    [hit.score for hit in theirs], abs=1e-5
+                )
+                assert {hit.id for hit in ours[:5]} & {hit.id for hit in theirs}
+    one = searcher.search(queries[0], 3)
+    assert len(one.hits[0]) == 3
+    assert one.hits[0][0].text is not None
+
+
+def test_a_shard_that_does_not_answer_is_named(searcher: ShardedSearcher) -> None:
+    late = searcher.search("the cat", 5, timeout=0.0)
+    assert late.partial
+    assert set(late.missing) <= {"shard-000", "shard-001", "shard-002"}
+    assert "no answer within 0 s" in late.missing.values()
+    assert not searcher.search("the cat", 5).partial
+
+
+def test_a_shard_that_dies_is_named_and_comes_back(searcher: ShardedSearcher) -> None:
+    dying = searcher._shards["shard-001"]
+    ray.kill(dying, no_restart=False)
+    found = searcher.search("the cat", 5)
+    assert set(found.missing) <= {"shard-001"}
+    until = time.monotonic() + 60
+    while searcher.search("the cat", 5).partial and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not searcher.search("the cat", 5).partial
+
+
+def test_wrong_questions_are_errors(
+    sharded: Path, tiny: Encoder, searcher: ShardedSearcher, tmp_path: Path
+) -> None:
+    with pytest.raises(InputValueError):
+        searcher.search(np.ones(3, np.float32))
+    with pytest.raises(InputValueError):
+        searcher.search("the cat", 5, filter={"n": {"?": 1}})
+    with pytest.raises(FingerprintMismatchError):
+        ShardedSearcher(sharded, encoder=tiny)
+    with pytest.raises(CollectionError, match="no collection in shards"):
+        ShardedSearcher(tmp_path)
+    searcher.close()
+    with pytest.raises(ClosedError):
+        searcher.search("the cat")
+
+
+def test_the_commands_build_and_search_shards(flowvec, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "the cat sleeps"}\n{"text": "stocks fell"}\n')
+    options = ("--model", "mini", "--engine", "ray", "--shards", "2")
+    built = flowvec("index", "c", "a.jsonl", *options)
+    assert built.returncode == 0, built.stderr
+    assert "2 rows in 2 shards" in built.stdout
+    found = flowvec("search", "c", "a resting animal", "-k", "1")
+    assert found.returncode == 0, found.stderr
+    assert "the cat sleeps" in found.stdout
+    wrong = flowvec("index", "d", "a.jsonl", "--model", "mini", "--shards", "2")
+    assert (wrong.returncode, "give --engine ray" in wrong.stderr) == (2, True)
