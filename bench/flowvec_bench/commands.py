@@ -16,6 +16,7 @@ from flowvec.commands import Compute, Format, MaxBatchTokens, Provider, TextFiel
 from flowvec.encoder import Encoder, EncoderInfo
 from flowvec.errors import InputValueError, MissingDependencyError
 from flowvec.inputs import read_rows
+from flowvec_bench.bulk_commands import bulk
 from flowvec_bench.index_commands import retrieval
 from flowvec_bench.pair_commands import pairs
 from flowvec_bench.peer_commands import latency, peers
@@ -46,6 +47,7 @@ app.command(
 app.command(epilog="Example: flowvec bench latency mini --callers 1,8,64")(latency)
 app.command(epilog="Example: flowvec bench pairs ./my-checkpoint --corpus wiki.txt.xz")(pairs)
 app.command(epilog="Example: flowvec bench retrieval --corpus wiki.txt.xz --rows 100000")(retrieval)
+app.command(epilog="Example: flowvec bench bulk --corpus wiki.txt.xz --rows 1000000")(bulk)
 
 
 @app.command(epilog="Example: flowvec bench throughput mini --json result.json")

@@ -1,0 +1,179 @@
+"""Bulk jobs beside `Encoder.encode` of the same texts in memory, and how much memory they take.
+
+Each pass is a process of its own. A job's memory is read from outside it, several times a second.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flowvec import Encoder
+from flowvec.bulk import encode_files
+
+__all__ = ["MODES", "BulkRow", "Resident", "grown", "measure_bulk"]
+
+MODES = {
+    "memory": "Encoder.encode, in memory",
+    "parquet": "encode_files, Parquet shards",
+    "npy": "encode_files, .npy shards",
+}
+_EVERY = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Memory at a moment.
+
+    Attributes:
+        seconds: since encoding began; less than 0 before.
+        rows: rows that were done.
+        bytes: of the process that lay in RAM and are its own: pages of files are not.
+    """
+
+    seconds: float
+    rows: int
+    bytes: int
+
+
+@dataclass
+class BulkRow:
+    """Figures of one way.
+
+    Attributes:
+        mode: of `MODES`.
+        rows: texts.
+        seconds: of each pass, from the first text to the last vector (on disk, for a job), without
+            what comes before: loading, and the survey of a job.
+        survey_seconds: of each pass.
+        megabytes: of a job's output.
+        resident: a job's memory in its last pass.
+        provider: what ran the model.
+        compute: in which type of number.
+    """
+
+    mode: str
+    rows: int
+    seconds: list[float] = field(default_factory=list)
+    survey_seconds: list[float] = field(default_factory=list)
+    megabytes: float = 0.0
+    resident: list[Resident] = field(default_factory=list)
+    provider: str = ""
+    compute: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Rows a second, at the median."""
+        return self.rows / statistics.median(self.seconds)
+
+    def share_of(self, other: BulkRow) -> float:
+        """How fast beside another way: the median over the rounds, each beside its own."""
+        return statistics.median(b / a for a, b in zip(self.seconds, other.seconds, strict=True))
+
+
+def grown(resident: list[Resident], warm: int) -> int:
+    """How far the largest after `warm` rows lies above what there was then, in bytes."""
+    later = [one.bytes for one in resident if one.rows >= warm]
+    return max(later) - later[0] if later else 0
+
+
+def measure_bulk(
+    model: str,
+    file: Path,
+    rows: int,
+    folder: Path,
+    *,
+    rounds: int,
+    on_step: Callable[[str], object] | None = None,
+) -> list[BulkRow]:
+    """Time all ways in turn.
+
+    Args:
+        model: what `Encoder.load` takes.
+        file: a jsonl file with the field `text`.
+        rows: how many it has.
+        folder: to write into; what is written is deleted.
+        rounds: passes of each.
+        on_step: told of each pass.
+    """
+    found = {mode: BulkRow(mode, rows) for mode in MODES}
+    for number in range(rounds):
+        for mode, row in found.items():
+            if on_step is not None:
+                on_step(f"round {number + 1}: {MODES[mode]}")
+            told, row.resident = _watched(model, file, mode, folder / "out")
+            row.seconds.append(told["seconds"])
+            row.survey_seconds.append(told["survey_seconds"])
+            row.provider, row.compute = told["provider"], told["compute"]
+            row.megabytes = sum(f.stat().st_size for f in folder.glob("out/*")) / 1e6
+            shutil.rmtree(folder / "out", ignore_errors=True)
+    return list(found.values())
+
+
+def _watched(model: str, file: Path, mode: str, out: Path) -> tuple[dict[str, Any], list[Resident]]:
+    """One pass in a process of its own, whose memory is watched."""
+    words = [sys.executable, "-m", "flowvec_bench.bulk", model, str(file), mode, str(out)]
+    progress = out.with_name("progress")
+    progress.write_text("")
+    process = subprocess.Popen([*words, str(progress)], stdout=subprocess.PIPE, text=True)  # noqa: S603
+    watched = psutil.Process(process.pid)
+    resident: list[Resident] = []
+    while process.poll() is None:
+        lines = progress.read_text().splitlines()
+        rows, seconds = json.loads(lines[-1]) if lines else (0, -1.0)
+        try:
+            memory = watched.memory_info()
+        except psutil.NoSuchProcess:
+            break
+        resident.append(Resident(seconds, rows, int(memory.rss - memory.shared)))
+        time.sleep(_EVERY)
+    told = (process.stdout or sys.stdin).read()
+    if process.wait():
+        raise RuntimeError(f"the pass {mode} failed")
+    return json.loads(told.splitlines()[-1]), [one for one in resident if one.seconds >= 0]
+
+
+def _work(model: str, file: Path, mode: str, out: Path, progress: Path) -> None:
+    """One pass, in its own process."""
+    with Encoder.load(model) as encoder:
+        encoder.warmup()
+        if mode == "memory":
+            texts = [json.loads(line)["text"] for line in file.open(encoding="utf-8")]
+            begun = time.perf_counter()
+            encoder.encode(texts, show_progress_bar=False)
+            seconds, survey_seconds = time.perf_counter() - begun, 0.0
+        else:
+            with progress.open("a", buffering=1) as told:
+                done = encode_files(
+                    encoder,
+                    file,
+                    out,
+                    out_format=mode,  # type: ignore[arg-type]
+                    on_progress=lambda p: told.write(f"{json.dumps([p.rows, p.seconds])}\n"),
+                )
+            seconds, survey_seconds = done.seconds, done.survey_seconds
+        info = encoder.info()
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "survey_seconds": survey_seconds,
+                "provider": info.provider,
+                "compute": info.compute,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    _work(sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), Path(sys.argv[5]))

@@ -1,0 +1,70 @@
+"""`flowvec bench bulk`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowvec.errors import InputValueError
+from flowvec_bench.common import (
+    Corpus,
+    JsonOut,
+    Report,
+    about_machine,
+    check_corpus,
+    check_outputs,
+    require,
+    say,
+    write_json,
+)
+
+__all__ = ["bulk"]
+
+
+def bulk(
+    corpus: Corpus,
+    model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
+    rows: Annotated[int, typer.Option(min=1000, help="Sentences to encode.")] = 100_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 3,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where to write, and to delete again; without it the system's folder."),
+    ] = None,
+    json_out: JsonOut = None,
+    report: Report = None,
+) -> None:
+    """Rows a second of bulk jobs beside `Encoder.encode` in memory, and their memory."""
+    require("bulk", "psutil", "matplotlib", "pyarrow")
+    from flowvec_bench.bulk import measure_bulk
+    from flowvec_bench.bulk_report import HEADER, cells, write_bulk_report
+    from flowvec_bench.tables import format_table
+    from flowvec_bench.texts import natural_sentences
+
+    check_corpus(corpus)
+    check_outputs(json_out, report)
+    if folder is not None and not folder.is_dir():
+        raise InputValueError(f"{folder} is no directory")
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        file = Path(name) / "texts.jsonl"
+        with file.open("w", encoding="utf-8") as lines:
+            count = 0
+            for text in islice(natural_sentences(corpus), rows):
+                lines.write(json.dumps({"text": text}) + "\n")
+                count += 1
+        if count < rows:
+            raise InputValueError(f"{corpus} has but {count} sentences")
+        found = measure_bulk(model, file, rows, Path(name), rounds=rounds, on_step=say())
+    typer.echo(format_table(HEADER, [cells(row, found) for row in found], texts=1))
+    about = about_machine(
+        "bulk", model=Path(model).name, corpus=corpus.name, count=rows, rounds=rounds,
+        rows=[asdict(row) for row in found],
+    )  # fmt: skip
+    write_json(about, json_out)
+    if report is not None:
+        write_bulk_report(found, about, report)

@@ -1,0 +1,74 @@
+"""The report of `flowvec bench bulk`: a table, and a job's memory as a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from flowvec_bench.bulk import MODES, BulkRow, grown
+from flowvec_bench.peers.report import STYLE, machine_line
+
+__all__ = ["HEADER", "WARM_SHARE", "cells", "write_bulk_report"]
+
+HEADER = ("way", "rows/s", "of in memory", "seconds", "survey s", "MB on disk", "RAM grown, MB")
+# Rows after which a job is warm.
+WARM_SHARE = 0.05
+
+
+def cells(row: BulkRow, rows: Sequence[BulkRow]) -> tuple[str, ...]:
+    """A row as the table shows it."""
+    median = sorted(row.seconds)[len(row.seconds) // 2]
+    is_job = bool(row.resident)
+    return (
+        MODES[row.mode],
+        f"{row.rate:,.0f}",
+        f"{row.share_of(rows[0]):.1%}",
+        f"{median:.1f}",
+        f"{min(row.survey_seconds):.1f}" if is_job else "",
+        f"{row.megabytes:,.0f}" if is_job else "",
+        f"{grown(row.resident, int(WARM_SHARE * row.rows)) / 1e6:.1f}" if is_job else "",
+    )
+
+
+def write_bulk_report(rows: Sequence[BulkRow], found: Mapping[str, Any], path: Path) -> None:
+    """Write `path` and, beside it, a plot of the same name in SVG."""
+    lines = [
+        f"# A bulk job over {found['count']:,} sentences, with {found['model']}",
+        "",
+        machine_line(found["machine"]),
+        "",
+        f"The first {found['count']:,} sentences of {found['corpus']}, a line of JSON each. Each "
+        f"pass in a process of its own, {found['rounds']} of each in turn; rows a second are of "
+        "the median pass, the share is the median over the rounds. What is timed is reading, "
+        "encoding and writing to disk; in memory, `Encoder.encode` of a list. A job's survey "
+        "(counting and hashing) comes before it and is given apart. Memory is the process's own, "
+        f"without pages of files; its growth counts from {WARM_SHARE:.0%} of the rows on.",
+        "",
+        f"![memory]({path.with_suffix('.svg').name})",
+        "",
+        f"| {' | '.join(HEADER)} |",
+        "|" + "---|" * len(HEADER),
+        *(f"| {' | '.join(cells(row, rows))} |" for row in rows),
+        "",
+        f"On {rows[0].provider} in {rows[0].compute}.",
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+        axes = figure.subplots()
+        for row in rows:
+            if row.mode in ("parquet", "npy"):
+                axes.plot(
+                    [one.rows / 1e3 for one in row.resident],
+                    [one.bytes / 1e6 for one in row.resident],
+                    label=MODES[row.mode],
+                )
+        axes.set_xlabel("rows done, thousands")
+        axes.set_ylabel("memory of the process, MB")
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="lower right")
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
