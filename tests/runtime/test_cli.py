@@ -131,7 +131,11 @@ def test_encode_of_an_empty_file_is_an_empty_array(flowvec, tmp_path, tiny_dir) 
         ),
         (["encode", "~nosuchuser/x", "-", "-o", "o.npy"], "x", "no bundle"),
         (["encode", "TINY", "-"], "x", "either --out or --into"),
-        (["encode", "TINY", "-", "-o", "c", "--shard", "1/2"], "x", "cannot be shared out"),
+        (
+            ["encode", "TINY", "-", "-o", "c", "--out-format", "npy", "--shard", "1/2"],
+            "x",
+            "cannot be shared out",
+        ),
         (["encode", "TINY", "-", "-o", "c", "--shard", "half"], "x", "--shard is I/N"),
         (["search", "nowhere", "query"], "", "no collection"),
         (["info", "nowhere"], "", "no bundle"),
