@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder
-from flowvec.bulk import encode_files, estimate_files, files, reading, records
+from flowvec.bulk import RayWorkers, encode_files, estimate_files, files, reading, records
 from flowvec.bulk.ahead import run_ahead
 from flowvec.bulk.options import BulkOptions
 from flowvec.bulk.reading import Fields, read_windows
@@ -35,7 +35,7 @@ from flowvec.bulk.shards import ShardFile
 from flowvec.bulk.sources import find_sources
 from flowvec.bulk.survey import survey
 from flowvec.bulk.work import job_of
-from flowvec.errors import BulkError, FlowvecError, InputValueError
+from flowvec.errors import BulkError, FlowvecError, InputValueError, MissingDependencyError
 
 WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
 
@@ -814,6 +814,15 @@ def test_a_damaged_manifest_is_an_error(
     (tmp_path / "out/manifest.json").write_text(content)
     with pytest.raises(BulkError, match=r"manifest\.json"):
         encode_files(tiny, rows, tmp_path / "out", **COMMON)
+
+
+def test_without_ray_nothing_is_begun(
+    tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r"flowvec\[cpu,files,ray\]"):
+        encode_files(tiny, rows, tmp_path / "out", workers=RayWorkers(2), **COMMON)
+    assert not (tmp_path / "out").exists()
 
 
 def test_two_at_once_are_one_too_many(tmp_path: Path, tiny: Encoder, rows: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from flowvec.bulk.into_collection import CollectionTarget, open_collection
 from flowvec.bulk.job import Folder
-from flowvec.bulk.on_ray import RayWorkers, shards_on_ray
+from flowvec.bulk.on_ray import RayWorkers, imported_ray, shards_on_ray
 from flowvec.bulk.options import (
     MAX_TEXT_BYTES,
     ONE_FILE,
@@ -199,6 +199,8 @@ def encode_files(
         raise InputValueError("standard input cannot be shared out")
     if workers is not None and (is_file or out_format == "collection"):
         raise InputValueError("on Ray the output is a folder of shards")
+    if workers is not None:
+        imported_ray()  # before anything is read or written
     if is_file:
         options = replace(options, rows_per_shard=ONE_FILE)
     columns = first_columns(sources, fields, rows_per_shard)

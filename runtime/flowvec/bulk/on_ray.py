@@ -25,7 +25,7 @@ from flowvec.bulk.work import ShardResult, Tally, run_shard
 from flowvec.encoder import Encoder
 from flowvec.errors import BulkError, FlowvecError, MissingDependencyError, first_line
 
-__all__ = ["RayWorkers", "cause_of", "connected_ray", "cpus_of", "shards_on_ray"]
+__all__ = ["RayWorkers", "cause_of", "connected_ray", "cpus_of", "imported_ray", "shards_on_ray"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,12 @@ class RayWorkers:
     address: str | None = None
 
 
-def _ray() -> Any:
+def imported_ray() -> Any:
+    """Ray, with what it needs for data.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
     try:
         import ray
         import ray.data
@@ -63,7 +68,7 @@ def connected_ray(workers: RayWorkers) -> Any:
         MissingDependencyError: it is not installed.
         BulkError: there is no cluster at the address.
     """
-    ray = _ray()
+    ray = imported_ray()
     if not ray.is_initialized():
         # A cluster that is made here has no use for a web page.
         options = {} if workers.address else {"include_dashboard": False}
@@ -96,7 +101,7 @@ class _ShardEncoder:
 
     def __init__(self, job: _RayJob) -> None:
         # Ray counts cores and does not hold actors to them: threads must be as many.
-        cores = _ray().get_runtime_context().get_assigned_resources().get("CPU", 1.0)
+        cores = imported_ray().get_runtime_context().get_assigned_resources().get("CPU", 1.0)
         streams = max(1, int(cores)) if job.is_on_cpu else None
         self._encoder = Encoder.load(
             job.bundle,

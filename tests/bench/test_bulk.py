@@ -1,0 +1,51 @@
+"""`bench bulk`: every way is timed on the same rows, and a job's memory is watched from outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowvec_bench.bulk import MODES, BulkRow, Resident, grown
+from flowvec_bench.bulk_report import cells
+
+
+def resident(*sizes: int) -> list[Resident]:
+    return [Resident(float(i), 10 * i, size) for i, size in enumerate(sizes)]
+
+
+def test_growth_counts_from_where_a_job_is_warm() -> None:
+    assert grown(resident(5, 90, 20, 35, 30), warm=15) == 15
+    assert grown(resident(5, 90, 20), warm=0) == 85
+    assert grown([], warm=0) == 0
+
+
+def test_a_share_is_the_median_of_rounds_side_by_side() -> None:
+    memory = BulkRow("memory", 100, [1.0, 2.0, 4.0])
+    job = BulkRow("npy", 100, [2.0, 2.5, 4.0], [0.1, 0.2, 0.3], 7.0, resident(1, 2, 3))
+    assert memory.rate == 50.0
+    assert job.share_of(memory) == pytest.approx(0.8)
+    assert cells(job, [memory, job])[:4] == (MODES["npy"], "40", "80.0%", "2.5")
+
+
+def test_the_command_races_and_reports(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
+    sentence = "The quick brown fox number {} jumps over the lazy dog near the river."
+    (tmp_path / "c.txt").write_text("\n".join(sentence.format(i) for i in range(1200)))
+    done = flowvec(
+        "bench", "bulk", "--corpus", "c.txt", "--model", tiny_dir, "--rows", "1000",
+        "--rounds", "1", "--folder", ".", "--report", "r.md", "--json", "r.json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert [row["mode"] for row in found["rows"]] == list(MODES)
+    assert all(row["rows"] == 1000 and row["seconds"][0] > 0 for row in found["rows"])
+    assert found["rows"][1]["megabytes"] > 0.06  # 1,000 vectors of 16 numbers
+    report = (tmp_path / "r.md").read_text()
+    assert all(name in report for name in MODES.values())
+    assert str(tmp_path) not in report + json.dumps(found)
+    assert (tmp_path / "r.svg").is_file()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["c.txt", "r.json", "r.md", "r.svg"]  # what it wrote is gone
+    few = flowvec("bench", "bulk", "--corpus", "c.txt", "--model", tiny_dir, "--rows", "5000")
+    assert (few.returncode, "has but 1200 sentences" in few.stderr) == (2, True)
