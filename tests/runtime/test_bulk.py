@@ -29,11 +29,12 @@ from flowvec import Collection, Encoder
 from flowvec.bulk import RayWorkers, encode_files, estimate_files, files, reading, records
 from flowvec.bulk.ahead import run_ahead
 from flowvec.bulk.options import BulkOptions
-from flowvec.bulk.reading import Fields, read_windows
+from flowvec.bulk.reading import read_windows
 from flowvec.bulk.records import lines_of
 from flowvec.bulk.shards import ShardFile
 from flowvec.bulk.sources import find_sources
 from flowvec.bulk.survey import survey
+from flowvec.bulk.window import Fields
 from flowvec.bulk.work import job_of
 from flowvec.errors import BulkError, FlowvecError, InputValueError, MissingDependencyError
 

@@ -7,8 +7,8 @@ summary = encode_files("mini", ["articles/*.jsonl"], "vectors", text_field="body
 
 from flowvec.bulk.files import BulkSummary, Estimate, encode_files, estimate_files
 from flowvec.bulk.on_ray import RayWorkers
-from flowvec.bulk.reading import DeadLetter
 from flowvec.bulk.shards import BulkPrecision, OutFormat
+from flowvec.bulk.window import DeadLetter
 from flowvec.bulk.work import BulkProgress
 
 __all__ = [

@@ -25,11 +25,12 @@ from flowvec.bulk.options import (
     itemsize,
     out_format_of,
 )
-from flowvec.bulk.reading import Columns, first_columns, read_windows
+from flowvec.bulk.reading import first_columns, read_windows
 from flowvec.bulk.shards import BulkPrecision, OutFormat
 from flowvec.bulk.sources import STDIN, find_sources
 from flowvec.bulk.survey import Survey, check_unchanged, survey
 from flowvec.bulk.targets import FileTarget, FolderTarget, Target
+from flowvec.bulk.window import Columns
 from flowvec.bulk.work import BulkProgress, Tally, Work, job_of
 from flowvec.collection import Collection
 from flowvec.encoder import Encoder, Truncation

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
-from flowvec.bulk.reading import Columns, Window
 from flowvec.bulk.shards import ShardSettings, ShardWriter, Written, taken
 from flowvec.bulk.targets import FolderTarget
+from flowvec.bulk.window import Columns, Window
 from flowvec.collection import Collection, VectorDtype
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError

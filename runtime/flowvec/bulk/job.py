@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from flowvec.bulk.reading import DeadLetter
+from flowvec.bulk.window import DeadLetter
 from flowvec.errors import BulkError, InputValueError
 from flowvec.hnsw import sync_folder
 from flowvec.locks import FileLock

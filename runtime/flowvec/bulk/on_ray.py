@@ -19,8 +19,8 @@ from typing import Any, cast
 
 from flowvec.bulk.job import Folder, ShardRecord
 from flowvec.bulk.options import BulkOptions
-from flowvec.bulk.reading import Columns
 from flowvec.bulk.survey import Survey
+from flowvec.bulk.window import Columns
 from flowvec.bulk.work import ShardResult, Tally, run_shard
 from flowvec.encoder import Encoder
 from flowvec.errors import BulkError, FlowvecError, MissingDependencyError, first_line

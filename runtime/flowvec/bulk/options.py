@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import cast, get_args
 
 from flowvec.bulk.job import check_share
-from flowvec.bulk.reading import Fields
 from flowvec.bulk.shards import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
 from flowvec.bulk.sources import pyarrow_parquet
+from flowvec.bulk.window import Fields
 from flowvec.encoder import Truncation
 from flowvec.errors import InputValueError
 from flowvec.pipeline import WINDOW

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from flowvec.bulk.job import partial_of, row_map_of
-from flowvec.bulk.reading import Columns, Fields, Window
 from flowvec.bulk.sources import pyarrow_parquet
+from flowvec.bulk.window import Columns, Fields, Window
 from flowvec.bundle import record_file
 from flowvec.errors import InputValueError
 from flowvec.hnsw import sync_folder

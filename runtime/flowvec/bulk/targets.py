@@ -16,10 +16,10 @@ from flowvec.bulk.job import (
     letter_lines,
     partial_of,
 )
-from flowvec.bulk.reading import DeadLetter
 from flowvec.bulk.shards import OutFormat, ShardFile, ShardSettings, ShardWriter, Written
 from flowvec.bulk.sources import STDIN
 from flowvec.bulk.survey import Survey
+from flowvec.bulk.window import DeadLetter
 from flowvec.errors import BulkError
 
 __all__ = ["FileTarget", "FolderTarget", "OneShardTarget", "Target"]

@@ -21,10 +21,11 @@ import numpy.typing as npt
 from flowvec.bulk.ahead import run_ahead
 from flowvec.bulk.job import Folder, ShardRecord
 from flowvec.bulk.options import ONE_FILE, BulkOptions
-from flowvec.bulk.reading import Columns, DeadLetter, Window, read_windows
+from flowvec.bulk.reading import read_windows
 from flowvec.bulk.shards import ShardSettings, ShardWriter
 from flowvec.bulk.survey import Survey, check_unchanged
 from flowvec.bulk.targets import OneShardTarget, Target
+from flowvec.bulk.window import Columns, DeadLetter, Window
 from flowvec.encoder import Encoder
 from flowvec.errors import BulkError
 from flowvec.pipeline import Encoded, Job
@@ -323,7 +324,7 @@ class Work:
         kept: list[int] = []
         for i, text in enumerate(of):
             if text in bad:
-                window.dead.append(DeadLetter(*window.places[i], ids[i], *bad[text]))
+                window.dead.append(DeadLetter(*window.place(i), ids[i], *bad[text]))
             else:
                 kept.append(i)
         order = {source.path: i for i, source in enumerate(self._known.sources)}

@@ -1,0 +1,62 @@
+"""Reading csv: a record of fields, with a header."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flowvec.bulk.formats.reader import RecordReader
+from flowvec.bulk.sources import Source
+from flowvec.bulk.values import RefusedError
+from flowvec.bulk.window import Fields
+from flowvec.errors import InputValueError
+
+__all__ = ["CsvReader"]
+
+
+class CsvReader(RecordReader):
+    """Reads csv; each value is a text."""
+
+    def __init__(
+        self, source: Source, fields: Fields, records: Iterator[list[str] | csv.Error]
+    ) -> None:
+        super().__init__(source, fields)
+        self._records = records
+        header = next(records, [])
+        if isinstance(header, csv.Error):
+            raise InputValueError(f"the header of {self.name} cannot be read: {header}")
+        self._header = header
+        for name in (fields.text, *fields.named):
+            if header and name not in header:
+                raise InputValueError(
+                    f"{self.name} has no field {name!r}; it has {', '.join(header)}"
+                )
+
+    def take(self, rows: int) -> tuple[int, list[list[str] | csv.Error]]:
+        """See `Reader.take`."""
+        found = [record for _, record in zip(range(rows), self._records, strict=False)]
+        self.row += len(found)
+        return len(found), found
+
+    def fields_of(self, record: list[str] | csv.Error) -> dict[str, Any]:
+        """See `RecordReader.fields_of`."""
+        if isinstance(record, csv.Error):
+            code = "too_large" if "field larger" in str(record) else "malformed"
+            raise RefusedError(code, f"the record cannot be read: {record}")
+        if len(record) != len(self._header):
+            raise RefusedError(
+                "malformed", f"the record has {len(record)} fields, the header {len(self._header)}"
+            )
+        found = dict(zip(self._header, record, strict=True))
+        for name in (self.fields.text, *self.fields.named):
+            if not found[name].isascii():
+                try:
+                    found[name].encode()
+                except UnicodeEncodeError:
+                    raise RefusedError("invalid_utf8", f"{name} is not UTF-8") from None
+        return found
+
+    def kind_of(self, values: Sequence[Any]) -> str:
+        """See `RecordReader.kind_of`."""
+        return "string"

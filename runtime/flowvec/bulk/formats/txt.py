@@ -1,0 +1,46 @@
+"""Reading txt: a text a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flowvec.bulk.formats.reader import LineReader
+from flowvec.bulk.sources import Source
+from flowvec.bulk.values import RefusedError, decoded_line, letter_of
+from flowvec.bulk.window import Columns, Fields, Window
+from flowvec.errors import InputValueError
+
+__all__ = ["TxtReader"]
+
+
+class TxtReader(LineReader):
+    """Reads txt; there are no fields."""
+
+    def __init__(self, source: Source, fields: Fields, lines: Iterator[list[bytes | None]]) -> None:
+        super().__init__(source, fields, lines)
+        if fields.named:
+            raise InputValueError(f"{self.name} is a txt file, and has no fields to keep")
+
+    def columns(self, records: Sequence[bytes | None]) -> Columns:
+        """See `Reader.columns`."""
+        return {}
+
+    def read(
+        self, records: Sequence[bytes | None], begun: int, window: Window, columns: Columns
+    ) -> None:
+        """See `Reader.read`."""
+        first = window.begin(self.name, begun, len(records))
+        try:
+            texts = [record.decode() for record in records]  # type: ignore[union-attr]
+        except (UnicodeDecodeError, AttributeError):
+            for place, record in enumerate(records):
+                try:
+                    text = decoded_line(record, self.fields)
+                except RefusedError as refused:
+                    window.dead.append(letter_of(self.name, begun + place, None, refused))
+                else:
+                    window.numbers.append(first + place)
+                    window.texts.append(text)
+        else:
+            window.numbers += range(first, first + len(texts))
+            window.texts += texts
