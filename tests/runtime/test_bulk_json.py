@@ -130,6 +130,7 @@ def test_an_odd_line_is_read_as_by_itself(
         assert rows == sum(w.rows for w in found) == 15
 
 
+KINDS = ["string", "json", "bool"]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
@@ -158,7 +159,7 @@ def test_any_records_are_read_as_line_by_line(data: st.DataObject, tmp_path_fact
     lines = [json.dumps(record, ensure_ascii=escaped) for record in records]
     path = tmp_path_factory.mktemp("json") / "a.jsonl"
     path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
-    columns = {"key": "int64", "score": "double", "name": "string"}
+    columns = {"key": "int64", "score": "double", "name": data.draw(st.sampled_from(KINDS))}
     fields = Fields("text", "key", ("score", "name"))
 
     def read() -> str:

@@ -85,8 +85,7 @@ class JsonReader(RecordReader, LineReader):
         # The parser takes a line's end for any other white space. Within an object none can stand
         # between } and {; so each of these lines holds one object or more, and as many objects as
         # lines means one in each.
-        is_plain = block.startswith(b"{") and block.endswith(b"}")
-        if not is_plain or block.count(b"}\n{") != len(records) - 1 or len(block) > _MOST_AT_ONCE:
+        if block.count(b"}\n{") != len(records) - 1 or len(block) > _MOST_AT_ONCE:
             return None
         types = {"int64": arrow.int64(), "double": arrow.float64(), "bool": arrow.bool_(),
                  "string": arrow.string()}  # fmt: skip
