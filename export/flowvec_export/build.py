@@ -161,6 +161,7 @@ def export(
             licence=found.licence,
             parity={},
             files={file: record_file(staged / file) for file in (MODEL, TOKENIZER)},
+            layers=found.model.config.num_hidden_layers,
         )
         _write_manifest(staged, manifest)
         say("comparing with torch")

@@ -28,20 +28,17 @@ from flowvec.pipeline import (
     windows_of,
 )
 from flowvec.postprocess import PRECISIONS, Postprocess, Precision, non_finite_rows, normalize
-from flowvec.providers import Compute, Device, Engine
+from flowvec.providers import Compute, Device, Engine, default_max_batch_tokens
 from flowvec.session import runtime_version
 from flowvec.settings import load_tuned
 from flowvec.tokenizer import Tokenized, check_texts
 
-__all__ = ["DEFAULT_MAX_BATCH_TOKENS", "Encoder", "EncoderInfo", "OnEmpty", "Truncation"]
+__all__ = ["Encoder", "EncoderInfo", "OnEmpty", "Truncation"]
 
 Floats = npt.NDArray[np.float32]
 Truncation = Literal["truncate", "error"]
 OnEmpty = Literal["encode", "error"]
 
-# Padded tokens a batch: on CPU small batches stay in the cache, and larger ones get slower.
-DEFAULT_MAX_BATCH_TOKENS = 512
-GPU_MAX_BATCH_TOKENS = 16384
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
@@ -90,14 +87,18 @@ class Encoder:
         bundle: Bundle,
         engine: Engine,
         *,
-        max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS,
+        max_batch_tokens: int | None = None,
         tuned: str | None = None,
         on_statistics: Callable[[EncodeStatistics], None] | None = None,
     ) -> None:
         """Open a verified bundle on a chosen engine; `Encoder.load` does both by name."""
         self._bundle = bundle
         self._engine = engine
-        self.max_batch_tokens = max_batch_tokens
+        self.max_batch_tokens = (
+            default_max_batch_tokens(engine, bundle.manifest.layers)
+            if max_batch_tokens is None
+            else max_batch_tokens
+        )
         self._tuned = tuned
         self._on_statistics = on_statistics
         self._ranges: Floats | None = None  # read when they are first needed
@@ -134,7 +135,8 @@ class Encoder:
                 is None too, else one. A caller with one text at a time is answered soonest by one
                 stream of all cores. Not on a GPU.
             max_batch_tokens: the most padded tokens in a batch; None takes what `flowvec tune`
-                found, else 512 on CPU and 16,384 on a GPU. Larger helps many short texts on large
+                found, else 512 on CPU (2,048 for a model without layers, as mini) and 16,384 on a
+                GPU. Larger helps many short texts on large
                 caches; smaller bounds memory. A call with few texts takes smaller batches, so that
                 every stream has work.
             on_statistics: called with an `EncodeStatistics` after every call; it does not travel
@@ -146,7 +148,9 @@ class Encoder:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         bundle = Bundle.load(name_or_dir)
-        choose = partial(choose_engine, device=device, variants=bundle.variants)
+        choose = partial(
+            choose_engine, device=device, variants=bundle.variants, layers=bundle.manifest.layers
+        )
         engine = choose(provider, compute, streams, threads)
         tuned = load_tuned(bundle.fingerprint)
         if tuned is not None:
@@ -161,11 +165,10 @@ class Encoder:
         )
         if max_batch_tokens is None and tuned is not None:
             max_batch_tokens = tuned.max_batch_tokens
-        default = DEFAULT_MAX_BATCH_TOKENS if engine.device == "cpu" else GPU_MAX_BATCH_TOKENS
         return cls(
             bundle,
             engine,
-            max_batch_tokens=default if max_batch_tokens is None else max_batch_tokens,
+            max_batch_tokens=max_batch_tokens,
             tuned=tuned.measured if tuned is not None and from_tuning else None,
             on_statistics=on_statistics,
         )

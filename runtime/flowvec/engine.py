@@ -59,6 +59,7 @@ def choose_engine(
     *,
     device: Device = "auto",
     variants: Sequence[str] = (),
+    layers: int | None = None,
 ) -> Engine:
     """Decide what to run on.
 
@@ -76,6 +77,8 @@ def choose_engine(
             all cores answers a single text soonest.
         device: `cpu` or `cuda` leaves the other's providers out.
         variants: of the graph that the bundle holds.
+        layers: transformer layers of the graph. Where there are none, ONNX Runtime's own CPU
+            provider comes before OpenVINO.
 
     Raises:
         ProviderUnavailableError: what was asked for cannot run here; the message says why, and
@@ -90,6 +93,7 @@ def choose_engine(
             cpu_features(),
             available_cores(),
             variants,
+            layers=layers,
             device=device,
             provider=provider,
             compute=compute,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from flowvec.errors import BundleError
@@ -74,6 +74,8 @@ class Manifest:
         licence: licence of the weights, if known.
         parity: figures of the comparison with the source model in torch.
         files: every other file of the bundle.
+        layers: transformer layers of the graph; 0 where it is but a sum over embeddings. None where
+            nobody wrote it down.
         format_version: version of this format.
     """
 
@@ -95,11 +97,15 @@ class Manifest:
     licence: str | None
     parity: dict[str, float]
     files: dict[str, FileRecord]
+    layers: int | None = None
     format_version: int = field(default=FORMAT_VERSION)
 
     def to_json(self) -> str:
         """The text of `manifest.json`: sorted keys, so that equal manifests are equal bytes."""
-        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        content = asdict(self)
+        if self.layers is None:
+            del content["layers"]
+        return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Manifest:
@@ -120,11 +126,12 @@ class Manifest:
                 f"{where} has format_version {version!r}; this flowvec reads {FORMAT_VERSION}"
             )
         names = {f.name for f in fields(cls)}
-        if missing := sorted(names - raw.keys()):
+        needed = {f.name for f in fields(cls) if f.default is MISSING}
+        if missing := sorted(needed - raw.keys()):
             raise BundleError(f"{where} lacks {', '.join(missing)}")
         if unknown := sorted(raw.keys() - names):
             raise BundleError(f"{where} has unknown fields {', '.join(map(str, unknown))}")
-        return cls(**_checked(raw, where))
+        return cls(**_checked({"layers": None, **raw}, where))
 
     @property
     def fingerprint(self) -> str:
@@ -162,6 +169,9 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
         need(isinstance(raw[key], str), f"{key} must be a text")
     for key, most in (("dim", 1 << 20), ("max_length", 1 << 20), ("opset", 1 << 10)):
         need(is_count(raw[key], most), f"{key} must be a whole number from 1 to {most}")
+    layers = raw["layers"]
+    no_layers = layers is None or (layers == 0 and not isinstance(layers, bool))
+    need(no_layers or is_count(layers, 1 << 10), "layers must be a whole number up to 1024")
     need(raw["pad_id"] == 0 or is_count(raw["pad_id"], 1 << 31), "pad_id must be a token id")
     need(isinstance(raw["normalised"], bool), "normalised must be true or false")
     need(raw["similarity"] in _SIMILARITIES, f"similarity must be one of {_SIMILARITIES}")

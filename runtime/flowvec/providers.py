@@ -26,6 +26,7 @@ __all__ = [
     "Engine",
     "choose",
     "computes_of",
+    "default_max_batch_tokens",
     "has_bfloat16",
 ]
 
@@ -53,6 +54,12 @@ PROVIDERS: dict[str, Device] = {
 }
 # TensorRT builds an engine for minutes: only where it was asked for.
 _ONLY_WHEN_ASKED = (TENSORRT,)
+
+# Padded tokens a batch: on CPU small batches stay in the cache, and larger ones get slower. Without
+# layers there is little to stay there, and a batch costs little beside its call.
+_CPU_BUDGET = 512
+_LAYERLESS_BUDGET = 2048
+_GPU_BUDGET = 16384
 
 # A short name means the first of its providers that can run.
 SHORT_NAMES: dict[str, tuple[str, ...]] = {
@@ -108,6 +115,18 @@ class Engine:
         return _VARIANT_OF.get((self.provider, self.compute))
 
 
+def default_max_batch_tokens(engine: Engine, layers: int | None) -> int:
+    """Padded tokens a batch where nobody says otherwise.
+
+    Args:
+        engine: what computes.
+        layers: transformer layers of the graph; None where that is not known.
+    """
+    if engine.device != "cpu":
+        return _GPU_BUDGET
+    return _LAYERLESS_BUDGET if layers == 0 else _CPU_BUDGET
+
+
 def computes_of(provider: str) -> tuple[str, ...]:
     """The compute types that a provider has."""
     return _COMPUTES_OF[provider]
@@ -119,6 +138,7 @@ def choose(
     cores: int,
     variants: Sequence[str] = (),
     *,
+    layers: int | None = None,
     device: str = "auto",
     provider: str | None = None,
     compute: str = "auto",
@@ -132,6 +152,7 @@ def choose(
         features: instruction sets of the processor.
         cores: that this process may use.
         variants: of the graph that the bundle holds.
+        layers: as for `choose_engine`.
         device: as for `choose_engine`.
         provider: as for `choose_engine`.
         compute: as for `choose_engine`.
@@ -147,6 +168,9 @@ def choose(
     if threads is not None and threads < 1:
         raise InputValueError(f"threads must be at least 1, but is {threads}")
     able = _able(status, device, provider)
+    if layers == 0 and able[0] in (OPENVINO, OPENVINO_RUNTIME) and CPU in able:
+        # There is no product of matrices to be fast at, and a call of this one costs less.
+        able = [CPU, *(name for name in able if name != CPU)]
     if compute == "auto":
         full, kind = able[0], _default_compute(able[0], features, variants)
     else:

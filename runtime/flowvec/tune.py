@@ -18,7 +18,7 @@ from math import prod
 
 from flowvec.bundle import Bundle
 from flowvec.demo import load_passages
-from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS, Encoder
+from flowvec.encoder import Encoder
 from flowvec.engine import available_providers, choose_engine
 from flowvec.errors import (
     EngineError,
@@ -27,7 +27,13 @@ from flowvec.errors import (
     ProviderUnavailableError,
 )
 from flowvec.machine import available_cores
-from flowvec.providers import PROVIDERS, TENSORRT, Engine, computes_of
+from flowvec.providers import (
+    PROVIDERS,
+    TENSORRT,
+    Engine,
+    computes_of,
+    default_max_batch_tokens,
+)
 from flowvec.sentences import split_sentences
 from flowvec.settings import Tuned
 
@@ -111,7 +117,10 @@ def tune(
             on_measured(name, found)
         return winner(found, standing)
 
-    engines = [Candidate(e, _default_budget(e)) for e in _engines(bundle, allow_compute)]
+    engines = [
+        Candidate(e, default_max_batch_tokens(e, bundle.manifest.layers))
+        for e in _engines(bundle, allow_compute)
+    ]
     best = step("provider", engines, engines[0])
     best = step(
         "streams", [_with(best.candidate, *s) for s in _streams(best.candidate)], best.candidate
@@ -143,7 +152,7 @@ def winner(measured: Sequence[Measured], standing: Candidate) -> Measured:
 
 def _engines(bundle: Bundle, allow_compute: bool) -> list[Engine]:
     """Every engine that runs here, of the default one's compute type unless others are allowed."""
-    default = choose_engine(variants=bundle.variants)
+    default = choose_engine(variants=bundle.variants, layers=bundle.manifest.layers)
     engines = [default]
     for provider in available_providers():
         if provider == TENSORRT or PROVIDERS[provider] != default.device:
@@ -158,10 +167,6 @@ def _engines(bundle: Bundle, allow_compute: bool) -> list[Engine]:
             if engine not in engines:
                 engines.append(engine)
     return engines
-
-
-def _default_budget(engine: Engine) -> int:
-    return DEFAULT_MAX_BATCH_TOKENS if engine.device == "cpu" else GPU_BUDGETS[1]
 
 
 def _streams(candidate: Candidate) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ from flowvec_export import Dense, Identity, build, export, graph
 from flowvec_export.backbone import Backbone
 from flowvec_export.parity import Parity
 
-from .conftest import POSITIONS, TEXTS, WIDTH
+from .conftest import LAYERS, POSITIONS, TEXTS, WIDTH
 
 ARCHITECTURES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
 
@@ -54,6 +54,7 @@ def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture,
     manifest = bundle.manifest
     assert (manifest.dim, manifest.max_length, manifest.pooling) == (WIDTH, POSITIONS, "mean")
     assert manifest.normalised
+    assert manifest.layers == LAYERS
     assert manifest.parity["max_relative_error"] <= 1e-4
     with Encoder.load(bundle.path, provider=provider, compute="float32") as encoder:
         parity = Parity.of(encoder.encode(TEXTS), mean_in_torch(folder, TEXTS))

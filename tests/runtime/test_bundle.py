@@ -132,6 +132,10 @@ def test_another_format_version_is_refused(tiny_copy: Path, version: object) -> 
         ("dim", True),
         ("dim", 1.5),
         ("max_length", 1 << 30),
+        ("layers", -1),
+        ("layers", True),
+        ("layers", False),
+        ("layers", "2"),
         ("name", 1),
         ("normalised", "yes"),
         ("prompts", {"q": 1}),
@@ -155,6 +159,13 @@ def test_a_field_out_of_range_is_refused(tiny_copy: Path, key: str, value: objec
     edit(tiny_copy, lambda raw: raw.update({key: value}))
     with pytest.raises(BundleError, match=r"manifest\.json"):
         Bundle.load(tiny_copy)
+
+
+def test_older_bundles_do_not_say_how_many_layers_they_have(tiny_copy: Path) -> None:
+    edit(tiny_copy, lambda raw: raw.pop("layers", None))
+    assert Bundle.load(tiny_copy).manifest.layers is None
+    edit(tiny_copy, lambda raw: raw.update(layers=2))
+    assert Bundle.load(tiny_copy).manifest.layers == 2
 
 
 @pytest.mark.parametrize("change", ["unknown", "lacking"])

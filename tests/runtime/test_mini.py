@@ -33,6 +33,13 @@ def test_every_engine_gives_the_vectors_it_was_shipped_with(provider: str, compu
     assert cosine.min() >= 0.999
 
 
+def test_it_is_run_as_a_model_without_layers(mini: Encoder) -> None:
+    info = mini.info()
+    assert mini.bundle.manifest.layers == 0
+    if info.tuned is None and CUDA not in available_providers():
+        assert (info.provider, info.compute, info.max_batch_tokens) == (CPU, "float32", 2048)
+
+
 @pytest.fixture(scope="module")
 def words(mini: Encoder) -> dict[str, np.ndarray]:
     names = [

@@ -15,6 +15,7 @@ from flowvec.providers import (
     TENSORRT,
     Engine,
     choose,
+    default_max_batch_tokens,
 )
 
 BF16 = ["avx2", "avx512_bf16"]
@@ -44,6 +45,30 @@ EVERYTHING = status(*PROVIDERS)
 )
 def test_auto_takes_the_best_that_runs(running: list[str], device: str, expected: str) -> None:
     assert choose(status(*running), BF16, 4, device=device).provider == expected
+
+
+@pytest.mark.parametrize(
+    ("running", "options", "expected"),
+    [
+        ([CPU, OPENVINO, OPENVINO_RUNTIME], {}, (CPU, "float32")),
+        ([OPENVINO_RUNTIME], {}, (OPENVINO_RUNTIME, "bfloat16")),
+        ([CPU, OPENVINO_RUNTIME], {"compute": "bfloat16"}, (OPENVINO_RUNTIME, "bfloat16")),
+        ([CPU, OPENVINO_RUNTIME], {"provider": "openvino"}, (OPENVINO_RUNTIME, "bfloat16")),
+        ([CPU, OPENVINO_RUNTIME, CUDA], {}, (CUDA, "float32")),
+    ],
+)
+def test_without_layers_openvino_is_not_sought(
+    running: list[str], options: dict[str, str], expected: tuple[str, str]
+) -> None:
+    found = choose(status(*running), BF16, 4, layers=0, **options)
+    assert (found.provider, found.compute) == expected
+
+
+def test_the_budget_goes_by_device_and_layers() -> None:
+    assert default_max_batch_tokens(Engine(CPU, "float32", 2), None) == 512
+    assert default_max_batch_tokens(Engine(CPU, "float32", 2), 6) == 512
+    assert default_max_batch_tokens(Engine(CPU, "float32", 2), 0) == 2048
+    assert default_max_batch_tokens(Engine(CUDA, "float16", 1), 0) == 16384
 
 
 @pytest.mark.parametrize("full", list(PROVIDERS))

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from flowvec import Bundle, Encoder, InputValueError, settings
-from flowvec.encoder import DEFAULT_MAX_BATCH_TOKENS
 from flowvec.engine import available_providers, choose_engine, tuned_engine
 from flowvec.machine import available_cores
 from flowvec.providers import CPU, Engine
@@ -102,7 +101,7 @@ def test_what_is_asked_for_wins(tiny_dir: Path) -> None:
         with Encoder.load(tiny_dir, provider=other) as encoder:
             info = encoder.info()
         assert (info.provider, info.tuned) == (other, None)
-        assert info.max_batch_tokens == DEFAULT_MAX_BATCH_TOKENS
+        assert info.max_batch_tokens == 512
 
 
 @pytest.mark.parametrize(
@@ -152,11 +151,7 @@ def test_tuning_tries_everything_of_the_same_compute_type_and_keeps_one(tiny_dir
     for tried in steps.values():
         assert [m.score for m in tried] == sorted((m.score for m in tried), reverse=True)
         assert all(0 < m.score <= 1 + 1e-9 for m in tried)
-    standing = next(
-        m.candidate
-        for m in steps["budget"]
-        if m.candidate.max_batch_tokens == DEFAULT_MAX_BATCH_TOKENS
-    )
+    standing = next(m.candidate for m in steps["budget"] if m.candidate.max_batch_tokens == 512)
     best = winner(steps["budget"], standing)
     assert found.max_batch_tokens == best.candidate.max_batch_tokens
     assert (found.provider, found.compute) == (
