@@ -19,7 +19,8 @@ from typing import Any
 import psutil
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files
+from flowvec.bulk import RayWorkers, encode_files
+from flowvec.bulk.on_ray import connected_ray
 
 __all__ = ["MODES", "BulkRow", "Resident", "grown", "measure_bulk"]
 
@@ -27,8 +28,11 @@ MODES = {
     "memory": "Encoder.encode, in memory",
     "parquet": "encode_files, Parquet shards",
     "npy": "encode_files, .npy shards",
+    "ray": "encode_files on Ray, Parquet shards",
 }
+# Seconds between two looks at the memory; to find Ray's workers costs more.
 _EVERY = 0.2
+_EVERY_ON_RAY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ def measure_bulk(
     folder: Path,
     *,
     rounds: int,
+    ray_workers: int = 0,
     on_step: Callable[[str], object] | None = None,
 ) -> list[BulkRow]:
     """Time all ways in turn.
@@ -104,14 +109,15 @@ def measure_bulk(
         rows: how many it has.
         folder: to write into; what is written is deleted.
         rounds: passes of each.
+        ray_workers: on a Ray of this machine, too, with so many workers; 0 leaves that out.
         on_step: told of each pass.
     """
-    found = {mode: BulkRow(mode, rows) for mode in MODES}
+    found = {mode: BulkRow(mode, rows) for mode in MODES if mode != "ray" or ray_workers}
     for number in range(rounds):
         for mode, row in found.items():
             if on_step is not None:
                 on_step(f"round {number + 1}: {MODES[mode]}")
-            told, row.resident = _watched(model, file, mode, folder / "out")
+            told, row.resident = _watched(model, file, mode, folder / "out", ray_workers)
             row.seconds.append(told["seconds"])
             row.survey_seconds.append(told["survey_seconds"])
             row.provider, row.compute = told["provider"], told["compute"]
@@ -120,9 +126,12 @@ def measure_bulk(
     return list(found.values())
 
 
-def _watched(model: str, file: Path, mode: str, out: Path) -> tuple[dict[str, Any], list[Resident]]:
-    """One pass in a process of its own, whose memory is watched."""
+def _watched(
+    model: str, file: Path, mode: str, out: Path, ray_workers: int
+) -> tuple[dict[str, Any], list[Resident]]:
+    """One pass in a process of its own, whose memory is watched; on Ray that of the workers."""
     words = [sys.executable, "-m", "flowvec_bench.bulk", model, str(file), mode, str(out)]
+    words.append(str(ray_workers))
     progress = out.with_name("progress")
     progress.write_text("")
     process = subprocess.Popen([*words, str(progress)], stdout=subprocess.PIPE, text=True)  # noqa: S603
@@ -132,18 +141,36 @@ def _watched(model: str, file: Path, mode: str, out: Path) -> tuple[dict[str, An
         lines = progress.read_text().splitlines()
         rows, seconds = json.loads(lines[-1]) if lines else (0, -1.0)
         try:
-            memory = watched.memory_info()
+            own = _workers_of(watched) if mode == "ray" else _own_memory(watched)
         except psutil.NoSuchProcess:
             break
-        resident.append(Resident(seconds, rows, int(memory.rss - memory.shared)))
-        time.sleep(_EVERY)
+        resident.append(Resident(seconds, rows, own))
+        time.sleep(_EVERY_ON_RAY if mode == "ray" else _EVERY)
     told = (process.stdout or sys.stdin).read()
     if process.wait():
         raise RuntimeError(f"the pass {mode} failed")
     return json.loads(told.splitlines()[-1]), [one for one in resident if one.seconds >= 0]
 
 
-def _work(model: str, file: Path, mode: str, out: Path, progress: Path) -> None:
+def _own_memory(process: psutil.Process) -> int:
+    """Bytes in RAM that are a process's own."""
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
+
+
+def _workers_of(process: psutil.Process) -> int:
+    """The same of the Encoders that Ray has started below a process, added up."""
+    total = 0
+    for child in process.children(recursive=True):
+        try:
+            if "_ShardEncoder" in " ".join(child.cmdline()):
+                total += _own_memory(child)
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def _work(model: str, file: Path, mode: str, out: Path, ray_workers: int, progress: Path) -> None:
     """One pass, in its own process."""
     with Encoder.load(model) as encoder:
         encoder.warmup()
@@ -153,12 +180,17 @@ def _work(model: str, file: Path, mode: str, out: Path, progress: Path) -> None:
             encoder.encode(texts, show_progress_bar=False)
             seconds, survey_seconds = time.perf_counter() - begun, 0.0
         else:
+            workers = None
+            if mode == "ray":  # its cluster is there before the job is
+                workers = RayWorkers(ray_workers)
+                connected_ray(workers)
             with progress.open("a", buffering=1) as told:
                 done = encode_files(
                     encoder,
                     file,
                     out,
-                    out_format=mode,  # type: ignore[arg-type]
+                    out_format="npy" if mode == "npy" else "parquet",
+                    workers=workers,
                     on_progress=lambda p: told.write(f"{json.dumps([p.rows, p.seconds])}\n"),
                 )
             seconds, survey_seconds = done.seconds, done.survey_seconds
@@ -176,4 +208,7 @@ def _work(model: str, file: Path, mode: str, out: Path, progress: Path) -> None:
 
 
 if __name__ == "__main__":
-    _work(sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), Path(sys.argv[5]))
+    _work(
+        sys.argv[1], Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]),
+        Path(sys.argv[6]),
+    )  # fmt: skip

@@ -32,6 +32,9 @@ def bulk(
     model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
     rows: Annotated[int, typer.Option(min=1000, help="Sentences to encode.")] = 100_000,
     rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 3,
+    ray_workers: Annotated[
+        int, typer.Option(min=0, help="On a Ray of this machine, too, with so many workers.")
+    ] = 0,
     folder: Annotated[
         Path | None,
         typer.Option(help="Where to write, and to delete again; without it the system's folder."),
@@ -40,7 +43,7 @@ def bulk(
     report: Report = None,
 ) -> None:
     """Rows a second of bulk jobs beside `Encoder.encode` in memory, and their memory."""
-    require("bulk", "psutil", "matplotlib", "pyarrow")
+    require("bulk", "psutil", "matplotlib", "pyarrow", *(["ray"] if ray_workers else []))
     from flowvec_bench.bulk import measure_bulk
     from flowvec_bench.bulk_report import HEADER, cells, write_bulk_report
     from flowvec_bench.tables import format_table
@@ -59,7 +62,10 @@ def bulk(
                 count += 1
         if count < rows:
             raise InputValueError(f"{corpus} has but {count} sentences")
-        found = measure_bulk(model, file, rows, Path(name), rounds=rounds, on_step=say())
+        found = measure_bulk(
+            model, file, rows, Path(name), rounds=rounds,
+            ray_workers=ray_workers, on_step=say(),
+        )  # fmt: skip
     typer.echo(format_table(HEADER, [cells(row, found) for row in found], texts=1))
     about = about_machine(
         "bulk", model=Path(model).name, corpus=corpus.name, count=rows, rounds=rounds,

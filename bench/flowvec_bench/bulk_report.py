@@ -46,7 +46,8 @@ def write_bulk_report(rows: Sequence[BulkRow], found: Mapping[str, Any], path: P
         "the median pass, the share is the median over the rounds. What is timed is reading, "
         "encoding and writing to disk; in memory, `Encoder.encode` of a list. A job's survey "
         "(counting and hashing) comes before it and is given apart. Memory is the process's own, "
-        f"without pages of files; its growth counts from {WARM_SHARE:.0%} of the rows on.",
+        f"without pages of files (on Ray the workers', added up); its growth counts from "
+        f"{WARM_SHARE:.0%} of the rows on.",
         "",
         f"![memory]({path.with_suffix('.svg').name})",
         "",
@@ -61,14 +62,14 @@ def write_bulk_report(rows: Sequence[BulkRow], found: Mapping[str, Any], path: P
         figure = Figure(figsize=(7.5, 3.2), layout="constrained")
         axes = figure.subplots()
         for row in rows:
-            if row.mode in ("parquet", "npy"):
+            if row.mode != "memory":
                 axes.plot(
                     [one.rows / 1e3 for one in row.resident],
                     [one.bytes / 1e6 for one in row.resident],
                     label=MODES[row.mode],
                 )
         axes.set_xlabel("rows done, thousands")
-        axes.set_ylabel("memory of the process, MB")
+        axes.set_ylabel("memory, MB")
         axes.set_ylim(bottom=0)
         axes.legend(loc="lower right")
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})

@@ -1,7 +1,8 @@
 """The pipeline behind `Encoder`: windows of texts to windows of vectors.
 
 A window is tokenized once, planned by token count, run batch by batch on one worker thread for each
-stream, and scattered back into input order. The next window is tokenized meanwhile.
+stream, and scattered back into input order. The next window is tokenized meanwhile, and its batches
+wait behind those of the one before, so that no stream waits for another.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -26,7 +26,7 @@ from flowvec.engine import GraphSession, open_session
 from flowvec.errors import ClosedError, InputValueError, NonFiniteError
 from flowvec.postprocess import Postprocess, non_finite_rows
 from flowvec.providers import Engine
-from flowvec.tokenizer import Tokenized, Tokenizer
+from flowvec.tokenizer import Tokenized, Tokenizer, joined
 
 __all__ = [
     "WINDOW",
@@ -44,6 +44,8 @@ Floats = npt.NDArray[np.float32]
 
 # Texts tokenized, sorted and computed together: enough for tight batches, little to hold.
 WINDOW = 4096
+# Texts tokenized together.
+_PIECE = 1024
 # A window of fewer batches than these is cut into smaller ones, which take no longer each, down to
 # those that cost more in calls than they save in waiting.
 _BATCHES_A_STREAM = 4
@@ -208,13 +210,7 @@ class Pipeline:
 
     # --- work -----------------------------------------------------------------------------------
 
-    def run(
-        self,
-        ids: Sequence[Sequence[int]],
-        batches: Sequence[Batch],
-        out: Floats,
-        done: Callable[[int], object] | None = None,
-    ) -> float:
+    def run(self, ids: Sequence[Sequence[int]], batches: Sequence[Batch], out: Floats) -> float:
         """Run a plan into `out`, float32 (len(ids), dim), whatever the model gives.
 
         Returns:
@@ -223,6 +219,12 @@ class Pipeline:
         Raises:
             EngineError: the engine failed.
         """
+        return self._begin(ids, batches, out).finish()
+
+    def _begin(
+        self, ids: Sequence[Sequence[int]], batches: Sequence[Batch], out: Floats
+    ) -> _Running:
+        """Give batches to the streams."""
         session, workers = self.ready()
         free_streams = self._free_streams
         pad_id = self._bundle.manifest.pad_id
@@ -237,19 +239,12 @@ class Pipeline:
             return seconds
 
         if len(batches) == 1 or self._engine.streams == 1:
-            # A single batch runs here: handing it to another thread would only cost time.
-            seconds = 0.0
-            for batch in batches:
-                seconds += compute(batch)
-                if done is not None:
-                    done(len(batch.rows))
-        else:
-            try:
-                futures = [workers.submit(compute, batch) for batch in batches]
-            except RuntimeError:  # another thread has closed the Encoder
-                raise ClosedError("this Encoder is closed") from None
-            seconds = _collect(futures, batches, done)
-        return seconds
+            # A single batch runs on its caller's thread: another would only cost time.
+            return _Running(batches, compute, None)
+        try:
+            return _Running(batches, compute, [workers.submit(compute, b) for b in batches])
+        except RuntimeError:  # another thread has closed the Encoder
+            raise ClosedError("this Encoder is closed") from None
 
     def windows(
         self,
@@ -271,37 +266,26 @@ class Pipeline:
             NonFiniteError: the model gave NaN or infinity and the job refuses it.
         """
         begun = time.perf_counter()
-        prompt = job.prompt
         tally = _Tally()
-
-        def tokenize(window: Sequence[str]) -> tuple[Tokenized, float]:
-            start = time.perf_counter()
-            tokenized = self.tokenizer([prompt + text for text in window] if prompt else window)
-            return tokenized, time.perf_counter() - start
-
-        # The first window is tokenized here; so a call of one window costs no thread.
-        window, failure = _next(parts)
-        ready = tokenize(window) if window is not None else None
-        with ExitStack() as stack:
-            ahead: ThreadPoolExecutor | None = None
-            while ready is not None:
-                tokenized, seconds = ready
+        threads = _Ahead()
+        following: Future[_Window] | None = None
+        try:
+            # The first window is prepared here; so a call of one window costs no thread.
+            texts, failure = _next(parts)
+            window = self._prepare(texts, job, threads) if texts is not None else None
+            while window is not None:
                 # A failure of the caller's iterable waits until what came before it is done.
-                following, failure = _next(parts)
-                future = None
-                if following is not None:
-                    ahead = ahead or stack.enter_context(
-                        ThreadPoolExecutor(1, thread_name_prefix="flowvec-tokenize")
-                    )
-                    future = ahead.submit(tokenize, following)
-                if job.refuse_long and tokenized.truncated:
-                    raise InputValueError(
-                        f"item {tally.texts + tokenized.truncated[0]} has more than "
-                        f"{self._max_length} tokens, and truncation is 'error'"
-                    )
-                tally.tokenize_seconds += seconds
-                yield self._compute_window(tokenized, job, tally, done)
-                ready = future.result() if future else None
+                texts, failure = _next(parts)
+                following = None
+                if texts is not None:
+                    following = threads.prepare(self._prepare, texts, job, threads)
+                yield self._finished(window, job, tally, done)
+                window = following.result() if following is not None else None
+        finally:
+            threads.close()
+            # Whoever leaves early leaves a window behind: what is not begun of it is dropped.
+            if following is not None and following.exception() is None:
+                following.result().running.drop()
         if failure is not None:
             raise failure
         statistics = tally.finish(time.perf_counter() - begun)
@@ -315,27 +299,59 @@ class Pipeline:
             return budget
         return min(budget, max(tokens // (_BATCHES_A_STREAM * streams), _LEAST_BUDGET))
 
-    def _compute_window(
+    def _prepare(self, texts: Sequence[str], job: Job, threads: _Ahead) -> _Window:
+        """Tokenize a window, and begin to compute it."""
+        start = time.perf_counter()
+        prompt = job.prompt
+        if prompt:
+            texts = [prompt + text for text in texts]
+        tokenized = self._tokenize(texts, threads)
+        seconds = time.perf_counter() - start
+        lengths = tokenized.lengths
+        tokens = sum(lengths)
+        vectors = np.empty((len(lengths), self._dim), dtype=np.float32)
+        batches: Sequence[Batch] = ()
+        if not (job.refuse_long and tokenized.truncated):
+            budget = job.max_batch_tokens
+            if job.shared_out:
+                budget = self._shared_out(tokens, budget)
+            batches = plan(lengths, budget, self._max_length)
+        running = self._begin(tokenized.ids, batches, vectors)
+        return _Window(tokenized, tokens, seconds, vectors, running)
+
+    def _tokenize(self, texts: Sequence[str], threads: _Ahead) -> Tokenized:
+        """Tokenize in pieces: while ids of one become Python's, the other cores have the next."""
+        if len(texts) <= _PIECE or self._engine.streams * self._engine.threads == 1:
+            return self.tokenizer(texts)
+        pieces = [texts[i : i + _PIECE] for i in range(0, len(texts), _PIECE)]
+        others = [threads.tokenize(self.tokenizer, piece) for piece in pieces[1::2]]
+        mine = [self.tokenizer(piece) for piece in pieces[::2]]
+        theirs = [future.result() for future in others]
+        return joined([(mine, theirs)[i % 2][i // 2] for i in range(len(pieces))])
+
+    def _finished(
         self,
-        tokenized: Tokenized,
+        window: _Window,
         job: Job,
         tally: _Tally,
         done: Callable[[int], object] | None,
     ) -> Encoded:
-        lengths = tokenized.lengths
-        tokens = sum(lengths)
-        budget = job.max_batch_tokens
-        if job.shared_out:
-            budget = self._shared_out(tokens, budget)
-        batches = plan(lengths, budget, self._max_length)
-        vectors = np.empty((len(lengths), self._dim), dtype=np.float32)
-        tally.session_seconds += self.run(tokenized.ids, batches, vectors, done)
+        """Wait for a window's batches, and count it."""
+        tokenized, vectors = window.tokenized, window.vectors
+        if job.refuse_long and tokenized.truncated:
+            raise InputValueError(
+                f"item {tally.texts + tokenized.truncated[0]} has more than "
+                f"{self._max_length} tokens, and truncation is 'error'"
+            )
+        tally.session_seconds += window.running.finish(done)
         non_finite = non_finite_rows(vectors).tolist()
         if non_finite and job.refuse_non_finite:
             refuse_non_finite(non_finite, tally.texts)
+        batches = window.running.batches
         padded = padded_tokens(batches)
-        tally.texts += len(lengths)
-        tally.tokens += tokens
+        tally.tokenize_seconds += window.tokenize_seconds
+        tally.texts += len(vectors)
+        tally.tokens += window.tokens
         tally.padded += padded
         tally.truncated += len(tokenized.truncated)
         tally.replaced += len(tokenized.replaced)
@@ -345,9 +361,93 @@ class Pipeline:
             tokenized.truncated,
             tokenized.replaced,
             non_finite,
-            tokens,
+            window.tokens,
             padded,
         )
+
+
+class _Running:
+    """Batches that are computed."""
+
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        compute: Callable[[Batch], float],
+        futures: Sequence[Future[float]] | None,
+    ) -> None:
+        """Name them; without futures they are computed by whoever waits for them."""
+        self.batches = batches
+        self._compute = compute
+        self._futures = futures
+
+    def finish(self, done: Callable[[int], object] | None = None) -> float:
+        """Wait for all; on the first failure drop those not begun and raise it.
+
+        Args:
+            done: called with the number of texts after each batch.
+
+        Returns:
+            Seconds inside the graph, added up over the streams.
+        """
+        seconds = 0.0
+        try:
+            for i, batch in enumerate(self.batches):
+                futures = self._futures
+                seconds += self._compute(batch) if futures is None else futures[i].result()
+                if done is not None:
+                    done(len(batch.rows))
+        except BaseException:
+            self.drop()
+            raise
+        return seconds
+
+    def drop(self) -> None:
+        """Leave out what is not begun."""
+        for future in self._futures or ():
+            future.cancel()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """A window on its way: tokenized, and begun.
+
+    Attributes:
+        tokenized: its texts.
+        tokens: of them.
+        tokenize_seconds: that it took.
+        vectors: where they come to lie, float32 (texts, dim).
+        running: its batches; none where a text was refused.
+    """
+
+    tokenized: Tokenized
+    tokens: int
+    tokenize_seconds: float
+    vectors: Floats
+    running: _Running
+
+
+class _Ahead:
+    """The threads of one call that prepare the window after the one that is waited for."""
+
+    def __init__(self) -> None:
+        self._preparing: ThreadPoolExecutor | None = None
+        self._tokenizing: ThreadPoolExecutor | None = None
+
+    def prepare(self, function: Callable[..., _Window], *given: Any) -> Future[_Window]:
+        if self._preparing is None:
+            self._preparing = ThreadPoolExecutor(1, "flowvec-prepare")
+        return self._preparing.submit(function, *given)
+
+    def tokenize(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Future[Tokenized]:
+        if self._tokenizing is None:
+            self._tokenizing = ThreadPoolExecutor(1, "flowvec-tokenize")
+        return self._tokenizing.submit(tokenizer, texts)
+
+    def close(self) -> None:
+        """Wait for what is under way; in this order, as preparing asks for tokenizing."""
+        for threads in (self._preparing, self._tokenizing):
+            if threads is not None:
+                threads.shutdown()
 
 
 def refuse_non_finite(rows: Sequence[int], first: int = 0) -> None:
@@ -399,22 +499,3 @@ def _next(parts: Iterator[Sequence[str]]) -> tuple[Sequence[str] | None, Excepti
         return next(parts, None), None
     except Exception as error:
         return None, error
-
-
-def _collect(
-    futures: Sequence[Future[float]],
-    batches: Sequence[Batch],
-    done: Callable[[int], object] | None,
-) -> float:
-    """Wait for all batches; on the first failure drop those not begun and raise it."""
-    seconds = 0.0
-    try:
-        for future, batch in zip(futures, batches, strict=True):
-            seconds += future.result()
-            if done is not None:
-                done(len(batch.rows))
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        raise
-    return seconds

@@ -10,7 +10,7 @@ import tokenizers
 
 from flowvec.errors import BundleError, InputTypeError, InputValueError
 
-__all__ = ["Tokenized", "Tokenizer", "check_texts", "replace_surrogates"]
+__all__ = ["Tokenized", "Tokenizer", "check_texts", "joined", "replace_surrogates"]
 
 # A text longer than this many characters for each token of max_length is tokenized from its
 # beginning only: a 10 MB text costs no more than its first kilobytes.
@@ -38,6 +38,17 @@ class Tokenized:
     def lengths(self) -> list[int]:
         """Tokens of each text."""
         return [len(row) for row in self.ids]
+
+
+def joined(parts: Sequence[Tokenized]) -> Tokenized:
+    """Neighbouring parts of some texts as one."""
+    found = Tokenized([], [], [])
+    for part in parts:
+        first = len(found.ids)
+        found.ids.extend(part.ids)
+        found.truncated.extend(first + i for i in part.truncated)
+        found.replaced.extend(first + i for i in part.replaced)
+    return found
 
 
 class Tokenizer:

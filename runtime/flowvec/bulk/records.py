@@ -26,7 +26,12 @@ def lines_of(file: IO[bytes], limit: int) -> Iterator[list[bytes | None]]:
             continue
         lines: list[bytes | None] = [None if is_long else begun + first, *rest[:-1]]
         begun, is_long = rest[-1], False
-        yield [_ended(line, limit) for line in lines]
+        # As nearly always, where none but the first can end otherwise or be too long.
+        if b"\r" not in block and len(block) <= limit:
+            lines[0] = _ended(lines[0], limit)
+            yield lines
+        else:
+            yield [_ended(line, limit) for line in lines]
     if begun or is_long:
         yield [None if is_long else _ended(begun, limit)]
 

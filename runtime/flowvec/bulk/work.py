@@ -34,7 +34,7 @@ __all__ = ["BulkProgress", "ShardResult", "Tally", "Work", "job_of", "run_shard"
 
 # Windows that wait to be tokenized, and to be written.
 _READ_AHEAD = 2
-_WRITE_BEHIND = 2
+_WRITE_BEHIND = 4
 _COUNTS = ("encoded", "truncated", "replaced", "tokens", "padded")
 
 
