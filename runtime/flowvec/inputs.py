@@ -5,29 +5,20 @@ A row that holds no text is an error that names its file and line.
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import io
 import json
-import lzma
 import sys
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.text_files import DAMAGE, TEXT_FORMATS, decompressed, format_of
 
-__all__ = ["FORMATS", "Row", "read_rows"]
+__all__ = ["Row", "read_rows"]
 
-FORMATS = ("txt", "jsonl", "csv")
-_COMPRESSED: dict[str, Callable[..., IO[Any]]] = {
-    ".gz": gzip.open,
-    ".xz": lzma.open,
-    ".bz2": bz2.open,
-}
 # csv refuses longer fields by default; a document may be long.
 _MAX_CSV_FIELD = 1 << 26
 
@@ -59,7 +50,7 @@ def read_rows(
     """Read rows one at a time, at constant memory.
 
     Args:
-        source: a file's path, which may end in .gz, .xz or .bz2, or `-` for standard input.
+        source: a file's path, which may end in .gz, .xz, .bz2 or .zst, or `-` for standard input.
         text_field: the field of jsonl or csv that holds the text.
         id_field: the field that holds the id; None numbers the rows from 0.
         file_format: `txt` (a text a line), `jsonl` or `csv` (with a header); None goes by the
@@ -72,17 +63,17 @@ def read_rows(
             no UTF-8, or a compressed file is damaged.
         InputTypeError: a field holds something other than a text.
     """
-    kind = file_format or _format_of(source)
-    if kind not in FORMATS:
+    kind = file_format or ("txt" if source == "-" else format_of(source))
+    if kind not in TEXT_FORMATS:
         raise InputValueError(
-            f"cannot tell how to read {source}; give --format {'|'.join(FORMATS)}"
+            f"cannot tell how to read {source}; give --format {'|'.join(TEXT_FORMATS)}"
         )
     if kind == "txt" and id_field is not None:
         raise InputValueError("a txt file has no fields; --id-field needs jsonl or csv")
     if kind == "txt" and keep:
         raise InputValueError("a txt file has no fields; --keep needs jsonl or csv")
     name = "standard input" if source == "-" else source
-    with _open(source) as file:
+    with _opened(source) as file:
         try:
             if kind == "txt":
                 for number, line in enumerate(file):
@@ -102,39 +93,27 @@ def read_rows(
                 yield Row(_id(record, id_field, where, number), text, kept)
         except UnicodeDecodeError as error:
             raise InputValueError(f"{name} is not UTF-8: {error}") from None
-        # bz2 reports damage as a plain OSError.
-        except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        except DAMAGE as error:
             raise InputValueError(f"{name} is damaged or cannot be read: {error}") from None
 
 
-def _format_of(source: str) -> str | None:
-    if source == "-":
-        return "txt"
-    path = Path(source)
-    if path.suffix.lower() in _COMPRESSED:
-        path = path.with_suffix("")
-    return {
-        ".txt": "txt",
-        ".text": "txt",
-        ".jsonl": "jsonl",
-        ".ndjson": "jsonl",
-        ".csv": "csv",
-    }.get(path.suffix.lower())
-
-
-def _open(source: str) -> IO[str]:
+@contextmanager
+def _opened(source: str) -> Iterator[IO[str]]:
     if source == "-":
         if sys.stdin is None:
             raise InputValueError("there is no standard input to read")
         # The stream stays open: it is not ours to close.
         raw = io.FileIO(sys.stdin.fileno(), closefd=False)
-        return io.TextIOWrapper(io.BufferedReader(raw), encoding="utf-8-sig", newline="")
-    try:
-        opener = _COMPRESSED.get(Path(source).suffix.lower(), open)
-        file: IO[str] = opener(source, "rt", encoding="utf-8-sig", newline="")
-        return file
-    except OSError as error:
-        raise InputValueError(f"cannot read {source}: {error.strerror or error}") from None
+    else:
+        try:
+            raw = io.FileIO(source)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputValueError(f"cannot read {source}: {reason}") from None
+    with raw:
+        plain = io.BufferedReader(cast(Any, decompressed(source, raw)))
+        with io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as file:
+            yield file
 
 
 def _json_records(file: IO[str], name: str) -> Iterator[tuple[str, dict[str, object]]]:

@@ -17,25 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvec.errors import CollectionError, InputValueError, MissingDependencyError
+from flowvec.arrow import imported_arrow
+from flowvec.errors import CollectionError, InputValueError
 from flowvec.rows import Id, Item, Rows
 
 __all__ = ["read_parquet", "write_parquet"]
 
 _ROWS = 4096
 _KEY = b"flowvec"
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingDependencyError(
-            'Parquet needs pyarrow: python -m pip install "flowvec[cpu,files]"'
-        ) from None
-    return pyarrow
 
 
 def write_parquet(
@@ -57,7 +46,7 @@ def write_parquet(
         CollectionError: it cannot be written.
         MissingDependencyError: pyarrow is not installed.
     """
-    pa = _pyarrow()
+    pa = imported_arrow()
     schema = pa.schema(
         [
             ("id", pa.string()),
@@ -107,7 +96,7 @@ def read_parquet(path: Path) -> tuple[dict[str, str], int, str, Iterator[Rows]]:
         InputValueError: it cannot be read, lacks a column, or a row holds something else.
         MissingDependencyError: pyarrow is not installed.
     """
-    pa = _pyarrow()
+    pa = imported_arrow()
     try:
         file = pa.parquet.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:

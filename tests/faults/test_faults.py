@@ -36,6 +36,17 @@ def test_a_bulk_job_that_was_killed_ends_with_the_same_bytes(tmp_path: Path) -> 
     assert (result.different, result.refused) == (0, 0)
 
 
+def test_every_row_that_cannot_be_embedded_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
+    from tests.faults import bulk_poison
+
+    seed = int(os.environ.get("FLOWVEC_SEED", "1"))
+    result = bulk_poison.campaign(30, seed, tmp_path)
+    assert not result.wrong
+    assert len(result.codes) == 10
+    assert 2 * sum(result.codes.values()) < result.rows
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
 def test_no_damage_is_taken_for_the_truth(tmp_path: Path) -> None:
     cases = list(damage.plan(flips=150, cuts=60, pages=40, crafted=150))

@@ -1,13 +1,16 @@
-"""Cores that a process may use: affinity and cgroup quotas."""
+"""Cores that a process may use: affinity and cgroup quotas; memory that goes back."""
 
 from __future__ import annotations
 
 import os
+import platform
+import threading
 from pathlib import Path
 
 import pytest
 
 from flowvec import machine
+from flowvec.machine import trim_memory
 
 
 def test_the_affinity_mask_bounds_the_cores(python) -> None:
@@ -78,3 +81,28 @@ def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
 
 def test_the_processor_has_a_name() -> None:
     assert machine.cpu_name()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this C library is not glibc")
+def test_what_threads_left_behind_is_given_back() -> None:
+    """Half of what many threads held stays in their arenas, among the other half."""
+    held: list[list[bytearray]] = []
+
+    def work() -> None:
+        mine = [bytearray(40_000) for _ in range(500)]
+        del mine[::2]
+        del mine[:-1]
+        held.append(mine)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    before = resident()
+    assert trim_memory()
+    assert before - resident() > 10e6
+    del held

@@ -5,6 +5,7 @@ from flowvec.bulk import encode_files
 summary = encode_files("mini", ["articles/*.jsonl"], "vectors", text_field="body", id_field="url")
 """
 
+from flowvec.bulk.checking import FolderCheck, verify_folder
 from flowvec.bulk.files import BulkSummary, Estimate, encode_files, estimate_files
 from flowvec.bulk.on_ray import RayWorkers
 from flowvec.bulk.shards import BulkPrecision, OutFormat
@@ -17,8 +18,10 @@ __all__ = [
     "BulkSummary",
     "DeadLetter",
     "Estimate",
+    "FolderCheck",
     "OutFormat",
     "RayWorkers",
     "encode_files",
     "estimate_files",
+    "verify_folder",
 ]

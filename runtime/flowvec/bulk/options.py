@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
+from flowvec.arrow import imported_arrow
 from flowvec.bulk.job import check_share
 from flowvec.bulk.shards import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
-from flowvec.bulk.sources import pyarrow_parquet
 from flowvec.bulk.window import Fields
 from flowvec.encoder import Truncation
 from flowvec.errors import InputValueError
@@ -64,6 +65,8 @@ def checked_fields(text: str, key: str | None, keep: Sequence[str], max_text_byt
     return fields
 
 
+# As a Path writes it: one slash of two is gone. A drive is one letter.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # Names that nobody gives a folder.
 _OTHER_FILES = frozenset(
     (".txt", ".csv", ".tsv", ".json", ".jsonl", ".npz", ".pt", ".bin", ".h5", ".pkl", ".arrow",
@@ -77,6 +80,11 @@ def out_format_of(path: Path, asked: OutFormat | None) -> OutFormat:
     Raises:
         InputValueError: the name says another, or none that is written here.
     """
+    if _URL.match(str(path)):
+        raise InputValueError(
+            f"the output is a folder of a file system, not {path}: a whole shard is renamed, which "
+            "object stores cannot do; write to a folder, and copy it there"
+        )
     if path.suffix.lower() in _OTHER_FILES:
         raise InputValueError(
             f"the output is a .npy or .parquet file, or a folder of shards, not {path.name}"
@@ -125,7 +133,7 @@ def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, p
     if not is_file and path.exists() and not path.is_dir():
         raise InputValueError(f"{path} is no directory")
     if options.out_format == "parquet":
-        pyarrow_parquet()
+        imported_arrow()
 
 
 def itemsize(precision: BulkPrecision) -> int:

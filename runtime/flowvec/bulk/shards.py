@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
+from flowvec.arrow import imported_arrow
 from flowvec.bulk.job import partial_of, row_map_of
-from flowvec.bulk.sources import pyarrow_parquet
 from flowvec.bulk.window import Columns, Fields, Window
 from flowvec.bundle import record_file
 from flowvec.errors import InputValueError
@@ -160,7 +160,7 @@ def taken(window: Window, name: str, kept: Sequence[int] | None) -> Any:
         return values
     if isinstance(values, list):
         return [values[i] for i in kept]
-    return values.take(pyarrow_parquet().array(kept, "int64"))
+    return values.take(imported_arrow().array(kept, "int64"))
 
 
 class _File:
@@ -193,7 +193,7 @@ class _ParquetFile(_File):
     _vector: Any = None
 
     def _open(self, columns: Columns, values: Mapping[str, Any]) -> None:
-        arrow = pyarrow_parquet()
+        arrow = imported_arrow()
         types = {"int64": arrow.int64(), "double": arrow.float64(), "bool": arrow.bool_(),
                  "string": arrow.string(), "json": arrow.string()}  # fmt: skip
 
@@ -224,7 +224,7 @@ class _ParquetFile(_File):
         )
 
     def write(self, window: Window, kept: Sequence[int] | None, vectors: npt.NDArray[Any]) -> None:
-        arrow = pyarrow_parquet()
+        arrow = imported_arrow()
         if self._writer is None:
             self._open(window.columns, window.values)
         if not len(vectors):

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-import bz2
 import glob
-import gzip
 import io
-import lzma
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
-from flowvec.errors import InputValueError, MissingDependencyError
+from flowvec.bulk.remote import is_hidden, is_url, name_of, open_remote, remote_files, state_of
+from flowvec.errors import InputValueError
+from flowvec.text_files import DAMAGE, TEXT_FORMATS, decompressed, format_of
 
-__all__ = [
-    "FORMATS",
-    "STDIN",
-    "Source",
-    "find_sources",
-    "is_compressed",
-    "open_binary",
-    "pyarrow_parquet",
-]
+__all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]
 
 STDIN = "-"
-FORMATS = ("txt", "jsonl", "csv", "parquet")
-_EXTENSIONS = {
-    ".txt": "txt",
-    ".text": "txt",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
-_COMPRESSED: dict[str, Callable[[Any], Any]] = {
-    ".gz": lambda file: gzip.GzipFile(fileobj=file),
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
-    ".zst": lambda file: pyarrow_parquet().CompressedInputStream(file, "zstd"),
-}
+FORMATS = (*TEXT_FORMATS, "parquet")
+_BLOCK = 1 << 20
+
+_Binary = IO[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +29,7 @@ class Source:
     """One file to read.
 
     Attributes:
-        path: as it was found; `-` is standard input.
+        path: as it was found, a URL too; `-` is standard input.
         format: `txt`, `jsonl`, `csv` or `parquet`.
         bytes: its size; None of standard input, as are those that follow.
         modified: when it was changed last, ns since 1970.
@@ -69,9 +47,46 @@ class Source:
     absolute: str | None = None
 
     @property
-    def file(self) -> Path:
-        """What is opened."""
-        return Path(self.absolute or self.path)
+    def name(self) -> str:
+        """What people are told."""
+        return "standard input" if self.path == STDIN else self.path
+
+    def open(self) -> _Binary:
+        """Its bytes as they lie there, unbuffered.
+
+        Raises:
+            OSError: it cannot be opened.
+            InputValueError: its URL cannot be reached.
+        """
+        if self.path == STDIN:
+            if sys.stdin is None:
+                raise InputValueError("there is no standard input to read")
+            # The stream stays open: it is not ours to close.
+            return io.FileIO(sys.stdin.fileno(), closefd=False)
+        if is_url(self.path):
+            return open_remote(self.path)
+        return io.FileIO(self.absolute or self.path)
+
+    def for_arrow(self) -> Any:
+        """What pyarrow opens: a path, or an open file.
+
+        Raises:
+            InputValueError: its URL cannot be reached.
+        """
+        return open_remote(self.path) if is_url(self.path) else self.absolute or self.path
+
+    def state(self) -> tuple[int, int]:
+        """How large it is, and when it was changed last, ns since 1970.
+
+        Raises:
+            OSError: it is gone.
+            InputValueError: its URL cannot be reached.
+        """
+        if is_url(self.path):
+            there = state_of(self.path)
+            return there.bytes, there.modified
+        found = Path(self.absolute or self.path).stat()
+        return found.st_size, found.st_mtime_ns
 
 
 # --- finding ------------------------------------------------------------------------------------
@@ -82,7 +97,8 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
 
     Args:
         inputs: files, folders (all below them that can be read, but for names that begin with a
-            dot or an underscore), globs (`**` goes into folders), or `-` alone.
+            dot or an underscore) and globs (`**` goes into folders), or URLs of such
+            (`s3://bucket/texts`, see `flowvec.bulk.remote`); or `-` alone.
         file_format: of all of them; None goes by each file's extension, and by `txt` for standard
             input.
 
@@ -102,9 +118,12 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
     found: list[Source] = []
     for one in named:
         path = Path(one)
+        if is_url(one):
+            found += _remote_sources(one, file_format)
+            continue
         if path.is_dir():
             files = [str(file) for file in sorted(path.rglob("*")) if _is_read(file, path)]
-            files = [file for file in files if file_format or _format_of(file)]
+            files = [file for file in files if file_format or format_of(file)]
         elif not path.exists() and glob.has_magic(one):
             matches = glob.glob(one, recursive=True)  # noqa: PTH207 - absolute ones, too
             files = sorted(file for file in matches if Path(file).is_file())
@@ -113,9 +132,9 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
         if not files:
             raise InputValueError(f"{one} holds no file to read")
         found += [_source(file, file_format) for file in files]
-    seen: set[Path] = set()
+    seen: set[str | Path] = set()
     for source in found:
-        real = Path(source.path).resolve()
+        real = source.path if is_url(source.path) else Path(source.path).resolve()
         if real in seen:
             raise InputValueError(f"{source.path} is named twice")
         seen.add(real)
@@ -123,18 +142,23 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
 
 
 def _is_read(file: Path, folder: Path) -> bool:
-    """Whether a file of a folder is one of its texts: others' notes begin with . or _."""
-    hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
-    return file.is_file() and not hidden
+    """Whether a file of a folder is one of its texts."""
+    return file.is_file() and not is_hidden(file.relative_to(folder).parts)
 
 
-def _format_of(path: str) -> str | None:
-    file = Path(path)
-    if file.suffix.lower() in _COMPRESSED:
-        file = file.with_suffix("")
-        found = _EXTENSIONS.get(file.suffix.lower())
-        return None if found == "parquet" else found
-    return _EXTENSIONS.get(file.suffix.lower())
+def _remote_sources(url: str, file_format: str | None) -> list[Source]:
+    files = remote_files(url)
+    kinds = [file_format or format_of(name_of(file.url)) for file in files]
+    if files and files[0].url == url and kinds[0] is None:
+        raise InputValueError(f"cannot tell how to read {url}; give --format {'|'.join(FORMATS)}")
+    known = [
+        Source(file.url, kind, file.bytes, file.modified)
+        for file, kind in zip(files, kinds, strict=True)
+        if kind is not None
+    ]
+    if not known:
+        raise InputValueError(f"{url} holds no file to read")
+    return known
 
 
 def _source(path: str, file_format: str | None) -> Source:
@@ -142,7 +166,7 @@ def _source(path: str, file_format: str | None) -> Source:
         if file_format == "parquet":
             raise InputValueError("Parquet cannot be read from standard input")
         return Source(path, file_format or "txt")
-    found = file_format or _format_of(path)
+    found = file_format or format_of(path)
     if found is None:
         raise InputValueError(f"cannot tell how to read {path}; give --format {'|'.join(FORMATS)}")
     try:
@@ -161,52 +185,46 @@ def _why(error: BaseException) -> str:
 # --- opening ------------------------------------------------------------------------------------
 
 
-def pyarrow_parquet() -> Any:
-    """pyarrow, with what reads and writes Parquet.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
-    try:
-        import pyarrow
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingDependencyError(
-            'this needs pyarrow: python -m pip install "flowvec[cpu,files]"'
-        ) from None
-    return pyarrow
-
-
 @contextmanager
-def open_binary(source: Source, offset: int = 0) -> Iterator[IO[bytes]]:
+def open_binary(
+    source: Source, offset: int = 0, seen: Callable[[memoryview], object] | None = None
+) -> Iterator[IO[bytes]]:
     """A text file's bytes, decompressed, from an offset on.
+
+    Args:
+        source: the file.
+        offset: where to begin; 0 of a compressed one.
+        seen: called with all of its bytes as they lie there, in their order.
 
     Raises:
         InputValueError: it cannot be read, or is damaged; also within the block.
     """
-    name = "standard input" if source.path == STDIN else source.path
     try:
-        if source.path == STDIN:
-            if sys.stdin is None:
-                raise InputValueError("there is no standard input to read")
-            # The stream stays open: it is not ours to close.
-            with io.FileIO(sys.stdin.fileno(), closefd=False) as raw:
-                yield raw
-            return
-        with source.file.open("rb", buffering=0) as raw:
-            opener = _COMPRESSED.get(Path(source.path).suffix.lower())
-            if opener is None:
+        with source.open() as raw:
+            if offset:
                 raw.seek(offset)
-                yield raw
-            else:
-                with opener(raw) as file:
-                    yield file
-    # bz2 and zstd report damage as a plain OSError.
-    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        raise InputValueError(f"{name} is damaged or cannot be read: {_why(error)}") from None
+            watched = raw if seen is None else cast(IO[bytes], _Watched(raw, seen))
+            yield decompressed(name_of(source.path), watched)
+            if seen is not None:  # what a decompressor has no use for
+                while watched.read(_BLOCK):
+                    pass
+    except DAMAGE as error:
+        raise InputValueError(
+            f"{source.name} is damaged or cannot be read: {_why(error)}"
+        ) from None
 
 
-def is_compressed(path: str) -> bool:
-    """Whether a file is read through a decompressor, and cannot be begun in the middle."""
-    return Path(path).suffix.lower() in _COMPRESSED
+class _Watched(io.RawIOBase):
+    """Bytes on their way, which somebody else sees, too."""
+
+    def __init__(self, raw: IO[bytes], seen: Callable[[memoryview], object]) -> None:
+        self._raw = raw
+        self._seen = seen
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        got: int = self._raw.readinto(buffer)  # type: ignore[attr-defined]
+        self._seen(memoryview(buffer)[:got])
+        return got

@@ -8,20 +8,17 @@ its own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from flowvec.arrow import imported_arrow
 from flowvec.bulk.records import csv_records
-from flowvec.bulk.sources import (
-    STDIN,
-    Source,
-    is_compressed,
-    open_binary,
-    pyarrow_parquet,
-)
+from flowvec.bulk.sources import STDIN, Source, open_binary
 from flowvec.errors import BulkError, InputValueError
+from flowvec.text_files import is_compressed
 
-__all__ = ["Start", "Survey", "check_unchanged", "file_sha256", "survey"]
+__all__ = ["Start", "Survey", "check_unchanged", "survey"]
 
 _BLOCK = 1 << 20
 
@@ -79,18 +76,25 @@ def survey(
     starts: list[Start] = []
     first = 0
     for index, source in enumerate(sources):
-        digest = file_sha256(source, seen)
+        digest = hashlib.sha256()
+
+        def take(block: memoryview, digest: Any = digest) -> None:
+            digest.update(block)
+            if seen is not None:
+                seen(len(block))
+
+        offsets: Mapping[int, int | None]
         if source.format == "parquet":
-            rows = _parquet_rows(source)
+            rows = _parquet_rows(source, take)
             offsets = dict.fromkeys(_boundaries(first, rows, rows_per_shard))
         elif source.format == "csv":
-            with open_binary(source) as file:
+            with open_binary(source, seen=take) as file:
                 rows = max(sum(1 for _ in csv_records(file, max_text_bytes)) - 1, 0)  # the header
             offsets = dict.fromkeys(_boundaries(first, rows, rows_per_shard))
         else:
-            rows, offsets = _count_lines(source, first, rows_per_shard)
+            rows, offsets = _count_lines(source, first, rows_per_shard, take)
         starts += [Start(index, row, offset) for row, offset in offsets.items()]
-        surveyed.append(replace(source, sha256=digest, rows=rows))
+        surveyed.append(replace(source, sha256=digest.hexdigest(), rows=rows))
         first += rows
     return Survey(tuple(surveyed), tuple(starts), first)
 
@@ -105,10 +109,12 @@ def check_unchanged(sources: Sequence[Source]) -> None:
         if source.path == STDIN:
             continue
         try:
-            state = source.file.stat()
+            state = source.state()
         except OSError as error:
             raise BulkError(f"{source.path} is gone: {error.strerror or error}") from None
-        if (state.st_size, state.st_mtime_ns) != (source.bytes, source.modified):
+        except InputValueError as error:
+            raise BulkError(f"{source.path} is gone: {error}") from None
+        if state != (source.bytes, source.modified):
             raise BulkError(f"{source.path} was changed while it was read; what was made is mixed")
 
 
@@ -117,42 +123,28 @@ def _boundaries(first: int, rows: int, rows_per_shard: int) -> range:
     return range(-first % rows_per_shard, rows, rows_per_shard)
 
 
-def file_sha256(source: Source, seen: Callable[[int], object] | None = None) -> str:
-    """SHA-256 of a file as it lies there; `seen` is told of the bytes as they go by.
-
-    Raises:
-        InputValueError: it cannot be read.
-    """
-    digest = hashlib.sha256()
+def _parquet_rows(source: Source, take: Callable[[memoryview], object]) -> int:
+    """Rows of a file, and its bytes for who takes them."""
+    arrow = imported_arrow()
     try:
-        with source.file.open("rb", buffering=0) as file:
+        rows: int = arrow.parquet.read_metadata(source.for_arrow()).num_rows
+        with source.open() as file:
             while block := file.read(_BLOCK):
-                digest.update(block)
-                if seen is not None:
-                    seen(len(block))
-    except OSError as error:
-        raise InputValueError(f"cannot read {source.path}: {error.strerror or error}") from None
-    return digest.hexdigest()
-
-
-def _parquet_rows(source: Source) -> int:
-    pyarrow = pyarrow_parquet()
-    try:
-        rows: int = pyarrow.parquet.read_metadata(source.file).num_rows
-    except (OSError, pyarrow.ArrowException) as error:
+                take(memoryview(block))
+    except (OSError, arrow.ArrowException) as error:
         raise InputValueError(f"cannot read {source.path}: {error}") from None
     return rows
 
 
 def _count_lines(
-    source: Source, first: int, rows_per_shard: int
+    source: Source, first: int, rows_per_shard: int, take: Callable[[memoryview], object]
 ) -> tuple[int, dict[int, int | None]]:
     """Lines of a file, and the offsets of those at which a shard begins."""
     seekable = not is_compressed(source.path)
     offsets: dict[int, int | None] = {}
     rows, place, unfinished = 0, 0, False
     wanted = -first % rows_per_shard
-    with open_binary(source) as file:
+    with open_binary(source, seen=take) as file:
         while block := file.read(_BLOCK):
             if wanted == 0 and not offsets:
                 offsets[0] = 0 if seekable else None

@@ -28,6 +28,7 @@ from flowvec.bulk.targets import OneShardTarget, Target
 from flowvec.bulk.window import Columns, DeadLetter, Window
 from flowvec.encoder import Encoder
 from flowvec.errors import BulkError
+from flowvec.machine import trim_memory
 from flowvec.pipeline import Encoded, Job
 
 __all__ = ["BulkProgress", "ShardResult", "Tally", "Work", "job_of", "run_shard"]
@@ -370,5 +371,6 @@ def run_shard(
     with closing(target):
         work = Work(encoder, job_of(encoder, options), known, options, columns, target)
         work.run(None, strict=strict, on_progress=None)
+    trim_memory()  # each shard has had threads of its own
     (record,) = target.finished
     return ShardResult(record, work.tally)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from flowvec.arrow import imported_arrow
 from flowvec.bulk.formats.reader import Reader
-from flowvec.bulk.sources import Source, pyarrow_parquet
+from flowvec.bulk.sources import Source
 from flowvec.bulk.values import RefusedError, checked_text, id_of, letter_of
 from flowvec.bulk.window import Columns, Fields, Window
 from flowvec.errors import InputValueError
@@ -21,7 +22,7 @@ class ParquetReader(Reader):
 
     def __init__(self, source: Source, fields: Fields, stack: ExitStack) -> None:
         super().__init__(source, fields)
-        self._arrow = pyarrow_parquet()
+        self._arrow = imported_arrow()
         schema = schema_of(source)
         for name in (fields.text, *fields.named):
             if name not in schema.names:
@@ -34,7 +35,7 @@ class ParquetReader(Reader):
             raise InputValueError(f"{self.name}: {fields.text} is {kind}, not text")
         if fields.id is not None:
             self._check_id(schema.field(fields.id).type)
-        self._file = stack.enter_context(self._arrow.parquet.ParquetFile(source.file))
+        self._file = stack.enter_context(self._arrow.parquet.ParquetFile(source.for_arrow()))
         self._names = list(dict.fromkeys((fields.text, *fields.named)))
         self._batches = self._file.iter_batches(batch_size=WINDOW, columns=self._names)
         self._ready: Any = None
@@ -128,9 +129,9 @@ def schema_of(source: Source) -> Any:
     Raises:
         InputValueError: it cannot be read.
     """
-    arrow = pyarrow_parquet()
+    arrow = imported_arrow()
     try:
-        return arrow.parquet.read_schema(source.file)
+        return arrow.parquet.read_schema(source.for_arrow())
     except (OSError, arrow.ArrowException) as error:
         raise InputValueError(f"cannot read {source.path}: {error}") from None
 

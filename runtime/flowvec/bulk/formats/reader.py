@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flowvec.bulk.sources import STDIN, Source
+from flowvec.bulk.sources import Source
 from flowvec.bulk.values import RefusedError, fitted, id_of, letter_of, text_of
 from flowvec.bulk.window import Columns, Fields, Window
 from flowvec.errors import InputValueError
@@ -17,7 +17,7 @@ class Reader:
     """Takes records of one file, and reads them into windows."""
 
     def __init__(self, source: Source, fields: Fields) -> None:
-        self.name = "standard input" if source.path == STDIN else source.path
+        self.name = source.name
         self.fields = fields
         self.row = 0  # of the next record
 

@@ -1,0 +1,246 @@
+"""Rows that cannot be embedded, among those that can: each is named, and none else is lost.
+
+    python -m tests.faults.bulk_poison --jobs 1000 --seed 0
+
+A job reads a few files of one format, plain or compressed, in which each row is good, or one of the
+kinds that cannot be embedded, by chance. Then every good row must have its id, its kept field and
+its own vector, in order; every other one must be a dead letter with the number of its row and the
+code of what is wrong with it; and there must be nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from flowvec import Encoder
+from flowvec.bulk import encode_files, reading
+
+BUNDLE = Path(__file__).resolve().parents[1] / "data" / "bundles" / "tiny"
+FORMATS = ("jsonl", "csv", "txt", "parquet")
+_WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
+_MOST_BYTES = 50_000
+_LONG = "the cat " * 3000  # more tokens than any model of the tests takes, and fewer bytes
+_LARGE = "z" * (_MOST_BYTES + 1)
+_COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
+    ".zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
+}  # fmt: skip
+
+
+@dataclass
+class Result:
+    """Counts of a campaign.
+
+    Attributes:
+        seed: of the inputs.
+        jobs: that were run.
+        rows: that went in.
+        good: of those, such as can be embedded.
+        codes: of the others, how many of each kind.
+        wrong: what was not as it must be.
+    """
+
+    seed: int
+    jobs: int = 0
+    rows: int = 0
+    good: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row as it is written; `code` is None of a good one, and `blank` of what is none."""
+
+    written: Any
+    code: str | None = None
+    text: str = ""
+
+
+def _json_row(rng: random.Random, key: int, text: str) -> _Row:
+    """Most are good; the others are of all kinds."""
+    good = {"id": key, "text": text, "n": key % 7}
+    if rng.random() < 0.75:
+        return _Row(json.dumps(good, ensure_ascii=rng.random() < 0.5).encode(), None, text)
+
+    def with_(**changed: Any) -> bytes:
+        return json.dumps(good | changed).encode()
+
+    kinds: dict[str, list[bytes]] = {
+        "null": [with_(text=None)],
+        "nan": [with_(text=float("nan"))],
+        "not_text": [with_(text=3), with_(text=True), with_(text=["a"]), with_(text={"a": "b"})],
+        "invalid_utf8": [b'{"text": "\xff"}', with_()[:-1] + b', "else": "\xc3"}', b"\xfe"],
+        "malformed": [with_()[:-1], b"[1]", b"3", b"{", with_() + with_(), with_() + b"x", b"{'a'"],
+        "missing_field": [json.dumps({"id": key, "n": 1}).encode()],
+        "bad_id": [with_(id=None), with_(id=1.5), with_(id=[1]), with_(id=True), b'{"text": "a"}'],
+        "bad_field": [with_(n="seven"), with_(n=[7]), with_(n=1 << 70), with_(n=True)],
+        "too_large": [with_(text=_LARGE)],
+        "too_long": [with_(text=_LONG)],
+        "blank": [b"", b"  "],
+    }
+    code = rng.choice(list(kinds))
+    return _Row(rng.choice(kinds[code]), code, _LONG)
+
+
+def _csv_row(rng: random.Random, key: int, text: str) -> _Row:
+    def record(*values: Any) -> bytes:
+        line = io.StringIO()
+        csv.writer(line).writerow(values)
+        return line.getvalue().removesuffix("\r\n").encode()
+
+    if rng.random() < 0.75:
+        text = text.replace(" ", rng.choice([" ", "\n", ",", '"']), 1)
+        return _Row(record(key, text, key % 7), None, text)
+    kinds = {
+        "malformed": [record(key), record(key, text, 1, 2), b'"x"y,a,b'],
+        "invalid_utf8": [b"1,\xff,2", b"\xff,a,2", b"1,a,\xff"],
+        "too_large": [record(key, _LARGE, 1)],
+        "too_long": [record(key, _LONG, 1)],
+    }
+    code = rng.choice(list(kinds))
+    return _Row(rng.choice(kinds[code]), code, _LONG)
+
+
+def _txt_row(rng: random.Random, key: int, text: str) -> _Row:
+    if rng.random() < 0.75:
+        return _Row(text.encode(), None, text)
+    code, line = rng.choice(
+        [("invalid_utf8", b"a \xff"), ("too_large", _LARGE.encode()), ("too_long", _LONG.encode())]
+    )
+    return _Row(line, code, _LONG)
+
+
+def _parquet_row(rng: random.Random, key: int, text: str) -> _Row:
+    if rng.random() < 0.75:
+        return _Row((text.encode(), key, key % 7), None, text)
+    kinds = {
+        "null": (None, key, 1),
+        "invalid_utf8": (b"\xff", key, 1),
+        "too_large": (_LARGE.encode(), key, 1),
+        "too_long": (_LONG.encode(), key, 1),
+        "bad_id": (b"a", None, 1),
+    }
+    code = rng.choice(list(kinds))
+    return _Row(kinds[code], code, _LONG)
+
+
+_ROWS = {"jsonl": _json_row, "csv": _csv_row, "txt": _txt_row, "parquet": _parquet_row}
+
+
+def _write(rng: random.Random, path: Path, rows: list[_Row]) -> Path:
+    if path.suffix == ".parquet":
+        texts, keys, numbers = zip(*(row.written for row in rows), strict=True)
+        raw = pyarrow.array(texts, pyarrow.binary())
+        table = {
+            "text": raw if rng.random() < 0.5 else raw.view(pyarrow.string()),
+            "id": pyarrow.array(keys, pyarrow.int64()),
+            "n": pyarrow.array(numbers, pyarrow.int64()),
+        }
+        size = rng.randint(1, 50)
+        pyarrow.parquet.write_table(pyarrow.table(table), path, row_group_size=size)
+        return path
+    lines = [row.written for row in rows]
+    if path.suffix == ".csv":
+        lines.insert(0, b"id,text,n")
+    end = rng.choice([b"\n", b"\r\n"]) if path.suffix == ".csv" else b"\n"
+    data = end.join(lines) + (end if rng.random() < 0.5 or not lines[-1] else b"")
+    suffix = rng.choice(list(_COMPRESSORS))
+    path = path.with_name(path.name + suffix)
+    path.write_bytes(_COMPRESSORS[suffix](data))
+    return path
+
+
+def _job(rng: random.Random, encoder: Encoder, folder: Path, result: Result) -> None:
+    kind = rng.choice(FORMATS)
+    files: dict[str, list[_Row]] = {}
+    key = 0
+    for number in range(rng.randint(1, 3)):
+        rows: list[_Row] = []
+        for place in range(rng.randint(8, 90)):
+            text = " ".join(rng.choices(_WORDS, k=rng.randint(1, 9)))
+            row = _ROWS[kind](rng, key, text)
+            # What a field holds goes by most of the first rows, and these are few.
+            while place < 4 and number == 0 and row.code is not None:
+                row = _ROWS[kind](rng, key, text)
+            rows.append(row)
+            key += 1
+        files[str(_write(rng, folder / f"{number}.{kind}", rows))] = rows
+    has_fields = kind != "txt"
+    done = encode_files(
+        encoder, list(files), folder / "out", truncation="error", dedup=rng.random() < 0.5,
+        id_field="id" if has_fields else None, keep=["n"] if has_fields else [],
+        rows_per_shard=rng.randint(1, 120), max_text_bytes=_MOST_BYTES,
+    )  # fmt: skip
+    placed = [(s, place, row) for s, rows in files.items() for place, row in enumerate(rows)]
+    good = [(key, row) for key, (_, _, row) in enumerate(placed) if row.code is None]
+    bad = [(s, p, row.code) for s, p, row in placed if row.code not in (None, "blank")]
+    letters_file = folder / "out" / "dead_letter.jsonl"
+    lines = letters_file.read_text().splitlines() if letters_file.exists() else []
+    letters = [(x["source"], x["row"], x["code"]) for x in map(json.loads, lines)]
+    found = pyarrow.concat_tables(
+        [pyarrow.parquet.read_table(part) for part in sorted((folder / "out").glob("*.parquet"))]
+    )
+    ids = [str(key) if kind == "csv" else key for key, _ in good]
+    numbers = [str(key % 7) if kind == "csv" else key % 7 for key, _ in good]
+    vectors = np.array(found["vector"].to_pylist(), dtype=np.float32).reshape(-1, encoder.dim)
+    expected = encoder.encode([row.text for _, row in good]) if good else vectors[:0]
+    checks = {
+        "dead letters": letters == bad,
+        "ids": found["id"].to_pylist() == ids,
+        "kept fields": not has_fields or found["n"].to_pylist() == numbers,
+        "vectors": vectors.shape == expected.shape and np.allclose(vectors, expected, atol=1e-5),
+        "counts": (done.rows, done.dead_letters, done.rows_in)
+        == (len(good), len(bad), len(good) + len(bad)),
+    }
+    result.wrong += [f"job {result.jobs} ({kind}): {what}" for what, ok in checks.items() if not ok]
+    result.jobs += 1
+    result.rows += len(good) + len(bad)
+    result.good += len(good)
+    result.codes.update(str(code) for _, _, code in bad)
+
+
+def campaign(jobs: int, seed: int, folder: Path) -> Result:
+    """Run so many jobs.
+
+    Args:
+        jobs: how many.
+        seed: of the inputs.
+        folder: to work in.
+    """
+    rng, result = random.Random(seed), Result(seed)
+    window, reading.WINDOW = reading.WINDOW, 16  # so that a small shard has several
+    try:
+        with Encoder.load(BUNDLE, provider="cpu", streams=2) as encoder:
+            for number in range(jobs):
+                (folder / str(number)).mkdir()
+                _job(rng, encoder, folder / str(number), result)
+    finally:
+        reading.WINDOW = window
+    return result
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        print(campaign(given.jobs, given.seed, Path(name)))

@@ -1,0 +1,163 @@
+"""Inputs by URL: what lies on another file system is read as what lies here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec import Encoder
+from flowvec.bulk import encode_files
+from flowvec.bulk.remote import _pattern, is_url, name_of, remote_files
+from flowvec.bulk.sources import find_sources
+from flowvec.bulk.survey import survey
+from flowvec.errors import BulkError, InputValueError
+
+pytest.importorskip("pyarrow.fs", reason="needs the extra [files]")
+TEXTS = [f"the cat number {i} sleeps" for i in range(40)]
+
+
+@pytest.fixture
+def store() -> Any:
+    """A file system of fsspec's, in memory; its files are gone afterwards."""
+    fsspec = pytest.importorskip("fsspec", reason="needs fsspec")
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+
+
+def lines(texts: list[str]) -> bytes:
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+
+
+def fill(store: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    store.pipe("/texts/a.jsonl", lines(TEXTS[:10]))
+    store.pipe("/texts/b.jsonl.gz", gzip.compress(lines(TEXTS[10:20])))
+    store.pipe("/texts/below/c.csv", b"text\n" + "\n".join(TEXTS[20:30]).encode())
+    with store.open("/texts/below/d.parquet", "wb") as file:
+        pq.write_table(pa.table({"text": TEXTS[30:]}), file)
+    store.pipe("/texts/_SUCCESS.txt", b"no text")
+    store.pipe("/texts/notes.doc", b"no text")
+
+
+def test_a_folder_behind_a_url_gives_what_a_folder_gives(
+    tmp_path: Path, tiny: Encoder, store: Any
+) -> None:
+    fill(store)
+    done = encode_files(tiny, "memory://texts", tmp_path / "out", out_format="npy",
+                        rows_per_shard=7)  # fmt: skip
+    assert (done.rows, done.dead_letters, done.shards) == (40, 0, 6)
+    parts = sorted((tmp_path / "out").glob("*.npy"))
+    found = np.concatenate([np.load(part) for part in parts])
+    np.testing.assert_allclose(found, tiny.encode(TEXTS), atol=1e-5)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [one["path"] for one in manifest["inputs"]] == [
+        "memory://texts/a.jsonl",
+        "memory://texts/b.jsonl.gz",
+        "memory://texts/below/c.csv",
+        "memory://texts/below/d.parquet",
+    ]
+    again = encode_files(tiny, "memory://texts", tmp_path / "out", out_format="npy",
+                         rows_per_shard=7)  # fmt: skip
+    assert again.shards_before == 6
+    store.pipe("/texts/a.jsonl", lines(TEXTS[1:11]))
+    with pytest.raises(BulkError, match=r"another job: .*memory://texts/a\.jsonl\.sha256"):
+        encode_files(tiny, "memory://texts", tmp_path / "out", out_format="npy",
+                     rows_per_shard=7)  # fmt: skip
+
+
+def test_a_survey_hashes_what_lies_there(tmp_path: Path, store: Any) -> None:
+    """In the same pass in which it counts; a compressed file's bytes, not those within."""
+    import hashlib
+
+    fill(store)
+    store.pipe("/texts/b.jsonl.gz", gzip.compress(lines(TEXTS[10:20])) + b"\0" * 3_000_000)
+    known = survey(find_sources(["memory://texts"]), 7, 1 << 20)
+    for source in known.sources:
+        data = store.cat(source.path.removeprefix("memory:/"))
+        assert source.sha256 == hashlib.sha256(data).hexdigest()
+        assert (source.bytes, source.rows) == (len(data), 10)
+
+
+def test_a_file_url_is_a_path(tmp_path: Path, tiny: Encoder) -> None:
+    (tmp_path / "a b.jsonl").write_bytes(lines(TEXTS))
+    url = (tmp_path / "a b.jsonl").as_uri()
+    for inputs, out in [(url, "by-url"), (str(tmp_path / "a b.jsonl"), "by-path")]:
+        encode_files(tiny, inputs, tmp_path / out, rows_per_shard=16)
+    for part in (tmp_path / "by-path").glob("part-*"):
+        assert part.read_bytes() == (tmp_path / "by-url" / part.name).read_bytes()
+    with pytest.raises(InputValueError, match="named twice"):
+        find_sources([url, url])
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ("memory://texts/a.jsonl", ["a.jsonl"]),
+        ("memory://texts/", ["_", "a.jsonl", "b.jsonl.gz", "below/c.csv", "below/d.parquet", "n"]),
+        ("memory://texts/*.jsonl*", ["a.jsonl", "b.jsonl.gz"]),
+        ("memory://texts/**/*.csv", ["below/c.csv"]),
+        ("memory://texts/**/?.[cp]*", ["below/c.csv", "below/d.parquet"]),
+        ("memory://texts/*/[!c].*", ["below/d.parquet"]),
+    ],
+)
+def test_what_a_url_stands_for(store: Any, url: str, names: list[str]) -> None:
+    fill(store)
+    found = [file.url.removeprefix("memory://texts/") for file in remote_files(url)]
+    known = {"n": "notes.doc"}
+    expected = [known.get(name, name) for name in names if name != "_"]  # hidden ones are left out
+    assert found == expected
+
+
+@pytest.mark.parametrize("pattern", ["*", "*.txt", "a?c", "**/*.txt", "**/a*/*", "[ab]*", "x+(y)"])
+@pytest.mark.parametrize("name", ["a.txt", "abc", "a/b.txt", "x/ab/c", "x+(y)", "b", ".txt"])
+def test_globs_are_those_of_the_file_system(tmp_path: Path, pattern: str, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x")
+    local = {PurePosixPath(p.relative_to(tmp_path)) for p in tmp_path.glob(pattern) if p.is_file()}
+    assert (PurePosixPath(name) in local) == bool(_pattern(pattern).fullmatch(name))
+
+
+def test_options_of_a_url_are_no_part_of_its_name() -> None:
+    assert name_of("s3://bucket/a.jsonl?region=eu-central-1&x=y") == "s3://bucket/a.jsonl"
+    assert name_of("s3://bucket/part-?.jsonl") == "s3://bucket/part-?.jsonl"
+    assert name_of("./a.jsonl?region=x") == "./a.jsonl?region=x"
+    assert [is_url(path) for path in ("gs://a", "C://a", "C:/a", "a/b://c", "fsspec+x://a")] == [
+        True, False, False, False, True]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("memory://nothing.jsonl", "no such file"),
+        ("memory://nothing/*.jsonl", "no such file"),
+        ("memory://texts/*.nothing", "no file to read"),
+        ("memory://texts/notes.doc", "cannot tell how to read"),
+        ("nowhere://texts/a.jsonl", "nowhere"),
+        ("file:///nothing.jsonl", "no such file"),
+    ],
+)
+def test_what_is_not_there_is_one_line(store: Any, url: str, reason: str) -> None:
+    fill(store)
+    with pytest.raises(InputValueError, match=re.escape(reason)) as raised:
+        find_sources([url])
+    assert url in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_output_by_url_is_refused(tmp_path: Path, tiny: Encoder) -> None:
+    (tmp_path / "a.txt").write_text("the cat\n")
+    for out in ("s3://bucket/vectors", "memory://vectors"):
+        with pytest.raises(InputValueError, match="object stores cannot"):
+            encode_files(tiny, tmp_path / "a.txt", out)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt"]
