@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +41,14 @@ __all__ = [
 logger = logging.getLogger("flowvec.pipeline")
 
 Floats = npt.NDArray[np.float32]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Texts tokenized, sorted and computed together: enough for tight batches, little to hold.
 WINDOW = 4096
 # Texts tokenized together.
 _PIECE = 1024
+_MOST_CALLERS = 64
 # A window of fewer batches than these is cut into smaller ones, which take no longer each, down to
 # those that cost more in calls than they save in waiting.
 _BATCHES_A_STREAM = 4
@@ -173,6 +176,10 @@ class Pipeline:
         self._workers = ThreadPoolExecutor(
             self._engine.streams, thread_name_prefix="flowvec-stream"
         )
+        # Threads that stay, as the C library keeps memory for each that it has seen: of the windows
+        # after those that are waited for, one for each caller at a time.
+        self._preparing = ThreadPoolExecutor(_MOST_CALLERS, "flowvec-prepare")
+        self._tokenizing = ThreadPoolExecutor(_MOST_CALLERS, "flowvec-tokenize")
         self._process = os.getpid()
 
     def ready(self) -> tuple[GraphSession, ThreadPoolExecutor]:
@@ -188,7 +195,9 @@ class Pipeline:
                     verify_files(self._bundle.path, self._bundle.manifest.files)
                     # Kept, never used: destroying a session whose threads were left behind in
                     # the parent could wait for them for ever.
-                    self._inherited = (self._session, self._workers)
+                    self._inherited = (
+                        self._session, self._workers, self._preparing, self._tokenizing
+                    )  # fmt: skip
                     self._open()
         session = self._session
         if self._closed or session is None:
@@ -204,7 +213,9 @@ class Pipeline:
         """Stop the worker threads and let go of the model; calling it twice is harmless."""
         if not self._closed:
             self._closed = True
-            self._workers.shutdown(wait=self._process == os.getpid())
+            # In this order: each gives work to those after it.
+            for threads in (self._preparing, self._tokenizing, self._workers):
+                threads.shutdown(wait=self._process == os.getpid())
             if self._process == os.getpid():
                 self._session = None
 
@@ -241,10 +252,7 @@ class Pipeline:
         if len(batches) == 1 or self._engine.streams == 1:
             # A single batch runs on its caller's thread: another would only cost time.
             return _Running(batches, compute, None)
-        try:
-            return _Running(batches, compute, [workers.submit(compute, b) for b in batches])
-        except RuntimeError:  # another thread has closed the Encoder
-            raise ClosedError("this Encoder is closed") from None
+        return _Running(batches, compute, [_given(workers, compute, b) for b in batches])
 
     def windows(
         self,
@@ -267,24 +275,22 @@ class Pipeline:
         """
         begun = time.perf_counter()
         tally = _Tally()
-        threads = _Ahead()
         following: Future[_Window] | None = None
         try:
-            # The first window is prepared here; so a call of one window costs no thread.
+            # The first window is prepared here; so a call of one window costs no other thread.
             texts, failure = _next(parts)
-            window = self._prepare(texts, job, threads) if texts is not None else None
+            window = self._prepare(texts, job) if texts is not None else None
             while window is not None:
                 # A failure of the caller's iterable waits until what came before it is done.
                 texts, failure = _next(parts)
                 following = None
                 if texts is not None:
-                    following = threads.prepare(self._prepare, texts, job, threads)
+                    following = _given(self._preparing, self._prepare, texts, job)
                 yield self._finished(window, job, tally, done)
                 window = following.result() if following is not None else None
         finally:
-            threads.close()
             # Whoever leaves early leaves a window behind: what is not begun of it is dropped.
-            if following is not None and following.exception() is None:
+            if following is not None and not following.cancel() and not following.exception():
                 following.result().running.drop()
         if failure is not None:
             raise failure
@@ -299,13 +305,14 @@ class Pipeline:
             return budget
         return min(budget, max(tokens // (_BATCHES_A_STREAM * streams), _LEAST_BUDGET))
 
-    def _prepare(self, texts: Sequence[str], job: Job, threads: _Ahead) -> _Window:
+    def _prepare(self, texts: Sequence[str], job: Job) -> _Window:
         """Tokenize a window, and begin to compute it."""
         start = time.perf_counter()
         prompt = job.prompt
         if prompt:
             texts = [prompt + text for text in texts]
-        tokenized = self._tokenize(texts, threads)
+        self.ready()
+        tokenized = self._tokenize(texts)
         seconds = time.perf_counter() - start
         lengths = tokenized.lengths
         tokens = sum(lengths)
@@ -319,12 +326,12 @@ class Pipeline:
         running = self._begin(tokenized.ids, batches, vectors)
         return _Window(tokenized, tokens, seconds, vectors, running)
 
-    def _tokenize(self, texts: Sequence[str], threads: _Ahead) -> Tokenized:
+    def _tokenize(self, texts: Sequence[str]) -> Tokenized:
         """Tokenize in pieces: while ids of one become Python's, the other cores have the next."""
         if len(texts) <= _PIECE or self._engine.streams * self._engine.threads == 1:
             return self.tokenizer(texts)
         pieces = [texts[i : i + _PIECE] for i in range(0, len(texts), _PIECE)]
-        others = [threads.tokenize(self.tokenizer, piece) for piece in pieces[1::2]]
+        others = [_given(self._tokenizing, self.tokenizer, piece) for piece in pieces[1::2]]
         mine = [self.tokenizer(piece) for piece in pieces[::2]]
         theirs = [future.result() for future in others]
         return joined([(mine, theirs)[i % 2][i // 2] for i in range(len(pieces))])
@@ -426,28 +433,18 @@ class _Window:
     running: _Running
 
 
-class _Ahead:
-    """The threads of one call that prepare the window after the one that is waited for."""
+def _given(
+    threads: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> Future[T]:
+    """Give work to threads.
 
-    def __init__(self) -> None:
-        self._preparing: ThreadPoolExecutor | None = None
-        self._tokenizing: ThreadPoolExecutor | None = None
-
-    def prepare(self, function: Callable[..., _Window], *given: Any) -> Future[_Window]:
-        if self._preparing is None:
-            self._preparing = ThreadPoolExecutor(1, "flowvec-prepare")
-        return self._preparing.submit(function, *given)
-
-    def tokenize(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Future[Tokenized]:
-        if self._tokenizing is None:
-            self._tokenizing = ThreadPoolExecutor(1, "flowvec-tokenize")
-        return self._tokenizing.submit(tokenizer, texts)
-
-    def close(self) -> None:
-        """Wait for what is under way; in this order, as preparing asks for tokenizing."""
-        for threads in (self._preparing, self._tokenizing):
-            if threads is not None:
-                threads.shutdown()
+    Raises:
+        ClosedError: another thread has closed the Encoder.
+    """
+    try:
+        return threads.submit(function, *args, **kwargs)
+    except RuntimeError:
+        raise ClosedError("this Encoder is closed") from None
 
 
 def refuse_non_finite(rows: Sequence[int], first: int = 0) -> None:

@@ -6,7 +6,8 @@ summary = encode_files("mini", ["articles/*.jsonl"], "vectors", text_field="body
 """
 
 from flowvec.bulk.checking import FolderCheck, verify_folder
-from flowvec.bulk.files import BulkSummary, Estimate, encode_files, estimate_files
+from flowvec.bulk.estimate import Estimate, estimate_files
+from flowvec.bulk.files import BulkSummary, encode_files
 from flowvec.bulk.on_ray import RayWorkers
 from flowvec.bulk.shards import BulkPrecision, OutFormat
 from flowvec.bulk.window import DeadLetter

@@ -22,10 +22,9 @@ from flowvec.bulk.options import (
     as_inputs,
     check_options,
     checked_fields,
-    itemsize,
     out_format_of,
 )
-from flowvec.bulk.reading import first_columns, read_windows
+from flowvec.bulk.reading import first_columns
 from flowvec.bulk.shards import BulkPrecision, OutFormat
 from flowvec.bulk.sources import STDIN, find_sources
 from flowvec.bulk.survey import Survey, check_unchanged, survey
@@ -37,11 +36,8 @@ from flowvec.encoder import Encoder, Truncation
 from flowvec.errors import InputValueError
 from flowvec.pipeline import Job
 
-__all__ = ["BulkSummary", "Estimate", "encode_files", "estimate_files"]
+__all__ = ["BulkSummary", "encode_files"]
 
-# Rows that an estimate encodes, from so many places.
-_SAMPLE_SHARDS = 8
-_SAMPLE_ROWS = 256
 # Of an input, in the manifest.
 _RECORDED = ("path", "format", "bytes", "modified", "sha256", "rows")
 
@@ -93,29 +89,6 @@ class BulkSummary:
     seconds: float
     provider: str
     compute: str
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a job would take, going by a sample.
-
-    Attributes:
-        rows: rows of the inputs.
-        sampled: rows that were encoded for it.
-        dead_share: share of the sample that cannot be embedded, 0 to 1.
-        tokens: of all rows.
-        seconds: to encode them here.
-        bytes: that the vectors take on disk.
-        shards: files.
-    """
-
-    rows: int
-    sampled: int
-    dead_share: float
-    tokens: int
-    seconds: float
-    bytes: int
-    shards: int
 
 
 def encode_files(
@@ -325,64 +298,6 @@ def _summary(
         seconds=done.seconds,
         provider=info.provider,
         compute=info.compute,
-    )
-
-
-def estimate_files(
-    encoder: Encoder,
-    inputs: str | Path | Iterable[str | Path],
-    *,
-    input_format: str | None = None,
-    text_field: str = "text",
-    id_field: str | None = None,
-    keep: Sequence[str] = (),
-    precision: BulkPrecision = "float32",
-    prompt_name: str | None = None,
-    rows_per_shard: int = ROWS_PER_SHARD,
-    max_text_bytes: int = MAX_TEXT_BYTES,
-) -> Estimate:
-    """What `encode_files` would take: rows are counted, and some from all over are encoded.
-
-    Raises:
-        InputValueError: an input cannot be read, or is standard input.
-    """
-    fields = checked_fields(text_field, id_field, keep, max_text_bytes)
-    options = BulkOptions(
-        "parquet", fields, precision, prompt_name, "truncate", False, rows_per_shard
-    )
-    sources = find_sources(as_inputs(inputs), input_format)
-    if sources[0].path == STDIN:
-        raise InputValueError("standard input cannot be read twice, so nothing can be estimated")
-    known = survey(sources, rows_per_shard, max_text_bytes)
-    job = job_of(encoder, options)
-    step = max(1, len(known.starts) // _SAMPLE_SHARDS)
-    texts: list[str] = []
-    dead = 0
-    for shard in range(0, len(known.starts), step):
-        first = shard * rows_per_shard
-        for window in read_windows(
-            known.sources, fields, rows_per_shard=rows_per_shard, start=known.starts[shard],
-            first=first, stop=min(first + _SAMPLE_ROWS, first + rows_per_shard),
-        ):  # fmt: skip
-            texts += window.texts
-            dead += len(window.dead)
-    if texts:
-        list(encoder.windows(iter([texts[:64]]), job))  # the first run of an engine is slow
-    begun = time.perf_counter()
-    tokens = sum(part.tokens for part in encoder.windows(iter([texts]), job))
-    seconds = time.perf_counter() - begun
-    rows = known.rows or 0
-    sampled = len(texts) + dead
-    scale = rows / sampled if sampled else 0.0
-    width = job.postprocess.out_dim * itemsize(precision)
-    return Estimate(
-        rows=rows,
-        sampled=sampled,
-        dead_share=dead / sampled if sampled else 0.0,
-        tokens=round(tokens * scale),
-        seconds=seconds * scale,
-        bytes=round(len(texts) * scale * width),
-        shards=-(-rows // rows_per_shard),
     )
 
 

@@ -1,0 +1,111 @@
+"""What a bulk job would take, going by a sample of its rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowvec.bulk.options import (
+    MAX_TEXT_BYTES,
+    ROWS_PER_SHARD,
+    BulkOptions,
+    as_inputs,
+    checked_fields,
+    itemsize,
+)
+from flowvec.bulk.reading import read_windows
+from flowvec.bulk.shards import BulkPrecision
+from flowvec.bulk.sources import STDIN, find_sources
+from flowvec.bulk.survey import survey
+from flowvec.bulk.work import job_of
+from flowvec.encoder import Encoder
+from flowvec.errors import InputValueError
+
+__all__ = ["Estimate", "estimate_files"]
+
+# Rows that are encoded, from so many places.
+_SAMPLE_SHARDS = 8
+_SAMPLE_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a job would take, going by a sample.
+
+    Attributes:
+        rows: rows of the inputs.
+        sampled: rows that were encoded for it.
+        dead_share: share of the sample that cannot be embedded, 0 to 1.
+        tokens: of all rows.
+        seconds: to encode them here.
+        bytes: that the vectors take on disk.
+        shards: files.
+    """
+
+    rows: int
+    sampled: int
+    dead_share: float
+    tokens: int
+    seconds: float
+    bytes: int
+    shards: int
+
+
+def estimate_files(
+    encoder: Encoder,
+    inputs: str | Path | Iterable[str | Path],
+    *,
+    input_format: str | None = None,
+    text_field: str = "text",
+    id_field: str | None = None,
+    keep: Sequence[str] = (),
+    precision: BulkPrecision = "float32",
+    prompt_name: str | None = None,
+    rows_per_shard: int = ROWS_PER_SHARD,
+    max_text_bytes: int = MAX_TEXT_BYTES,
+) -> Estimate:
+    """What `encode_files` would take: rows are counted, and some from all over are encoded.
+
+    Raises:
+        InputValueError: an input cannot be read, or is standard input.
+    """
+    fields = checked_fields(text_field, id_field, keep, max_text_bytes)
+    options = BulkOptions(
+        "parquet", fields, precision, prompt_name, "truncate", False, rows_per_shard
+    )
+    sources = find_sources(as_inputs(inputs), input_format)
+    if sources[0].path == STDIN:
+        raise InputValueError("standard input cannot be read twice, so nothing can be estimated")
+    known = survey(sources, rows_per_shard, max_text_bytes)
+    job = job_of(encoder, options)
+    step = max(1, len(known.starts) // _SAMPLE_SHARDS)
+    texts: list[str] = []
+    dead = 0
+    for shard in range(0, len(known.starts), step):
+        first = shard * rows_per_shard
+        for window in read_windows(
+            known.sources, fields, rows_per_shard=rows_per_shard, start=known.starts[shard],
+            first=first, stop=min(first + _SAMPLE_ROWS, first + rows_per_shard),
+        ):  # fmt: skip
+            texts += window.texts
+            dead += len(window.dead)
+    if texts:
+        list(encoder.windows(iter([texts[:64]]), job))  # the first run of an engine is slow
+    begun = time.perf_counter()
+    tokens = sum(part.tokens for part in encoder.windows(iter([texts]), job))
+    seconds = time.perf_counter() - begun
+    rows = known.rows or 0
+    sampled = len(texts) + dead
+    scale = rows / sampled if sampled else 0.0
+    width = job.postprocess.out_dim * itemsize(precision)
+    return Estimate(
+        rows=rows,
+        sampled=sampled,
+        dead_share=dead / sampled if sampled else 0.0,
+        tokens=round(tokens * scale),
+        seconds=seconds * scale,
+        bytes=round(len(texts) * scale * width),
+        shards=-(-rows // rows_per_shard),
+    )
