@@ -63,13 +63,14 @@ def write_bulk_report(rows: Sequence[BulkRow], found: Mapping[str, Any], path: P
         axes = figure.subplots()
         for row in rows:
             if row.mode != "memory":
+                working = [one for one in row.resident if one.rows < row.rows]
                 axes.plot(
-                    [one.rows / 1e3 for one in row.resident],
-                    [one.bytes / 1e6 for one in row.resident],
+                    [one.rows / 1e3 for one in working],
+                    [one.bytes / 1e6 for one in working],
                     label=MODES[row.mode],
                 )
         axes.set_xlabel("rows done, thousands")
         axes.set_ylabel("memory, MB")
         axes.set_ylim(bottom=0)
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside upper center", ncols=3)
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})

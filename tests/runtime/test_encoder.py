@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,8 +29,10 @@ from flowvec import (
     NonFiniteError,
     ProviderUnavailableError,
     engine,
+    pipeline,
     session,
 )
+from flowvec.batching import pad
 from flowvec.bundle import read_manifest, record_file
 from flowvec.manifest import MANIFEST, RANGES
 from flowvec.pipeline import WINDOW
@@ -562,7 +565,7 @@ warnings.simplefilter("ignore")
 import numpy as np
 from flowvec import Encoder
 
-items = ["the cat", "a dog runs", "stocks fell " * 9] * 40
+items = ["the cat", "a dog runs", "stocks fell " * 9] * int(sys.argv[2])
 encoder = Encoder.load(sys.argv[1], provider="cpu", streams=2)
 before = encoder.encode(items)
 child = os.fork()
@@ -599,9 +602,52 @@ def test_a_forked_child_verifies_the_bundle_again(python, tiny_copy: Path, nan_d
 
 
 @pytest.mark.skipif("not hasattr(__import__('os'), 'fork')", reason="this system has no fork")
-def test_a_forked_child_opens_its_own_session(python, tiny_dir: Path) -> None:
-    done = python(FORK, tiny_dir)
+@pytest.mark.parametrize("times", [40, 3000], ids=["one window", "three"])
+def test_a_forked_child_opens_its_own_session(python, tiny_dir: Path, times: int) -> None:
+    done = python(FORK, tiny_dir, str(times))
     assert done.returncode == 0, done.stderr
+
+
+def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """glibc keeps memory for each thread that it has seen, so there must not be ever new ones."""
+    with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
+        seen: set[int] = set()
+        prepare = encoder._pipeline._prepare
+
+        def watched(*args: Any) -> Any:
+            seen.add(threading.get_native_id())
+            return prepare(*args)
+
+        monkeypatch.setattr(encoder._pipeline, "_prepare", watched)
+        items = texts(9000)
+        expected = encoder.encode(items)
+        for _ in range(12):
+            encoder.encode(items)
+        # Its caller's; one; and others where that one had not yet said that it is idle.
+        assert len(seen) <= 5
+        with ThreadPoolExecutor(4) as pool:  # callers at the same time do not wait for each other
+            for found in pool.map(encoder.encode, [items] * 4):
+                np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_leaving_a_stream_early_drops_what_was_not_begun(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def counted(ids: Any, batch: Any, pad_id: int) -> Any:
+        begun.append(len(batch.rows))
+        return pad(ids, batch, pad_id)
+
+    monkeypatch.setattr(pipeline, "pad", counted)
+    with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
+        stream = encoder.stream(iter(texts(20_000)))
+        next(stream)
+        stream.close()
+        before = len(begun)
+        assert before > 100
+        encoder.encode(["a dog", "a cat"], max_batch_tokens=1)  # it waits behind what is left
+        assert len(begun) - before <= 2 + 2 + 2  # those, and as many as streams were at it
 
 
 def test_windows_are_encoded_one_by_one(tiny: Encoder) -> None:
