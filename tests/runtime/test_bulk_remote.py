@@ -14,7 +14,7 @@ import pytest
 from flowvec import Encoder
 from flowvec.bulk import encode_files
 from flowvec.bulk.remote import _pattern, is_url, name_of, remote_files
-from flowvec.bulk.sources import find_sources
+from flowvec.bulk.sources import Source, find_sources
 from flowvec.bulk.survey import survey
 from flowvec.errors import BulkError, InputValueError
 
@@ -129,6 +129,8 @@ def test_globs_are_those_of_the_file_system(tmp_path: Path, pattern: str, name: 
 
 
 def test_options_of_a_url_are_no_part_of_its_name() -> None:
+    assert Source("s3://bucket/a.jsonl.gz?region=x", "jsonl").is_compressed
+    assert not Source("s3://bucket/a.jsonl?region=x.gz", "jsonl").is_compressed
     assert name_of("s3://bucket/a.jsonl?region=eu-central-1&x=y") == "s3://bucket/a.jsonl"
     assert name_of("s3://bucket/part-?.jsonl") == "s3://bucket/part-?.jsonl"
     assert name_of("./a.jsonl?region=x") == "./a.jsonl?region=x"

@@ -13,7 +13,13 @@ from typing import IO, Any, cast
 
 from flowvec.bulk.remote import is_hidden, is_url, name_of, open_remote, remote_files, state_of
 from flowvec.errors import InputValueError
-from flowvec.text_files import DAMAGE, TEXT_FORMATS, decompressed, format_of
+from flowvec.text_files import (
+    DAMAGE,
+    TEXT_FORMATS,
+    decompressed,
+    format_of,
+    is_compressed,
+)
 
 __all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]
 
@@ -50,6 +56,11 @@ class Source:
     def name(self) -> str:
         """What people are told."""
         return "standard input" if self.path == STDIN else self.path
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether it is read through a decompressor, and cannot be begun in the middle."""
+        return is_compressed(name_of(self.path))
 
     def open(self) -> _Binary:
         """Its bytes as they lie there, unbuffered.

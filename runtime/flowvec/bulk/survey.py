@@ -16,7 +16,6 @@ from flowvec.arrow import imported_arrow
 from flowvec.bulk.records import csv_records
 from flowvec.bulk.sources import STDIN, Source, open_binary
 from flowvec.errors import BulkError, InputValueError
-from flowvec.text_files import is_compressed
 
 __all__ = ["Start", "Survey", "check_unchanged", "survey"]
 
@@ -140,7 +139,7 @@ def _count_lines(
     source: Source, first: int, rows_per_shard: int, take: Callable[[memoryview], object]
 ) -> tuple[int, dict[int, int | None]]:
     """Lines of a file, and the offsets of those at which a shard begins."""
-    seekable = not is_compressed(source.path)
+    seekable = not source.is_compressed
     offsets: dict[int, int | None] = {}
     rows, place, unfinished = 0, 0, False
     wanted = -first % rows_per_shard
