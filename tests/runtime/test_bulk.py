@@ -26,8 +26,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder
-from flowvec.bulk import RayWorkers, encode_files, estimate_files, files, reading, records
+from flowvec.bulk import RayWorkers, encode_files, estimate_files, files, reading, records, work
 from flowvec.bulk.ahead import run_ahead
+from flowvec.bulk.job import Folder
 from flowvec.bulk.options import BulkOptions
 from flowvec.bulk.reading import read_windows
 from flowvec.bulk.records import lines_of
@@ -35,7 +36,7 @@ from flowvec.bulk.shards import ShardFile
 from flowvec.bulk.sources import find_sources
 from flowvec.bulk.survey import survey
 from flowvec.bulk.window import Fields
-from flowvec.bulk.work import job_of
+from flowvec.bulk.work import job_of, run_shard
 from flowvec.errors import BulkError, FlowvecError, InputValueError, MissingDependencyError
 
 WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
@@ -900,6 +901,20 @@ def test_a_row_that_the_model_fails_is_not_in_the_collection(tmp_path: Path, nan
         encode_files(encoder, tmp_path / "a.txt", tmp_path / "c", out_format="collection")
     with Collection.open(tmp_path / "c") as c:
         assert [item and item.text for item in c.get([0, 1, 2])] == ["cat", None, "dog"]
+
+
+def test_a_worker_gives_memory_back_after_each_shard(
+    tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bool] = []
+    monkeypatch.setattr(work, "trim_memory", lambda: given.append(True))
+    known = survey(find_sources([rows]), 24, 1 << 20)
+    options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 24)
+    (tmp_path / "out").mkdir()
+    for shard in (0, 3):
+        found = run_shard(tiny, known, options, None, Folder(tmp_path / "out"), shard)
+        assert found.record.file == f"part-00000{shard}.npy"
+    assert len(given) == 2
 
 
 def test_batches_depend_on_no_number_of_cores(tiny: Encoder) -> None:

@@ -608,6 +608,21 @@ def test_a_forked_child_opens_its_own_session(python, tiny_dir: Path, times: int
     assert done.returncode == 0, done.stderr
 
 
+def test_texts_that_are_tokenized_in_pieces_stay_in_their_order(tiny_dir: Path) -> None:
+    items = [f"{word} {i}" for i, word in enumerate(["cat", "stocks", "a dog runs"] * 1200)]
+    places = [5, 1100, 2100, 3500]
+    for place in places:
+        items[place] = "the cat " * 500  # more than max_length
+    for place in (1030, 3590):
+        items[place] = "a \ud800 cat"
+    seen: list[Any] = []
+    with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
+        (part,) = encoder.windows([items], encoder.job())
+        seen = [encoder.encode(items[i : i + 300]) for i in range(0, len(items), 300)]
+    np.testing.assert_allclose(part.vectors, np.concatenate(seen), atol=1e-5)
+    assert (part.truncated, part.replaced) == (places, [1030, 3590])
+
+
 def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """glibc keeps memory for each thread that it has seen, so there must not be ever new ones."""
     with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:

@@ -33,9 +33,10 @@ def test_every_engine_gives_the_vectors_it_was_shipped_with(provider: str, compu
     assert cosine.min() >= 0.999
 
 
-def test_it_is_run_as_a_model_without_layers(mini: Encoder) -> None:
-    info = mini.info()
-    assert mini.bundle.manifest.layers == 0
+def test_it_is_run_as_a_model_without_layers() -> None:
+    with Encoder.load("mini") as encoder:
+        info = encoder.info()
+        assert encoder.bundle.manifest.layers == 0
     if info.tuned is None and CUDA not in available_providers():
         assert (info.provider, info.compute, info.max_batch_tokens) == (CPU, "float32", 2048)
 
