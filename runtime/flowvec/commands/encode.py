@@ -34,7 +34,7 @@ def encode(
         typer.Argument(
             metavar="INPUT...",
             help="txt, jsonl or csv files (also .gz, .bz2, .xz, .zst), Parquet, folders or globs "
-            "of them, or - for stdin.",
+            "of them, URLs of such (s3://, gs://, ...), or - for stdin.",
         ),
     ],
     out: Annotated[
