@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from flowvec.bulk import BulkSummary, RayWorkers, encode_files
 from flowvec.bulk.on_ray import cause_of, connected_ray, cpus_of
+from flowvec.bulk.remote import from_anywhere
 from flowvec.collection import Collection
 from flowvec.encoder import Encoder
 from flowvec.errors import (
@@ -127,7 +128,7 @@ def index_shards(
         "streams": max(1, int(cpus)) if engine.device == "cpu" else None,
     }
     task = ray.remote(_build).options(num_cpus=cpus, num_gpus=workers.gpus, max_retries=3)
-    paths = [str(Path(one).absolute()) for one in inputs]
+    paths = [from_anywhere(str(one)) for one in inputs]
     waiting = [
         task.remote(encoder.bundle.handle, arguments, paths, str(folder), number, shards, options)
         for number in range(shards)

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from flowvec.arrow import imported_arrow
 
-__all__ = ["DAMAGE", "TEXT_FORMATS", "decompressed", "format_of", "is_compressed"]
+__all__ = ["DAMAGE", "TEXT_FORMATS", "decompressed", "format_of", "is_compressed", "is_hidden"]
 
 TEXT_FORMATS = ("txt", "jsonl", "csv")
 _EXTENSIONS = {
@@ -49,6 +49,11 @@ def format_of(path: str) -> str | None:
 def is_compressed(path: str) -> bool:
     """Whether a file is read through a decompressor, and cannot be begun in the middle."""
     return PurePath(path).suffix.lower() in _COMPRESSED
+
+
+def is_hidden(parts: tuple[str, ...]) -> bool:
+    """Whether a path below a folder is none of its texts: others' notes begin with . or _."""
+    return any(part.startswith((".", "_")) for part in parts)
 
 
 def decompressed(path: str, file: IO[bytes]) -> IO[bytes]:

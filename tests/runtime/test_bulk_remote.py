@@ -14,7 +14,7 @@ import pytest
 
 from flowvec import Encoder
 from flowvec.bulk import encode_files
-from flowvec.bulk.remote import _pattern, is_url, name_of, remote_files
+from flowvec.bulk.remote import _pattern, from_anywhere, is_url, name_of, remote_files
 from flowvec.bulk.sources import Source, find_sources
 from flowvec.bulk.survey import survey
 from flowvec.errors import BulkError, InputValueError
@@ -133,6 +133,12 @@ def test_globs_are_those_of_the_file_system(tmp_path: Path, pattern: str, name: 
     path.write_text("x")
     local = {PurePosixPath(p.relative_to(tmp_path)) for p in tmp_path.glob(pattern) if p.is_file()}
     assert (PurePosixPath(name) in local) == bool(_pattern(pattern).fullmatch(name))
+
+
+def test_workers_are_given_urls_as_they_are(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert from_anywhere("s3://bucket/a.jsonl?region=x") == "s3://bucket/a.jsonl?region=x"
+    assert from_anywhere("a/b.jsonl") == str(tmp_path / "a" / "b.jsonl")
 
 
 def test_options_of_a_url_are_no_part_of_its_name() -> None:

@@ -12,6 +12,7 @@ from flowvec.arrow import imported_arrow
 from flowvec.bulk.job import Folder, ShardRecord, row_map_of
 from flowvec.bundle import record_file
 from flowvec.errors import BulkError
+from flowvec.store import FILE
 
 __all__ = ["FolderCheck", "is_bulk_folder", "verify_folder"]
 
@@ -35,7 +36,7 @@ class FolderCheck:
 
 def is_bulk_folder(path: Path) -> bool:
     """Whether a bulk job has written there, whole or not."""
-    return any(path.glob("manifest*.json")) and not (path / "collection.sqlite").exists()
+    return any(path.glob("manifest*.json")) and not (path / FILE).exists()
 
 
 def verify_folder(path: str | Path) -> FolderCheck:

@@ -255,7 +255,7 @@ def _run_on_ray(
             target.take_over(result.record)
             tally.add(result.tally)
             if on_progress is not None:
-                rows = sum(r.rows + r.dead + r.blank for r in target.finished)
+                rows = sum(r.rows_in for r in target.finished)
                 seconds = time.perf_counter() - begun
                 on_progress(BulkProgress(rows, known.rows, tally.tokens, tally.padded, seconds))
             if stop is not None and stop.is_set() and target.missing():

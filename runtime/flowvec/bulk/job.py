@@ -69,6 +69,11 @@ class ShardRecord:
     sha256: str
     map_sha256: str | None = None
 
+    @property
+    def rows_in(self) -> int:
+        """Rows of the input that it stands for."""
+        return self.rows + self.dead + self.blank
+
 
 class Folder:
     """A job's folder, its manifest, and its journal."""

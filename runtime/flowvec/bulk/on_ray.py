@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from flowvec.bulk.job import Folder, ShardRecord
 from flowvec.bulk.options import BulkOptions
-from flowvec.bulk.remote import is_url
+from flowvec.bulk.remote import from_anywhere
 from flowvec.bulk.survey import Survey
 from flowvec.bulk.window import Columns
 from flowvec.bulk.work import ShardResult, Tally, run_shard
@@ -193,10 +193,7 @@ def shards_on_ray(
         replace(
             known,
             sources=tuple(
-                source
-                if is_url(source.path)
-                else replace(source, absolute=str(Path(source.path).absolute()))
-                for source in known.sources
+                replace(source, absolute=from_anywhere(source.path)) for source in known.sources
             ),
         ),
         options,

@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from flowvec.arrow import imported_arrow
 from flowvec.errors import FlowvecError, InputValueError, MissingDependencyError, first_line
+from flowvec.text_files import is_hidden
 
 __all__ = [
     "RemoteFile",
-    "is_hidden",
+    "from_anywhere",
     "is_url",
     "name_of",
     "open_remote",
@@ -59,9 +60,9 @@ def name_of(path: str) -> str:
     return _OPTIONS.sub("", path) if is_url(path) else path
 
 
-def is_hidden(parts: tuple[str, ...]) -> bool:
-    """Whether a path below a folder is none of its texts: others' notes begin with . or _."""
-    return any(part.startswith((".", "_")) for part in parts)
+def from_anywhere(path: str) -> str:
+    """What means the same file in any working directory; a URL does as it is."""
+    return path if is_url(path) else str(Path(path).absolute())
 
 
 def remote_files(url: str) -> list[RemoteFile]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from flowvec.bulk.remote import is_hidden, is_url, name_of, open_remote, remote_files, state_of
+from flowvec.bulk.remote import is_url, name_of, open_remote, remote_files, state_of
 from flowvec.errors import InputValueError
 from flowvec.text_files import (
     DAMAGE,
@@ -19,6 +19,7 @@ from flowvec.text_files import (
     decompressed,
     format_of,
     is_compressed,
+    is_hidden,
 )
 
 __all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]

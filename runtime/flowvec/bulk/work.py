@@ -220,7 +220,7 @@ class Work:
     def _check_rows(self) -> None:
         """All that went in must have come out, or lie among the dead letters."""
         finished = self._target.finished
-        out = sum(record.rows + record.dead + record.blank for record in finished)
+        out = sum(record.rows_in for record in finished)
         if self._known.rows is None:
             due = self._rows_read
         else:
@@ -288,7 +288,7 @@ class Work:
         if end == (shard + 1) * self._options.rows_per_shard or end == self._known.rows:
             self._end_shard(shard)
         if self._on_progress is not None:
-            before = sum(r.rows + r.dead + r.blank for r in self._target.before)
+            before = sum(r.rows_in for r in self._target.before)
             self._on_progress(
                 BulkProgress(
                     before + self._rows_read,
