@@ -156,10 +156,10 @@ def sharded(tmp_path_factory: pytest.TempPathFactory, mini: Encoder, texts) -> P
     file = folder / "texts.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     options: dict[str, Any] = {"id_field": "id", "keep": ["n"], "rows_per_shard": 200}
-    done = index_shards(mini, [file], folder / "c", shards=3, workers=TWO, **options)
+    done = index_shards(mini, [file.as_uri()], folder / "c", shards=3, workers=TWO, **options)
     assert sum(one.rows for one in done) == len(texts)
     assert sorted(one.dead_letters for one in done) == [0, 0, 1]
-    again = index_shards(mini, [file], folder / "c", shards=3, workers=TWO, **options)
+    again = index_shards(mini, [file.as_uri()], folder / "c", shards=3, workers=TWO, **options)
     assert [one.encoded for one in again] == [0, 0, 0]
     with pytest.raises(InputValueError, match="has 3 shards, not 2"):
         index_shards(mini, [file], folder / "c", shards=2, workers=TWO, **options)
