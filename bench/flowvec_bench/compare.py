@@ -22,10 +22,11 @@ from flowvec.errors import FlowvecError, InputValueError
 from flowvec_bench.advice import NONE, OWN, TRANSFORMS, WORD_VECTORS, Candidate, advise
 from flowvec_bench.isotropy import UNIFORMITY_ROWS, alignment, mean_cosine, uniformity
 from flowvec_bench.tail import added_microseconds
+from flowvec_export.checkpoint import TorchSource
 from flowvec_export.fitting import FitSettings, fit_transform, held_out_rows, parse_method, split
-from flowvec_export.pooling import parse_pooling
+from flowvec_export.pooling_modes import parse_pooling
 from flowvec_export.raw_vectors import embed_raw
-from flowvec_export.source import Source, read_source
+from flowvec_export.reading import read_torch_source
 from flowvec_export.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 from flowvec_export.transforms import PRESETS, Transform
 
@@ -145,7 +146,7 @@ def compare(
     """
     say = on_step or (lambda _: None)
     settings = settings or FitSettings()
-    found = read_source(source)
+    found = read_torch_source(source)
     names = _poolings(found, poolings)
     row_of = sentence_rows(tasks)
     sentences = list(row_of)
@@ -177,7 +178,7 @@ def compare(
     return Comparison(found.name, rows, candidates, failures, chosen_on, best, advice)
 
 
-def _poolings(source: Source, asked: Sequence[str] | None) -> list[str]:
+def _poolings(source: TorchSource, asked: Sequence[str] | None) -> list[str]:
     has_own = source.pooling is not None
     if asked is None:
         names = [name for name in POOLINGS if name != "pooler" or source.pooler is not None]
@@ -212,7 +213,7 @@ def _embed(
             yield name, joined[:, i * width : (i + 1) * width]
 
 
-def _word_vectors(source: Source, sentences: Sequence[str]) -> Floats:
+def _word_vectors(source: TorchSource, sentences: Sequence[str]) -> Floats:
     """Means of the input word embeddings of each sentence's tokens, special tokens left out."""
     table = source.model.get_input_embeddings().weight.detach().numpy()
     encodings = source.tokenizer.encode_batch_fast(list(sentences), add_special_tokens=False)

@@ -295,9 +295,9 @@ class _WordCounter:
 
     def __init__(self, source: str) -> None:
         from flowvec_bench.word_frequency import count_tokens
-        from flowvec_export import read_source
+        from flowvec_export.reading import read_torch_source
 
-        self.checkpoint = read_source(source)
+        self.checkpoint = read_torch_source(source)
         self.counts = count_tokens(self.checkpoint.tokenizer, [])
 
     def add(self, texts: list[str]) -> None:

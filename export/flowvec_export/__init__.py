@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from flowvec_export.fitting import METHODS, FitSettings, Fitted, fit
     from flowvec_export.flow_training import FlowTraining
     from flowvec_export.parity import Parity
-    from flowvec_export.pooling import POOLINGS
+    from flowvec_export.pooling_modes import POOLINGS
+    from flowvec_export.reading import read_source
     from flowvec_export.released_recipe import fit_like_the_paper
-    from flowvec_export.source import Source, read_source
+    from flowvec_export.source import Source
     from flowvec_export.transform_file import Recipe, load_transform, save_transform
     from flowvec_export.transforms import (
         PRESETS,
@@ -72,7 +73,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "POOLINGS": "pooling",
+    "POOLINGS": "pooling_modes",
     "AllButTheTop": "transforms",
     "BetaGammaWhitening": "transforms",
     "Compose": "transforms",
@@ -98,7 +99,7 @@ _HOMES = {
     "fit": "fitting",
     "fit_like_the_paper": "released_recipe",
     "load_transform": "transform_file",
-    "read_source": "source",
+    "read_source": "reading",
     "save_transform": "transform_file",
 }
 

@@ -1,9 +1,9 @@
 """The encoder in a form that exports well.
 
-BERT, RoBERTa, XLM-R and DistilBERT are one architecture under several names. `Backbone` is that
-architecture with one fused product for query, key and value, 1/sqrt(head width) folded into it, the
-mask computed once, the one row of token-type embeddings that a single text needs added to the
-positions, and weights stored the way a matrix product reads them. Every other encoder runs as
+BERT, RoBERTa, XLM-R, CamemBERT and DistilBERT are one architecture under several names. `Backbone`
+is that architecture with one fused product for query, key and value, 1/sqrt(head width) folded into
+it, the mask computed once, the one row of token-type embeddings that a single text needs added to
+the positions, and weights stored the way a matrix product reads them. Every other encoder runs as
 transformers' own module.
 """
 
@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
+
+from flowvec_export.source import OFFSET_POSITIONS
 
 __all__ = ["NAMES", "Backbone", "Shape", "TransformersBackbone", "from_transformers"]
 
@@ -73,6 +75,7 @@ NAMES: dict[str, dict[str, str]] = {
     "bert": _BERT,
     "roberta": _BERT,
     "xlm-roberta": _BERT,
+    "camembert": _BERT,
     "distilbert": _DISTILBERT,
 }
 
@@ -198,8 +201,9 @@ class TransformersBackbone(nn.Module):
         output = self.model(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
         )
-        # Without layers there is nothing that transformers would collect.
-        return list(output.hidden_states) or [output.last_hidden_state]
+        # The last of them may lack a norm that follows all layers (ModernBERT); without layers
+        # there is nothing that transformers would collect.
+        return [*output.hidden_states[:-1], output.last_hidden_state]
 
 
 def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | TransformersBackbone:
@@ -216,7 +220,7 @@ def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | Transfo
         epsilon=getattr(config, "layer_norm_eps", 1e-12),
         activation=getattr(config, "hidden_act", None) or config.activation,
         # RoBERTa counts positions from its padding token's id on.
-        first_position=config.pad_token_id + 1 if "roberta" in config.model_type else 0,
+        first_position=config.pad_token_id + 1 if config.model_type in OFFSET_POSITIONS else 0,
     )
     return Backbone(shape, _rename(model.state_dict(), names, shape.layers), fold_scale)
 

@@ -3,84 +3,54 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tokenizers
+import safetensors
 import torch
 import transformers
-from tokenizers import normalizers
 from torch import Tensor, nn
 
 from flowvec.errors import ExportError, first_line
-from flowvec_export.backbone import NAMES
-from flowvec_export.pooling import Pooling, parse_pooling
-from flowvec_export.transforms import Transform
+from flowvec_export.checkpoint_files import Trust, check_tokenizer, find_weights, read_json
+from flowvec_export.pooling import Pooling
+from flowvec_export.pooling_modes import parse_pooling
+from flowvec_export.source import (
+    OFFSET_POSITIONS,
+    Source,
+    bounded_length,
+    model_name,
+    plain_tokenizer,
+    read_licence,
+)
 
-__all__ = ["Source", "quiet_transformers", "read_encoder", "read_json"]
+__all__ = ["TorchSource", "quiet_transformers", "read_encoder"]
 
-# MPNet's attention has a bias by distance, so it runs as transformers' module.
-_ARCHITECTURES = (*NAMES, "mpnet")
-# RoBERTa and MPNet count positions from their padding token's id on.
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "mpnet")
+# Of an encoder-decoder the encoder alone gives vectors.
+_ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+# SimCSE's own training saves the head over the first token under this name.
+_SIMCSE_HEAD = "mlp.dense"
 
 
-@dataclass(slots=True)
-class Source:
-    """What a checkpoint says: everything an export needs.
+@dataclass(slots=True, kw_only=True)
+class TorchSource(Source):
+    """A checkpoint that torch runs.
 
     Attributes:
-        name: last part of the path or hub name.
-        origin: what was asked for.
         model: transformers' module, float32, in evaluation mode.
-        tokenizer: a `tokenizers` tokenizer without truncation and padding.
-        pad_id: the padding token's id.
-        max_length: the most tokens of a text.
         pooler: the dense layer over the first token, where the checkpoint has one.
-        pooling: the pooling it was made for; None for a plain encoder.
-        word_weights: how much each token id counts in that mean, float32 (vocabulary,); None is all
+        word_weights: how much each token id counts in the mean, float32 (vocabulary,); None is all
             alike.
-        transforms: Dense layers between pooling and normalisation.
-        normalise: whether it normalises; None for a plain encoder.
-        prompts: prefixes by name.
-        default_prompt_name: the prompt used when none is asked for.
-        similarity: how its vectors are compared.
-        licence: from the model card, if it says.
-        tuned: it comes from a sentence-transformers model, which was trained to be compared as it
-            is, even where only its encoder was asked for.
+        must_pool: why the pooling has to be said, where nothing but its user knows it.
     """
 
-    name: str
-    origin: str
     model: Any
-    tokenizer: tokenizers.Tokenizer
-    pad_id: int
-    max_length: int
     pooler: nn.Linear | None
-    pooling: str | None = None
     word_weights: Tensor | None = None
-    transforms: list[Transform] = field(default_factory=list)
-    normalise: bool | None = None
-    prompts: dict[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
-    similarity: str = "cosine"
-    licence: str | None = None
-    tuned: bool = False
-
-    def width(self, pooling: str | None) -> int:
-        """Length of a pooled vector, after the source's own Dense layers.
-
-        Raises:
-            ExportError: there is no such pooling for this source.
-        """
-        if self.transforms:
-            return self.transforms[-1].out_dim
-        return self.pool(pooling).out_dim(self.model.config.hidden_size)
+    must_pool: str | None = None
 
     def pool(self, pooling: str | None) -> Pooling:
         """The pooling of that name, or the one that it was made for; `mean` for a plain encoder.
@@ -88,8 +58,20 @@ class Source:
         Raises:
             ExportError: there is no such pooling for this source.
         """
+        if pooling is None and self.pooling is None and self.must_pool is not None:
+            raise ExportError(self.must_pool)
         modes = parse_pooling(pooling or self.pooling or "mean")
         return Pooling(modes, self.pooler, self.word_weights)
+
+    def pooled_width(self, pooling: str | None) -> int:
+        """See `Source.pooled_width`."""
+        return self.pool(pooling).out_dim(self.model.config.hidden_size)
+
+    def keep_encoder_only(self) -> None:
+        """See `Source.keep_encoder_only`."""
+        # Not super(): a dataclass with slots is another class than the one that stands here.
+        Source.keep_encoder_only(self)
+        self.word_weights = None
 
     def sha256(self) -> str:
         """SHA-256 (hex) of all weights that a pooled vector depends on, in float32.
@@ -109,61 +91,70 @@ class Source:
         return digest.hexdigest()
 
 
-def read_json(path: Path, kind: type = dict, *, missing_ok: bool = False) -> Any:
-    """Read a JSON file that holds a `kind`; None for a missing one where that is allowed."""
-    if not path.is_file():
-        if missing_ok:
-            return None
-        raise ExportError(f"{path} is missing")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ExportError(f"cannot read {path}: {error}") from None
-    if not isinstance(found, kind):
-        raise ExportError(f"{path} must hold a JSON {'object' if kind is dict else 'array'}")
-    return found
-
-
-def read_encoder(root: Path, folder: Path, origin: str, settings: dict[str, Any]) -> Source:
+def read_encoder(
+    root: Path, folder: Path, origin: str, settings: dict[str, Any], trust: Trust
+) -> TorchSource:
     """The transformer of a checkpoint; `folder` holds it, `root` the whole."""
     config = read_json(folder / "config.json")
-    architecture = config.get("model_type")
-    if architecture not in _ARCHITECTURES:
-        raise ExportError(
-            f"{origin} is of the architecture {architecture!r}; flowvec exports "
-            f"{', '.join(_ARCHITECTURES)}"
-        )
+    files = find_weights(folder, origin, trust)
+    check_tokenizer(folder / "tokenizer.json")
+    _check_code(folder, origin, config, trust)
+    kind = _ENCODER_CLASSES.get(str(config.get("model_type")), "AutoModel")
+    safe = files[0].suffix == ".safetensors"
     with quiet_transformers():
         try:
-            model, loading = transformers.AutoModel.from_pretrained(
+            model, loading = getattr(transformers, kind).from_pretrained(
                 folder,
                 dtype=torch.float32,
                 attn_implementation="eager",
                 output_loading_info=True,
+                use_safetensors=safe,
+                trust_remote_code=trust.remote_code,
+                local_files_only=True,
             )
-            fast = transformers.AutoTokenizer.from_pretrained(folder)
+            fast = transformers.AutoTokenizer.from_pretrained(
+                folder, trust_remote_code=trust.remote_code, local_files_only=True
+            )
         except Exception as error:  # transformers raises many kinds
             reason = first_line(error)
             raise ExportError(f"transformers cannot load {origin}: {reason}") from error
+    head = _take_simcse_head(model, loading, files)
     _check_loaded(origin, config, loading, fast)
-    positions = model.config.max_position_embeddings
-    if architecture in _OFFSET_POSITIONS:
-        positions -= model.config.pad_token_id + 1
-    asked = settings.get("max_seq_length") or fast.model_max_length
-    if isinstance(asked, bool) or not isinstance(asked, int):
-        raise ExportError(f"{origin} has the max_seq_length {asked!r}, which is no whole number")
-    has_pooler = getattr(model, "pooler", None) is not None and not loading["missing_keys"]
-    return Source(
-        name=root.resolve().name
-        if root.exists() and not _is_hub_cache(root)
-        else origin.split("/")[-1],
+    pooler = _pooler(model) if head or not loading["missing_keys"] else None
+    return TorchSource(
+        name=model_name(root, origin),
         origin=origin,
         model=model.eval(),
-        tokenizer=_plain_tokenizer(fast, lower_case=bool(settings.get("do_lower_case"))),
+        tokenizer=plain_tokenizer(
+            fast.backend_tokenizer, lower_case=bool(settings.get("do_lower_case"))
+        ),
         pad_id=int(fast.pad_token_id or 0),
-        max_length=int(min(asked, positions)),
-        pooler=model.pooler.dense if has_pooler else None,
-        licence=_licence(root),
+        max_length=bounded_length(
+            origin,
+            settings.get("max_seq_length") or fast.model_max_length,
+            _positions(model.config),
+        ),
+        vocabulary=_whole_number(model.config, "vocab_size", origin),
+        layers=_whole_number(model.config, "num_hidden_layers", origin),
+        pooler=pooler,
+        licence=read_licence(root),
+        must_pool=f"{origin} is what SimCSE's training saves: say pooling cls if it was trained "
+        "without labels (its head is for training only), pooler if with them"
+        if head
+        else None,
+    )
+
+
+def _check_code(folder: Path, origin: str, config: dict[str, Any], trust: Trust) -> None:
+    """Refuse a checkpoint that is more than data, where its user has not said that it may be."""
+    if not config.get("auto_map") or trust.remote_code:
+        return
+    if str(config.get("model_type")) in transformers.CONFIG_MAPPING:
+        return  # transformers has it, too, and its own code is taken
+    files = sorted(path.name for path in folder.glob("*.py"))
+    raise ExportError(
+        f"{origin} needs Python code of its own ({', '.join(files[:3]) or 'from elsewhere'}); read "
+        "it, and if you trust it export with --trust-remote-code"
     )
 
 
@@ -177,8 +168,8 @@ def _check_loaded(
     # transformers 5 dropped attention with relative keys, and ignores their weights.
     positions = config.get("position_embedding_type") or "absolute"
     unused = [key for key in loading["unexpected_keys"] if ".layer." in key]
-    if positions != "absolute" or unused:
-        what = f"{positions} positions" if positions != "absolute" else f"weights as {unused[0]}"
+    if positions not in ("absolute", "rotary") or unused:
+        what = f"{positions} positions" if not unused else f"weights as {unused[0]}"
         raise ExportError(f"{origin} has {what}, which transformers would ignore")
     if not tokenizer.is_fast:
         raise ExportError(f"{origin} has no tokenizer that `tokenizers` can read")
@@ -186,33 +177,51 @@ def _check_loaded(
         raise ExportError(f"{origin} cuts long texts on the left, which is not supported")
 
 
-def _is_hub_cache(root: Path) -> bool:
-    """A download lies under .../snapshots/<commit>: no name for a model."""
-    return root.resolve().parent.name == "snapshots"
+def _take_simcse_head(model: Any, loading: dict[str, Any], files: list[Path]) -> bool:
+    """Put the head that SimCSE's training saved where BERT's pooler is; whether there is one."""
+    names = {f"{_SIMCSE_HEAD}.weight": "weight", f"{_SIMCSE_HEAD}.bias": "bias"}
+    pooler = _pooler(model)
+    if pooler is None or not names.keys() <= set(loading["unexpected_keys"]):
+        return False
+    found: dict[str, Tensor] = {}
+    for file in files:
+        if file.suffix == ".safetensors":
+            with safetensors.safe_open(file, framework="pt") as opened:
+                found |= {n: opened.get_tensor(n) for n in names if n in opened.keys()}  # noqa: SIM118
+        else:
+            state = torch.load(file, weights_only=True, map_location="cpu")
+            found |= {n: state[n] for n in names if n in state}
+    pooler.load_state_dict({names[name]: tensor.float() for name, tensor in found.items()})
+    loading["unexpected_keys"] = set(loading["unexpected_keys"]) - names.keys()
+    loading["missing_keys"] = {k for k in loading["missing_keys"] if not k.startswith("pooler.")}
+    return True
 
 
-def _plain_tokenizer(fast: Any, *, lower_case: bool) -> tokenizers.Tokenizer:
-    """A copy without truncation and padding, lower-casing first where asked."""
-    tokenizer = tokenizers.Tokenizer.from_str(fast.backend_tokenizer.to_str())
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    if lower_case:
-        steps = [normalizers.Lowercase()]
-        if tokenizer.normalizer is not None:
-            steps.append(tokenizer.normalizer)
-        tokenizer.normalizer = normalizers.Sequence(steps)
-    return tokenizer
+def _pooler(model: Any) -> nn.Linear | None:
+    """The dense layer before the tanh over the first token."""
+    pooler = getattr(model, "pooler", None)
+    dense = getattr(pooler, "dense", pooler)  # ALBERT's pooler is the layer itself
+    return dense if isinstance(dense, nn.Linear) else None
 
 
-def _licence(root: Path) -> str | None:
-    """The `license:` line of a model card's front matter."""
-    card = root / "README.md"
-    if not card.is_file():
+def _positions(config: Any) -> int | None:
+    """How many tokens a text may have by the table of positions; None without such a table."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int):
         return None
-    text = card.read_text(encoding="utf-8", errors="replace")
-    head = text.split("\n---", 1)[0] if text.startswith("---") else ""
-    found = re.search(r"^license:\s*[\"']?([\w.+-]+)", head, re.MULTILINE)
-    return found.group(1) if found else None
+    if config.model_type in OFFSET_POSITIONS:
+        positions -= config.pad_token_id + 1
+    return positions
+
+
+def _whole_number(config: Any, name: str, origin: str) -> int:
+    found = getattr(config, name, None)
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise ExportError(
+            f"{origin} is no encoder of texts: the configuration of {config.model_type!r} has no "
+            f"{name}"
+        )
+    return found
 
 
 @contextmanager

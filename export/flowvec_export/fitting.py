@@ -16,7 +16,7 @@ from flowvec import __version__
 from flowvec.errors import InputValueError
 from flowvec_export.flow_training import Epoch, FlowTraining, fit_flow
 from flowvec_export.raw_vectors import embed_raw
-from flowvec_export.source import read_source
+from flowvec_export.reading import read_source
 from flowvec_export.transform_file import Recipe
 from flowvec_export.transforms import (
     PRESETS,
@@ -210,7 +210,7 @@ def fit(
         source=found.name,
         source_sha256=found.sha256(),
         pooling=pooling or found.pooling or "mean",
-        max_length=max_length or found.max_length,
+        max_length=found.checked_length(max_length),
         corpus=corpus,
         rows=len(texts) - held_out_rows(len(texts)),
         held_out_rows=held_out_rows(len(texts)),

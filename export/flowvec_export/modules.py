@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import safetensors.torch
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from flowvec.errors import ExportError
-from flowvec_export.checkpoint import Source, read_encoder, read_json
-from flowvec_export.transforms import ACTIVATIONS, Dense
+from flowvec_export.checkpoint_files import Trust, find_weights, inside, read_json
+from flowvec_export.source import Source
 
-__all__ = ["read_modules"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flowvec_export.transforms import Dense
+
+__all__ = ["ReadEncoder", "read_modules"]
+
+# Reads an encoder: the whole directory, the encoder's folder, what was asked for, its settings.
+ReadEncoder = Callable[[Path, Path, str, dict[str, Any]], Source]
 
 _SETTINGS = (
     "sentence_bert_config.json",
@@ -47,13 +52,26 @@ _SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", "euclidea
                  "manhattan": "manhattan"}  # fmt: skip
 
 
-def read_modules(root: Path, modules: Any, origin: str) -> Source:
+def read_modules(
+    root: Path, modules: Any, origin: str, read_encoder: ReadEncoder, trust: Trust
+) -> Source:
     """Follow modules.json.
 
     It holds a Transformer, perhaps WordWeights, Pooling, then Dense layers, then perhaps Normalize.
+
+    Args:
+        root: the directory.
+        modules: what its modules.json holds.
+        origin: what was asked for.
+        read_encoder: reads the Transformer's folder.
+        trust: whether weights of small modules may be pickles.
+
+    Raises:
+        ExportError: a module or a setting is of a kind that is not followed.
     """
+    _check_code(root, modules, origin)
     kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
-    folders = [root / str(module.get("path", "")) for module in modules]
+    folders = [inside(root, str(module.get("path", ""))) for module in modules]
     weights: Path | None = None
     if kinds[1:2] == ["WordWeights"]:
         weights = folders.pop(1)
@@ -72,13 +90,15 @@ def read_modules(root: Path, modules: Any, origin: str) -> Source:
     pooling = read_json(folders[1] / "config.json")
     source.pooling = "+".join(_pooling_modes(pooling, origin))
     if weights is not None:
-        source.word_weights = _read_word_weights(weights, source)
+        if not hasattr(source, "word_weights"):
+            raise ExportError(f"{origin} weights words, which goes with torch's weights alone")
+        source.word_weights = _read_word_weights(weights, source, trust)
     source.normalise = False
     for kind, folder in zip(kinds[2:], folders[2:], strict=True):
         if source.normalise:
             raise ExportError(f"{origin} has {kind} after Normalize, which is not supported")
         if kind == "Dense":
-            source.transforms.append(_read_dense(folder))
+            source.transforms.append(_read_dense(folder, trust))
         elif kind == "Normalize":
             _check_names(read_json(folder / "config.json", missing_ok=True) or {}, folder)
             source.normalise = True
@@ -99,6 +119,16 @@ def read_modules(root: Path, modules: Any, origin: str) -> Source:
     if any(source.prompts.values()) and not pooling.get("include_prompt", True):
         raise ExportError(f"{origin} leaves its prompts out of pooling, which is not supported")
     return source
+
+
+def _check_code(root: Path, modules: Any, origin: str) -> None:
+    """Modules are followed, never imported: a class from elsewhere has meanings of its own."""
+    for module in modules:
+        kind = str(module["type"])
+        if not kind.startswith("sentence_transformers."):
+            raise ExportError(
+                f"{origin} has the module {kind}, which is code of its own, and is not run"
+            )
 
 
 # What a Transformer module may say beyond max_seq_length and do_lower_case, each with the one value
@@ -156,7 +186,11 @@ def _pooling_modes(config: dict[str, Any], origin: str) -> list[str]:
     return [mode for flag, mode in _POOLING_FLAGS.items() if flag in on] or ["mean"]
 
 
-def _read_dense(folder: Path) -> Dense:
+def _read_dense(folder: Path, trust: Trust) -> Dense:
+    import torch
+
+    from flowvec_export.transforms import ACTIVATIONS, Dense
+
     config = read_json(folder / "config.json")
     name = str(config.get("activation_function", "Tanh")).rsplit(".", 1)[-1].lower()
     if name not in ACTIVATIONS:
@@ -164,28 +198,32 @@ def _read_dense(folder: Path) -> Dense:
             f"{folder} has the activation {name!r}; known are {', '.join(ACTIVATIONS)}"
         )
     _check_names(config, folder)
-    state = _read_weights(folder)
+    state = _read_weights(folder, "linear.weight", trust)
     residual: Tensor | None = None
     if config.get("use_residual"):
         residual = state.get("residual.weight", torch.empty(0))
     return Dense(state["linear.weight"], state.get("linear.bias"), name, residual)
 
 
-def _read_word_weights(folder: Path, source: Source) -> Tensor:
+def _read_word_weights(folder: Path, source: Source, trust: Trust) -> Tensor:
     """How much each token id counts in the mean, float32 (vocabulary,)."""
-    found = _read_weights(folder, "emb_layer.weight")["emb_layer.weight"]
+    found = _read_weights(folder, "emb_layer.weight", trust)["emb_layer.weight"]
     if found.shape != (len(found), 1) or len(found) < source.tokenizer.get_vocab_size():
         raise ExportError(f"{folder} has no weight for each token of the vocabulary")
     return found[:, 0].clone()
 
 
-def _read_weights(folder: Path, needed: str = "linear.weight") -> dict[str, Tensor]:
-    """Weights of a small module; an old .bin file is read without running any of its code."""
+def _read_weights(folder: Path, needed: str, trust: Trust) -> dict[str, Tensor]:
+    """Weights of a small module; of a pickle, where that is allowed, torch runs no code."""
+    import safetensors.torch
+    import torch
+
+    (file,) = find_weights(folder, str(folder), trust)
     try:
-        if (folder / "model.safetensors").is_file():
-            state = safetensors.torch.load_file(folder / "model.safetensors")
+        if file.suffix == ".safetensors":
+            state = safetensors.torch.load_file(file)
         else:
-            state = torch.load(folder / "pytorch_model.bin", weights_only=True, map_location="cpu")
+            state = torch.load(file, weights_only=True, map_location="cpu")
     except Exception as error:
         raise ExportError(f"cannot read the weights in {folder}: {error}") from None
     if needed not in state:

@@ -1,24 +1,26 @@
-"""Parity: the exported graph against the source model in torch float32."""
+"""Parity: the exported graph against its source, and against itself in other batches."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from flowvec import Encoder
 from flowvec.batching import Batch, pad
 from flowvec.errors import ExportError
-from flowvec_export.graph import SentenceEncoder
 
-__all__ = ["MAX_RELATIVE_ERROR", "MIN_COSINE", "Parity", "measure"]
+__all__ = ["MAX_RELATIVE_ERROR", "MIN_COSINE", "Parity", "Reference", "measure"]
 
 MAX_RELATIVE_ERROR = 1e-4
 MIN_COSINE = 0.99999
 
 MIN_COSINE_OF_FLOAT16 = 0.999
+
+# Padded ids and their mask, int64 (batch, sequence), to vectors, float32 (batch, dim).
+Reference = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], npt.NDArray[np.float32]]
 
 # Ragged batches of (rows, longest text): alone, in pairs, and in crowds. Attention takes memory by
 # the square of the length, so the longest come alone, and a model of 8,192 positions is compared up
@@ -49,14 +51,14 @@ class Parity:
         cosines = (left * right).sum(axis=1) / (np.linalg.norm(left, axis=1) * norms)
         return cls(len(a), float(errors.max()), float(cosines.min()))
 
-    def require(self) -> None:
-        """Raise ExportError if the graph is further from torch than the design allows."""
+    def require(self, fault: str) -> None:
+        """Raise ExportError with this fault if the two are further apart than the design allows."""
         # Written so that NaN fails.
         if not (self.max_relative_error <= MAX_RELATIVE_ERROR and self.min_cosine >= MIN_COSINE):
             raise ExportError(
-                f"the graph does not compute what torch does: relative error "
-                f"{self.max_relative_error:.2g} (at most {MAX_RELATIVE_ERROR:g}), cosine "
-                f"{self.min_cosine:.7f} (at least {MIN_COSINE:g}); nothing was written"
+                f"{fault}: relative error {self.max_relative_error:.2g} (at most "
+                f"{MAX_RELATIVE_ERROR:g}), cosine {self.min_cosine:.7f} (at least {MIN_COSINE:g}); "
+                "nothing was written"
             )
 
     def require_cosine(self, least: float) -> None:
@@ -68,11 +70,17 @@ class Parity:
             )
 
 
-def measure(encoder: Encoder, reference: SentenceEncoder, vocabulary: int, seed: int = 0) -> Parity:
-    """Run both over seeded random ids: ragged batches of 1 to 64 rows, from 2 tokens on."""
+def measure(
+    encoder: Encoder, reference: Reference, vocabulary: int, seed: int = 0
+) -> tuple[Parity, Parity]:
+    """Run both over seeded random ids: ragged batches of 1 to 64 rows, from 2 tokens on.
+
+    Returns:
+        How far the graph is from the reference, and how far from what it gives for each row alone.
+    """
     rng = np.random.default_rng(seed)
     pad_id = encoder.bundle.manifest.pad_id
-    ours, theirs = [], []
+    ours, alone, theirs = [], [], []
     for rows, longest in _BATCHES:
         longest = min(longest, encoder.max_length)
         lengths = rng.integers(min(2, longest), longest, size=rows, endpoint=True)
@@ -80,10 +88,13 @@ def measure(encoder: Encoder, reference: SentenceEncoder, vocabulary: int, seed:
         ids = [_ids(rng, int(length), vocabulary, pad_id) for length in lengths]
         batch = Batch(tuple(range(rows)), longest)
         ours.append(encoder.run(ids, [batch]))
-        input_ids, attention_mask = (torch.from_numpy(array) for array in pad(ids, batch, pad_id))
-        with torch.inference_mode():
-            theirs.append(reference(input_ids, attention_mask).numpy())
-    return Parity.of(np.concatenate(ours), np.concatenate(theirs))
+        alone.append(encoder.run(ids, [Batch((i,), len(row)) for i, row in enumerate(ids)]))
+        theirs.append(reference(*pad(ids, batch, pad_id)))
+    together = np.concatenate(ours)
+    return (
+        Parity.of(together, np.concatenate(theirs)),
+        Parity.of(together, np.concatenate(alone)),
+    )
 
 
 def _ids(rng: np.random.Generator, length: int, vocabulary: int, pad_id: int) -> list[int]:

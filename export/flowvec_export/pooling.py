@@ -7,44 +7,16 @@ from torch import Tensor, nn
 
 from flowvec.errors import ExportError
 
-__all__ = ["POOLINGS", "Pooling", "parse_pooling"]
-
-# `first_last_mean` is what BERT-flow's code calls "last2avg": the outputs of the first and the last
-# transformer layer, hidden_states[1] and [-1]; hidden_states[0] would be the embedding output, and
-# costs about four points of STS. `last2_mean` is [-2] and [-1].
-POOLINGS = (
-    "mean",
-    "cls",
-    "max",
-    "mean_sqrt_len",
-    "weighted_mean",
-    "last_token",
-    "pooler",
-    "last2_mean",
-    "first_last_mean",
-)
+__all__ = ["Pooling"]
 
 _LAYERS = {"first_last_mean": (1, -1), "last2_mean": (-2, -1)}
-
-
-def parse_pooling(name: str) -> tuple[str, ...]:
-    """Split `cls+mean` into its modes, concatenated in that order.
-
-    Raises:
-        ExportError: a mode is unknown.
-    """
-    modes = tuple(name.split("+"))
-    for mode in modes:
-        if mode not in POOLINGS:
-            raise ExportError(f"pooling {mode!r} is unknown; choose from {', '.join(POOLINGS)}")
-    return modes
 
 
 class Pooling(nn.Module):
     """One or several pooling modes, concatenated.
 
     Args:
-        modes: from `POOLINGS`.
+        modes: from `pooling_modes.POOLINGS`.
         pooler: the checkpoint's dense layer over the first token, for the mode `pooler`.
         word_weights: how much each token id counts in the mean, float32 (vocabulary,); None is all
             alike.

@@ -19,9 +19,10 @@ from flowvec import __version__
 from flowvec.batching import Batch, pad
 from flowvec.errors import DivergedError
 from flowvec_export.backbone import TransformersBackbone
+from flowvec_export.checkpoint import TorchSource
 from flowvec_export.fitting import Fitted, held_out_rows, mean_cosine, results_of
 from flowvec_export.flow_training import AdamWithoutCorrection, Epoch
-from flowvec_export.source import Source, read_source
+from flowvec_export.reading import read_torch_source
 from flowvec_export.transform_file import Recipe
 from flowvec_export.transforms import PRESETS, Flow
 from flowvec_export.transforms.flow import MIN_ROWS
@@ -64,7 +65,7 @@ def fit_like_the_paper(
         DivergedError: the likelihood became NaN or infinite.
     """
     say = on_step or (lambda _: None)
-    found = read_source(source, encoder_only=encoder_only)
+    found = read_torch_source(source, encoder_only=encoder_only)
     modes = pooling or "first_last_mean"
     held_out = held_out_rows(len(texts), ["flow"])
     with torch.random.fork_rng():
@@ -102,13 +103,13 @@ def fit_like_the_paper(
 class _Vectors:
     """Pooled vectors straight from the torch model."""
 
-    def __init__(self, source: Source, pooling: str) -> None:
+    def __init__(self, source: TorchSource, pooling: str) -> None:
         self.source = source
         self.backbone = TransformersBackbone(source.model)
         self.pooling = source.pool(pooling)
         self.steps = nn.Sequential(*source.transforms)
         self.dim = source.width(pooling)
-        self.max_length = min(MAX_LENGTH, source.max_length)
+        self.max_length = min(MAX_LENGTH, source.max_length or MAX_LENGTH)
 
     @torch.no_grad()
     def batches(self, texts: Sequence[str], dropout: bool) -> Iterator[Tensor]:

@@ -1,64 +1,165 @@
-"""Finding a source, and reading it in the form that it has."""
+"""What a checkpoint says, in whichever form it is kept."""
 
 from __future__ import annotations
 
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from flowvec.errors import ExportError, first_line
-from flowvec_export.checkpoint import Source, read_encoder, read_json
-from flowvec_export.modules import read_modules
+import tokenizers
+from tokenizers import normalizers
 
-__all__ = ["Source", "read_source"]
+from flowvec.errors import ExportError
+
+if TYPE_CHECKING:
+    from flowvec_export.transforms import Transform
+
+__all__ = ["OFFSET_POSITIONS", "Source", "model_name", "plain_tokenizer", "read_licence"]
+
+# These count positions from their padding token's id on, so that their tables have unused rows.
+OFFSET_POSITIONS = (
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "mpnet",
+    "xlm-roberta-xl",
+    "data2vec-text",
+)
 
 
-def read_source(source: str | Path, *, encoder_only: bool = False) -> Source:
-    """Read a local directory or a Hugging Face name.
+@dataclass(slots=True, kw_only=True)
+class Source(ABC):
+    """What a checkpoint says: everything an export needs but the encoder itself.
 
-    No code of a checkpoint is ever run.
+    Attributes:
+        name: last part of the path or hub name.
+        origin: what was asked for.
+        tokenizer: a `tokenizers` tokenizer without truncation and padding.
+        pad_id: the padding token's id.
+        max_length: the most tokens of a text; None where neither encoder nor tokenizer bounds it.
+        vocabulary: how many token ids the encoder knows.
+        layers: its transformer layers, where it says.
+        pooling: the pooling it was made for; None for a plain encoder.
+        transforms: Dense layers between pooling and normalisation.
+        normalise: whether it normalises; None for a plain encoder.
+        prompts: prefixes by name.
+        default_prompt_name: the prompt used when none is asked for.
+        similarity: how its vectors are compared.
+        licence: from the model card, if it says.
+        tuned: it comes from a sentence-transformers model, which was trained to be compared as it
+            is, even where only its encoder was asked for.
+    """
 
-    Args:
-        source: what to read.
-        encoder_only: of a sentence-transformers model take the encoder and its limits, as if it
-            had no pooling, Dense layers and normalisation of its own.
+    name: str
+    origin: str
+    tokenizer: tokenizers.Tokenizer
+    pad_id: int
+    max_length: int | None
+    vocabulary: int
+    layers: int | None = None
+    pooling: str | None = None
+    transforms: list[Transform] = field(default_factory=list)
+    normalise: bool | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    similarity: str = "cosine"
+    licence: str | None = None
+    tuned: bool = False
+
+    @abstractmethod
+    def pooled_width(self, pooling: str | None) -> int:
+        """Length of a pooled vector, before the source's own Dense layers.
+
+        Raises:
+            ExportError: there is no such pooling for this source.
+        """
+
+    @abstractmethod
+    def sha256(self) -> str:
+        """SHA-256 (hex) of all that a pooled vector depends on.
+
+        The same checkpoint under another name has the same.
+        """
+
+    def width(self, pooling: str | None) -> int:
+        """Length of a pooled vector, after the source's own Dense layers.
+
+        Raises:
+            ExportError: there is no such pooling for this source.
+        """
+        return self.transforms[-1].out_dim if self.transforms else self.pooled_width(pooling)
+
+    def keep_encoder_only(self) -> None:
+        """Forget the pooling, the Dense layers and the normalisation that it came with."""
+        self.pooling, self.transforms, self.normalise = None, [], None
+
+    def checked_length(self, asked: int | None) -> int:
+        """The most tokens of a text: what was asked for, or the source's own.
+
+        Raises:
+            ExportError: it is too small for special tokens, or more than the encoder has positions
+                for, or neither says any.
+        """
+        length = self.max_length if asked is None else asked
+        if length is None:
+            raise ExportError(f"{self.origin} does not say how long a text may be: say max_length")
+        special = self.tokenizer.num_special_tokens_to_add(False)
+        most = self.max_length or _MOST_TOKENS
+        if not special < length <= most:
+            raise ExportError(
+                f"max_length must be from {special + 1} to {most} for {self.origin}, but is "
+                f"{length}"
+            )
+        return length
+
+
+# Where nothing bounds it; a manifest's own limit is above it.
+_MOST_TOKENS = 1 << 16
+
+
+def bounded_length(origin: str, asked: Any, positions: int | None) -> int | None:
+    """What the tokenizer asks for, bounded by the encoder's positions; None for no bound at all.
 
     Raises:
-        ExportError: it cannot be found or read, or is of a kind that is not supported.
+        ExportError: what is asked for is no whole number.
     """
-    root = _locate(source)
-    modules = read_json(root / "modules.json", list, missing_ok=True)
-    try:
-        if modules is None:
-            return read_encoder(root, root, str(source), {})
-        found = read_modules(root, modules, str(source))
-        found.tuned = True
-        if encoder_only:
-            found.pooling, found.word_weights = None, None
-            found.transforms, found.normalise = [], None
-        return found
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        # A JSON file of the right kind with something else in it than it should have.
-        raise ExportError(f"{source} has a file that cannot be followed: {error!r}") from error
+    if isinstance(asked, float) and asked.is_integer():
+        asked = int(asked)
+    if isinstance(asked, bool) or not isinstance(asked, int | None):
+        raise ExportError(f"{origin} has the max_seq_length {asked!r}, which is no whole number")
+    # Tokenizers without a limit of their own say 10^30.
+    bounds = [b for b in (asked, positions) if b is not None and b <= _MOST_TOKENS]
+    return min(bounds, default=None)
 
 
-def _locate(source: str | Path) -> Path:
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists() or str(source).startswith((".", "/", "~")) or str(source).count("/") > 1:
-        raise ExportError(f"{source} is no directory")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+def model_name(root: Path, origin: str) -> str:
+    """A directory's own name; a download lies under .../snapshots/<commit>, which is none."""
+    real = root.resolve()
+    return origin.split("/")[-1] if real.parent.name == "snapshots" else real.name
 
-    patterns = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
-    unwanted = ["onnx/*", "openvino/*", "*training_args.bin"]
-    try:
-        root = Path(
-            snapshot_download(str(source), allow_patterns=patterns, ignore_patterns=unwanted)
-        )
-        if not list(root.rglob("*.safetensors")):
-            # Many repositories hold the weights twice; only the older ones need this.
-            snapshot_download(str(source), allow_patterns=["*.bin"], ignore_patterns=unwanted)
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = first_line(error)
-        raise ExportError(f"{source} is no directory, and no download: {reason}") from None
-    return root
+
+def plain_tokenizer(given: tokenizers.Tokenizer, *, lower_case: bool) -> tokenizers.Tokenizer:
+    """A copy without truncation and padding, lower-casing first where asked."""
+    tokenizer = tokenizers.Tokenizer.from_str(given.to_str())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if lower_case:
+        steps = [normalizers.Lowercase()]
+        if tokenizer.normalizer is not None:
+            steps.append(tokenizer.normalizer)
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    return tokenizer
+
+
+def read_licence(root: Path) -> str | None:
+    """The `license:` line of a model card's front matter."""
+    card = root / "README.md"
+    if not card.is_file():
+        return None
+    with card.open(encoding="utf-8", errors="replace") as file:
+        text = file.read(1 << 16)
+    head = text.split("\n---", 1)[0] if text.startswith("---") else ""
+    found = re.search(r"^license:\s*[\"']?([\w.+-]+)", head, re.MULTILINE)
+    return found.group(1) if found else None

@@ -66,7 +66,7 @@ def add_variant(
     proto: onnx.ModelProto,
     kind: Variant,
     texts: Sequence[str],
-    attention: Attention,
+    attention: Attention | None,
     sts: Sequence[StsTask] = (),
 ) -> dict[str, float]:
     """Write a variant into a bundle's folder, and compare it with the float32 graph.
@@ -76,7 +76,7 @@ def add_variant(
         proto: its float32 graph.
         kind: which.
         texts: real ones, what the variant is made by and measured on.
-        attention: of the encoder.
+        attention: of the encoder; None where the graph is somebody else's.
         sts: sentence pairs with people's scores, to measure on as well.
 
     Returns:
@@ -94,6 +94,8 @@ def add_variant(
         raise ExportError(f"{kind} is measured on {provider}, and {reason}")
     bundle = Bundle.load(folder)
     if kind == "float16":
+        if attention is None:
+            raise ExportError("float16 is made from a checkpoint, not from somebody else's graph")
         variant = half_precision_graph(proto, attention.heads, scale_folded=attention.scale_folded)
     else:
         tokenizer = Tokenizer(bundle.tokenizer, bundle.manifest.max_length)

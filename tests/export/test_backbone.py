@@ -10,7 +10,8 @@ import transformers
 from flowvec.errors import ExportError
 from flowvec_export.backbone import Backbone, TransformersBackbone, from_transformers
 from flowvec_export.parity import Parity
-from flowvec_export.pooling import POOLINGS, Pooling, parse_pooling
+from flowvec_export.pooling import Pooling
+from flowvec_export.pooling_modes import POOLINGS, parse_pooling
 
 from .conftest import LAYERS, POSITIONS, WIDTH
 

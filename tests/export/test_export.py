@@ -20,7 +20,7 @@ from flowvec.batching import Batch, pad
 from flowvec.engine import available_providers
 from flowvec.errors import ExportError
 from flowvec.providers import CPU, OPENVINO, OPENVINO_RUNTIME
-from flowvec_export import Dense, Identity, build, export, graph
+from flowvec_export import Dense, Identity, export, storage, torch_draft
 from flowvec_export.backbone import Backbone
 from flowvec_export.parity import Parity
 
@@ -318,7 +318,7 @@ def test_float16_figures_compare_with_the_weights_as_they_were(checkpoint, tmp_p
 def test_an_export_that_misses_parity_leaves_nothing_behind(
     checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = build.from_transformers
+    original = torch_draft.from_transformers
 
     def slightly_wrong(model, fold_scale=True) -> Backbone:
         backbone = original(model, fold_scale)
@@ -326,7 +326,7 @@ def test_an_export_that_misses_parity_leaves_nothing_behind(
             backbone.layers[1].up.bias[0] += 0.05
         return backbone
 
-    monkeypatch.setattr(build, "from_transformers", slightly_wrong)
+    monkeypatch.setattr(torch_draft, "from_transformers", slightly_wrong)
     with pytest.raises(ExportError, match="does not compute what torch does"):
         export(checkpoint("bert"), tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
@@ -395,7 +395,7 @@ def test_weights_that_transformers_would_ignore_are_refused(checkpoint, tmp_path
 def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
     checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch, fault
 ) -> None:
-    original = build.from_transformers
+    original = torch_draft.from_transformers
 
     class Faulty(torch.nn.Module):
         def __init__(self, backbone) -> None:
@@ -413,7 +413,7 @@ def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
                 states[-1] = states[-1] + 0.1 * states[-1].mean(0, keepdim=True)
             return states
 
-    monkeypatch.setattr(build, "from_transformers", lambda *a, **k: Faulty(original(*a, **k)))
+    monkeypatch.setattr(torch_draft, "from_transformers", lambda *a, **k: Faulty(original(*a, **k)))
     with pytest.raises(ExportError, match="does not compute what torch does"):
         export(checkpoint("bert"), tmp_path / "b", normalize=False)
 
@@ -421,10 +421,10 @@ def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
 def test_a_graph_above_two_gigabytes_says_so(
     checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph, "_MAX_BYTES", 140_000)
+    monkeypatch.setattr(storage, "MAX_BYTES", 140_000)
     with pytest.raises(ExportError, match="float16 weights"):
         export(checkpoint("bert"), tmp_path / "b")
-    monkeypatch.setattr(graph, "_MAX_BYTES", 200_000)
+    monkeypatch.setattr(storage, "MAX_BYTES", 200_000)
     export(checkpoint("bert"), tmp_path / "half", weights="float16")
 
 
@@ -455,10 +455,10 @@ def damaged(folder: Path, tmp_path: Path, change: str) -> Path:
     [
         ("no config", r"config\.json is missing"),
         ("config is rubbish", r"cannot read .*config\.json"),
-        ("no weights", "cannot load"),
+        ("no weights", r"no weights: .*model\.safetensors is missing"),
         ("weights cut", "cannot load"),
         ("a layer too many", "lacks weights: encoder.layer.2"),
-        ("another architecture", "gpt2.*bert"),
+        ("another architecture", "lacks weights: h.0.attn"),
     ],
 )
 def test_a_damaged_source_is_a_typed_error(checkpoint, tmp_path, change, message) -> None:

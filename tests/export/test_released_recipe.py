@@ -19,8 +19,8 @@ from flowvec.cli import app
 from flowvec.errors import InputValueError
 from flowvec_export.flow_training import AdamWithoutCorrection
 from flowvec_export.parity import Parity
+from flowvec_export.reading import read_source
 from flowvec_export.released_recipe import _Vectors, fit_like_the_paper
-from flowvec_export.source import read_source
 from flowvec_export.transform_file import save_transform
 from flowvec_export.transforms import PRESETS, Flow
 

@@ -19,7 +19,7 @@ from flowvec import Encoder
 from flowvec.errors import ExportError
 from flowvec_export import export
 from flowvec_export.parity import Parity
-from flowvec_export.source import read_source
+from flowvec_export.reading import read_source
 
 from .conftest import POSITIONS, TEXTS, WIDTH
 

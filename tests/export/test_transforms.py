@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flowvec.errors import DivergedError, ExportError, InputValueError
 from flowvec_export.flow_training import FlowTraining, fit_flow
-from flowvec_export.graph import module_to_onnx
+from flowvec_export.tracing import module_to_onnx
 from flowvec_export.transforms import (
     NULL,
     PRESETS,

@@ -19,9 +19,9 @@ from flowvec.errors import InputValueError
 from flowvec.providers import CUDA, OPENVINO_RUNTIME
 from flowvec_bench.peers.roster import Forms, Peer
 from flowvec_export import export
-from flowvec_export.checkpoint import quiet_transformers
-from flowvec_export.graph import quiet_exporter
-from flowvec_export.source import Source, read_source
+from flowvec_export.checkpoint import TorchSource, quiet_transformers
+from flowvec_export.reading import read_torch_source
+from flowvec_export.tracing import quiet_exporter
 from flowvec_export.variants import Variant
 
 __all__ = ["SHAPES", "check_model", "make_forms", "opened_forms", "random_model"]
@@ -129,11 +129,11 @@ def make_forms(
     Raises:
         ExportError: the model cannot be exported.
     """
-    found = read_source(source)
+    found = read_torch_source(source)
     able = provider_status()
     variants: list[Variant] = []
     # A model without layers has no products that could be computed in 8 bits.
-    if "int8" in computes and found.model.config.num_hidden_layers:
+    if "int8" in computes and found.layers:
         variants.append("int8")
         if able[OPENVINO_RUNTIME] is None:
             variants.append("int8-openvino")
@@ -147,7 +147,7 @@ def make_forms(
     return Forms(paths, bundle.manifest.max_length, bundle.manifest.dim)
 
 
-def _write_onnx_form(source: Path, found: Source, max_length: int, folder: Path) -> Path:
+def _write_onnx_form(source: Path, found: TorchSource, max_length: int, folder: Path) -> Path:
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json",
                  "special_tokens_map.json", "vocab.txt"):  # fmt: skip

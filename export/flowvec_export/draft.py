@@ -1,0 +1,83 @@
+"""A graph that is made and not yet proved, with what it has to be compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import onnx
+
+from flowvec.errors import ExportError
+from flowvec_export.parity import Reference
+from flowvec_export.source import Source
+from flowvec_export.variants import Attention
+
+if TYPE_CHECKING:
+    from flowvec_export.transforms import Transform
+
+__all__ = ["Draft", "Weights", "checked_steps", "describe"]
+
+Weights = Literal["float32", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What an export has made of a source.
+
+    Attributes:
+        proto: the graph, in standard operators.
+        dim: length of a vector.
+        pooling: how token vectors become one, for the manifest.
+        transform: the steps between pooling and normalisation, for the manifest.
+        normalised: the graph ends in L2 normalisation.
+        reference: computes what the graph has to compute.
+        computed_by: who does, for messages.
+        original: the same before weights were rounded to float16; None where they were not.
+        attention: what variants need to know of it; None where the graph is somebody else's.
+    """
+
+    proto: onnx.ModelProto
+    dim: int
+    pooling: str
+    transform: tuple[str, ...]
+    normalised: bool
+    reference: Reference
+    computed_by: str
+    original: Reference | None
+    attention: Attention | None
+
+
+def checked_steps(
+    source: Source, pooling: str | None, transform: Transform | None
+) -> list[Transform]:
+    """The source's own transforms and the further one.
+
+    Raises:
+        ExportError: they do not fit on each other.
+    """
+    steps = [*source.transforms, *([transform] if transform is not None else [])]
+    width = source.pooled_width(pooling)
+    for step in steps:
+        if step.in_dim != width:
+            raise ExportError(
+                f"{step.describe()} takes {step.in_dim} dimensions, but is given {width}; was it "
+                "made for another pooling?"
+            )
+        width = step.out_dim
+    return steps
+
+
+def describe(steps: Sequence[Transform]) -> tuple[str, ...]:
+    """Names of the transforms that do something, compositions taken apart."""
+    if not steps:
+        return ()
+    from flowvec_export.transforms import Compose, Identity
+
+    names: list[str] = []
+    for step in steps:
+        if isinstance(step, Compose):
+            names += describe(step.transforms())
+        elif not isinstance(step, Identity):
+            names.append(step.describe())
+    return tuple(names)

@@ -1,0 +1,283 @@
+"""A graph that somebody else exported, Optimum say, as a source.
+
+It is read and checked with `onnx` alone. What it gives is either token vectors, which pooling goes on,
+or a finished sentence vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import tokenizers
+from onnx import TensorProto, inliner
+from onnx.external_data_helper import load_external_data_for_model
+
+from flowvec.errors import ExportError, first_line
+from flowvec_export.checkpoint_files import check_tokenizer, inside, read_json
+from flowvec_export.pooling_modes import parse_pooling
+from flowvec_export.source import (
+    OFFSET_POSITIONS,
+    Source,
+    bounded_length,
+    model_name,
+    plain_tokenizer,
+    read_licence,
+)
+
+__all__ = ["OnnxSource", "find_graph", "read_graph"]
+
+# What a graph's outputs are called, by Optimum, sentence-transformers and their like.
+_TOKENS = ("last_hidden_state", "token_embeddings")
+_SENTENCE = "sentence_embedding"
+_POOLER = "pooler_output"
+# Poolings over the vectors of the last layer alone.
+_OF_TOKENS = ("mean", "cls", "max", "mean_sqrt_len", "weighted_mean", "last_token")
+_IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
+# Protobuf holds no more, and so no graph in one file.
+_MAX_BYTES = (1 << 31) - 1
+# The first with every operator that pooling takes (CumSum).
+_MIN_OPSET = 11
+
+
+@dataclass(slots=True, kw_only=True)
+class OnnxSource(Source):
+    """A graph and what lies beside it.
+
+    Attributes:
+        proto: the graph, its weights inside.
+        tokens: name of its output of token vectors, float (batch, sequence, width), if any.
+        sentence: name of its output of sentence vectors, float (batch, dim), if any.
+        pooler: name of its output of what the checkpoint's pooler gives, if any.
+        widths: length of the vectors of each of those outputs.
+    """
+
+    proto: onnx.ModelProto
+    tokens: str | None
+    sentence: str | None
+    pooler: str | None
+    widths: dict[str, int]
+
+    def modes(self, pooling: str | None) -> tuple[str, ...] | None:
+        """The pooling modes to attach; None where the graph's own sentence vector is taken.
+
+        Raises:
+            ExportError: the graph does not give what this pooling needs.
+        """
+        asked = pooling or self.pooling
+        if self.sentence is not None and (asked is None or (pooling is None and not self.tokens)):
+            return None
+        modes = parse_pooling(asked or "mean")
+        for mode in modes:
+            if mode == "pooler":
+                if self.pooler is None:
+                    raise ExportError(f"{self.origin} gives no {_POOLER}; choose another pooling")
+            elif mode not in _OF_TOKENS:
+                raise ExportError(
+                    f"{self.origin} gives the vectors of its last layer alone, and {mode} needs "
+                    "others; export its checkpoint"
+                )
+            elif self.tokens is None:
+                raise ExportError(
+                    f"{self.origin} gives {_SENTENCE} and no token vectors, so it has its pooling "
+                    "already: leave it out"
+                )
+        return modes
+
+    def pooled_width(self, pooling: str | None) -> int:
+        """See `Source.pooled_width`."""
+        modes = self.modes(pooling)
+        if modes is None:
+            return self.widths[str(self.sentence)]
+        outputs = [self.pooler if mode == "pooler" else self.tokens for mode in modes]
+        return sum(self.widths[str(output)] for output in outputs)
+
+    def keep_encoder_only(self) -> None:
+        """See `Source.keep_encoder_only`."""
+        Source.keep_encoder_only(self)
+        if self.tokens is not None:
+            self.sentence = None
+
+    def sha256(self) -> str:
+        """SHA-256 (hex) of the graph and of the layers that follow it."""
+        digest = hashlib.sha256(self.proto.SerializeToString(deterministic=True))
+        for place, module in enumerate(self.transforms):
+            for name, tensor in sorted(module.state_dict().items()):
+                digest.update(f"{place} {name} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().float().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def find_graph(root: Path) -> Path | None:
+    """The graph of a directory that Optimum or sentence-transformers wrote, if it has one."""
+    return next(
+        (root / name for name in ("model.onnx", "onnx/model.onnx") if (root / name).is_file()), None
+    )
+
+
+def read_graph(
+    graph: Path, root: Path, folder: Path, origin: str, settings: dict[str, Any]
+) -> OnnxSource:
+    """An ONNX file with the configuration and the tokenizer in `folder`; `root` holds the whole.
+
+    Raises:
+        ExportError: a file is missing or leads elsewhere, or the graph is of a kind that is not
+            followed.
+    """
+    config = read_json(folder / "config.json")
+    marks = read_json(folder / "tokenizer_config.json", missing_ok=True) or {}
+    special = read_json(folder / "special_tokens_map.json", missing_ok=True) or {}
+    tokenizer = _read_tokenizer(folder / "tokenizer.json", bool(settings.get("do_lower_case")))
+    proto = _load(graph)
+    widths = _widths(proto, origin, config)
+    pad_id = _pad_id(config, marks | special, tokenizer)
+    vocabulary = config.get("vocab_size")
+    layers = config.get("num_hidden_layers")
+    asked = settings.get("max_seq_length") or marks.get("model_max_length")
+    return OnnxSource(
+        name=model_name(root, origin),
+        origin=origin,
+        tokenizer=tokenizer,
+        pad_id=pad_id,
+        max_length=bounded_length(origin, asked, _positions(config, pad_id)),
+        vocabulary=vocabulary if isinstance(vocabulary, int) else tokenizer.get_vocab_size(),
+        layers=layers if isinstance(layers, int) else None,
+        licence=read_licence(root),
+        proto=proto,
+        tokens=next((name for name in _TOKENS if name in widths), None),
+        sentence=_SENTENCE if _SENTENCE in widths else None,
+        pooler=_POOLER if _POOLER in widths else None,
+        widths=widths,
+    )
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    """Read a graph and what it keeps in files beside it, none of them elsewhere."""
+    if (size := path.stat().st_size) > _MAX_BYTES:
+        raise ExportError(f"{path} has {size / 1e9:.1f} GB; a graph holds 2 GiB")
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf raises a kind of its own
+        raise ExportError(f"cannot read {path}: {first_line(error)}") from None
+    for tensor in _external(proto):
+        fields = {entry.key: entry.value for entry in tensor.external_data}
+        data = inside(path.parent, fields.get("location", ""))
+        if not data.is_file():
+            raise ExportError(f"{data} is missing, which holds weights of {path.name}")
+        size += _bytes_of(tensor)
+        if size > _MAX_BYTES:
+            raise ExportError(f"{path} has more weights than the 2 GiB that a graph holds")
+    try:
+        load_external_data_for_model(proto, str(path.parent))
+        if proto.functions:
+            proto = inliner.inline_local_functions(proto)
+        onnx.checker.check_model(proto)
+    except Exception as error:  # onnx raises many kinds
+        raise ExportError(f"{path} is no sound graph: {first_line(error)}") from None
+    return proto
+
+
+def _external(proto: onnx.ModelProto) -> list[TensorProto]:
+    """The tensors that lie in other files, also those of nodes and of graphs within nodes."""
+    found: list[TensorProto] = []
+    graphs = [proto.graph]
+    while graphs:
+        graph = graphs.pop()
+        found += graph.initializer
+        for attribute in (a for node in graph.node for a in node.attribute):
+            found += [attribute.t, *attribute.tensors]
+            graphs += [g for g in (attribute.g, *attribute.graphs) if g.node]
+    return [tensor for tensor in found if tensor.data_location == TensorProto.EXTERNAL]
+
+
+def _bytes_of(tensor: TensorProto) -> int:
+    count = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    for length in tensor.dims:
+        count *= length
+    return count
+
+
+def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict[str, int]:
+    """Length of the vectors of each output that can be used; raises ExportError for what cannot."""
+    foreign = {node.domain for node in proto.graph.node} - {"", "ai.onnx"}
+    if foreign:
+        raise ExportError(
+            f"{origin} uses operators of {', '.join(sorted(foreign))}; export it without "
+            "optimisation or quantisation, which belong to one engine"
+        )
+    opset = max(entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
+    if opset < _MIN_OPSET:
+        raise ExportError(f"{origin} is of opset {opset}; at least {_MIN_OPSET} is needed")
+    _check_inputs(proto, origin)
+    widths: dict[str, int] = {}
+    for value in proto.graph.output:
+        dims = value.type.tensor_type.shape.dim
+        rank = dict.fromkeys(_TOKENS, 3) | {_SENTENCE: 2, _POOLER: 2}
+        if len(dims) != rank.get(value.name):
+            continue
+        # Where the graph does not say, the configuration does.
+        width = dims[-1].dim_value or config.get("hidden_size")
+        if not isinstance(width, int) or width < 1:
+            raise ExportError(f"{origin} does not say how long the vectors of {value.name} are")
+        widths[value.name] = width
+    if not widths:
+        given = ", ".join(value.name for value in proto.graph.output)
+        raise ExportError(
+            f"{origin} gives {given}; it should give {', '.join(_TOKENS)} or {_SENTENCE}, as "
+            "Optimum's task feature-extraction does"
+        )
+    return widths
+
+
+def _check_inputs(proto: onnx.ModelProto, origin: str) -> None:
+    """The graph must take token ids and a mask of any shape, and nothing that cannot be made up."""
+    weights = {init.name for init in proto.graph.initializer}
+    inputs = {value.name: value for value in proto.graph.input if value.name not in weights}
+    if missing := [name for name in (_IDS, _MASK) if name not in inputs]:
+        raise ExportError(f"{origin} has no input {', '.join(missing)}")
+    if other := sorted(inputs.keys() - {_IDS, _MASK, _TYPES}):
+        raise ExportError(f"{origin} needs the input {', '.join(other)}, which is not supported")
+    for name, value in inputs.items():
+        tensor = value.type.tensor_type
+        if tensor.elem_type not in (TensorProto.INT64, TensorProto.INT32):
+            raise ExportError(f"{origin} takes {name} as something else than whole numbers")
+        dims = tensor.shape.dim
+        if len(dims) != 2 or any(dim.HasField("dim_value") for dim in dims):
+            shape = [dim.dim_value or dim.dim_param or "?" for dim in dims]
+            raise ExportError(
+                f"{origin} takes {name} of the shape {shape}; export it with free axes for batch "
+                "and sequence"
+            )
+
+
+def _read_tokenizer(path: Path, lower_case: bool) -> tokenizers.Tokenizer:
+    if not path.is_file():
+        raise ExportError(
+            f"{path} is missing; transformers' AutoTokenizer.from_pretrained(...) writes it with "
+            "save_pretrained(...)"
+        )
+    check_tokenizer(path)
+    try:
+        return plain_tokenizer(tokenizers.Tokenizer.from_file(str(path)), lower_case=lower_case)
+    except Exception as error:  # tokenizers raises plain Exception
+        raise ExportError(f"cannot read {path}: {first_line(error)}") from None
+
+
+def _pad_id(config: dict[str, Any], marks: dict[str, Any], tokenizer: tokenizers.Tokenizer) -> int:
+    """The padding token's id, by the tokenizer's own word or the configuration's."""
+    token = marks.get("pad_token")
+    if isinstance(token, dict):
+        token = token.get("content")
+    found = tokenizer.token_to_id(token) if isinstance(token, str) else config.get("pad_token_id")
+    return found if isinstance(found, int) and found >= 0 else 0
+
+
+def _positions(config: dict[str, Any], pad_id: int) -> int | None:
+    """How many tokens a text may have by the table of positions; None without such a table."""
+    positions = config.get("max_position_embeddings")
+    if not isinstance(positions, int):
+        return None
+    return positions - (pad_id + 1 if config.get("model_type") in OFFSET_POSITIONS else 0)

@@ -1,0 +1,113 @@
+"""Finding a source, and reading it in the form that it has."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowvec.errors import ExportError, first_line
+from flowvec_export.checkpoint_files import Trust, check_links, has_weights, read_json
+from flowvec_export.modules import ReadEncoder, read_modules
+from flowvec_export.onnx_source import OnnxSource, find_graph, read_graph
+from flowvec_export.source import Source
+
+if TYPE_CHECKING:
+    from flowvec_export.checkpoint import TorchSource
+
+__all__ = ["read_source", "read_torch_source"]
+
+# What a download takes: data first, and of the older and larger forms only what nothing replaces.
+_DATA = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
+_UNWANTED = ["onnx/*", "openvino/*", "*training_args.bin"]
+
+
+def read_source(
+    source: str | Path, *, encoder_only: bool = False, trust: Trust | None = None
+) -> Source:
+    """Read a local directory, a Hugging Face name, or one .onnx file of a directory.
+
+    Args:
+        source: what to read. In a directory torch's weights come before an ONNX graph.
+        encoder_only: of a sentence-transformers model take the encoder and its limits, as if it
+            had no pooling, Dense layers and normalisation of its own.
+        trust: what of it may be more than data; None is nothing: no code of a checkpoint is run.
+
+    Raises:
+        ExportError: it cannot be found or read, or is of a kind that is not supported.
+    """
+    trust = trust or Trust()
+    root, graph = _locate(source, trust)
+    check_links(root)
+    modules = read_json(root / "modules.json", list, missing_ok=True)
+    read: ReadEncoder
+    try:
+        if graph is None and not has_weights(root, modules):
+            graph = find_graph(root)
+        if graph is not None:
+            read = partial(read_graph, graph)
+        else:
+            # torch takes seconds to import, and an ONNX graph does without.
+            from flowvec_export.checkpoint import read_encoder
+
+            read = partial(read_encoder, trust=trust)
+        origin = str(source)
+        if modules is None:
+            return read(root, root, origin, {})
+        found = read_modules(root, modules, origin, read, trust)
+        found.tuned = True
+        if encoder_only:
+            found.keep_encoder_only()
+        return found
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        # A JSON file of the right kind with something else in it than it should have.
+        raise ExportError(f"{source} has a file that cannot be followed: {error!r}") from error
+
+
+def read_torch_source(
+    source: str | Path, *, encoder_only: bool = False, trust: Trust | None = None
+) -> TorchSource:
+    """Read a source that torch must run, as training on it does.
+
+    Raises:
+        ExportError: see `read_source`; or it is an ONNX graph.
+    """
+    found = read_source(source, encoder_only=encoder_only, trust=trust)
+    if isinstance(found, OnnxSource):
+        raise ExportError(f"{source} is an ONNX graph, and this needs a checkpoint that torch runs")
+    return found  # type: ignore[return-value]
+
+
+def _locate(source: str | Path, trust: Trust) -> tuple[Path, Path | None]:
+    """The source's directory and, where one file was asked for, that graph."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path, None
+    if path.is_file() and path.suffix == ".onnx":
+        # sentence-transformers and others keep graphs in a folder beside the rest.
+        above = path.parent.parent if path.parent.name == "onnx" else path.parent
+        return (above if (above / "config.json").is_file() else path.parent), path
+    if path.exists() or str(source).startswith((".", "/", "~")) or str(source).count("/") > 1:
+        raise ExportError(f"{source} is no directory")
+    return _download(str(source), trust), None
+
+
+def _download(name: str, trust: Trust) -> Path:
+    """Take from the Hub what an export needs: safetensors, or else a graph, or else a pickle."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    code = ["*.py"] if trust.remote_code else []
+    forms = [_DATA + code, ["model.onnx*", "onnx/model.onnx*"], ["*.bin"] if trust.pickle else []]
+    root: Path | None = None
+    try:
+        for number, patterns in enumerate(filter(None, forms)):
+            unwanted = _UNWANTED if number != 1 else None
+            root = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=unwanted))
+            if any(list(root.rglob(kind)) for kind in ("*.safetensors", "*.onnx", "*.bin")):
+                break
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = first_line(error)
+        raise ExportError(f"{name} is no directory, and no download: {reason}") from None
+    assert root is not None
+    return root

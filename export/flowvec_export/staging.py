@@ -1,0 +1,77 @@
+"""A directory that is there whole or not at all: made beside its name, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from flowvec.errors import ExportError
+from flowvec.manifest import MANIFEST
+
+__all__ = ["check_target", "staged_directory"]
+
+
+@contextlib.contextmanager
+def staged_directory(target: Path) -> Iterator[Path]:
+    """A new directory to write into, which takes the target's place when the block ends.
+
+    Where the block fails, neither it nor any folder made for it is left, and the target is as it
+    was.
+
+    Raises:
+        ExportError: it cannot be written.
+    """
+    staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    made = _make_folders(staged)
+    try:
+        yield staged
+        _put_in_place(staged, target)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def check_target(target: Path, overwrite: bool) -> None:
+    """Raise ExportError where the target exists and may not be replaced."""
+    if not (target.exists() or target.is_symlink()):
+        return
+    if not overwrite:
+        raise ExportError(f"{target} exists; ask to overwrite it, or choose another name")
+    if target.is_symlink() or not target.is_dir():
+        raise ExportError(f"{target} is no directory, so it is not overwritten")
+    if not (target / MANIFEST).is_file() and any(target.iterdir()):
+        raise ExportError(f"{target} is no bundle, so it is not overwritten")
+
+
+def _make_folders(staged: Path) -> list[Path]:
+    """Make a directory and those above it; returns the new ones above it, the deepest first."""
+    missing = [folder for folder in staged.parents if not folder.exists()]
+    try:
+        staged.mkdir(parents=True)
+    except OSError as error:
+        raise ExportError(f"cannot write to {staged.parent}: {error.strerror}") from None
+    return missing
+
+
+def _put_in_place(staged: Path, target: Path) -> None:
+    """Rename the finished bundle to its name, keeping an old one until then."""
+    for file in (path for path in staged.rglob("*") if path.is_file()):
+        with file.open("rb+") as handle:
+            os.fsync(handle.fileno())
+    if not target.exists():
+        staged.rename(target)
+        return
+    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    target.rename(old)
+    try:
+        staged.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    shutil.rmtree(old)

@@ -1,0 +1,161 @@
+"""Changing a graph in place: new nodes at its end, and the two inputs that every bundle has.
+
+Written for any opset from 11 on: the axes of reductions became inputs at 13 (sums) and at 18 (the
+rest).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from flowvec.manifest import INPUTS
+from flowvec_export.graph import OUTPUT
+
+__all__ = ["Surgeon"]
+
+_AXES_ARE_INPUTS_SINCE = {"ReduceSum": 13, "Unsqueeze": 13, "ReduceMax": 18, "ReduceL2": 18}
+
+
+class Surgeon:
+    """Adds to a graph.
+
+    Args:
+        proto: the graph, which is changed.
+        prefix: what the names of all that is added begin with; nothing in the graph does.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, prefix: str) -> None:
+        self.graph = proto.graph
+        self.opset = max(e.version for e in proto.opset_import if e.domain in ("", "ai.onnx"))
+        self._prefix = prefix
+        self._count = 0
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Append an operator; its output's name."""
+        self._count += 1
+        name = f"{self._prefix}{kind}_{self._count}"
+        self.graph.node.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
+        return name
+
+    def constant(self, values: npt.NDArray[Any]) -> str:
+        """Add a weight; its name."""
+        self._count += 1
+        name = f"{self._prefix}constant_{self._count}"
+        self.graph.initializer.append(numpy_helper.from_array(values, name))
+        return name
+
+    def _along(self, kind: str, x: str, axis: int, **attributes: Any) -> str:
+        """An operator along one axis."""
+        if self.opset < _AXES_ARE_INPUTS_SINCE[kind]:
+            return self.node(kind, x, axes=[axis], **attributes)
+        return self.node(kind, x, self.constant(np.array([axis], np.int64)), **attributes)
+
+    def take_inputs(self) -> None:
+        """Give the graph the inputs `input_ids` and `attention_mask`, int64 with free axes.
+
+        Token types, which one text has but one of, become zeros.
+        """
+        old = {value.name: value.type.tensor_type.elem_type for value in self.graph.input}
+        weights = {init.name for init in self.graph.initializer}
+        nodes = list(self.graph.node)
+        readers = nodes, self.graph.output
+        del self.graph.node[:], self.graph.input[:]
+        for name in INPUTS:
+            axes = ["batch_size", "sequence_length"]
+            self.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, axes))
+            if old[name] != TensorProto.INT64:
+                cast = self.node("Cast", name, to=old[name])
+                _rename(readers[0], name, cast)
+        for name in old.keys() - set(INPUTS) - weights:
+            zeros = self.node("Sub", INPUTS[0], INPUTS[0])
+            if old[name] != TensorProto.INT64:
+                zeros = self.node("Cast", zeros, to=old[name])
+            _rename(nodes, name, zeros)
+        self.graph.node.extend(nodes)
+
+    def to_float32(self, x: str) -> str:
+        """Cast to float32, which changes nothing where it is that."""
+        return self.node("Cast", x, to=TensorProto.FLOAT)
+
+    def pool(self, mode: str, tokens: str) -> str:
+        """Pool token vectors, float32 (batch, sequence, width), to (batch, width).
+
+        Args:
+            mode: `mean`, `cls`, `max`, `mean_sqrt_len`, `weighted_mean` or `last_token`.
+            tokens: name of the token vectors.
+        """
+        if mode == "cls":
+            return self.node("Gather", tokens, self.constant(np.array(0, np.int64)), axis=1)
+        counted = self.to_float32(INPUTS[1])
+        if mode == "max":
+            lowest = self.constant(np.array(-1e4, np.float32))
+            is_token = self.node("Cast", self._along("Unsqueeze", counted, 2), to=TensorProto.BOOL)
+            kept = self.node("Where", is_token, tokens, lowest)
+            return self._along("ReduceMax", kept, 1, keepdims=0)
+        if mode in ("weighted_mean", "last_token"):
+            axis = self.constant(np.array(1, np.int64))
+            places = self.node("Mul", self.node("CumSum", counted, axis), counted)
+            if mode == "last_token":
+                last = self._along("ReduceSum", counted, 1, keepdims=1)
+                places = self.to_float32(self.node("Equal", places, last))
+            counted = places
+        weights = self._along("Unsqueeze", counted, 2)
+        total = self._along("ReduceSum", self.node("Mul", tokens, weights), 1, keepdims=0)
+        if mode == "last_token":
+            return total
+        least = self.constant(np.array(1e-9, np.float32))
+        count = self.node("Max", self._along("ReduceSum", weights, 1, keepdims=0), least)
+        if mode == "mean_sqrt_len":
+            count = self.node("Sqrt", count)
+        return self.node("Div", total, count)
+
+    def normalise(self, vector: str) -> str:
+        """L2-normalise (batch, dim)."""
+        length = self._along("ReduceL2", vector, 1, keepdims=1)
+        least = self.constant(np.array(1e-12, np.float32))
+        return self.node("Div", vector, self.node("Max", length, least))
+
+    def attach(self, tail: onnx.GraphProto, vector: str) -> str:
+        """Append a graph of vectors with one input and one output; the name of what it gives."""
+        names = {tail.input[0].name: vector, "": ""}
+        for init in tail.initializer:
+            copied = self.graph.initializer.add()
+            copied.CopyFrom(init)
+            copied.name = names[init.name] = f"{self._prefix}{init.name}"
+        for node in tail.node:
+            copy = self.graph.node.add()
+            copy.CopyFrom(node)
+            copy.name = f"{self._prefix}{node.name}"
+            copy.input[:] = [names[name] for name in node.input]
+            names |= {name: f"{self._prefix}{name}" for name in node.output if name}
+            copy.output[:] = [names[name] for name in node.output]
+        return names[tail.output[0].name]
+
+    def give(self, vector: str, dim: int) -> None:
+        """Make this vector the graph's one output, `sentence_embedding`, float32 (batch, dim)."""
+        self._free_name(OUTPUT)
+        self.graph.node.append(helper.make_node("Identity", [vector], [OUTPUT], name=OUTPUT))
+        value = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch_size", dim])
+        del self.graph.output[:]
+        self.graph.output.append(value)
+
+    def _free_name(self, taken: str) -> None:
+        """Rename a value within the graph that has the name of the output."""
+        for node in self.graph.node:
+            other = f"{self._prefix}{taken}"
+            node.input[:] = [other if name == taken else name for name in node.input]
+            node.output[:] = [other if name == taken else name for name in node.output]
+
+
+def _rename(nodes: list[onnx.NodeProto], old: str, new: str) -> None:
+    """Let all that reads a value read another, in graphs within nodes as well."""
+    for node in nodes:
+        node.input[:] = [new if name == old else name for name in node.input]
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                _rename(list(graph.node), old, new)

@@ -1,0 +1,141 @@
+"""From a torch module to a graph."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from flowvec.errors import ExportError
+from flowvec.manifest import INPUTS
+from flowvec_export.graph import OPSET, OUTPUT, clean, require_standard
+from flowvec_export.pooling import Pooling
+from flowvec_export.storage import store
+
+__all__ = ["SentenceEncoder", "module_to_onnx", "quiet_exporter", "to_onnx"]
+
+
+class SentenceEncoder(nn.Module):
+    """Backbone, pooling, transforms, L2 normalisation."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        pooling: Pooling,
+        transforms: Sequence[nn.Module],
+        normalise: bool,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.pooling = pooling
+        self.transforms = nn.ModuleList(transforms)
+        self.normalise = normalise
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Int64 (batch, sequence), twice -> float32 (batch, dim)."""
+        states = self.backbone(input_ids, attention_mask)
+        vector = self.pooling(states, attention_mask, input_ids)
+        for transform in self.transforms:
+            vector = transform(vector)
+        if self.normalise:
+            vector = vector / vector.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        out: Tensor = vector
+        return out
+
+
+def to_onnx(
+    model: SentenceEncoder, pad_id: int, weights: str = "float32", exact: Sequence[str] = ()
+) -> onnx.ModelProto:
+    """Trace the model into a graph with free batch and sequence axes.
+
+    Args:
+        model: what to trace, in evaluation mode.
+        pad_id: a token id to trace with.
+        weights: storage of the weight matrices, `float32` or `float16`.
+        exact: prefixes of the names of weights that stay float32 in any case.
+
+    Raises:
+        ExportError: torch cannot trace it, the graph needs more than standard operators, or it is
+            larger than the 2 GiB that one file may hold.
+    """
+    # Sizes that are neither 1 nor equal, so that no axis is taken for a constant or for another.
+    ids = torch.full((2, 5), pad_id, dtype=torch.int64)
+    mask = torch.ones_like(ids)
+    mask[1, 3:] = 0
+    axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
+    with quiet_exporter():
+        try:
+            program = torch.onnx.export(
+                model.eval(),
+                (ids, mask),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=list(INPUTS),
+                output_names=[OUTPUT],
+                dynamic_shapes={"input_ids": axes, "attention_mask": axes},
+                verbose=False,
+            )
+        except Exception as error:
+            raise ExportError(f"torch cannot turn this encoder into a graph: {error}") from error
+        assert program is not None
+        store(program.model.graph, weights, exact)
+        proto = program.model_proto
+    clean(proto)
+    require_standard(proto)
+    return proto
+
+
+def module_to_onnx(module: nn.Module, dim: int) -> onnx.ModelProto:
+    """A graph of a module of vectors alone: `u`, float32 (batch_size, dim), to `z`.
+
+    Raises:
+        ExportError: torch cannot trace it.
+    """
+    with quiet_exporter():
+        try:
+            program = torch.onnx.export(
+                module.eval(),
+                (torch.zeros(2, dim),),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=["u"],
+                output_names=["z"],
+                dynamic_shapes=({0: torch.export.Dim("batch_size")},),
+                verbose=False,
+            )
+        except Exception as error:
+            raise ExportError(f"torch cannot turn this module into a graph: {error}") from error
+    assert program is not None
+    return program.model_proto
+
+
+@contextlib.contextmanager
+def quiet_exporter() -> Iterator[None]:
+    """Keep torch's exporter from printing its progress and its own deprecations.
+
+    Garbage collection waits meanwhile: the exporter makes millions of objects that live until its
+    end, and to look through them again and again is a sixth of its time.
+    """
+    collects = gc.isenabled()
+    levels = {
+        name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript", "onnx_ir")
+    }
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for name in levels:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            gc.disable()
+            yield
+        finally:
+            if collects:
+                gc.enable()
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
