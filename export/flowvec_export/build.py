@@ -24,7 +24,7 @@ from flowvec_export.onnx_source import OnnxSource
 from flowvec_export.parity import MIN_COSINE_OF_FLOAT16, measure
 from flowvec_export.pooling_modes import parse_pooling
 from flowvec_export.reading import read_source
-from flowvec_export.source import Source
+from flowvec_export.source import AS_EXPORTED, Source
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
 from flowvec_export.variants import KINDS, Variant, add_variant
@@ -193,9 +193,9 @@ def _draft(
     return draft_of_checkpoint(checkpoint, pooling, transform, normalize, weights)
 
 
-def _checked_pooling(recipe: Recipe, source: Source, asked: str | None) -> str:
+def _checked_pooling(recipe: Recipe, source: Source, asked: str | None) -> str | None:
     """The pooling that a transform was fitted on; raises ExportError where it does not belong."""
-    if asked is not None and parse_pooling(asked) != parse_pooling(recipe.pooling):
+    if asked is not None and asked.split("+") != recipe.pooling.split("+"):
         raise ExportError(
             f"the transform was fitted on {recipe.pooling} pooling and cannot follow {asked}"
         )
@@ -204,7 +204,7 @@ def _checked_pooling(recipe: Recipe, source: Source, asked: str | None) -> str:
             f"the transform was fitted on {recipe.source} with other weights or Dense layers than "
             f"{source.origin} has; fit it again"
         )
-    return recipe.pooling
+    return None if recipe.pooling == AS_EXPORTED else recipe.pooling
 
 
 def _manifest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -18,6 +19,8 @@ app = typer.Typer(add_completion=False)
 # So many texts meet nearly every range that a larger corpus has.
 _CALIBRATION_ROWS = 5000
 _NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy")
+# What a graph that somebody else exported takes; `reading` asks for torch where torch is needed.
+_GRAPHS_NEED = ("onnx", "onnx_ir", "scipy")
 
 
 def say(line: str) -> None:
@@ -25,20 +28,36 @@ def say(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def require_packages(command: str) -> None:
+def require_packages(command: str, packages: tuple[str, ...] = _NEEDS) -> None:
     """Raise MissingDependencyError with the pip line where a package of the extra is missing."""
-    if missing := [package for package in _NEEDS if importlib.util.find_spec(package) is None]:
+    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
         raise MissingDependencyError(
             f"flowvec {command} needs {', '.join(missing)}: "
             'python -m pip install "flowvec[cpu,export]"'
         )
 
 
+RemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run Python files that come with the checkpoint. They can do anything: read them "
+        "first.",
+    ),
+]
+Pickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="Read weights that are kept as a pickle.")
+]
+
+
 @app.command(epilog="Example: flowvec export ./my-checkpoint -o ./my-bundle --pooling mean")
 def export(
     source: Annotated[
         str,
-        typer.Argument(help="A Hugging Face name, or a local directory of an encoder."),
+        typer.Argument(
+            help="A Hugging Face name, a local directory of an encoder or of an ONNX graph, or an "
+            ".onnx file in one."
+        ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="The bundle's directory to make.")],
     pooling: Annotated[
@@ -66,6 +85,18 @@ def export(
         ),
     ] = False,
     name: Annotated[str | None, typer.Option(help="The model's name.")] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=TEXT",
+            help="A prefix by name, as `query=query: ` for E5; again for another. Beside the "
+            "source's own, and before them.",
+        ),
+    ] = None,
+    default_prompt: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The prompt that is used when none is asked for."),
+    ] = None,
     weights: Annotated[
         str, typer.Option(help="Storage of the weights: float32, or float16 at half the size.")
     ] = "float32",
@@ -91,14 +122,16 @@ def export(
             help="Sentence pairs with scores (TSV): what each variant loses on them is measured.",
         ),
     ] = None,
+    trust_remote_code: RemoteCode = False,
+    allow_pickle: Pickle = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle.")] = False,
     as_json: Json = False,
 ) -> None:
     """Turn a checkpoint, its pooling and its Dense layers into one ONNX graph.
 
-    The graph is compared with torch before the bundle appears.
+    The graph is compared with its source before the bundle appears.
     """
-    require_packages("export")
+    require_packages("export", _GRAPHS_NEED)
     from flowvec_export.build import export as build
     from flowvec_export.raw_vectors import read_corpus
     from flowvec_export.sts import read_sts
@@ -116,11 +149,15 @@ def export(
         max_length=max_length,
         encoder_only=encoder_only,
         name=name,
+        prompts=_parse_prompts(prompt or ()),
+        default_prompt_name=default_prompt,
         weights=cast(Any, weights),
         variants=cast(Any, variants.split(",")) if variants else (),
         calibration=texts,
         sts=tasks,
         overwrite=overwrite,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
         on_step=say if sys.stderr.isatty() else None,
     )
     manifest = bundle.manifest
@@ -142,6 +179,17 @@ def export(
         steps = " -> ".join([manifest.pooling, *manifest.transform])
         typer.echo(
             f"{bundle.path}: {manifest.name}, {steps}, {manifest.dim} dimensions, at most "
-            f"{manifest.max_length} tokens; differs from torch by at most "
+            f"{manifest.max_length} tokens; differs from its source by at most "
             f"{manifest.parity['max_relative_error']:.1e}"
         )
+
+
+def _parse_prompts(given: Sequence[str]) -> dict[str, str]:
+    """`NAME=TEXT` each; raises InputValueError for anything else."""
+    prompts: dict[str, str] = {}
+    for line in given:
+        name, sign, text = line.partition("=")
+        if not (sign and name.strip()):
+            raise InputValueError(f"a prompt is NAME=TEXT, not {line!r}")
+        prompts[name.strip()] = text
+    return prompts

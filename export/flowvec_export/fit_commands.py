@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from flowvec.commands import Format, Json, TextField, print_json
 from flowvec.errors import InputValueError
-from flowvec_export.commands import require_packages, say
+from flowvec_export.commands import Pickle, RemoteCode, require_packages, say
 
 if TYPE_CHECKING:
     from flowvec_export.fitting import FitSettings, Fitted
@@ -103,6 +103,8 @@ def fit(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the flow's learning curve: .svg, .png or .pdf.")
     ] = None,
+    trust_remote_code: RemoteCode = False,
+    allow_pickle: Pickle = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -112,6 +114,7 @@ def fit(
     mostly better left alone: `flowvec compare` measures what each transform does to it.
     """
     require_packages("fit")
+    from flowvec_export.checkpoint_files import Trust
     from flowvec_export.fitting import FitSettings, parse_method
     from flowvec_export.flow_training import FlowTraining
     from flowvec_export.raw_vectors import read_corpus
@@ -121,7 +124,7 @@ def fit(
     if like_the_paper:
         allowed = {"method", "model", "corpus", "out", "pooling", "encoder_only", "rows", "seed",
                    "sentences", "text_field", "file_format", "like_the_paper", "plot",
-                   "overwrite", "as_json"}  # fmt: skip
+                   "trust_remote_code", "allow_pickle", "overwrite", "as_json"}  # fmt: skip
         given = {p for p in context.params if _was_given(context, p)}
         if method != "flow" or given - allowed:
             raise InputValueError(_FIXED)
@@ -153,7 +156,12 @@ def fit(
     )
     name = "standard input" if corpus == "-" else Path(corpus).name
     name += " (sentences)" if sentences else ""
-    common: dict[str, Any] = {"corpus": name, "pooling": pooling, "encoder_only": encoder_only}
+    common: dict[str, Any] = {
+        "corpus": name,
+        "pooling": pooling,
+        "encoder_only": encoder_only,
+        "trust": Trust(trust_remote_code, allow_pickle),
+    }
     if like_the_paper:
         fitted = _like_the_paper(model, texts, seed, common)
     else:

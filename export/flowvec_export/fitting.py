@@ -14,6 +14,7 @@ import torch
 
 from flowvec import __version__
 from flowvec.errors import InputValueError
+from flowvec_export.checkpoint_files import Trust
 from flowvec_export.flow_training import Epoch, FlowTraining, fit_flow
 from flowvec_export.raw_vectors import embed_raw
 from flowvec_export.reading import read_source
@@ -170,6 +171,7 @@ def fit(
     pooling: str | None = None,
     max_length: int | None = None,
     encoder_only: bool = False,
+    trust: Trust | None = None,
     settings: FitSettings | None = None,
     show_progress_bar: bool | None = None,
     on_step: Callable[[str], object] | None = None,
@@ -187,6 +189,7 @@ def fit(
         pooling: as for `export`.
         max_length: as for `export`.
         encoder_only: as for `export`.
+        trust: what of the source may be more than data; None is nothing.
         settings: of the method.
         show_progress_bar: while embedding; None shows one on a terminal for long work.
         on_step: called with a line of text before each step.
@@ -203,13 +206,13 @@ def fit(
     # Before any long work.
     settings.check(parts)
     held_out_rows(len(texts), parts)
-    found = read_source(source, encoder_only=encoder_only)
+    found = read_source(source, encoder_only=encoder_only, trust=trust)
     settings.check(parts, found.width(pooling))
     recipe = Recipe(
         method=method,
         source=found.name,
         source_sha256=found.sha256(),
-        pooling=pooling or found.pooling or "mean",
+        pooling=found.pooling_name(pooling),
         max_length=found.checked_length(max_length),
         corpus=corpus,
         rows=len(texts) - held_out_rows(len(texts)),
@@ -228,6 +231,7 @@ def fit(
         pooling=pooling,
         max_length=max_length,
         encoder_only=encoder_only,
+        trust=trust,
         show_progress_bar=show_progress_bar,
         on_step=on_step,
     )

@@ -32,8 +32,6 @@ __all__ = ["draft_of_graph"]
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
-# What a manifest says of the pooling where a graph came with its own.
-_AS_EXPORTED = "as exported"
 # No graph that is exported from a module has names like this.
 _PREFIX = "flowvec."
 
@@ -73,7 +71,7 @@ def draft_of_graph(
     return Draft(
         proto=_stored(proto, weights),
         dim=steps[-1].out_dim if steps else source.pooled_width(pooling),
-        pooling=_AS_EXPORTED if modes is None else "+".join(modes),
+        pooling=source.pooling_name(pooling),
         transform=describe(steps),
         normalised=normalize or _has_unit_length(reference, source, length),
         reference=reference,

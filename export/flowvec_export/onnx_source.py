@@ -1,7 +1,7 @@
 """A graph that somebody else exported, Optimum say, as a source.
 
-It is read and checked with `onnx` alone. What it gives is either token vectors, which pooling goes on,
-or a finished sentence vector.
+It is read and checked with `onnx` alone. It gives either token vectors, for pooling to go on, or
+finished sentence vectors.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from flowvec.errors import ExportError, first_line
 from flowvec_export.checkpoint_files import check_tokenizer, inside, read_json
 from flowvec_export.pooling_modes import parse_pooling
 from flowvec_export.source import (
+    AS_EXPORTED,
     OFFSET_POSITIONS,
     Source,
     bounded_length,
@@ -94,6 +95,11 @@ class OnnxSource(Source):
             return self.widths[str(self.sentence)]
         outputs = [self.pooler if mode == "pooler" else self.tokens for mode in modes]
         return sum(self.widths[str(output)] for output in outputs)
+
+    def pooling_name(self, pooling: str | None) -> str:
+        """See `Source.pooling_name`."""
+        modes = self.modes(pooling)
+        return AS_EXPORTED if modes is None else "+".join(modes)
 
     def keep_encoder_only(self) -> None:
         """See `Source.keep_encoder_only`."""
@@ -213,13 +219,14 @@ def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict
         raise ExportError(f"{origin} is of opset {opset}; at least {_MIN_OPSET} is needed")
     _check_inputs(proto, origin)
     widths: dict[str, int] = {}
-    for value in proto.graph.output:
+    rank = dict.fromkeys(_TOKENS, 3) | {_SENTENCE: 2, _POOLER: 2}
+    for value in onnx.shape_inference.infer_shapes(proto).graph.output:
         dims = value.type.tensor_type.shape.dim
-        rank = dict.fromkeys(_TOKENS, 3) | {_SENTENCE: 2, _POOLER: 2}
         if len(dims) != rank.get(value.name):
             continue
-        # Where the graph does not say, the configuration does.
-        width = dims[-1].dim_value or config.get("hidden_size")
+        # Where the graph does not say, the configuration does: of tokens, since what follows them
+        # may have changed their length.
+        width = dims[-1].dim_value or (config.get("hidden_size") if len(dims) == 3 else None)
         if not isinstance(width, int) or width < 1:
             raise ExportError(f"{origin} does not say how long the vectors of {value.name} are")
         widths[value.name] = width

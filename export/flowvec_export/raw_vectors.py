@@ -15,6 +15,7 @@ from flowvec.errors import InputValueError
 from flowvec.inputs import read_rows
 from flowvec.sentences import split_sentences
 from flowvec_export.build import export
+from flowvec_export.checkpoint_files import Trust
 
 __all__ = ["embed_raw", "read_corpus", "sample_texts"]
 
@@ -30,6 +31,7 @@ def embed_raw(
     pooling: str | None = None,
     max_length: int | None = None,
     encoder_only: bool = False,
+    trust: Trust | None = None,
     show_progress_bar: bool | None = None,
     on_step: Callable[[str], object] | None = None,
 ) -> npt.NDArray[np.float32]:
@@ -41,6 +43,7 @@ def embed_raw(
         pooling: as for `export`; several joined by `+` give their vectors side by side.
         max_length: as for `export`.
         encoder_only: as for `export`.
+        trust: what of the source may be more than data; None is nothing.
         show_progress_bar: None shows one on a terminal for long work.
         on_step: called with a line of text before each step.
 
@@ -51,6 +54,7 @@ def embed_raw(
         ExportError: the source cannot be exported.
         NonFiniteError: a vector holds NaN or infinity; the message names the text.
     """
+    trust = trust or Trust()
     with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
         bundle = export(
             source,
@@ -58,6 +62,8 @@ def embed_raw(
             pooling=pooling,
             max_length=max_length,
             encoder_only=encoder_only,
+            trust_remote_code=trust.remote_code,
+            allow_pickle=trust.pickle,
             normalize=False,
             calibration=(),
             on_step=on_step,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowvec.errors import ExportError, first_line
+from flowvec.errors import ExportError, MissingDependencyError, first_line
 from flowvec_export.checkpoint_files import Trust, check_links, has_weights, read_json
 from flowvec_export.modules import ReadEncoder, read_modules
 from flowvec_export.onnx_source import OnnxSource, find_graph, read_graph
@@ -19,6 +20,7 @@ __all__ = ["read_source", "read_torch_source"]
 
 # What a download takes: data first, and of the older and larger forms only what nothing replaces.
 _DATA = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
+_TORCH = ("torch", "transformers", "onnxscript", "safetensors")
 _UNWANTED = ["onnx/*", "openvino/*", "*training_args.bin"]
 
 
@@ -48,6 +50,7 @@ def read_source(
             read = partial(read_graph, graph)
         else:
             # torch takes seconds to import, and an ONNX graph does without.
+            _require_torch(source)
             from flowvec_export.checkpoint import read_encoder
 
             read = partial(read_encoder, trust=trust)
@@ -76,6 +79,16 @@ def read_torch_source(
     if isinstance(found, OnnxSource):
         raise ExportError(f"{source} is an ONNX graph, and this needs a checkpoint that torch runs")
     return found  # type: ignore[return-value]
+
+
+def _require_torch(source: str | Path) -> None:
+    """Raise MissingDependencyError where there is no torch to read a checkpoint with."""
+    missing = [name for name in _TORCH if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"{source} is a checkpoint, which takes {', '.join(missing)}: "
+            'python -m pip install "flowvec[cpu,export]"'
+        )
 
 
 def _locate(source: str | Path, trust: Trust) -> tuple[Path, Path | None]:

@@ -20,6 +20,7 @@ from flowvec.batching import Batch, pad
 from flowvec.errors import DivergedError
 from flowvec_export.backbone import TransformersBackbone
 from flowvec_export.checkpoint import TorchSource
+from flowvec_export.checkpoint_files import Trust
 from flowvec_export.fitting import Fitted, held_out_rows, mean_cosine, results_of
 from flowvec_export.flow_training import AdamWithoutCorrection, Epoch
 from flowvec_export.reading import read_torch_source
@@ -42,6 +43,7 @@ def fit_like_the_paper(
     corpus: str = "texts",
     pooling: str | None = None,
     encoder_only: bool = False,
+    trust: Trust | None = None,
     seed: int = 0,
     on_step: Callable[[str], object] | None = None,
     on_batch: Callable[[int], object] | None = None,
@@ -55,6 +57,7 @@ def fit_like_the_paper(
         corpus: their name, for the file.
         pooling: as for `export`; None takes `first_last_mean`, the authors' "last2avg".
         encoder_only: as for `export`.
+        trust: what of the source may be more than data; None is nothing.
         seed: of order, dropout and initialisation.
         on_step: called with a line of text before each step.
         on_batch: called with the number of texts after each batch.
@@ -65,7 +68,7 @@ def fit_like_the_paper(
         DivergedError: the likelihood became NaN or infinite.
     """
     say = on_step or (lambda _: None)
-    found = read_torch_source(source, encoder_only=encoder_only)
+    found = read_torch_source(source, encoder_only=encoder_only, trust=trust)
     modes = pooling or "first_last_mean"
     held_out = held_out_rows(len(texts), ["flow"])
     with torch.random.fork_rng():

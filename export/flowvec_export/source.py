@@ -16,7 +16,14 @@ from flowvec.errors import ExportError
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
 
-__all__ = ["OFFSET_POSITIONS", "Source", "model_name", "plain_tokenizer", "read_licence"]
+__all__ = [
+    "AS_EXPORTED",
+    "OFFSET_POSITIONS",
+    "Source",
+    "model_name",
+    "plain_tokenizer",
+    "read_licence",
+]
 
 # These count positions from their padding token's id on, so that their tables have unused rows.
 OFFSET_POSITIONS = (
@@ -27,6 +34,10 @@ OFFSET_POSITIONS = (
     "xlm-roberta-xl",
     "data2vec-text",
 )
+
+
+# The pooling of a graph that gives finished sentence vectors.
+AS_EXPORTED = "as exported"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,6 +101,10 @@ class Source(ABC):
             ExportError: there is no such pooling for this source.
         """
         return self.transforms[-1].out_dim if self.transforms else self.pooled_width(pooling)
+
+    def pooling_name(self, pooling: str | None) -> str:
+        """What a manifest or a recipe calls the pooling that `pooled_width` takes."""
+        return pooling or self.pooling or "mean"
 
     def keep_encoder_only(self) -> None:
         """Forget the pooling, the Dense layers and the normalisation that it came with."""

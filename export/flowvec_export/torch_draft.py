@@ -43,6 +43,9 @@ def draft_of_checkpoint(
     model, reference, original = _assemble(
         source, pooling, steps, normalize, weights, attention.scale_folded
     )
+    run = _run(reference, source.origin)
+    # Before the tracer, which says what went wrong in hundreds of lines.
+    run(np.full((2, 5), source.pad_id, np.int64), np.ones((2, 5), np.int64))
     fitted = range(len(source.transforms), len(steps))
     return Draft(
         proto=to_onnx(model, source.pad_id, weights, [f"transforms.{i}." for i in fitted]),
@@ -50,14 +53,14 @@ def draft_of_checkpoint(
         pooling="+".join(model.pooling.modes),
         transform=describe(steps),
         normalised=model.normalise,
-        reference=_run(reference),
+        reference=run,
         computed_by="torch",
-        original=None if original is None else _run(original),
+        original=None if original is None else _run(original, source.origin),
         attention=attention,
     )
 
 
-def _run(module: SentenceEncoder) -> Reference:
+def _run(module: SentenceEncoder, origin: str) -> Reference:
     def run(
         input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
@@ -66,7 +69,10 @@ def _run(module: SentenceEncoder) -> Reference:
                 found = module(torch.from_numpy(input_ids), torch.from_numpy(attention_mask))
             except Exception as error:  # another's module may fail in any way
                 reason = first_line(error)
-                raise ExportError(f"torch cannot run this encoder: {reason}") from error
+                raise ExportError(
+                    f"{origin} is no encoder that goes from token ids and a mask to one vector a "
+                    f"token: {reason}"
+                ) from error
         vectors: npt.NDArray[np.float32] = found.float().numpy()
         return vectors
 

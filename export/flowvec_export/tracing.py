@@ -13,7 +13,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from flowvec.errors import ExportError
+from flowvec.errors import ExportError, first_line
 from flowvec.manifest import INPUTS
 from flowvec_export.graph import OPSET, OUTPUT, clean, require_standard
 from flowvec_export.pooling import Pooling
@@ -83,7 +83,8 @@ def to_onnx(
                 verbose=False,
             )
         except Exception as error:
-            raise ExportError(f"torch cannot turn this encoder into a graph: {error}") from error
+            reason = first_line(error.__cause__ or error)
+            raise ExportError(f"torch cannot turn this encoder into a graph: {reason}") from error
         assert program is not None
         store(program.model.graph, weights, exact)
         proto = program.model_proto
