@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from typer.main import get_command
 
-from flowvec.cli import app
 from flowvec.errors import InputValueError
 from flowvec_export.flow_training import AdamWithoutCorrection
 from flowvec_export.parity import Parity
@@ -221,16 +219,6 @@ def test_its_first_step_is_longer_than_with_the_correction() -> None:
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reproduce_bert_flow.md"
 BLOCKS = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
-COMMANDS = [line for line in "".join(BLOCKS).splitlines() if line.startswith("flowvec ")]
-
-
-@pytest.mark.parametrize("line", COMMANDS)
-def test_the_command_line_takes_what_the_document_shows(line: str) -> None:
-    command: Any = get_command(app)
-    words = shlex.split(line)[1:]
-    while hasattr(command, "get_command"):
-        command = command.get_command(None, words.pop(0))
-    command.make_context("flowvec", words)  # raises for an option that is not there
 
 
 def test_the_document_runs_in_small(flowvec, bert, texts, tmp_path) -> None:
