@@ -46,8 +46,8 @@ def _json_rows(texts: list[str], first: int) -> list[str]:
             {
                 "id": f"t{first + i}",
                 "text": text,
-                "lang": ("en", "de")[i % 2],
-                "year": 2018 + i % 8,
+                "lang": ("en", "de")[(first + i) % 2],
+                "year": 2018 + (first + i) % 8,
             }
         )
         for i, text in enumerate(texts)

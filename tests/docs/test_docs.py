@@ -11,6 +11,7 @@ A ```text block that follows a python block with nothing between is all that the
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -41,7 +42,11 @@ def my_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("exported")
     READERS_FILES["my-checkpoint"](folder / "my-checkpoint")
-    export(folder / "my-checkpoint", folder / "my-bundle")
+    logging.disable(logging.INFO)  # torch's tracing says a lot, before whatever fails later
+    try:
+        export(folder / "my-checkpoint", folder / "my-bundle")
+    finally:
+        logging.disable(logging.NOTSET)
     return folder / "my-bundle"
 
 
