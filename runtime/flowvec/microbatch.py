@@ -117,7 +117,7 @@ class SharedEncoder:
 
         >>> shared = SharedEncoder(Encoder.load("mini"))
         >>> shared.encode("A man is eating.", timeout=1.0).shape
-        (256,)
+        (384,)
     """
 
     def __init__(

@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -139,18 +140,27 @@ def test_what_a_page_does_not_run_is_right_as_far_as_can_be_told(page: Path) -> 
     for block in read_page(page)[0]:
         if block.not_run is None or not (block.is_python or block.is_shell):
             continue
-        try:
-            assert block.not_run, "a comment `not run` gives a reason"
-            if block.is_python:
-                check_python(block.code, block.where)
-                continue
-            code = shell_of(block.code) if block.language == "console" else block.code
-            for words in commands(code):
-                parse(words)
-        except (AssertionError, ImportError, SyntaxError, ValueError) as error:
-            wrong.append(f"{block.where}: {error}")
+        assert block.not_run, f"{block.where}: a comment `not run` gives a reason"
+        wrong += [f"{block.where}: {error}" for error in _mistakes(block)]
     if wrong:
         pytest.fail("\n".join(wrong), pytrace=False)
+
+
+def _mistakes(block: Block) -> Iterator[Exception]:
+    """What can be told to be wrong in a block without running it."""
+    try:
+        if block.is_python:
+            check_python(block.code, block.where)
+            return
+        found = list(commands(shell_of(block.code) if block.language == "console" else block.code))
+    except (ImportError, SyntaxError, ValueError) as error:
+        yield error
+        return
+    for words in found:
+        try:
+            parse(words)
+        except ValueError as error:
+            yield error
 
 
 @each_page
