@@ -56,9 +56,10 @@ def read_source(
             read = partial(read_encoder, trust=trust)
         origin = str(source)
         if modules is None:
-            return read(root, root, origin, {})
-        found = read_modules(root, modules, origin, read, trust)
-        found.tuned = True
+            found = read(root, root, origin, {})
+        else:
+            found = read_modules(root, modules, origin, read, trust)
+            found.tuned = True
         if encoder_only:
             found.keep_encoder_only()
         return found

@@ -74,19 +74,20 @@ _TOKENIZERS: dict[str, tuple[Any, dict[str, str]]] = {
     "roberta": (_byte_bpe, _ROBERTA),
     "xlm-roberta": (_unigram, _ROBERTA),
     "mpnet": (_word_piece, {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "[UNK]"}),
+    "camembert": (_unigram, _ROBERTA),
 }
 
 
 def make_checkpoint(folder: Path, architecture: str, **changes: Any) -> Path:
     """Write a random encoder with its tokenizer as a Hugging Face directory."""
-    train, names = _TOKENIZERS[architecture]
+    train, names = _TOKENIZERS.get(architecture, _TOKENIZERS["bert"])
     tokenizer = train(list(names.values()))
     cls, sep, pad = (tokenizer.token_to_id(names[n]) for n in ("cls", "sep", "pad"))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{names['cls']} $A {names['sep']}",
         special_tokens=[(names["cls"], cls), (names["sep"], sep)],
     )
-    offset = pad + 1 if architecture in ("roberta", "xlm-roberta", "mpnet") else 0
+    offset = pad + 1 if architecture in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
     sizes = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad}
     if architecture == "distilbert":
         sizes |= {
@@ -100,7 +101,8 @@ def make_checkpoint(folder: Path, architecture: str, **changes: Any) -> Path:
         }  # fmt: skip
     config = transformers.AutoConfig.for_model(architecture, **(sizes | changes))
     torch.manual_seed(0)
-    model = transformers.AutoModel.from_config(config)
+    kind = transformers.T5EncoderModel if architecture == "t5" else transformers.AutoModel
+    model = kind(config) if architecture == "t5" else kind.from_config(config)
     # Freshly initialised models are nearly the identity: mistakes would hide in them.
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -156,3 +158,17 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
     while len(made) < count:
         made[" ".join(rng.choice(words, rng.integers(3, 15)))] = None
     return list(made)
+
+
+def mean_in_torch(folder: Path, texts: list[str], kind: Any = None) -> np.ndarray:
+    """Normalised mean vectors straight from transformers, one text at a time."""
+    kind = kind or transformers.AutoModel
+    model = kind.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in texts:
+        inputs = tokenizer(text, truncation=True, return_tensors="pt", return_token_type_ids=False)
+        with torch.inference_mode():
+            hidden = model(**inputs).last_hidden_state[0]
+        rows.append(torch.nn.functional.normalize(hidden.mean(0), dim=0).numpy())
+    return np.stack(rows)

@@ -24,22 +24,9 @@ from flowvec_export import Dense, Identity, export, storage, torch_draft
 from flowvec_export.backbone import Backbone
 from flowvec_export.parity import Parity
 
-from .conftest import LAYERS, POSITIONS, TEXTS, WIDTH
+from .conftest import LAYERS, POSITIONS, TEXTS, WIDTH, mean_in_torch
 
 ARCHITECTURES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
-
-
-def mean_in_torch(folder: Path, texts: list[str]) -> np.ndarray:
-    """Normalised mean vectors straight from transformers, one text at a time."""
-    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    rows = []
-    for text in texts:
-        inputs = tokenizer(text, truncation=True, return_tensors="pt", return_token_type_ids=False)
-        with torch.inference_mode():
-            hidden = model(**inputs).last_hidden_state[0]
-        rows.append(torch.nn.functional.normalize(hidden.mean(0), dim=0).numpy())
-    return np.stack(rows)
 
 
 @pytest.fixture(scope="module")
