@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowvec_export.build import export
+    from flowvec_export.checkpoint_files import Trust
     from flowvec_export.fitting import METHODS, FitSettings, Fitted, fit
     from flowvec_export.flow_training import FlowTraining
+    from flowvec_export.layouts import LAYOUTS, export_bundle
     from flowvec_export.parity import Parity
     from flowvec_export.pooling_modes import POOLINGS
     from flowvec_export.reading import read_source
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "LAYOUTS",
     "METHODS",
     "POOLINGS",
     "PRESETS",
@@ -63,8 +66,10 @@ __all__ = [
     "Source",
     "Standardise",
     "Transform",
+    "Trust",
     "Whitening",
     "export",
+    "export_bundle",
     "fit",
     "fit_like_the_paper",
     "load_transform",
@@ -84,6 +89,7 @@ _HOMES = {
     "FlowShape": "transforms",
     "FlowTraining": "flow_training",
     "Identity": "transforms",
+    "LAYOUTS": "layouts",
     "METHODS": "fitting",
     "Moments": "transforms",
     "PRESETS": "transforms",
@@ -94,8 +100,10 @@ _HOMES = {
     "Source": "source",
     "Standardise": "transforms",
     "Transform": "transforms",
+    "Trust": "checkpoint_files",
     "Whitening": "transforms",
     "export": "build",
+    "export_bundle": "layouts",
     "fit": "fitting",
     "fit_like_the_paper": "released_recipe",
     "load_transform": "transform_file",

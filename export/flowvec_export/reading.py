@@ -43,6 +43,7 @@ def read_source(
     check_links(root)
     modules = read_json(root / "modules.json", list, missing_ok=True)
     read: ReadEncoder
+    found: Source
     try:
         if graph is None and not has_weights(root, modules):
             graph = find_graph(root)

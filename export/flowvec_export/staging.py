@@ -37,16 +37,24 @@ def staged_directory(target: Path) -> Iterator[Path]:
         raise
 
 
-def check_target(target: Path, overwrite: bool) -> None:
-    """Raise ExportError where the target exists and may not be replaced."""
+def check_target(target: Path, overwrite: bool, mark: str = MANIFEST) -> None:
+    """Raise ExportError where the target exists and may not be replaced.
+
+    Args:
+        target: the directory to make.
+        overwrite: it may be replaced where it is one of ours.
+        mark: the file by which it is known as that.
+    """
     if not (target.exists() or target.is_symlink()):
         return
     if not overwrite:
-        raise ExportError(f"{target} exists; ask to overwrite it, or choose another name")
+        raise ExportError(
+            f"{target} exists; choose another name, or ask to overwrite it (--overwrite)"
+        )
     if target.is_symlink() or not target.is_dir():
         raise ExportError(f"{target} is no directory, so it is not overwritten")
-    if not (target / MANIFEST).is_file() and any(target.iterdir()):
-        raise ExportError(f"{target} is no bundle, so it is not overwritten")
+    if not (target / mark).is_file() and any(target.iterdir()):
+        raise ExportError(f"{target} has no {mark}, so it is not overwritten")
 
 
 def _make_folders(staged: Path) -> list[Path]:

@@ -55,6 +55,10 @@ class Surgeon:
             return self.node(kind, x, axes=[axis], **attributes)
         return self.node(kind, x, self.constant(np.array([axis], np.int64)), **attributes)
 
+    def unsqueeze(self, x: str, axis: int) -> str:
+        """Give x a new axis of length 1."""
+        return self._along("Unsqueeze", x, axis)
+
     def take_inputs(self) -> None:
         """Give the graph the inputs `input_ids` and `attention_mask`, int64 with free axes.
 
@@ -94,7 +98,7 @@ class Surgeon:
         counted = self.to_float32(INPUTS[1])
         if mode == "max":
             lowest = self.constant(np.array(-1e4, np.float32))
-            is_token = self.node("Cast", self._along("Unsqueeze", counted, 2), to=TensorProto.BOOL)
+            is_token = self.node("Cast", self.unsqueeze(counted, 2), to=TensorProto.BOOL)
             kept = self.node("Where", is_token, tokens, lowest)
             return self._along("ReduceMax", kept, 1, keepdims=0)
         if mode in ("weighted_mean", "last_token"):
@@ -104,7 +108,7 @@ class Surgeon:
                 last = self._along("ReduceSum", counted, 1, keepdims=1)
                 places = self.to_float32(self.node("Equal", places, last))
             counted = places
-        weights = self._along("Unsqueeze", counted, 2)
+        weights = self.unsqueeze(counted, 2)
         total = self._along("ReduceSum", self.node("Mul", tokens, weights), 1, keepdims=0)
         if mode == "last_token":
             return total

@@ -1,0 +1,51 @@
+"""`flowvec bundle`: what else can be done with a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from flowvec.commands import Json, print_json
+from flowvec_export.commands import require_packages
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def bundle() -> None:
+    """Take a bundle elsewhere."""
+
+
+@app.command(
+    "export",
+    epilog="Example: flowvec bundle export ./my-bundle --as sentence-transformers ./for-others",
+)
+def export(
+    source: Annotated[
+        str, typer.Argument(metavar="BUNDLE", help="A bundle's directory, or a shipped model.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to make.")],
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            help='sentence-transformers (for backend="onnx"), or tei (text-embeddings-inference).',
+        ),
+    ],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a directory that this command made.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a bundle in the layout that another library or server reads."""
+    require_packages("bundle export", ("onnx", "onnx_ir"))
+    from flowvec_export.layouts import export_bundle
+
+    written = export_bundle(source, out, cast(Any, layout), overwrite=overwrite)
+    files = sorted(str(p.relative_to(written)) for p in written.rglob("*") if p.is_file())
+    if as_json:
+        print_json({"out": str(written), "layout": layout, "files": files})
+    else:
+        typer.echo(f"{written}: {', '.join(files)}")

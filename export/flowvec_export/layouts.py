@@ -1,0 +1,154 @@
+"""A bundle in the layouts that other libraries and servers read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import onnx
+import tokenizers
+from onnx import TensorProto, helper
+
+from flowvec import Bundle, Manifest
+from flowvec.bundle import absolute_path
+from flowvec.errors import ExportError
+from flowvec_export.graph import OUTPUT, write_onnx
+from flowvec_export.staging import check_target, staged_directory
+from flowvec_export.surgery import Surgeon
+
+__all__ = ["LAYOUTS", "Layout", "export_bundle"]
+
+Layout = Literal["sentence-transformers", "tei"]
+LAYOUTS: tuple[str, ...] = get_args(Layout)
+
+# What sentence-transformers' ONNX backend asks a graph for.
+_TOKENS = "last_hidden_state"
+# A file that every directory written here has, by which it is known again.
+_MARK = "modules.json"
+
+
+def export_bundle(
+    bundle: str | Path, out: str | Path, layout: Layout, *, overwrite: bool = False
+) -> Path:
+    """Write a bundle as another library's directory.
+
+    Both layouts hold the bundle's own float32 graph, its tokenizer, limits and prompts, and name
+    the pooling `cls` over its one vector, so that they compute what the bundle computes.
+
+    - `sentence-transformers`: for `SentenceTransformer(out, backend="onnx")`. `onnx/model.onnx` has
+      a further output, the vectors as the first and only token's, (batch_size, 1, dim).
+    - `tei`: for text-embeddings-inference's ONNX backend, which takes `sentence_embedding` as it
+      is: `model.onnx` is the bundle's file, byte for byte.
+
+    Args:
+        bundle: a bundle's directory, or the name of a shipped one.
+        out: the directory to make.
+        layout: `sentence-transformers` or `tei`.
+        overwrite: replace a directory that this function wrote.
+
+    Returns:
+        The directory.
+
+    Raises:
+        BundleError: there is no such bundle, or it is damaged.
+        ExportError: the layout is unknown, or the directory exists or cannot be written.
+    """
+    if layout not in LAYOUTS:
+        raise ExportError(f"the layout must be {' or '.join(LAYOUTS)}, not {layout!r}")
+    found = Bundle.load(bundle)
+    target = absolute_path(out)
+    check_target(target, overwrite, _MARK)
+    with staged_directory(target) as staged:
+        if layout == "tei":
+            shutil.copyfile(found.model, staged / "model.onnx")
+        else:
+            (staged / "onnx").mkdir()
+            write_onnx(_with_tokens(found), staged / "onnx" / "model.onnx")
+        shutil.copyfile(found.tokenizer, staged / "tokenizer.json")
+        for name, content in _files(found).items():
+            (staged / name).parent.mkdir(exist_ok=True)
+            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+            (staged / name).write_text(text, encoding="utf-8")
+        (staged / "README.md").write_text(_card(found.manifest), encoding="utf-8")
+    return target
+
+
+def _with_tokens(bundle: Bundle) -> onnx.ModelProto:
+    """The graph with each vector as a text of one token, besides."""
+    proto = onnx.load(bundle.model)
+    surgeon = Surgeon(proto, "layout.")
+    tokens = surgeon.unsqueeze(OUTPUT, 1)
+    proto.graph.node.append(helper.make_node("Identity", [tokens], [_TOKENS], name=_TOKENS))
+    axes: list[str | int | None] = ["batch_size", 1, bundle.manifest.dim]
+    proto.graph.output.append(helper.make_tensor_value_info(_TOKENS, TensorProto.FLOAT, axes))
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def _files(bundle: Bundle) -> dict[str, Any]:
+    """The JSON files beside the graph and the tokenizer."""
+    manifest = bundle.manifest
+    tokenizer = tokenizers.Tokenizer.from_file(str(bundle.tokenizer))
+    names = ["Transformer", "Pooling", *(["Normalize"] if manifest.normalised else [])]
+    folders = ["", "1_Pooling", "2_Normalize"]
+    modules = [
+        {"idx": n, "name": str(n), "path": folders[n], "type": f"sentence_transformers.models.{k}"}
+        for n, k in enumerate(names)
+    ]
+    files: dict[str, Any] = {
+        _MARK: modules,
+        # What it was before is in the graph; readers want sizes, and a type that they know.
+        "config.json": {
+            "architectures": ["BertModel"],
+            "model_type": "bert",
+            "hidden_size": manifest.dim,
+            "num_attention_heads": 1,
+            "num_hidden_layers": manifest.layers or 0,
+            "intermediate_size": manifest.dim,
+            "max_position_embeddings": manifest.max_length,
+            "vocab_size": tokenizer.get_vocab_size(),
+            "pad_token_id": manifest.pad_id,
+        },
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": manifest.max_length,
+            "pad_token": tokenizer.id_to_token(manifest.pad_id),
+            "padding_side": "right",
+            "truncation_side": "right",
+            "model_input_names": list(manifest.inputs),
+        },
+        "sentence_bert_config.json": {
+            "max_seq_length": manifest.max_length,
+            "do_lower_case": False,
+        },
+        "config_sentence_transformers.json": {
+            "prompts": manifest.prompts,
+            "default_prompt_name": manifest.default_prompt_name,
+            "similarity_fn_name": manifest.similarity,
+        },
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": manifest.dim,
+            "pooling_mode_cls_token": True,
+            "pooling_mode_mean_tokens": False,
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+    }
+    if manifest.normalised:
+        files["2_Normalize/config.json"] = {}
+    return files
+
+
+def _card(manifest: Manifest) -> str:
+    steps = " -> ".join([f"{manifest.pooling} pooling", *manifest.transform])
+    licence = f"license: {manifest.licence}\n" if manifest.licence else ""
+    return (
+        f"---\n{licence}library_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
+        f"---\n\n# {manifest.name}\n\n"
+        f"{manifest.dim} dimensions, at most {manifest.max_length} tokens; {steps}"
+        f"{', normalised' if manifest.normalised else ''}. Source: {manifest.source}.\n\n"
+        "Written by flowvec: pooling and all that follows it are in the ONNX graph. There are no "
+        "weights for torch.\n"
+    )
