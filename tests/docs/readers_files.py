@@ -143,6 +143,11 @@ def _my_checkpoint(path: Path) -> None:
     (path / "1_Pooling/config.json").write_text(json.dumps(pooling))
 
 
+def _my_onnx(path: Path) -> None:
+    """What Optimum made of a tiny BERT."""
+    shutil.copytree(ROOT / "tests/data/optimum/bert", path)
+
+
 # `my-bundle`, which takes an export of `my-checkpoint`, is the fixture `my_bundle`'s.
 READERS_FILES: dict[str, Callable[[Path], None]] = {
     "texts.txt": lambda path: _write_lines(path, SENTENCES[:1200]),
@@ -155,4 +160,5 @@ READERS_FILES: dict[str, Callable[[Path], None]] = {
     "sts": _sts_folder,
     "beir-folder": _beir_folder,
     "my-checkpoint": _my_checkpoint,
+    "my-onnx": _my_onnx,
 }

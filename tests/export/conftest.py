@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ torch.set_num_threads(1)
 import tokenizers  # noqa: E402
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers  # noqa: E402
 
+from flowvec_export import torch_draft  # noqa: E402
+
+from .. import trace_memo  # noqa: E402
+
 CORPUS = [
     "The cat sleeps on the red mat while the dog runs in the garden.",
     "Stocks fell on Monday as investors feared that rates would rise again.",
@@ -31,6 +35,19 @@ CORPUS = [
 WIDTH, LAYERS, HEADS, POSITIONS = 48, 2, 4, 40
 
 Checkpoint = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _traces_are_remembered() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_draft, "to_onnx", trace_memo.remembering(torch_draft.to_onnx))
+        yield
+
+
+@pytest.fixture
+def traced_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what tracing does."""
+    monkeypatch.setattr(trace_memo, "KNOWN", {})
 
 
 def _byte_bpe(specials: list[str]) -> tokenizers.Tokenizer:

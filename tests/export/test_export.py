@@ -24,6 +24,7 @@ from flowvec_export import Dense, Identity, export, storage, torch_draft
 from flowvec_export.backbone import Backbone
 from flowvec_export.parity import Parity
 
+from .. import trace_memo
 from .conftest import LAYERS, POSITIONS, TEXTS, WIDTH, mean_in_torch
 
 ARCHITECTURES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
@@ -34,6 +35,7 @@ def bert_bundle(checkpoint, tmp_path_factory) -> Bundle:
     return export(checkpoint("bert"), tmp_path_factory.mktemp("bundles") / "bert")
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture, provider) -> None:
     folder = checkpoint(architecture)
@@ -49,6 +51,7 @@ def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture,
     assert parity.min_cosine >= 0.99999
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_ids_are_transformers(checkpoint, tmp_path, architecture) -> None:
     folder = checkpoint(architecture)
@@ -59,6 +62,7 @@ def test_ids_are_transformers(checkpoint, tmp_path, architecture) -> None:
     assert found == [theirs(text, truncation=True)["input_ids"] for text in strange]
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
     "pooling", ["cls", "max", "mean_sqrt_len", "last_token", "pooler", "first_last_mean",
                 "last2_mean", "weighted_mean", "cls+mean"]
@@ -103,8 +107,9 @@ def test_query_key_and_value_are_one_product(bert_bundle: Bundle) -> None:
     assert len(products) == 6 * LAYERS  # qkv, scores, context, output, up, down
 
 
-def test_two_exports_are_equal_bytes_and_name_no_path(checkpoint, tmp_path) -> None:
+def test_two_exports_are_equal_bytes_and_name_no_path(checkpoint, tmp_path, monkeypatch) -> None:
     for name in ("one", "two"):
+        monkeypatch.setattr(trace_memo, "KNOWN", {})
         export(checkpoint("bert"), tmp_path / name, name="same")
     for file in ("manifest.json", "model.onnx", "tokenizer.json"):
         first, second = ((tmp_path / n / file).read_bytes() for n in ("one", "two"))
@@ -369,6 +374,7 @@ def test_weights_with_nan_are_a_typed_error_and_leave_nothing(checkpoint, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
+@pytest.mark.parity
 def test_weights_that_transformers_would_ignore_are_refused(checkpoint, tmp_path) -> None:
     def add(weights: dict[str, torch.Tensor]) -> None:
         name = "encoder.layer.0.attention.self.distance_embedding.weight"
@@ -406,7 +412,7 @@ def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
 
 
 def test_a_graph_above_two_gigabytes_says_so(
-    checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
+    checkpoint, tmp_path, traced_anew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "MAX_BYTES", 140_000)
     with pytest.raises(ExportError, match="float16 weights"):

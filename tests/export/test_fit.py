@@ -15,9 +15,8 @@ import pytest
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense as SourceDense
-from sentence_transformers.base.modules import Normalize, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sentence_transformer.modules import Dense as SourceDense
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from flowvec import Encoder
 from flowvec.errors import ExportError, InputValueError

@@ -125,8 +125,7 @@ def test_a_model_that_was_trained_to_be_compared_is_named(
     run: Run, checkpoint, corpus, tmp_path_factory
 ) -> None:
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     folder = tmp_path_factory.mktemp("st") / "trained"
     modules = [Transformer(str(checkpoint("bert"))), Pooling(WIDTH, "mean")]

@@ -77,6 +77,7 @@ def change(folder: Path, edit: Any) -> Path:
 # --- the forms ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("form", ["bert", "roberta"])
 def test_token_vectors_are_pooled_as_torch_did(tmp_path, form) -> None:
     bundle = export(OPTIMUM / form, tmp_path / "b", normalize=False)
@@ -98,6 +99,7 @@ def test_a_plain_encoder_is_normalised_unless_asked(tmp_path) -> None:
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.parity
 def test_a_finished_sentence_vector_is_taken_as_it_is(tmp_path) -> None:
     bundle = export(OPTIMUM / "sentence", tmp_path / "b")
     assert (bundle.manifest.pooling, bundle.manifest.dim) == ("as exported", 12)
@@ -113,6 +115,7 @@ def test_its_token_vectors_can_be_pooled_otherwise(tmp_path) -> None:
     assert_close(encode(only.path), EXPECTED["bert"])
 
 
+@pytest.mark.parity
 def test_a_sentence_transformers_directory_without_torchs_weights(tmp_path) -> None:
     assert not list((OPTIMUM / "hub").glob("*.safetensors"))
     bundle = export(OPTIMUM / "hub", tmp_path / "b")
@@ -202,6 +205,7 @@ def test_float16_weights_are_those_of_the_graph(tmp_path) -> None:
     assert not (tmp_path / "gpu").exists()
 
 
+@pytest.mark.parity
 def test_a_transform_fitted_on_a_graph_belongs_to_it(tmp_path) -> None:
     texts = make_texts(1200)
     for form in ("bert", "sentence"):
@@ -400,6 +404,7 @@ def test_a_downloads_links_into_its_blobs_are_followed(tmp_path, copy) -> None:
     assert_close(encode(bundle.path), EXPECTED["bert"])
 
 
+@pytest.mark.parity
 @pytest.mark.skipif(
     importlib.util.find_spec("optimum") is None, reason="needs optimum, which has its environment"
 )

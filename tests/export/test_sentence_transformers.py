@@ -12,8 +12,13 @@ import pytest
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling, WordWeights
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+    WordWeights,
+)
 
 from flowvec import Encoder
 from flowvec.errors import ExportError
@@ -22,6 +27,17 @@ from flowvec_export.parity import Parity
 from flowvec_export.reading import read_source
 
 from .conftest import POSITIONS, TEXTS, WIDTH
+
+# As parity with torch goes, it is tried with both generations of both libraries.
+pytestmark = pytest.mark.parity
+
+
+@pytest.fixture
+def checkpoint(checkpoint):
+    """One layer: how deep the encoder is makes no difference to what follows it."""
+    return lambda architecture, **changes: checkpoint(
+        architecture, **{"num_hidden_layers": 1} | changes
+    )
 
 
 def make(folder: Path, source: Path, *modules: Any, **options: Any) -> SentenceTransformer:
