@@ -335,7 +335,7 @@ def test_an_existing_directory_is_overwritten_only_where_asked(checkpoint, tmp_p
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("x")
-    with pytest.raises(ExportError, match="no bundle"):
+    with pytest.raises(ExportError, match=r"has no manifest\.json"):
         export(checkpoint("bert"), tmp_path / "precious", overwrite=True)
     (tmp_path / "link").symlink_to(target)
     for odd in (tmp_path / "link", tmp_path / "precious" / "file"):

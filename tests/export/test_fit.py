@@ -396,7 +396,7 @@ def test_a_file_brings_its_pooling_and_refuses_another(pair, bert, checkpoint, t
     (again / "model.safetensors").unlink()
     model = transformers.AutoModel.from_pretrained(bert)
     torch.save(model.state_dict(), again / "pytorch_model.bin")
-    bundle = export(again, tmp_path / "b", transform=file)
+    bundle = export(again, tmp_path / "b", transform=file, allow_pickle=True)
     assert bundle.manifest.pooling == "cls"
     # The recipe's length is that of fitting; what is served is the caller's business.
     assert bundle.manifest.max_length == POSITIONS

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -49,8 +50,10 @@ def make(folder: Path, source: Path, *modules: Any, **options: Any) -> SentenceT
     return model
 
 
-def assert_same(model: SentenceTransformer, folder: Path, tmp_path: Path, texts=TEXTS) -> Encoder:
-    bundle = export(folder, tmp_path / "bundle")
+def assert_same(
+    model: SentenceTransformer, folder: Path, tmp_path: Path, texts=TEXTS, **options: Any
+) -> Encoder:
+    bundle = export(folder, tmp_path / "bundle", **options)
     encoder = Encoder.load(bundle.path, provider="cpu")
     parity = Parity.of(encoder.encode(texts), model.encode(texts, show_progress_bar=False))
     assert parity.max_relative_error <= 1e-4
@@ -218,8 +221,8 @@ def test_a_literal_padding_token_in_a_text(checkpoint, tmp_path) -> None:
 # --- the older form of the files ------------------------------------------------------------------
 
 
-def write_old_form(folder: Path, source: Path, **changes: Any) -> Path:
-    """What sentence-transformers 2 wrote: other type names, booleans for pooling, a .bin Dense."""
+def write_old_form(folder: Path, source: Path, *, pickled: bool = False, **changes: Any) -> Path:
+    """What sentence-transformers 2 wrote: other type names, booleans for pooling."""
     shutil.copytree(source, folder)
     kinds = ["Transformer", "Pooling", "Dense", "Normalize"]
     paths = ["", "1_Pooling", "2_Dense", "3_Normalize"]
@@ -249,14 +252,17 @@ def write_old_form(folder: Path, source: Path, **changes: Any) -> Path:
     (folder / "2_Dense" / "config.json").write_text(json.dumps(dense))
     torch.manual_seed(2)
     state = {"linear.weight": torch.randn(6, 2 * WIDTH), "linear.bias": torch.randn(6)}
-    torch.save(state, folder / "2_Dense" / "pytorch_model.bin")
+    if pickled:
+        torch.save(state, folder / "2_Dense" / "pytorch_model.bin")
+    else:
+        save_file(state, folder / "2_Dense" / "model.safetensors")
     return folder
 
 
 def test_the_old_form_gives_what_sentence_transformers_gives(checkpoint, tmp_path) -> None:
-    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"), pickled=True)
     model = SentenceTransformer(str(folder), device="cpu")
-    encoder = assert_same(model, folder, tmp_path)
+    encoder = assert_same(model, folder, tmp_path, allow_pickle=True)
     info = encoder.info()
     assert (info.pooling, info.max_length, info.dim) == ("cls+mean", 12, 6)
 
@@ -288,7 +294,12 @@ def test_dropout_is_nothing(checkpoint, tmp_path) -> None:
     folder = write_old_form(tmp_path / "old", checkpoint("bert"))
     plain = export(folder, tmp_path / "plain")
     modules = json.loads((folder / "modules.json").read_text())
-    dropout = {"idx": 9, "name": "9", "path": "9_Dropout", "type": "a.b.Dropout"}
+    dropout = {
+        "idx": 9,
+        "name": "9",
+        "path": "9_Dropout",
+        "type": "sentence_transformers.models.Dropout",
+    }
     modules.insert(2, dropout)
     (folder / "modules.json").write_text(json.dumps(modules))
     dropped = export(folder, tmp_path / "dropped")
@@ -380,13 +391,13 @@ def test_what_cannot_be_followed_is_refused(checkpoint, tmp_path, case) -> None:
 
 def test_a_dense_layer_without_its_weight_is_refused(checkpoint, tmp_path) -> None:
     folder = write_old_form(tmp_path / "old", checkpoint("bert"))
-    torch.save({"other": torch.ones(2)}, folder / "2_Dense/pytorch_model.bin")
+    save_file({"other": torch.ones(2)}, folder / "2_Dense/model.safetensors")
     with pytest.raises(ExportError, match=r"lack linear\.weight"):
         export(folder, tmp_path / "bundle")
 
 
 def test_a_dense_layer_of_pickled_code_is_not_run(checkpoint, tmp_path) -> None:
-    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"), pickled=True)
 
     class Evil:
         def __reduce__(self):
@@ -394,7 +405,7 @@ def test_a_dense_layer_of_pickled_code_is_not_run(checkpoint, tmp_path) -> None:
 
     torch.save({"linear.weight": Evil()}, folder / "2_Dense/pytorch_model.bin")
     with pytest.raises(ExportError, match="cannot read the weights"):
-        export(folder, tmp_path / "bundle")
+        export(folder, tmp_path / "bundle", allow_pickle=True)
     assert not (tmp_path / "pwned").exists()
 
 
