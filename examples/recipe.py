@@ -1,0 +1,279 @@
+"""What all recipes share: options, the model to begin with, the training, the bundle, its scores.
+
+A recipe reads its data, calls `begin`, builds a loss, calls `train`, and ends with `finish`. It
+writes a directory with `model` (sentence-transformers), `bundle` (flowvec) and `report.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import torch
+import typer
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling
+from torch import nn
+from transformers import PrinterCallback, set_seed
+
+from flowvec import Encoder
+from flowvec.errors import FlowvecError, InputValueError, first_line
+from flowvec_bench.tables import format_figure, format_table
+from flowvec_export import export
+from flowvec_export.checkpoint import quiet_transformers
+from flowvec_export.sts import StsScore, StsTask, read_sts, score_sts
+from training_data import Columns
+
+Model = Annotated[
+    str,
+    typer.Option(
+        help="A Hugging Face name, or a directory of a BERT-family encoder or of a "
+        "sentence-transformers model."
+    ),
+]
+Train = Annotated[Path, typer.Option("--train", help="A .tsv with a header, or .jsonl.")]
+Sts = Annotated[
+    Path,
+    typer.Option(help="A folder of TSV files (score sentence1 sentence2), or of such folders."),
+]
+Out = Annotated[Path, typer.Option("-o", "--out", help="The directory to make.")]
+Epochs = Annotated[float, typer.Option(help="Times that the data are seen.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Stop after so many steps.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows a step.")]
+LearningRate = Annotated[float, typer.Option(help="The highest.")]
+Warmup = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of the steps in which the rate rises to that.")
+]
+MaxLength = Annotated[int, typer.Option(min=3, help="Tokens of a text while training.")]
+PoolingMode = Annotated[
+    str | None,
+    typer.Option(
+        "--pooling",
+        help="mean, cls or max; without it the model's own, mean for a plain encoder.",
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything drawn.")]
+
+_POOLINGS = ("mean", "cls", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of one run; see the options above."""
+
+    model: str
+    sts: Path
+    out: Path
+    epochs: float
+    steps: int | None
+    batch_size: int
+    learning_rate: float
+    warmup: float
+    max_length: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a training took: rows of data, steps, seconds, and ten mean losses along its way."""
+
+    rows: int
+    steps: int
+    seconds: float
+    losses: list[float]
+
+
+@dataclass(slots=True)
+class Run:
+    """A run under way: the model to train, what it is scored on, and its scores so far."""
+
+    settings: Settings
+    model: SentenceTransformer
+    tasks: list[StsTask]
+    before: list[StsScore]
+    training: Training | None = None
+
+
+def run_app(app: typer.Typer) -> None:
+    """Run a recipe's command line: a user's mistake is one line on stderr and exit code 2."""
+    try:
+        app()
+    except FlowvecError as error:
+        typer.echo(f"{Path(sys.argv[0]).name}: {error}", err=True)
+        sys.exit(2)
+
+
+def begin(settings: Settings, pooling: str | None) -> Run:
+    """Check the settings, load the model in float32 and score it as it is.
+
+    Raises:
+        InputValueError: the output exists, a setting is out of range, or there is no such model.
+    """
+    if settings.out.exists():
+        raise InputValueError(f"{settings.out} exists; choose another name")
+    if pooling is not None and pooling not in _POOLINGS:
+        raise InputValueError(f"pooling must be one of {', '.join(_POOLINGS)}, not {pooling!r}")
+    for name in ("epochs", "learning_rate"):
+        if not 0 < getattr(settings, name) < math.inf:
+            raise InputValueError(f"{name} must be above 0, but is {getattr(settings, name)}")
+    tasks = read_sts(settings.sts)
+    set_seed(settings.seed)
+    model = load_model(settings.model, pooling)
+    if settings.max_length > model.max_seq_length:
+        raise InputValueError(
+            f"max_length is {settings.max_length}, but {settings.model} takes "
+            f"{model.max_seq_length} tokens"
+        )
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
+        save_model(model, Path(folder) / "model")
+        before = score_bundle(
+            Path(folder) / "model", Path(folder) / "bundle", tasks, calibration=()
+        )
+    return Run(settings, model, tasks, before)
+
+
+def load_model(name: str, pooling: str | None) -> SentenceTransformer:
+    """A sentence-transformers model as it is, or its encoder with another pooling alone."""
+    if name.startswith((".", "/")) and not Path(name).is_dir():
+        raise InputValueError(f"{name} is no directory")
+    try:
+        # In float32 whatever it is stored in: half precision cannot be trained so.
+        with quiet_transformers():
+            model = SentenceTransformer(name, model_kwargs={"dtype": torch.float32})
+    except (OSError, ValueError) as error:
+        raise InputValueError(f"cannot load {name}: {first_line(error)}") from None
+    if pooling is not None:
+        width = model[0].get_embedding_dimension()
+        model = SentenceTransformer(modules=[model[0], Pooling(width, pooling)])
+    return model
+
+
+def with_head(model: SentenceTransformer) -> SentenceTransformer:
+    """The model with SimCSE's head behind it: a linear layer as wide as the vector, and tanh."""
+    width = model.get_embedding_dimension()
+    head = Dense(width, width, activation_function=nn.Tanh())
+    nn.init.normal_(head.linear.weight, std=0.02)  # as BERT's own layers begin
+    nn.init.zeros_(head.linear.bias)
+    return SentenceTransformer(modules=[*model, head])
+
+
+def set_dropout(model: SentenceTransformer, share: float) -> None:
+    """Dropout of every layer that has one.
+
+    Raises:
+        InputValueError: none has, so that a text's two passes would be the same.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    if not layers or not 0 < share < 1:
+        raise InputValueError("this objective needs an encoder with dropout, above 0 and below 1")
+    for layer in layers:
+        layer.p = share
+
+
+def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Columns) -> None:
+    """Adam with a linear warm-up and fall, gradients clipped at 1, through the library's trainer.
+
+    The model's limit of tokens is lowered for as long.
+    """
+    settings = run.settings
+    data = Dataset.from_dict(columns)
+    batches = math.ceil(len(data) / settings.batch_size)
+    steps = settings.steps or max(1, math.ceil(batches * settings.epochs))
+    limit, model.max_seq_length = model.max_seq_length, settings.max_length
+    begun = perf_counter()
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=folder,
+            num_train_epochs=settings.epochs,
+            max_steps=steps,
+            per_device_train_batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            weight_decay=0.0,
+            warmup_steps=round(steps * settings.warmup),
+            lr_scheduler_type="linear",
+            seed=settings.seed,
+            data_seed=settings.seed,
+            save_strategy="no",
+            report_to="none",
+            logging_steps=max(1, steps // 10),
+            disable_tqdm=not sys.stderr.isatty(),
+            dataloader_pin_memory=torch.cuda.is_available(),
+        )
+        trainer = SentenceTransformerTrainer(
+            model=model, args=arguments, train_dataset=data, loss=loss
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    run.training = Training(
+        rows=len(data),
+        steps=steps,
+        seconds=round(perf_counter() - begun, 1),
+        losses=[entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+    )
+    typer.echo(f"{run.training}", err=True)
+    model.max_seq_length = limit
+    model.eval()
+
+
+def finish(run: Run, model: SentenceTransformer) -> list[StsScore]:
+    """Write the model, its bundle and the report, and print the scores before and after."""
+    out = run.settings.out
+    save_model(model, out / "model")
+    after = score_bundle(out / "model", out / "bundle", run.tasks)
+    write_report(
+        out,
+        run.before,
+        after,
+        settings=asdict(run.settings) | {"model": Path(run.settings.model).name},
+        training=asdict(run.training) if run.training else None,
+    )
+    return after
+
+
+def save_model(model: SentenceTransformer, folder: Path) -> None:
+    """Write a sentence-transformers directory."""
+    with quiet_transformers():
+        model.save_pretrained(str(folder), create_model_card=False)
+
+
+def score_bundle(
+    source: Path, out: Path, tasks: Sequence[StsTask], **options: Any
+) -> list[StsScore]:
+    """Export a model and score the bundle as it is served, in float32 on the CPU provider."""
+    bundle = export(source, out, **options)
+    with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
+        return score_sts(tasks, encoder.encode)
+
+
+def write_report(
+    out: Path, before: Sequence[StsScore], after: Sequence[StsScore], **facts: Any
+) -> None:
+    """Write `report.json`, and print Spearman x 100 before and after."""
+    packages = ("flowvec", "sentence-transformers", "transformers", "torch")
+    found = facts | {
+        "before": [asdict(score) for score in before],
+        "after": [asdict(score) for score in after],
+        "packages": {name: version(name) for name in packages},
+    }
+    text = json.dumps(found, indent=2, default=str) + "\n"
+    (out / "report.json").write_text(text, encoding="utf-8")
+    lines = []
+    for old, new in zip(before, after, strict=True):
+        parts = [(name, old.subsets[name], new.subsets[name]) for name in old.subsets]
+        parts += [("all", old.all, new.all), ("wmean", old.wmean, new.wmean)]
+        lines += [(old.task, part, format_figure(a), format_figure(b)) for part, a, b in parts]
+    typer.echo(format_table(("task", "part", "before", "after"), lines, texts=2))
+    typer.echo(f"{out / 'bundle'} is the bundle, {out / 'model'} the model.")

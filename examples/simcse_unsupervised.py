@@ -1,0 +1,63 @@
+"""Unsupervised SimCSE: a sentence is to find itself, under other dropout, among those of its batch.
+
+    python examples/simcse_unsupervised.py --model bert-base-uncased --train wiki.txt --sts sts \\
+        --rows 1000000 -o simcse
+
+The file holds a sentence a line, or, with --sentences, paragraphs; in jsonl the field is text. A
+linear layer with tanh stands behind the vector while training, and is taken off at the end. Gao,
+Yao and Chen 2021, section 3; the defaults are those of their code for BERT-base.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+import recipe
+from flowvec.errors import InputValueError
+from flowvec_export.raw_vectors import read_corpus
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    model: recipe.Model,
+    train: recipe.Train,
+    sts: recipe.Sts,
+    out: recipe.Out,
+    epochs: recipe.Epochs = 1,
+    steps: recipe.Steps = None,
+    batch_size: recipe.BatchSize = 64,
+    learning_rate: recipe.LearningRate = 3e-5,
+    warmup: recipe.Warmup = 0,
+    max_length: recipe.MaxLength = 32,
+    pooling: recipe.PoolingMode = "cls",
+    temperature: Annotated[float, typer.Option(help="Of the softmax over cosines.")] = 0.05,
+    dropout: Annotated[float, typer.Option(help="All that differs between the two.")] = 0.1,
+    rows: Annotated[int, typer.Option(min=2, help="Sentences to draw.")] = 1_000_000,
+    sentences: Annotated[
+        bool, typer.Option("--sentences", help="Split every line into sentences.")
+    ] = False,
+    seed: recipe.Seed = 0,
+) -> None:
+    """Train on sentences alone."""
+    if temperature <= 0:
+        raise InputValueError(f"temperature must be above 0, but is {temperature:g}")
+    texts = read_corpus(str(train), rows=rows, seed=seed, sentences=sentences)
+    settings = recipe.Settings(
+        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, seed
+    )
+    run = recipe.begin(settings, pooling)
+    trained = recipe.with_head(run.model)
+    recipe.set_dropout(trained, dropout)
+    loss = MultipleNegativesRankingLoss(trained, scale=1 / temperature)
+    recipe.train(run, trained, loss, {"anchor": texts, "positive": texts})
+    recipe.finish(run, SentenceTransformer(modules=list(trained)[:-1]))
+
+
+if __name__ == "__main__":
+    recipe.run_app(app)

@@ -1,0 +1,114 @@
+"""What the recipes train on: columns of a TSV or JSONL file, each value checked as it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flowvec.errors import InputValueError
+
+Columns = dict[str, list[Any]]
+Reader = Callable[[object], Any]
+
+
+def text(value: object) -> str:
+    """A text that is not blank."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("is no text")
+    return value
+
+
+def number(value: object) -> float:
+    """A finite number, as JSON's or in digits."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("is no number")
+    try:
+        found = float(value)
+    except ValueError:
+        raise ValueError("is no number") from None
+    if not math.isfinite(found):
+        raise ValueError("is no number")
+    return found
+
+
+def class_number(value: object) -> int:
+    """A whole number from 0."""
+    found = number(value)
+    if found < 0 or found != int(found):
+        raise ValueError("is no whole number from 0")
+    return int(found)
+
+
+def read_columns(path: Path, readers: Mapping[str, Reader]) -> Columns:
+    """The named fields of every row, in the order of `readers`, which is what a loss goes by.
+
+    Args:
+        path: `.tsv` (UTF-8, a header, tabs between, no quoting) or `.jsonl` (an object a line).
+            Further fields are passed over.
+        readers: for each field what makes its value of what stands in the file.
+
+    Raises:
+        InputValueError: the file cannot be read, has no rows or lacks a field, or a value is not
+            what it should be; the message names the line.
+    """
+    rows = {".tsv": _tsv_rows, ".jsonl": _jsonl_rows}.get(path.suffix)
+    if rows is None:
+        raise InputValueError(f"{path} must be a .tsv or .jsonl file")
+    columns: Columns = {name: [] for name in readers}
+    for number_of_line, row in rows(_lines(path), path):
+        for name, reader in readers.items():
+            where = f"{path}, line {number_of_line}"
+            if name not in row:
+                raise InputValueError(f"{where} has no {name}; needed are {', '.join(readers)}")
+            try:
+                columns[name].append(reader(row[name]))
+            except ValueError as error:
+                raise InputValueError(f"{where}: the {name} {row[name]!r} {error}") from None
+    if not next(iter(columns.values())):
+        raise InputValueError(f"{path} has no rows")
+    return columns
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise InputValueError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise InputValueError(f"{path} is not UTF-8: {error}") from None
+
+
+def _tsv_rows(lines: list[str], path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    header = lines[0].rstrip("\r").split("\t")
+    for place, line in enumerate(lines[1:], 2):
+        if not line.strip():
+            continue
+        fields = line.rstrip("\r").split("\t")
+        if len(fields) != len(header):
+            raise InputValueError(
+                f"{path}, line {place} has {len(fields)} columns, the header {len(header)}"
+            )
+        yield place, dict(zip(header, fields, strict=True))
+
+
+def _jsonl_rows(lines: list[str], path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    for place, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputValueError(f"{path}, line {place} is no JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise InputValueError(f"{path}, line {place} is no JSON object")
+        yield place, row
+
+
+def write_tsv(path: Path, columns: Columns) -> None:
+    """Write columns of equal length in the form that `read_columns` reads."""
+    rows = zip(*columns.values(), strict=True)
+    lines = ["\t".join(columns), *("\t".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
