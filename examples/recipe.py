@@ -221,26 +221,29 @@ def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Column
         rows=len(data),
         steps=steps,
         seconds=round(perf_counter() - begun, 1),
-        losses=[entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        losses=[round(entry["loss"], 4) for entry in trainer.state.log_history if "loss" in entry],
     )
     typer.echo(f"{run.training}", err=True)
     model.max_seq_length = limit
     model.eval()
 
 
-def finish(run: Run, model: SentenceTransformer) -> list[StsScore]:
-    """Write the model, its bundle and the report, and print the scores before and after."""
+def finish(run: Run, model: SentenceTransformer, **options: Any) -> None:
+    """Write the model, its bundle and the report, and print the scores before and after.
+
+    `options` are what the recipe has beyond the settings, for the report.
+    """
     out = run.settings.out
+    settings = asdict(run.settings) | options | {"model": Path(run.settings.model).name}
     save_model(model, out / "model")
     after = score_bundle(out / "model", out / "bundle", run.tasks)
     write_report(
         out,
         run.before,
         after,
-        settings=asdict(run.settings) | {"model": Path(run.settings.model).name},
+        settings={k: v for k, v in settings.items() if k not in ("sts", "out")},
         training=asdict(run.training) if run.training else None,
     )
-    return after
 
 
 def save_model(model: SentenceTransformer, folder: Path) -> None:

@@ -47,7 +47,7 @@ def main(
     width = run.model.get_embedding_dimension()
     loss = SoftmaxLoss(run.model, width, num_labels=len(found))
     recipe.train(run, run.model, loss, columns)
-    recipe.finish(run, run.model)
+    recipe.finish(run, run.model, pooling=pooling, classes=len(found))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def main(
     )
     run = recipe.begin(settings, pooling)
     recipe.train(run, run.model, CosineSimilarityLoss(run.model), columns)
-    recipe.finish(run, run.model)
+    recipe.finish(run, run.model, pooling=pooling, best=best)
 
 
 if __name__ == "__main__":

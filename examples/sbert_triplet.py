@@ -50,7 +50,7 @@ def main(
     run = recipe.begin(settings, pooling)
     loss = TripletLoss(run.model, TripletDistanceMetric.EUCLIDEAN, triplet_margin=margin)
     recipe.train(run, run.model, loss, columns)
-    recipe.finish(run, run.model)
+    recipe.finish(run, run.model, pooling=pooling, margin=margin)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def main(
     trained = recipe.with_head(run.model)
     loss = MultipleNegativesRankingLoss(trained, scale=1 / temperature)
     recipe.train(run, trained, loss, columns)
-    recipe.finish(run, trained)
+    recipe.finish(run, trained, pooling=pooling, temperature=temperature)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ def main(
     recipe.set_dropout(trained, dropout)
     loss = MultipleNegativesRankingLoss(trained, scale=1 / temperature)
     recipe.train(run, trained, loss, {"anchor": texts, "positive": texts})
-    recipe.finish(run, SentenceTransformer(modules=list(trained)[:-1]))
+    bare = SentenceTransformer(modules=list(trained)[:-1])
+    recipe.finish(run, bare, pooling=pooling, temperature=temperature, dropout=dropout)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Each recipe, at toy size, ends in a bundle that is better than what it began with.
 
 The toy language has concepts with two words each, one of them rare, and a sentence names three
-concepts in one of several frames. Two sentences are as alike as the share of concepts that they have
-in common, by whatever word: a model that has not been trained for it goes by the frame.
+concepts in one of several frames. Two sentences are as alike as the share of concepts that they
+have in common, by whatever word: a model that has not been trained for it goes by the frame.
 """
 
 from __future__ import annotations

@@ -1,0 +1,190 @@
+"""All recipes on the repository's own masked-language BERT, each without and with a flow on top.
+
+    python examples/measure.py train --data ../shared/data --work recipes
+    python examples/measure.py flows --data ../shared/data --work recipes
+    python examples/measure.py report --work recipes -o results.json
+
+There is no NLI among the data: classes and triplets are derived from the scores of STS-B's training
+pairs. Many of STS-B's pairs are from STS12 to STS14, so of those sets only pairs are scored that
+share no sentence with what was trained on. One core, one seed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import torch
+import typer
+
+import recipe
+from flowvec_bench.machine import describe_machine
+from flowvec_export import FitSettings
+from flowvec_export.fitting import fit_transform, mean_cosine, split
+from flowvec_export.raw_vectors import embed_raw, read_corpus, sample_texts
+from flowvec_export.sts import StsPairs, StsTask, read_sts, score_vectors, sentence_rows
+from training_data import write_tsv
+
+HERE = Path(__file__).resolve().parent
+BASE = HERE.parent / "models/backbone/checkpoint"
+WIKI_ROWS = 30_000
+
+# What stands for a folder or file of the work directory or the data is filled in when it is run.
+RUNS = {
+    "regression, the paper's options": "sbert_regression --train {stsb}",
+    "regression": "sbert_regression --train {stsb} --epochs 3 --learning-rate 3e-4",
+    "classification": "sbert_classification --train {derived}/classes.tsv --epochs 2 "
+    "--learning-rate 3e-4",
+    "triplets": "sbert_triplet --train {derived}/triplets.tsv --epochs 5 --learning-rate 3e-4",
+    "SimCSE supervised": "simcse_supervised --train {derived}/triplets.tsv --pooling mean "
+    "--batch-size 64 --epochs 8 --learning-rate 3e-4",
+    "SimCSE unsupervised": "simcse_unsupervised --train {wiki} --sentences --rows 20000 "
+    "--pooling mean --learning-rate 1e-4",
+    "SimCSE unsupervised, cls": "simcse_unsupervised --train {wiki} --sentences --rows 20000 "
+    "--learning-rate 1e-4",
+}
+
+Data = Annotated[Path, typer.Option(help="The folder with sts/ and text/wiki.txt.xz.")]
+Work = Annotated[Path, typer.Option(help="Where models and figures go; done runs stay.")]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def slug(name: str) -> str:
+    """A run's name as a folder's."""
+    return re.sub(r"\W+", "-", name.lower()).strip("-")
+
+
+def letters(sentence: str) -> str:
+    """What two copies of a sentence have in common, however they were tokenized."""
+    return re.sub(r"\W+", "", sentence.lower())
+
+
+def write_unseen(sts: Path, out: Path) -> None:
+    """STS-B's dev and test, and of STS12 to STS14 the pairs without a sentence of its train."""
+    tasks = {task.name: task for task in read_sts(sts)}
+    trained = tasks["STSB"].subsets.pop("train")
+    seen = {letters(sentence) for sentence in (*trained.left, *trained.right)}
+    for task in tasks.values():
+        (out / task.name).mkdir(parents=True)
+        for subset, pairs in task.subsets.items():
+            kept = [
+                row
+                for row in zip(pairs.gold, pairs.left, pairs.right, strict=True)
+                if task.name == "STSB" or not seen & {letters(row[1]), letters(row[2])}
+            ]
+            if len(kept) > 1:
+                columns = zip(*kept, strict=True)
+                named = zip(("score", "sentence1", "sentence2"), map(list, columns), strict=True)
+                write_tsv(out / task.name / f"{subset}.tsv", dict(named))
+
+
+@app.command()
+def train(data: Data, work: Work) -> None:
+    """Run the recipes that have not been run yet, one after the other."""
+    places = {
+        "stsb": data / "sts/STSB/train.tsv",
+        "wiki": data / "text/wiki.txt.xz",
+        "derived": work / "derived",
+    }
+    work.mkdir(parents=True, exist_ok=True)
+    if not (work / "sts").exists():
+        write_unseen(data / "sts", work / "sts")
+        derive = [HERE / "derive_pairs.py", "--scored", places["stsb"], "-o", places["derived"]]
+        subprocess.run([sys.executable, *map(str, derive)], check=True)
+    for name, line in RUNS.items():
+        script, *options = shlex.split(line)
+        out = work / slug(name)
+        if not out.exists():
+            filled = [option.format(**places) for option in options]
+            common = ["--model", BASE, "--sts", work / "sts", "-o", out]
+            command = [sys.executable, HERE / f"{script}.py", *filled, *common]
+            subprocess.run(list(map(str, command)), check=True)
+
+
+@app.command()
+def flows(data: Data, work: Work) -> None:
+    """Fit two flows on each model that was trained: on wiki sentences, on those of the sets."""
+    tasks = read_sts(work / "sts")
+    wiki = read_corpus(str(data / "text/wiki.txt.xz"), rows=WIKI_ROWS, sentences=True)
+    models = {"base": BASE} | {name: work / slug(name) / "model" for name in RUNS}
+    for name, model in models.items():
+        out = work / f"{slug(name)}.flows.json"
+        if not out.exists() and model.is_dir():
+            typer.echo(name, err=True)
+            found = measure_flows(model, tasks, wiki)
+            out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def measure_flows(model: Path, tasks: list[StsTask], wiki: list[str]) -> dict[str, object]:
+    """Scores of a model as it is and with either flow, from vectors that are computed once."""
+    rows = sentence_rows(tasks)
+    target = sample_texts(rows, len(rows), 0, "the sets")
+    begun = perf_counter()
+    sentences, texts = (torch.from_numpy(embed_raw(model, t)) for t in (list(rows), wiki))
+    seconds = {"embedding": round(perf_counter() - begun, 1)}
+    in_order = sentences[[rows[text] for text in target]]
+    scored = {"none": sentences.numpy()}
+    for corpus, vectors in (("wiki", texts), ("target", in_order)):
+        begun = perf_counter()
+        flow, _ = fit_transform(("flow",), *split(vectors.numpy()), FitSettings())
+        with torch.no_grad():
+            scored[f"flow, {corpus}"] = flow(sentences).numpy()
+        seconds[f"flow, {corpus}"] = round(perf_counter() - begun, 1)
+    return {
+        "rows": {"wiki": len(wiki), "target": len(target)},
+        "seconds": seconds,
+        "mean_cosine": {kind: round(mean_cosine(v), 4) for kind, v in scored.items()},
+        "scores": {
+            kind: [asdict(score) for score in score_vectors(tasks, rows, vectors)]
+            for kind, vectors in scored.items()
+        },
+    }
+
+
+@app.command()
+def report(work: Work, out: Annotated[Path, typer.Option("-o", "--out")]) -> None:
+    """Gather what was measured into one file, and print the table in Markdown."""
+    found: dict[str, object] = {
+        "evaluation": "recipes",
+        "machine": asdict(describe_machine()),
+        "base": "models/backbone/checkpoint",
+        "seeds": 1,
+        "pairs": {task.name: count(task.subsets) for task in read_sts(work / "sts")},
+    }
+    runs: dict[str, object] = {}
+    print("| trained by | transform | STS-B dev | STS-B test | STS12 | STS13 | STS14 |")
+    print("|---|---|---|---|---|---|---|")
+    for name in ("base", *RUNS):
+        flow_file = work / f"{slug(name)}.flows.json"
+        if not flow_file.exists():
+            continue
+        run = {"command": RUNS.get(name)} | json.loads(flow_file.read_text(encoding="utf-8"))
+        trained = work / slug(name) / "report.json"
+        if trained.exists():
+            run["report"] = json.loads(trained.read_text(encoding="utf-8"))
+        runs[name] = run
+        for kind, scores in run["scores"].items():
+            task = {score["task"]: score for score in scores}
+            cells = [f"{task['STSB']['subsets'][part]:.1f}" for part in ("dev", "test")]
+            years = ("STS12", "STS13", "STS14")
+            cells += [f"{task[y]['all']:.1f} / {task[y]['wmean']:.1f}" for y in years]
+            print(f"| {name} | {kind} | {' | '.join(cells)} |")
+    text = json.dumps(found | {"runs": runs}, indent=2) + "\n"
+    out.write_text(text, encoding="utf-8")
+
+
+def count(subsets: dict[str, StsPairs]) -> dict[str, int]:
+    """Pairs of each file."""
+    return {name: len(pairs) for name, pairs in subsets.items()}
+
+
+if __name__ == "__main__":
+    recipe.run_app(app)
