@@ -20,7 +20,6 @@ from typing import Annotated
 import typer
 
 import recipe
-from flowvec.errors import InputValueError
 from flowvec_export import FitSettings, FlowTraining, fit, save_transform
 from flowvec_export.raw_vectors import read_corpus, sample_texts
 from flowvec_export.sts import read_sts, sentence_rows
@@ -44,8 +43,7 @@ def main(
     seed: recipe.Seed = 0,
 ) -> None:
     """Fit a flow, export the model with it, and score the bundle without and with it."""
-    if out.exists():
-        raise InputValueError(f"{out} exists; choose another name")
+    recipe.check_out(out)
     tasks = read_sts(sts)
     if corpus is None:
         name, texts = "target", sample_texts(sentence_rows(tasks), rows, seed, str(sts))

@@ -62,8 +62,7 @@ def main(
     seed: recipe.Seed = 0,
 ) -> None:
     """Write classes.tsv and triplets.tsv."""
-    if out.exists():
-        raise InputValueError(f"{out} exists; choose another name")
+    recipe.check_out(out)
     pairs = read_columns(scored, {"sentence1": text, "sentence2": text, "score": number})
     made = {"classes": classes(pairs), "triplets": triplets(pairs, seed)}
     out.mkdir(parents=True)

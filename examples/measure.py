@@ -39,16 +39,17 @@ WIKI_ROWS = 30_000
 # What stands for a folder or file of the work directory or the data is filled in when it is run.
 RUNS = {
     "regression, the paper's options": "sbert_regression --train {stsb}",
-    "regression": "sbert_regression --train {stsb} --epochs 3 --learning-rate 3e-4",
-    "classification": "sbert_classification --train {derived}/classes.tsv --epochs 2 "
-    "--learning-rate 3e-4",
-    "triplets": "sbert_triplet --train {derived}/triplets.tsv --epochs 5 --learning-rate 3e-4",
+    "regression": "sbert_regression --train {stsb} --epochs 2 --learning-rate 3e-4 --bf16",
+    "classification": "sbert_classification --train {derived}/classes.tsv --learning-rate 3e-4 "
+    "--bf16",
+    "triplets": "sbert_triplet --train {derived}/triplets.tsv --epochs 4 --learning-rate 3e-4 "
+    "--bf16",
     "SimCSE supervised": "simcse_supervised --train {derived}/triplets.tsv --pooling mean "
-    "--batch-size 64 --epochs 8 --learning-rate 3e-4",
+    "--batch-size 64 --epochs 6 --learning-rate 3e-4 --bf16",
     "SimCSE unsupervised": "simcse_unsupervised --train {wiki} --sentences --rows 20000 "
-    "--pooling mean --learning-rate 1e-4",
+    "--pooling mean --learning-rate 1e-4 --bf16",
     "SimCSE unsupervised, cls": "simcse_unsupervised --train {wiki} --sentences --rows 20000 "
-    "--learning-rate 1e-4",
+    "--learning-rate 1e-4 --bf16",
 }
 
 Data = Annotated[Path, typer.Option(help="The folder with sts/ and text/wiki.txt.xz.")]

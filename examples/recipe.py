@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from datasets import Dataset
+from datasets import Dataset, disable_progress_bars
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -65,6 +66,9 @@ PoolingMode = Annotated[
         help="mean, cls or max; without it the model's own, mean for a plain encoder.",
     ),
 ]
+Bfloat16 = Annotated[
+    bool, typer.Option("--bf16", help="Compute in bfloat16 where that is safe (autocast).")
+]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything drawn.")]
 
 _POOLINGS = ("mean", "cls", "max")
@@ -83,6 +87,7 @@ class Settings:
     learning_rate: float
     warmup: float
     max_length: int
+    bf16: bool
     seed: int
 
 
@@ -114,6 +119,9 @@ def run_app(app: typer.Typer) -> None:
     except FlowvecError as error:
         typer.echo(f"{Path(sys.argv[0]).name}: {error}", err=True)
         sys.exit(2)
+    except OSError as error:
+        typer.echo(f"{Path(sys.argv[0]).name}: {error}", err=True)
+        sys.exit(1)
 
 
 def begin(settings: Settings, pooling: str | None) -> Run:
@@ -122,8 +130,7 @@ def begin(settings: Settings, pooling: str | None) -> Run:
     Raises:
         InputValueError: the output exists, a setting is out of range, or there is no such model.
     """
-    if settings.out.exists():
-        raise InputValueError(f"{settings.out} exists; choose another name")
+    check_out(settings.out)
     if pooling is not None and pooling not in _POOLINGS:
         raise InputValueError(f"pooling must be one of {', '.join(_POOLINGS)}, not {pooling!r}")
     for name in ("epochs", "learning_rate"):
@@ -143,6 +150,15 @@ def begin(settings: Settings, pooling: str | None) -> Run:
             Path(folder) / "model", Path(folder) / "bundle", tasks, calibration=()
         )
     return Run(settings, model, tasks, before)
+
+
+def check_out(out: Path) -> None:
+    """Refuse a directory that exists or cannot be made, before any long work."""
+    if out.exists():
+        raise InputValueError(f"{out} exists; choose another name")
+    parent = next(folder for folder in out.absolute().parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InputValueError(f"cannot write to {parent}")
 
 
 def load_model(name: str, pooling: str | None) -> SentenceTransformer:
@@ -189,6 +205,8 @@ def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Column
     The model's limit of tokens is lowered for as long.
     """
     settings = run.settings
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     data = Dataset.from_dict(columns)
     batches = math.ceil(len(data) / settings.batch_size)
     steps = settings.steps or max(1, math.ceil(batches * settings.epochs))
@@ -204,6 +222,8 @@ def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Column
             weight_decay=0.0,
             warmup_steps=round(steps * settings.warmup),
             lr_scheduler_type="linear",
+            bf16=settings.bf16,
+            use_cpu=settings.bf16 and not torch.cuda.is_available(),
             seed=settings.seed,
             data_seed=settings.seed,
             save_strategy="no",

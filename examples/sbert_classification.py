@@ -33,6 +33,7 @@ def main(
     warmup: recipe.Warmup = 0.1,
     max_length: recipe.MaxLength = 128,
     pooling: recipe.PoolingMode = None,
+    bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:
     """Train on pairs with a class each: sentence1, sentence2, label."""
@@ -41,7 +42,7 @@ def main(
     if len(found) < 2 or found != list(range(len(found))):
         raise InputValueError(f"{train} has the labels {found}; they must be 0, 1 and so on")
     settings = recipe.Settings(
-        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, seed
+        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, bf16, seed
     )
     run = recipe.begin(settings, pooling)
     width = run.model.get_embedding_dimension()

@@ -35,6 +35,7 @@ def main(
     max_length: recipe.MaxLength = 128,
     pooling: recipe.PoolingMode = None,
     best: Annotated[float, typer.Option(help="The score of a pair that means the same.")] = 5,
+    bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:
     """Train on pairs with a score each: sentence1, sentence2, score."""
@@ -43,7 +44,7 @@ def main(
         raise InputValueError(f"{train} has the score {wrong[0]:g}, not from 0 to {best:g}")
     columns["score"] = [score / best for score in columns["score"]]
     settings = recipe.Settings(
-        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, seed
+        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, bf16, seed
     )
     run = recipe.begin(settings, pooling)
     recipe.train(run, run.model, CosineSimilarityLoss(run.model), columns)

@@ -38,6 +38,7 @@ def main(
     margin: Annotated[
         float, typer.Option(help="How much farther the negative has to be than the positive.")
     ] = 1,
+    bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:
     """Train on triplets: anchor, positive, negative."""
@@ -45,7 +46,7 @@ def main(
     if margin <= 0:
         raise InputValueError(f"margin must be above 0, but is {margin:g}")
     settings = recipe.Settings(
-        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, seed
+        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, bf16, seed
     )
     run = recipe.begin(settings, pooling)
     loss = TripletLoss(run.model, TripletDistanceMetric.EUCLIDEAN, triplet_margin=margin)

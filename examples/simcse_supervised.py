@@ -36,6 +36,7 @@ def main(
     max_length: recipe.MaxLength = 32,
     pooling: recipe.PoolingMode = "cls",
     temperature: Annotated[float, typer.Option(help="Of the softmax over cosines.")] = 0.05,
+    bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:
     """Train on triplets: anchor, positive, negative."""
@@ -43,7 +44,7 @@ def main(
     if temperature <= 0:
         raise InputValueError(f"temperature must be above 0, but is {temperature:g}")
     settings = recipe.Settings(
-        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, seed
+        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, bf16, seed
     )
     run = recipe.begin(settings, pooling)
     trained = recipe.with_head(run.model)

@@ -42,6 +42,7 @@ def main(
     sentences: Annotated[
         bool, typer.Option("--sentences", help="Split every line into sentences.")
     ] = False,
+    bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:
     """Train on sentences alone."""
@@ -49,7 +50,7 @@ def main(
         raise InputValueError(f"temperature must be above 0, but is {temperature:g}")
     texts = read_corpus(str(train), rows=rows, seed=seed, sentences=sentences)
     settings = recipe.Settings(
-        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, seed
+        model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, bf16, seed
     )
     run = recipe.begin(settings, pooling)
     trained = recipe.with_head(run.model)

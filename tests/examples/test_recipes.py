@@ -10,6 +10,8 @@ from __future__ import annotations
 import inspect
 import json
 import random
+import re
+import shlex
 import shutil
 import sys
 from importlib import import_module
@@ -25,6 +27,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from typer.main import get_command
 
 from flowvec import Bundle, Encoder
 from flowvec.errors import InputValueError
@@ -310,6 +313,23 @@ def test_wrong_places_are_one_line(toy, tmp_path, monkeypatch, capsys, wrong: st
     shown = {"output": "out exists", "model": "is no directory", "sts": "is no directory",
              "max_length": "takes 128 tokens"}  # fmt: skip
     assert shown[wrong] in line
+
+
+SCRIPTS = sorted(
+    path for path in (ROOT / "examples").glob("*.py") if "run_app(app)" in path.read_text()
+)
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs/train.md", *SCRIPTS], ids=lambda page: page.name)
+def test_the_commands_that_are_shown_are_such_as_the_scripts_take(page: Path) -> None:
+    text = re.sub(r"\\+\n", " ", page.read_text(encoding="utf-8"))
+    shown = re.findall(r"^ *python examples/(\w+)\.py (.*)$", text, re.MULTILINE)
+    assert shown
+    for name, arguments in shown:
+        command, words = get_command(import_module(name).app), shlex.split(arguments)
+        if name == "measure":
+            command = command.get_command(None, words.pop(0))
+        command.make_context(name, words)
 
 
 def refused(monkeypatch, capsys, name, data, model, sts, out, *more: object) -> str:
