@@ -26,15 +26,14 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 from torch import nn
 from transformers import PrinterCallback, set_seed
 
+from encoders import POOLINGS, load_model, save_model
 from flowvec import Encoder
-from flowvec.errors import FlowvecError, InputValueError, first_line
+from flowvec.errors import FlowvecError, InputValueError
 from flowvec_bench.tables import format_figure, format_table
 from flowvec_export import export
-from flowvec_export.checkpoint import quiet_transformers
 from flowvec_export.sts import StsScore, StsTask, read_sts, score_sts
 from training_data import Columns
 
@@ -70,8 +69,6 @@ Bfloat16 = Annotated[
     bool, typer.Option("--bf16", help="Compute in bfloat16 where that is safe (autocast).")
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything drawn.")]
-
-_POOLINGS = ("mean", "cls", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +128,8 @@ def begin(settings: Settings, pooling: str | None) -> Run:
         InputValueError: the output exists, a setting is out of range, or there is no such model.
     """
     check_out(settings.out)
-    if pooling is not None and pooling not in _POOLINGS:
-        raise InputValueError(f"pooling must be one of {', '.join(_POOLINGS)}, not {pooling!r}")
+    if pooling is not None and pooling not in POOLINGS:
+        raise InputValueError(f"pooling must be one of {', '.join(POOLINGS)}, not {pooling!r}")
     for name in ("epochs", "learning_rate"):
         if not 0 < getattr(settings, name) < math.inf:
             raise InputValueError(f"{name} must be above 0, but is {getattr(settings, name)}")
@@ -159,44 +156,6 @@ def check_out(out: Path) -> None:
     parent = next(folder for folder in out.absolute().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InputValueError(f"cannot write to {parent}")
-
-
-def load_model(name: str, pooling: str | None) -> SentenceTransformer:
-    """A sentence-transformers model as it is, or its encoder with another pooling alone."""
-    if name.startswith((".", "/")) and not Path(name).is_dir():
-        raise InputValueError(f"{name} is no directory")
-    try:
-        # In float32 whatever it is stored in: half precision cannot be trained so.
-        with quiet_transformers():
-            model = SentenceTransformer(name, model_kwargs={"dtype": torch.float32})
-    except (OSError, ValueError) as error:
-        raise InputValueError(f"cannot load {name}: {first_line(error)}") from None
-    if pooling is not None:
-        width = model[0].get_embedding_dimension()
-        model = SentenceTransformer(modules=[model[0], Pooling(width, pooling)])
-    return model
-
-
-def with_head(model: SentenceTransformer) -> SentenceTransformer:
-    """The model with SimCSE's head behind it: a linear layer as wide as the vector, and tanh."""
-    width = model.get_embedding_dimension()
-    head = Dense(width, width, activation_function=nn.Tanh())
-    nn.init.normal_(head.linear.weight, std=0.02)  # as BERT's own layers begin
-    nn.init.zeros_(head.linear.bias)
-    return SentenceTransformer(modules=[*model, head])
-
-
-def set_dropout(model: SentenceTransformer, share: float) -> None:
-    """Dropout of every layer that has one.
-
-    Raises:
-        InputValueError: none has, so that a text's two passes would be the same.
-    """
-    layers = [module for module in model.modules() if isinstance(module, nn.Dropout)]
-    if not layers or not 0 < share < 1:
-        raise InputValueError("this objective needs an encoder with dropout, above 0 and below 1")
-    for layer in layers:
-        layer.p = share
 
 
 def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Columns) -> None:
@@ -264,12 +223,6 @@ def finish(run: Run, model: SentenceTransformer, **options: Any) -> None:
         settings={k: v for k, v in settings.items() if k not in ("sts", "out")},
         training=asdict(run.training) if run.training else None,
     )
-
-
-def save_model(model: SentenceTransformer, folder: Path) -> None:
-    """Write a sentence-transformers directory."""
-    with quiet_transformers():
-        model.save_pretrained(str(folder), create_model_card=False)
 
 
 def score_bundle(

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
+import encoders
 import recipe
 from flowvec.errors import InputValueError
 from training_data import read_columns, text
@@ -47,7 +48,7 @@ def main(
         model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, bf16, seed
     )
     run = recipe.begin(settings, pooling)
-    trained = recipe.with_head(run.model)
+    trained = encoders.with_head(run.model)
     loss = MultipleNegativesRankingLoss(trained, scale=1 / temperature)
     recipe.train(run, trained, loss, columns)
     recipe.finish(run, trained, pooling=pooling, temperature=temperature)

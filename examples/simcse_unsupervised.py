@@ -16,6 +16,7 @@ import typer
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
+import encoders
 import recipe
 from flowvec.errors import InputValueError
 from flowvec_export.raw_vectors import read_corpus
@@ -53,8 +54,8 @@ def main(
         model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, bf16, seed
     )
     run = recipe.begin(settings, pooling)
-    trained = recipe.with_head(run.model)
-    recipe.set_dropout(trained, dropout)
+    trained = encoders.with_head(run.model)
+    encoders.set_dropout(trained, dropout)
     loss = MultipleNegativesRankingLoss(trained, scale=1 / temperature)
     recipe.train(run, trained, loss, {"anchor": texts, "positive": texts})
     bare = SentenceTransformer(modules=list(trained)[:-1])

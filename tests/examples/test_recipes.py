@@ -37,6 +37,7 @@ from flowvec_export.parity import Parity
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
+encoders = import_module("encoders")
 recipe = import_module("recipe")
 training_data = import_module("training_data")
 
@@ -182,8 +183,8 @@ def test_the_head_stays_where_the_paper_keeps_it(trained, name: str) -> None:
 
 
 def test_simcse_trains_through_the_head_that_it_takes_off(toy: Path) -> None:
-    model = recipe.load_model(str(toy / "encoder"), "cls")
-    headed = recipe.with_head(model)
+    model = encoders.load_model(str(toy / "encoder"), "cls")
+    headed = encoders.with_head(model)
     assert [type(m).__name__ for m in headed] == ["Transformer", "Pooling", "Dense"]
     text = ["the river and the stone"]
     plain, through = (m.encode(text, show_progress_bar=False) for m in (model, headed))
@@ -193,13 +194,13 @@ def test_simcse_trains_through_the_head_that_it_takes_off(toy: Path) -> None:
 
 
 def test_dropout_is_what_the_two_passes_differ_by(toy: Path) -> None:
-    model = recipe.load_model(str(toy / "encoder"), "cls")
-    recipe.set_dropout(model, 0.25)
+    model = encoders.load_model(str(toy / "encoder"), "cls")
+    encoders.set_dropout(model, 0.25)
     layers = [m for m in model.modules() if isinstance(m, torch.nn.Dropout)]
     assert layers
     assert {m.p for m in layers} == {0.25}
     with pytest.raises(InputValueError, match="dropout"):
-        recipe.set_dropout(model, 0.0)
+        encoders.set_dropout(model, 0.0)
 
 
 # Sentence-BERT, section 3.1; SimCSE's code for BERT-base.
