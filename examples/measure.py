@@ -19,7 +19,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -38,7 +38,6 @@ WIKI_ROWS = 30_000
 
 # What stands for a folder or file of the work directory or the data is filled in when it is run.
 RUNS = {
-    "regression, the paper's options": "sbert_regression --train {stsb}",
     "regression": "sbert_regression --train {stsb} --epochs 2 --learning-rate 3e-4 --bf16",
     "classification": "sbert_classification --train {derived}/classes.tsv --learning-rate 3e-4 "
     "--bf16",
@@ -50,7 +49,10 @@ RUNS = {
     "--pooling mean --learning-rate 1e-4 --bf16",
     "SimCSE unsupervised, cls": "simcse_unsupervised --train {wiki} --sentences --rows 20000 "
     "--learning-rate 1e-4 --bf16",
+    "regression, the paper's options": "sbert_regression --train {stsb}",
 }
+# Of these no flow is fitted.
+WITHOUT_FLOWS = ("regression, the paper's options", "SimCSE unsupervised, cls")
 
 Data = Annotated[Path, typer.Option(help="The folder with sts/ and text/wiki.txt.xz.")]
 Work = Annotated[Path, typer.Option(help="Where models and figures go; done runs stay.")]
@@ -118,7 +120,7 @@ def flows(data: Data, work: Work) -> None:
     models = {"base": BASE} | {name: work / slug(name) / "model" for name in RUNS}
     for name, model in models.items():
         out = work / f"{slug(name)}.flows.json"
-        if not out.exists() and model.is_dir():
+        if name not in WITHOUT_FLOWS and model.is_dir() and not out.exists():
             typer.echo(name, err=True)
             found = measure_flows(model, tasks, wiki)
             out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -153,33 +155,44 @@ def measure_flows(model: Path, tasks: list[StsTask], wiki: list[str]) -> dict[st
 @app.command()
 def report(work: Work, out: Annotated[Path, typer.Option("-o", "--out")]) -> None:
     """Gather what was measured into one file, and print the table in Markdown."""
-    found: dict[str, object] = {
+    runs = {name: run for name in ("base", *RUNS) if (run := read_run(work, name))}
+    found = {
         "evaluation": "recipes",
         "machine": asdict(describe_machine()),
         "base": "models/backbone/checkpoint",
         "seeds": 1,
         "pairs": {task.name: count(task.subsets) for task in read_sts(work / "sts")},
+        "runs": runs,
     }
-    runs: dict[str, object] = {}
-    print("| trained by | transform | STS-B dev | STS-B test | STS12 | STS13 | STS14 |")
-    print("|---|---|---|---|---|---|---|")
-    for name in ("base", *RUNS):
-        flow_file = work / f"{slug(name)}.flows.json"
-        if not flow_file.exists():
-            continue
-        run = {"command": RUNS.get(name)} | json.loads(flow_file.read_text(encoding="utf-8"))
-        trained = work / slug(name) / "report.json"
-        if trained.exists():
-            run["report"] = json.loads(trained.read_text(encoding="utf-8"))
-        runs[name] = run
+    out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    typer.echo("| trained by | transform | STS-B dev | STS-B test | STS12 | STS13 | STS14 |")
+    typer.echo("|---|---|---|---|---|---|---|")
+    for name, run in runs.items():
         for kind, scores in run["scores"].items():
-            task = {score["task"]: score for score in scores}
-            cells = [f"{task['STSB']['subsets'][part]:.1f}" for part in ("dev", "test")]
-            years = ("STS12", "STS13", "STS14")
-            cells += [f"{task[y]['all']:.1f} / {task[y]['wmean']:.1f}" for y in years]
-            print(f"| {name} | {kind} | {' | '.join(cells)} |")
-    text = json.dumps(found | {"runs": runs}, indent=2) + "\n"
-    out.write_text(text, encoding="utf-8")
+            typer.echo(f"| {name} | {kind} | {' | '.join(cells(scores))} |")
+
+
+def read_run(work: Path, name: str) -> dict[str, Any]:
+    """What is known of a run: its command, its report, its scores without and with a flow."""
+    trained, with_flows = work / slug(name) / "report.json", work / f"{slug(name)}.flows.json"
+    found: dict[str, Any] = {}
+    if trained.exists():
+        found["command"] = f"python examples/{RUNS[name]}"
+        found["report"] = json.loads(trained.read_text(encoding="utf-8"))
+        found["scores"] = {"none": found["report"]["after"]}
+    if with_flows.exists():
+        found |= json.loads(with_flows.read_text(encoding="utf-8"))
+    return found
+
+
+def cells(scores: list[dict[str, Any]]) -> list[str]:
+    """STS-B dev and test, and the years as all / wmean."""
+    task = {score["task"]: score for score in scores}
+    years = [task[year] for year in ("STS12", "STS13", "STS14")]
+    return [
+        *(f"{task['STSB']['subsets'][part]:.1f}" for part in ("dev", "test")),
+        *(f"{year['all']:.1f} / {year['wmean']:.1f}" for year in years),
+    ]
 
 
 def count(subsets: dict[str, StsPairs]) -> dict[str, int]:
