@@ -47,12 +47,9 @@ RUNS = {
     "--batch-size 64 --epochs 6 --learning-rate 3e-4 --bf16",
     "SimCSE unsupervised": "simcse_unsupervised --train {wiki} --sentences --rows 20000 "
     "--pooling mean --learning-rate 1e-4 --bf16",
-    "SimCSE unsupervised, cls": "simcse_unsupervised --train {wiki} --sentences --rows 20000 "
-    "--learning-rate 1e-4 --bf16",
     "regression, the paper's options": "sbert_regression --train {stsb}",
 }
-# Of these no flow is fitted.
-WITHOUT_FLOWS = ("regression, the paper's options", "SimCSE unsupervised, cls")
+WITHOUT_FLOWS = ("regression, the paper's options",)
 
 Data = Annotated[Path, typer.Option(help="The folder with sts/ and text/wiki.txt.xz.")]
 Work = Annotated[Path, typer.Option(help="Where models and figures go; done runs stay.")]
