@@ -67,6 +67,10 @@ class TorchSource(Source):
         """See `Source.pooled_width`."""
         return self.pool(pooling).out_dim(self.model.config.hidden_size)
 
+    def weigh_words(self, weights: Tensor) -> None:
+        """See `Source.weigh_words`."""
+        self.word_weights = weights
+
     def keep_encoder_only(self) -> None:
         """See `Source.keep_encoder_only`."""
         # Not super(): a dataclass with slots is another class than the one that stands here.

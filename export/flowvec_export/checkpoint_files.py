@@ -160,17 +160,19 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
     return files
 
 
-def has_weights(root: Path, modules: list[Any] | None) -> bool:
-    """Whether an encoder's weights lie in a directory, in torch's forms.
+def has_weights(root: Path, modules: list[Any] | None, trust: Trust) -> bool:
+    """Whether an encoder's weights lie in a directory, in a form of torch's that may be read.
 
     Args:
         root: the directory.
         modules: what its modules.json holds, whose first may name a folder.
+        trust: whether a pickle may be.
     """
     folders = [root]
     if modules and isinstance(modules[0], dict):
         folders.append(inside(root, str(modules[0].get("path", ""))))
-    return any((folder / name).is_file() for folder in folders for name in (*_SAFE, *_PICKLED))
+    names = (*_SAFE, *_PICKLED) if trust.pickle else _SAFE
+    return any((folder / name).is_file() for folder in folders for name in names)
 
 
 def _what_instead(folder: Path) -> str:

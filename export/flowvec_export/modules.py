@@ -90,9 +90,7 @@ def read_modules(
     pooling = read_json(folders[1] / "config.json")
     source.pooling = "+".join(_pooling_modes(pooling, origin))
     if weights is not None:
-        if not hasattr(source, "word_weights"):
-            raise ExportError(f"{origin} weights words, which goes with torch's weights alone")
-        source.word_weights = _read_word_weights(weights, source, trust)
+        source.weigh_words(_read_word_weights(weights, source, trust))
     source.normalise = False
     for kind, folder in zip(kinds[2:], folders[2:], strict=True):
         if source.normalise:

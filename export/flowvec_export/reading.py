@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowvec.errors import ExportError, MissingDependencyError, first_line
+from flowvec.manifest import MANIFEST
 from flowvec_export.checkpoint_files import Trust, check_links, has_weights, read_json
 from flowvec_export.modules import ReadEncoder, read_modules
 from flowvec_export.onnx_source import OnnxSource, find_graph, read_graph
@@ -30,7 +31,8 @@ def read_source(
     """Read a local directory, a Hugging Face name, or one .onnx file of a directory.
 
     Args:
-        source: what to read. In a directory torch's weights come before an ONNX graph.
+        source: what to read. In a directory safetensors, or a pickle where it is allowed, come
+            before an ONNX graph.
         encoder_only: of a sentence-transformers model take the encoder and its limits, as if it
             had no pooling, Dense layers and normalisation of its own.
         trust: what of it may be more than data; None is nothing: no code of a checkpoint is run.
@@ -40,12 +42,14 @@ def read_source(
     """
     trust = trust or Trust()
     root, graph = _locate(source, trust)
+    if (root / MANIFEST).is_file() and not (root / "config.json").is_file():
+        raise ExportError(f"{source} is a bundle, which has been exported; name its checkpoint")
     check_links(root)
     modules = read_json(root / "modules.json", list, missing_ok=True)
     read: ReadEncoder
     found: Source
     try:
-        if graph is None and not has_weights(root, modules):
+        if graph is None and not has_weights(root, modules, trust):
             graph = find_graph(root)
         if graph is not None:
             read = partial(read_graph, graph)

@@ -14,12 +14,15 @@ from tokenizers import normalizers
 from flowvec.errors import ExportError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from flowvec_export.transforms import Transform
 
 __all__ = [
     "AS_EXPORTED",
     "OFFSET_POSITIONS",
     "Source",
+    "bounded_length",
     "model_name",
     "plain_tokenizer",
     "read_licence",
@@ -105,6 +108,14 @@ class Source(ABC):
     def pooling_name(self, pooling: str | None) -> str:
         """What a manifest or a recipe calls the pooling that `pooled_width` takes."""
         return pooling or self.pooling or "mean"
+
+    def weigh_words(self, weights: Tensor) -> None:
+        """Let each token id count so much in the mean; float32 (vocabulary,).
+
+        Raises:
+            ExportError: this kind of source cannot.
+        """
+        raise ExportError(f"{self.origin} weighs words, which takes torch's weights of the encoder")
 
     def keep_encoder_only(self) -> None:
         """Forget the pooling, the Dense layers and the normalisation that it came with."""

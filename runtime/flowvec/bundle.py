@@ -157,7 +157,10 @@ def read_manifest(path: Path) -> Manifest:
     """
     file = path / MANIFEST
     if file.is_symlink() or not file.is_file():
-        raise BundleError(f"{path} is no bundle: it has no file {MANIFEST}")
+        raise BundleError(
+            f"{path} is no bundle: it has no file {MANIFEST}; `flowvec export` makes a bundle of a "
+            "checkpoint"
+        )
     if file.stat().st_size > _MAX_MANIFEST_BYTES:
         raise BundleError(f"{file} is larger than {_MAX_MANIFEST_BYTES} bytes")
     try:

@@ -468,6 +468,11 @@ def test_a_source_that_does_not_exist_is_a_typed_error(tmp_path, monkeypatch) ->
             export(source, tmp_path / "b")
 
 
+def test_a_bundle_is_no_source(bert_bundle: Bundle, tmp_path) -> None:
+    with pytest.raises(ExportError, match="is a bundle, which has been exported"):
+        export(bert_bundle.path, tmp_path / "b")
+
+
 def test_a_checkpoint_without_pooler_says_so(checkpoint, tmp_path) -> None:
     with pytest.raises(ExportError, match="no pooler"):
         export(checkpoint("distilbert"), tmp_path / "b", pooling="pooler")

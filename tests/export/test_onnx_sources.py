@@ -140,6 +140,11 @@ def test_torchs_weights_come_first(tmp_path, checkpoint) -> None:
     folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "both"))
     shutil.copy(OPTIMUM / "bert/model.onnx", folder / "model.onnx")
     assert export(folder, tmp_path / "b").manifest.dim == 48
+    # But a graph before a pickle that is not allowed.
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    shutil.copy(OPTIMUM / "bert/config.json", folder / "config.json")
+    shutil.copy(OPTIMUM / "bert/tokenizer.json", folder / "tokenizer.json")
+    assert export(folder, tmp_path / "c").manifest.dim == 32
 
 
 MODES = ("mean", "cls", "max", "mean_sqrt_len", "weighted_mean", "last_token")
