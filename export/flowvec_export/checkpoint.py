@@ -116,7 +116,7 @@ def read_encoder(
                 trust_remote_code=trust.remote_code,
                 local_files_only=True,
             )
-            fast = transformers.AutoTokenizer.from_pretrained(
+            fast = _tokenizer_class(folder).from_pretrained(
                 folder, trust_remote_code=trust.remote_code, local_files_only=True
             )
         except Exception as error:  # transformers raises many kinds
@@ -147,6 +147,18 @@ def read_encoder(
         if head
         else None,
     )
+
+
+def _tokenizer_class(folder: Path) -> Any:
+    """What reads the tokenizer: its tokenizer.json alone, where this transformers lacks its class.
+
+    Transformers 5 writes the name of a class that transformers 4 does not have.
+    """
+    settings = read_json(folder / "tokenizer_config.json", missing_ok=True) or {}
+    name = str(settings.get("tokenizer_class"))
+    if name == "TokenizersBackend" and not hasattr(transformers, name):
+        return transformers.PreTrainedTokenizerFast
+    return transformers.AutoTokenizer
 
 
 def _check_code(folder: Path, origin: str, config: dict[str, Any], trust: Trust) -> None:

@@ -44,6 +44,10 @@ def main() -> None:
         model_max_length=sizes["max_position_embeddings"],
         **special,
     ).save_pretrained(args.out)
+    # Transformers 5 names a class that transformers 4 does not know.
+    file = args.out / "tokenizer_config.json"
+    settings = json.loads(file.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
     (args.out / "README.md").write_text(CARD)
     print(f"step {state['step']}, {state['tokens']:,} tokens")
 

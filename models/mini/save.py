@@ -105,7 +105,19 @@ def main() -> None:
     ]
     sentence_transformer = SentenceTransformer(modules=modules, device="cpu")
     sentence_transformer.half().save(str(args.out), create_model_card=False)
+    name_as_older_versions_do(args.out)
     (args.out / "README.md").write_text(CARD)
+
+
+def name_as_older_versions_do(folder: Path) -> None:
+    """Name classes as transformers 4 and sentence-transformers 2 to 6 all know them."""
+    modules = json.loads((folder / "modules.json").read_text())
+    for module in modules:
+        module["type"] = f"sentence_transformers.models.{module['type'].rsplit('.', 1)[-1]}"
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2))
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
