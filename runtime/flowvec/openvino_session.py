@@ -85,7 +85,8 @@ class OpenVinoSession:
         except Exception as error:
             raise BundleError(f"{model} cannot be compiled: {first_line(error)}") from error
         names = {port.get_any_name() for port in self._compiled.inputs}
-        outputs = {port.get_any_name(): port for port in self._compiled.outputs}
+        # A port has more names than one where the graph passes a value on as it is.
+        outputs = {name: port for port in self._compiled.outputs for name in port.get_names()}
         wanted = bundle.manifest.output
         if names != set(INPUTS) or wanted not in outputs:
             raise BundleError(
@@ -99,7 +100,7 @@ class OpenVinoSession:
                 f"{bundle.manifest.dim} dimensions"
             )
         self.engine = engine
-        self._output = wanted
+        self._output = outputs[wanted]
         # One request a stream; more are made if more threads than that call at once.
         self._idle: deque[Any] = deque()
 

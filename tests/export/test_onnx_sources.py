@@ -93,6 +93,13 @@ def test_token_vectors_are_pooled_as_torch_did(tmp_path, form) -> None:
     assert {node.domain for node in whole.graph.node} == {""}
 
 
+@pytest.mark.parametrize("form", ["bert", "sentence"])
+def test_every_engine_runs_the_changed_graph(tmp_path, provider, form) -> None:
+    bundle = export(OPTIMUM / form, tmp_path / "b", normalize=False)
+    with Encoder.load(bundle.path, provider=provider, compute="float32") as encoder:
+        assert_close(encoder.encode(TEXTS), EXPECTED[form])
+
+
 def test_a_plain_encoder_is_normalised_unless_asked(tmp_path) -> None:
     vectors = encode(export(OPTIMUM / "bert", tmp_path / "b").path)
     assert_close(vectors, unit(EXPECTED["bert"]))

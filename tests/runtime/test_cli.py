@@ -371,7 +371,14 @@ def test_demo_shows_neighbours(flowvec) -> None:
         (["bench", "peers", "x", "--corpus", "y"], "onnxscript", "flowvec[cpu,export,bench]"),
     ],
 )
-def test_a_command_without_its_extra_prints_the_pip_line(python, command, package, extra) -> None:
+def test_a_command_without_its_extra_prints_the_pip_line(
+    python, tmp_path: Path, command, package, extra
+) -> None:
+    if command[0] == "export":
+        # What it needs depends on what is there: a graph is read without torch.
+        command = [command[0], str(tmp_path), *command[2:]]
+        (tmp_path / "config.json").write_text("{}")
+        (tmp_path / "model.safetensors").touch()
     code = """
 import importlib.abc, sys
 absent = sys.argv.pop(1).split()

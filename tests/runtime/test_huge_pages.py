@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import platform
 import sys
 import threading
@@ -111,11 +112,12 @@ def test_small_graphs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system is not Linux")
 def test_blocks_are_private_memory_alone(tmp_path: Path) -> None:
-    block = np.empty(64 << 20, np.uint8)
+    # Not np.empty: after other tests its memory may be a part of the heap that was freed.
+    private = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapped = np.memmap(tmp_path / "file", np.uint8, mode="w+", shape=(80 << 20,))
     found = list(huge_pages._blocks(60 << 20))
-    # numpy asks for huge pages too, but for its first page.
-    address, other = block.ctypes.data + (1 << 20), mapped.ctypes.data
+    block = np.frombuffer(private, np.uint8)
+    address, other = block.ctypes.data, mapped.ctypes.data
     assert any(first <= address < end for first, end in found)
     assert not any(first <= other < end for first, end in found)
 
