@@ -44,9 +44,7 @@ def _key(model: Any, arguments: tuple[Any, ...]) -> str | None:
         for key, value in sorted(vars(module).items()):
             if hasattr(value, "to_dict"):
                 value = value.to_dict()  # a transformers configuration
-            elif isinstance(
-                value, types.FunctionType | types.MethodType | types.BuiltinFunctionType
-            ):
+            elif isinstance(value, _FUNCTIONS):
                 value = getattr(value, "__qualname__", None)
             elif not isinstance(value, int | float | str | tuple | type(None)):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from flowvec_export.onnx_source import OnnxSource
 from flowvec_export.parity import MIN_COSINE_OF_FLOAT16, measure
 from flowvec_export.pooling_modes import parse_pooling
 from flowvec_export.reading import read_source
-from flowvec_export.source import AS_EXPORTED, Source
+from flowvec_export.source import AS_EXPORTED, Source, require_torch
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
 from flowvec_export.variants import KINDS, Variant, add_variant
@@ -118,7 +119,7 @@ def export(
     """
     say = on_step or logger.info
     target = absolute_path(out)
-    check_target(target, overwrite)
+    check_target(target, overwrite, _is_bundle)
     if weights not in ("float32", "float16"):
         raise ExportError(f"weights must be float32 or float16, not {weights!r}")
     if unknown := set(variants) - set(KINDS):
@@ -128,6 +129,7 @@ def export(
     recipe: Recipe | None = None
     if isinstance(transform, str | Path):
         # torch, which this takes, is not needed otherwise where the source is a graph.
+        require_torch(f"the transform {transform}")
         from flowvec_export.transform_file import load_transform
 
         transform, recipe = load_transform(transform)
@@ -142,7 +144,7 @@ def export(
 
     say("making the graph")
     draft = _draft(found, length, pooling, transform, normalize, weights)
-    with staged_directory(target) as staged:
+    with staged_directory(target, overwrite, _is_bundle) as staged:
         write_onnx(draft.proto, staged / MODEL)
         (staged / TOKENIZER).write_text(found.tokenizer.to_str(), encoding="utf-8")
         manifest = _manifest(found, draft, staged, name or found.name, length, weights)
@@ -164,11 +166,25 @@ def export(
     return Bundle.load(target)
 
 
+def _is_bundle(folder: Path) -> bool:
+    """Whether a directory is a bundle, of any format version, whole or damaged."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    # Bulk jobs keep a manifest.json, too.
+    return isinstance(found, dict) and found.keys() >= {"format_version", "pooling", "files"}
+
+
 def _add_prompts(
     source: Source, prompts: Mapping[str, str] | None, default_prompt_name: str | None
 ) -> None:
     """Put a user's prompts before the source's own."""
     source.prompts |= dict(prompts or {})
+    if any(source.prompts.values()) and not source.prompts_are_pooled:
+        raise ExportError(
+            f"{source.origin} leaves its prompts out of pooling, which is not supported"
+        )
     if default_prompt_name is None:
         return
     if default_prompt_name not in source.prompts:

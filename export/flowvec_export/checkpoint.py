@@ -15,7 +15,13 @@ import transformers
 from torch import Tensor, nn
 
 from flowvec.errors import ExportError, first_line
-from flowvec_export.checkpoint_files import Trust, check_tokenizer, find_weights, read_json
+from flowvec_export.checkpoint_files import (
+    Trust,
+    check_config,
+    check_tokenizer,
+    find_weights,
+    read_json,
+)
 from flowvec_export.pooling import Pooling
 from flowvec_export.pooling_modes import parse_pooling
 from flowvec_export.source import (
@@ -100,8 +106,9 @@ def read_encoder(
 ) -> TorchSource:
     """The transformer of a checkpoint; `folder` holds it, `root` the whole."""
     config = read_json(folder / "config.json")
+    check_config(folder / "config.json", config)
     files = find_weights(folder, origin, trust)
-    check_tokenizer(folder / "tokenizer.json")
+    marks = check_tokenizer(folder)
     _check_code(folder, origin, config, trust)
     kind = _ENCODER_CLASSES.get(str(config.get("model_type")), "AutoModel")
     safe = files[0].suffix == ".safetensors"
@@ -116,7 +123,7 @@ def read_encoder(
                 trust_remote_code=trust.remote_code,
                 local_files_only=True,
             )
-            fast = _tokenizer_class(folder).from_pretrained(
+            fast = _tokenizer_class(marks).from_pretrained(
                 folder, trust_remote_code=trust.remote_code, local_files_only=True
             )
         except Exception as error:  # transformers raises many kinds
@@ -149,13 +156,12 @@ def read_encoder(
     )
 
 
-def _tokenizer_class(folder: Path) -> Any:
+def _tokenizer_class(marks: dict[str, Any]) -> Any:
     """What reads the tokenizer: its tokenizer.json alone, where this transformers lacks its class.
 
     Transformers 5 writes the name of a class that transformers 4 does not have.
     """
-    settings = read_json(folder / "tokenizer_config.json", missing_ok=True) or {}
-    name = str(settings.get("tokenizer_class"))
+    name = str(marks.get("tokenizer_class"))
     if name == "TokenizersBackend" and not hasattr(transformers, name):
         return transformers.PreTrainedTokenizerFast
     return transformers.AutoTokenizer

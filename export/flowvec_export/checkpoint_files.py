@@ -17,6 +17,7 @@ from flowvec.errors import ExportError
 
 __all__ = [
     "Trust",
+    "check_config",
     "check_links",
     "check_tokenizer",
     "find_weights",
@@ -78,10 +79,12 @@ def inside(root: Path, relative: str) -> Path:
     Raises:
         ExportError: it leaves it.
     """
-    path = root / relative
-    if Path(relative).is_absolute() or ".." in Path(relative).parts or "\0" in relative:
+    parts = Path(relative).parts
+    if Path(relative).is_absolute() or ".." in parts or "\0" in relative:
         raise ExportError(f"{root} names {relative!r}, which leads out of it")
-    return path
+    if any(part.startswith(".") for part in parts):
+        raise ExportError(f"{root} names {relative!r}, which is hidden; hidden files are not read")
+    return root / relative
 
 
 def check_links(root: Path) -> None:
@@ -110,7 +113,10 @@ def check_links(root: Path) -> None:
 
 
 def _entries(root: Path) -> Iterator[Path]:
-    """All that lies in a directory, hidden folders (as version control's) and links not entered."""
+    """All that lies in a directory but what is hidden, which `inside` refuses; links not entered.
+
+    Version control keeps hidden folders with more files than a checkpoint has.
+    """
     count, folders = 0, [root]
     while folders:
         for path in sorted(folders.pop().iterdir()):
@@ -189,7 +195,32 @@ def _require_small(path: Path, most: int) -> None:
         raise ExportError(f"{path} has {size / 1e6:.0f} MB; at most {most / 1e6:.0f} are read")
 
 
-def check_tokenizer(path: Path) -> None:
-    """Raises ExportError for a tokenizer that is too large to be one, where there is one."""
-    if path.is_file():
-        _require_small(path, MAX_TOKENIZER_BYTES)
+def check_config(path: Path, config: dict[str, Any]) -> None:
+    """Refuse a config.json that sends transformers to files that were not checked.
+
+    Raises:
+        ExportError: it names other weights or other configurations.
+    """
+    for key in ("transformers_weights", "configuration_files"):
+        if config.get(key) is not None:
+            raise ExportError(f"{path} sends readers to other files ({key}); take that out")
+
+
+def check_tokenizer(folder: Path) -> dict[str, Any]:
+    """What tokenizer_config.json says; no file of a tokenizer may be too large or lie elsewhere.
+
+    Raises:
+        ExportError: it names files, which transformers would read from anywhere, or one is too
+            large to be part of a tokenizer.
+    """
+    path = folder / "tokenizer_config.json"
+    settings: dict[str, Any] = read_json(path, missing_ok=True) or {}
+    for key, value in settings.items():
+        # Many say where a map of special tokens was once, which is not read from there.
+        named = key.endswith(("_file", "_files")) and key != "special_tokens_map_file"
+        if named and value is not None:
+            raise ExportError(f"{path} sends readers to other files ({key}); take that out")
+    for file in folder.iterdir():
+        if file.suffix in (".json", ".txt", ".model", ".bpe", ".vocab") and file.is_file():
+            _require_small(file, MAX_TOKENIZER_BYTES)
+    return settings

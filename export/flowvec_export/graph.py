@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 
 from flowvec.errors import ExportError
 
-__all__ = ["MAX_BYTES", "OPSET", "OUTPUT", "clean", "drop_unused", "require_standard", "write_onnx"]
+__all__ = [
+    "MAX_BYTES",
+    "OPSET",
+    "OUTPUT",
+    "all_graphs",
+    "all_nodes",
+    "clean",
+    "drop_unused",
+    "one_name_of_the_standard",
+    "require_standard",
+    "write_onnx",
+]
 
 OUTPUT = "sentence_embedding"
 # 20 is the first with Gelu as one operator; all engines of the last two years read it.
@@ -19,12 +31,48 @@ MAX_BYTES = (1 << 31) - (1 << 22)
 
 def require_standard(proto: onnx.ModelProto) -> None:
     """Raise ExportError where a graph needs more than standard operators; check it as a whole."""
-    foreign = {node.domain for node in proto.graph.node} - {"", "ai.onnx"}
+    foreign = {node.domain for node in all_nodes(proto)} - {"", "ai.onnx"}
     if foreign or proto.functions:
         raise ExportError(
             f"the graph uses operators of {', '.join(sorted(foreign)) or 'functions'}"
         )
     onnx.checker.check_model(proto, full_check=True)
+
+
+def all_graphs(proto: onnx.ModelProto) -> list[onnx.GraphProto]:
+    """The graph and those within its nodes and in the nodes of local functions."""
+    return [proto.graph, *(graph for node in all_nodes(proto) for graph in _graphs_of(node))]
+
+
+def all_nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph, of those within them, and of local functions."""
+    yield from _nodes_of(proto.graph)
+    for function in proto.functions:
+        yield from _nodes_of(function)
+
+
+def _nodes_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    waiting = [iter(graph.node)]
+    while waiting:
+        for node in waiting.pop():
+            yield node
+            waiting += [iter(inner.node) for inner in _graphs_of(node)]
+
+
+def _graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    kinds = onnx.AttributeProto
+    found = [a.g for a in node.attribute if a.type == kinds.GRAPH]
+    return found + [g for a in node.attribute if a.type == kinds.GRAPHS for g in a.graphs]
+
+
+def one_name_of_the_standard(proto: onnx.ModelProto) -> None:
+    """Give ONNX's own operators the domain "", which may be written `ai.onnx`, too."""
+    for node in all_nodes(proto):
+        if node.domain == "ai.onnx":
+            node.domain = ""
+    for entry in proto.opset_import:
+        if entry.domain == "ai.onnx":
+            entry.domain = ""
 
 
 def clean(proto: onnx.ModelProto) -> None:
@@ -62,7 +110,10 @@ def drop_unused(graph: onnx.GraphProto) -> None:
     for node in reversed(graph.node):
         if used.intersection(node.output):
             kept.append(node)
-            used.update(node.input)
+            # A graph within a node reads from the one around it.
+            within = [node, *(n for g in _graphs_of(node) for n in _nodes_of(g))]
+            used.update(name for n in within for name in n.input)
+            used.update(v.name for n in within for g in _graphs_of(n) for v in g.output)
     left = [init for init in graph.initializer if init.name in used]
     del graph.node[:], graph.initializer[:]
     graph.node.extend(reversed(kept))

@@ -11,6 +11,7 @@ import onnx
 import tokenizers
 from onnx import TensorProto, helper
 
+import flowvec
 from flowvec import Bundle, Manifest
 from flowvec.bundle import absolute_path
 from flowvec.errors import ExportError
@@ -25,8 +26,7 @@ LAYOUTS: tuple[str, ...] = get_args(Layout)
 
 # What sentence-transformers' ONNX backend asks a graph for.
 _TOKENS = "last_hidden_state"
-# A file that every directory written here has, by which it is known again.
-_MARK = "modules.json"
+_CONFIG = "config_sentence_transformers.json"
 
 
 def export_bundle(
@@ -59,8 +59,8 @@ def export_bundle(
         raise ExportError(f"the layout must be {' or '.join(LAYOUTS)}, not {layout!r}")
     found = Bundle.load(bundle)
     target = absolute_path(out)
-    check_target(target, overwrite, _MARK)
-    with staged_directory(target) as staged:
+    check_target(target, overwrite, _is_ours)
+    with staged_directory(target, overwrite, _is_ours) as staged:
         if layout == "tei":
             shutil.copyfile(found.model, staged / "model.onnx")
         else:
@@ -75,12 +75,23 @@ def export_bundle(
     return target
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether a directory was written here; other checkpoints have the same files."""
+    try:
+        found = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        return "flowvec" in found["__version__"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def _with_tokens(bundle: Bundle) -> onnx.ModelProto:
     """The graph with each vector as a text of one token, besides."""
     proto = onnx.load(bundle.model)
     surgeon = Surgeon(proto, "layout.")
+    surgeon.free_name(_TOKENS)
     tokens = surgeon.unsqueeze(OUTPUT, 1)
-    proto.graph.node.append(helper.make_node("Identity", [tokens], [_TOKENS], name=_TOKENS))
+    last = helper.make_node("Identity", [tokens], [_TOKENS], name=surgeon.prefix)
+    proto.graph.node.append(last)
     axes: list[str | int | None] = ["batch_size", 1, bundle.manifest.dim]
     proto.graph.output.append(helper.make_tensor_value_info(_TOKENS, TensorProto.FLOAT, axes))
     onnx.checker.check_model(proto, full_check=True)
@@ -98,7 +109,7 @@ def _files(bundle: Bundle) -> dict[str, Any]:
         for n, k in enumerate(names)
     ]
     files: dict[str, Any] = {
-        _MARK: modules,
+        "modules.json": modules,
         # What it was before is in the graph; readers want sizes, and a type that they know.
         "config.json": {
             "architectures": ["BertModel"],
@@ -123,7 +134,8 @@ def _files(bundle: Bundle) -> dict[str, Any]:
             "max_seq_length": manifest.max_length,
             "do_lower_case": False,
         },
-        "config_sentence_transformers.json": {
+        _CONFIG: {
+            "__version__": {"flowvec": flowvec.__version__},
             "prompts": manifest.prompts,
             "default_prompt_name": manifest.default_prompt_name,
             "similarity_fn_name": manifest.similarity,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowvec.errors import ExportError
+from flowvec.errors import ExportError, first_line
 from flowvec_export.checkpoint_files import Trust, find_weights, inside, read_json
-from flowvec_export.source import Source
+from flowvec_export.source import Source, require_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +96,8 @@ def read_modules(
         if source.normalise:
             raise ExportError(f"{origin} has {kind} after Normalize, which is not supported")
         if kind == "Dense":
-            source.transforms.append(_read_dense(folder, trust))
+            if not source.is_finished:  # its graph has them
+                source.transforms.append(_read_dense(folder, trust))
         elif kind == "Normalize":
             _check_names(read_json(folder / "config.json", missing_ok=True) or {}, folder)
             source.normalise = True
@@ -108,14 +109,15 @@ def read_modules(
     if config.get("truncate_dim") is not None:
         raise ExportError(f"{origin} has a truncate_dim, which is not supported")
     source.prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
+    if unfit := [name for name, prompt in source.prompts.items() if not isinstance(prompt, str)]:
+        raise ExportError(f"{origin} has a prompt {unfit[0]!r} that is no text")
     default = config.get("default_prompt_name")
     source.default_prompt_name = default if default in source.prompts else None
     similarity = config.get("similarity_fn_name") or "cosine"
     if similarity not in _SIMILARITIES:
         raise ExportError(f"{origin} compares by {similarity!r}, which is not supported")
     source.similarity = _SIMILARITIES[similarity]
-    if any(source.prompts.values()) and not pooling.get("include_prompt", True):
-        raise ExportError(f"{origin} leaves its prompts out of pooling, which is not supported")
+    source.prompts_are_pooled = bool(pooling.get("include_prompt", True))
     return source
 
 
@@ -149,7 +151,10 @@ def _check_settings(settings: dict[str, Any], origin: str) -> None:
     A `model_max_length` given for the tokenizer becomes `max_seq_length`, which it means.
     """
     for key in _LENGTH_SETTINGS:
-        given = dict(settings.pop(key, None) or {})
+        given = settings.pop(key, None) or {}
+        if not isinstance(given, dict):
+            raise ExportError(f"{origin} sets {key} to {given!r}, which is not supported")
+        given = dict(given)
         length = given.pop("model_max_length", None)
         if length is not None and not settings.get("max_seq_length"):
             settings["max_seq_length"] = length
@@ -174,6 +179,8 @@ def _pooling_modes(config: dict[str, Any], origin: str) -> list[str]:
     if "pooling_mode" in config:
         given = config["pooling_mode"]
         names = [given] if isinstance(given, str) else list(given)
+        if not names:
+            raise ExportError(f"{origin} names no pooling")
         if unknown := [name for name in names if name not in _POOLING_NAMES]:
             raise ExportError(f"{origin} pools by {', '.join(unknown)}, which is not supported")
         return [_POOLING_NAMES[name] for name in names]
@@ -185,6 +192,7 @@ def _pooling_modes(config: dict[str, Any], origin: str) -> list[str]:
 
 
 def _read_dense(folder: Path, trust: Trust) -> Dense:
+    require_torch(f"{folder}, a Dense layer,")
     import torch
 
     from flowvec_export.transforms import ACTIVATIONS, Dense
@@ -200,7 +208,10 @@ def _read_dense(folder: Path, trust: Trust) -> Dense:
     residual: Tensor | None = None
     if config.get("use_residual"):
         residual = state.get("residual.weight", torch.empty(0))
-    return Dense(state["linear.weight"], state.get("linear.bias"), name, residual)
+    try:
+        return Dense(state["linear.weight"], state.get("linear.bias"), name, residual)
+    except (ValueError, RuntimeError) as error:
+        raise ExportError(f"{folder} is no Dense layer: {first_line(error)}") from None
 
 
 def _read_word_weights(folder: Path, source: Source, trust: Trust) -> Tensor:
@@ -213,15 +224,19 @@ def _read_word_weights(folder: Path, source: Source, trust: Trust) -> Tensor:
 
 def _read_weights(folder: Path, needed: str, trust: Trust) -> dict[str, Tensor]:
     """Weights of a small module; of a pickle, where that is allowed, torch runs no code."""
+    require_torch(str(folder))
     import safetensors.torch
     import torch
 
-    (file,) = find_weights(folder, str(folder), trust)
+    state: dict[str, Tensor] = {}
     try:
-        if file.suffix == ".safetensors":
-            state = safetensors.torch.load_file(file)
-        else:
-            state = torch.load(file, weights_only=True, map_location="cpu")
+        for file in find_weights(folder, str(folder), trust):
+            if file.suffix == ".safetensors":
+                state |= safetensors.torch.load_file(file)
+            else:
+                state |= torch.load(file, weights_only=True, map_location="cpu")
+    except ExportError:
+        raise
     except Exception as error:
         raise ExportError(f"cannot read the weights in {folder}: {error}") from None
     if needed not in state:

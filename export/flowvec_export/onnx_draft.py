@@ -32,7 +32,6 @@ __all__ = ["draft_of_graph"]
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
-# No graph that is exported from a module has names like this.
 _PREFIX = "flowvec."
 
 
@@ -67,9 +66,9 @@ def draft_of_graph(
     original = None
     if weights == "float16":
         original = _reference(source.proto, source, modes, steps, normalize)
-    proto = _attached(given, source, modes, steps, normalize)
+    proto, ours = _attached(given, source, modes, steps, normalize)
     return Draft(
-        proto=_stored(proto, weights),
+        proto=_stored(proto, weights, ours),
         dim=steps[-1].out_dim if steps else source.pooled_width(pooling),
         pooling=source.pooling_name(pooling),
         transform=describe(steps),
@@ -87,8 +86,9 @@ def _attached(
     modes: Sequence[str] | None,
     steps: Sequence[Transform],
     normalize: bool,
-) -> onnx.ModelProto:
-    """A copy of a graph with all that follows its token vectors."""
+) -> tuple[onnx.ModelProto, str]:
+    """A copy of a graph with all that follows its token vectors, and what the names of that have
+    in front."""
     proto = onnx.ModelProto()
     proto.CopyFrom(given)
     tail = _tail(steps)
@@ -110,7 +110,7 @@ def _attached(
     surgeon.give(surgeon.normalise(vector) if normalize else vector, dim)
     drop_unused(proto.graph)
     clean(proto)
-    return proto
+    return proto, surgeon.prefix
 
 
 def _tail(steps: Sequence[Transform]) -> onnx.ModelProto | None:
@@ -142,15 +142,19 @@ def _same_opset(
     return proto, tail
 
 
-def _stored(proto: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
+def _stored(proto: onnx.ModelProto, weights: Weights, ours: str) -> onnx.ModelProto:
     """The graph with its weights stored as asked, checked."""
-    model = ir.from_proto(proto)
-    store(model.graph, weights, [_PREFIX])
-    stored = ir.to_proto(model)
-    clean(stored)
     try:
+        model = ir.from_proto(proto)
+        store(model.graph, weights, [ours])
+        stored = ir.to_proto(model)
+        clean(stored)
         require_standard(stored)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+    except (
+        ir.serde.SerdeError,
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+    ) as error:
         raise ExportError(f"the graph cannot be changed: {first_line(error)}") from None
     return stored
 

@@ -18,6 +18,7 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from flowvec.errors import ExportError, first_line
 from flowvec_export.checkpoint_files import check_tokenizer, inside, read_json
+from flowvec_export.graph import all_graphs, all_nodes, one_name_of_the_standard
 from flowvec_export.pooling_modes import parse_pooling
 from flowvec_export.source import (
     AS_EXPORTED,
@@ -88,6 +89,11 @@ class OnnxSource(Source):
                 )
         return modes
 
+    @property
+    def is_finished(self) -> bool:
+        """See `Source.is_finished`."""
+        return self.tokens is None and self.sentence is not None
+
     def pooled_width(self, pooling: str | None) -> int:
         """See `Source.pooled_width`."""
         modes = self.modes(pooling)
@@ -134,14 +140,17 @@ def read_graph(
             followed.
     """
     config = read_json(folder / "config.json")
-    marks = read_json(folder / "tokenizer_config.json", missing_ok=True) or {}
+    marks = check_tokenizer(folder)
     special = read_json(folder / "special_tokens_map.json", missing_ok=True) or {}
-    tokenizer = _read_tokenizer(folder / "tokenizer.json", bool(settings.get("do_lower_case")))
+    given = _read_tokenizer(folder / "tokenizer.json")
+    if "left" in (marks.get("truncation_side"), (given.truncation or {}).get("direction")):
+        raise ExportError(f"{origin} cuts long texts on the left, which is not supported")
+    tokenizer = plain_tokenizer(given, lower_case=bool(settings.get("do_lower_case")))
     proto = _load(graph)
     widths = _widths(proto, origin, config)
     pad_id = _pad_id(config, marks | special, tokenizer)
-    vocabulary = config.get("vocab_size")
-    layers = config.get("num_hidden_layers")
+    vocabulary = _count(config, "vocab_size", 2, origin)
+    layers = _count(config, "num_hidden_layers", 0, origin)
     asked = settings.get("max_seq_length") or marks.get("model_max_length")
     return OnnxSource(
         name=model_name(root, origin),
@@ -149,8 +158,8 @@ def read_graph(
         tokenizer=tokenizer,
         pad_id=pad_id,
         max_length=bounded_length(origin, asked, _positions(config, pad_id)),
-        vocabulary=vocabulary if isinstance(vocabulary, int) else tokenizer.get_vocab_size(),
-        layers=layers if isinstance(layers, int) else None,
+        vocabulary=tokenizer.get_vocab_size() if vocabulary is None else vocabulary,
+        layers=layers,
         licence=read_licence(root),
         proto=proto,
         tokens=next((name for name in _TOKENS if name in widths), None),
@@ -170,32 +179,37 @@ def _load(path: Path) -> onnx.ModelProto:
         raise ExportError(f"cannot read {path}: {first_line(error)}") from None
     for tensor in _external(proto):
         fields = {entry.key: entry.value for entry in tensor.external_data}
+        if not all(fields.get(key, "0").isdecimal() for key in ("offset", "length")):
+            raise ExportError(f"{path} does not say where the weights of {tensor.name} lie")
         data = inside(path.parent, fields.get("location", ""))
         if not data.is_file():
             raise ExportError(f"{data} is missing, which holds weights of {path.name}")
-        size += _bytes_of(tensor)
+        # Where no length is given all that follows is read.
+        stored = fields.get("length") or data.stat().st_size - int(fields.get("offset") or 0)
+        size += max(_bytes_of(tensor), int(stored))
         if size > _MAX_BYTES:
             raise ExportError(f"{path} has more weights than the 2 GiB that a graph holds")
     try:
         load_external_data_for_model(proto, str(path.parent))
         if proto.functions:
             proto = inliner.inline_local_functions(proto)
+        one_name_of_the_standard(proto)
         onnx.checker.check_model(proto)
     except Exception as error:  # onnx raises many kinds
         raise ExportError(f"{path} is no sound graph: {first_line(error)}") from None
+    if any(graph.sparse_initializer for graph in all_graphs(proto)):
+        raise ExportError(f"{path} has sparse weights, which are not supported")
     return proto
 
 
 def _external(proto: onnx.ModelProto) -> list[TensorProto]:
     """The tensors that lie in other files, also those of nodes and of graphs within nodes."""
     found: list[TensorProto] = []
-    graphs = [proto.graph]
-    while graphs:
-        graph = graphs.pop()
+    for graph in all_graphs(proto):
         found += graph.initializer
-        for attribute in (a for node in graph.node for a in node.attribute):
+    for node in all_nodes(proto):
+        for attribute in node.attribute:
             found += [attribute.t, *attribute.tensors]
-            graphs += [g for g in (attribute.g, *attribute.graphs) if g.node]
     return [tensor for tensor in found if tensor.data_location == TensorProto.EXTERNAL]
 
 
@@ -208,13 +222,13 @@ def _bytes_of(tensor: TensorProto) -> int:
 
 def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict[str, int]:
     """Length of the vectors of each output that can be used; raises ExportError for what cannot."""
-    foreign = {node.domain for node in proto.graph.node} - {"", "ai.onnx"}
+    foreign = {node.domain for node in all_nodes(proto)} - {""}
     if foreign:
         raise ExportError(
             f"{origin} uses operators of {', '.join(sorted(foreign))}; export it without "
             "optimisation or quantisation, which belong to one engine"
         )
-    opset = max(entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
+    opset = max(entry.version for entry in proto.opset_import if entry.domain == "")
     if opset < _MIN_OPSET:
         raise ExportError(f"{origin} is of opset {opset}; at least {_MIN_OPSET} is needed")
     _check_inputs(proto, origin)
@@ -260,17 +274,26 @@ def _check_inputs(proto: onnx.ModelProto, origin: str) -> None:
             )
 
 
-def _read_tokenizer(path: Path, lower_case: bool) -> tokenizers.Tokenizer:
+def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
         raise ExportError(
             f"{path} is missing; transformers' AutoTokenizer.from_pretrained(...) writes it with "
             "save_pretrained(...)"
         )
-    check_tokenizer(path)
     try:
-        return plain_tokenizer(tokenizers.Tokenizer.from_file(str(path)), lower_case=lower_case)
+        return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
         raise ExportError(f"cannot read {path}: {first_line(error)}") from None
+
+
+def _count(config: dict[str, Any], name: str, least: int, origin: str) -> int | None:
+    """A size that a configuration may leave out."""
+    found = config.get(name)
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
+        raise ExportError(f"{origin} has the {name} {found!r}, which is no whole number")
+    if found is not None and found < least:
+        raise ExportError(f"{origin} has the {name} {found}; it must be at least {least}")
+    return found
 
 
 def _pad_id(config: dict[str, Any], marks: dict[str, Any], tokenizer: tokenizers.Tokenizer) -> int:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
+import logging
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowvec.errors import ExportError, MissingDependencyError, first_line
+from flowvec.errors import ExportError, FlowvecError, first_line
 from flowvec.manifest import MANIFEST
 from flowvec_export.checkpoint_files import Trust, check_links, has_weights, read_json
 from flowvec_export.modules import ReadEncoder, read_modules
 from flowvec_export.onnx_source import OnnxSource, find_graph, read_graph
-from flowvec_export.source import Source
+from flowvec_export.source import Source, require_torch
 
 if TYPE_CHECKING:
     from flowvec_export.checkpoint import TorchSource
 
 __all__ = ["read_source", "read_torch_source"]
 
+logger = logging.getLogger("flowvec.export")
+
 # What a download takes: data first, and of the older and larger forms only what nothing replaces.
 _DATA = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
-_TORCH = ("torch", "transformers", "onnxscript", "safetensors")
 _UNWANTED = ["onnx/*", "openvino/*", "*training_args.bin"]
 
 
@@ -55,7 +56,7 @@ def read_source(
             read = partial(read_graph, graph)
         else:
             # torch takes seconds to import, and an ONNX graph does without.
-            _require_torch(source)
+            require_torch(f"{source}, a checkpoint,")
             from flowvec_export.checkpoint import read_encoder
 
             read = partial(read_encoder, trust=trust)
@@ -68,7 +69,9 @@ def read_source(
         if encoder_only:
             found.keep_encoder_only()
         return found
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except FlowvecError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
         # A JSON file of the right kind with something else in it than it should have.
         raise ExportError(f"{source} has a file that cannot be followed: {error!r}") from error
 
@@ -85,16 +88,6 @@ def read_torch_source(
     if isinstance(found, OnnxSource):
         raise ExportError(f"{source} is an ONNX graph, and this needs a checkpoint that torch runs")
     return found  # type: ignore[return-value]
-
-
-def _require_torch(source: str | Path) -> None:
-    """Raise MissingDependencyError where there is no torch to read a checkpoint with."""
-    missing = [name for name in _TORCH if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"{source} is a checkpoint, which takes {', '.join(missing)}: "
-            'python -m pip install "flowvec[cpu,export]"'
-        )
 
 
 def _locate(source: str | Path, trust: Trust) -> tuple[Path, Path | None]:
@@ -129,4 +122,22 @@ def _download(name: str, trust: Trust) -> Path:
         reason = first_line(error)
         raise ExportError(f"{name} is no directory, and no download: {reason}") from None
     assert root is not None
+    if not trust.pickle and not any(list(root.rglob(k)) for k in ("*.safetensors", "*.onnx")):
+        _refuse_pickles(name)
     return root
+
+
+def _refuse_pickles(name: str) -> None:
+    """Say so where all the weights that the Hub has of a model are a pickle."""
+    from huggingface_hub import list_repo_files
+
+    try:
+        files = list_repo_files(name)
+    except Exception as error:  # many kinds; what is missing is said where it is read
+        logger.debug("%s: no list of files: %s", name, error)
+        return
+    if any(Path(file).name.startswith("pytorch_model") for file in files):
+        raise ExportError(
+            f"{name} holds its weights as a pickle (pytorch_model.bin), a format that can run "
+            "code; export it with --allow-pickle"
+        )

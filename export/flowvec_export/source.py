@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 from tokenizers import normalizers
 
-from flowvec.errors import ExportError
+from flowvec.errors import ExportError, MissingDependencyError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +27,10 @@ __all__ = [
     "model_name",
     "plain_tokenizer",
     "read_licence",
+    "require_torch",
 ]
+
+_TORCH = ("torch", "transformers", "onnxscript", "safetensors")
 
 # These count positions from their padding token's id on, so that their tables have unused rows.
 OFFSET_POSITIONS = (
@@ -62,6 +66,7 @@ class Source(ABC):
         default_prompt_name: the prompt used when none is asked for.
         similarity: how its vectors are compared.
         licence: from the model card, if it says.
+        prompts_are_pooled: whether a prompt's tokens count in the pooling, as they do here.
         tuned: it comes from a sentence-transformers model, which was trained to be compared as it
             is, even where only its encoder was asked for.
     """
@@ -80,7 +85,13 @@ class Source(ABC):
     default_prompt_name: str | None = None
     similarity: str = "cosine"
     licence: str | None = None
+    prompts_are_pooled: bool = True
     tuned: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it gives nothing but vectors that its own layers are behind already."""
+        return False
 
     @abstractmethod
     def pooled_width(self, pooling: str | None) -> int:
@@ -158,6 +169,15 @@ def bounded_length(origin: str, asked: Any, positions: int | None) -> int | None
     # Tokenizers without a limit of their own say 10^30.
     bounds = [b for b in (asked, positions) if b is not None and b <= _MOST_TOKENS]
     return min(bounds, default=None)
+
+
+def require_torch(what: str) -> None:
+    """Raise MissingDependencyError where there is no torch to read something with."""
+    missing = [name for name in _TORCH if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f'{what} takes {", ".join(missing)}: python -m pip install "flowvec[cpu,export]"'
+        )
 
 
 def model_name(root: Path, origin: str) -> str:

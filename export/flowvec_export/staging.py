@@ -5,29 +5,37 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flowvec.errors import ExportError
-from flowvec.manifest import MANIFEST
 
 __all__ = ["check_target", "staged_directory"]
 
 
 @contextlib.contextmanager
-def staged_directory(target: Path) -> Iterator[Path]:
+def staged_directory(
+    target: Path, overwrite: bool, is_ours: Callable[[Path], bool]
+) -> Iterator[Path]:
     """A new directory to write into, which takes the target's place when the block ends.
 
     Where the block fails, neither it nor any folder made for it is left, and the target is as it
     was.
 
+    Args:
+        target: the directory to make.
+        overwrite: as for `check_target`, which is asked again before the target is replaced: it
+            may have come to be meanwhile.
+        is_ours: as for `check_target`.
+
     Raises:
-        ExportError: it cannot be written.
+        ExportError: it cannot be written, or may not be replaced.
     """
     staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
     made = _make_folders(staged)
     try:
         yield staged
+        check_target(target, overwrite, is_ours)
         _put_in_place(staged, target)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
@@ -37,13 +45,13 @@ def staged_directory(target: Path) -> Iterator[Path]:
         raise
 
 
-def check_target(target: Path, overwrite: bool, mark: str = MANIFEST) -> None:
+def check_target(target: Path, overwrite: bool, is_ours: Callable[[Path], bool]) -> None:
     """Raise ExportError where the target exists and may not be replaced.
 
     Args:
         target: the directory to make.
-        overwrite: it may be replaced where it is one of ours.
-        mark: the file by which it is known as that.
+        overwrite: it may be replaced where it is empty or one of ours.
+        is_ours: whether a directory is.
     """
     if not (target.exists() or target.is_symlink()):
         return
@@ -53,8 +61,8 @@ def check_target(target: Path, overwrite: bool, mark: str = MANIFEST) -> None:
         )
     if target.is_symlink() or not target.is_dir():
         raise ExportError(f"{target} is no directory, so it is not overwritten")
-    if not (target / mark).is_file() and any(target.iterdir()):
-        raise ExportError(f"{target} has no {mark}, so it is not overwritten")
+    if any(target.iterdir()) and not is_ours(target):
+        raise ExportError(f"{target} was not written by this command, so it is not overwritten")
 
 
 def _make_folders(staged: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from flowvec.manifest import INPUTS
-from flowvec_export.graph import OUTPUT
+from flowvec_export.graph import OUTPUT, all_graphs, all_nodes
 
 __all__ = ["Surgeon"]
 
@@ -26,26 +26,32 @@ class Surgeon:
 
     Args:
         proto: the graph, which is changed.
-        prefix: what the names of all that is added begin with; nothing in the graph does.
+        prefix: what the names of all that is added begin with. Where names in the graph do, since
+            it came from here once, a number is added.
+
+    Attributes:
+        graph: the graph.
+        opset: its version of ONNX's operators.
+        prefix: what the names of all that is added do begin with.
     """
 
     def __init__(self, proto: onnx.ModelProto, prefix: str) -> None:
         self.graph = proto.graph
         self.opset = max(e.version for e in proto.opset_import if e.domain in ("", "ai.onnx"))
-        self._prefix = prefix
+        self.prefix = _free_prefix(proto, prefix)
         self._count = 0
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Append an operator; its output's name."""
         self._count += 1
-        name = f"{self._prefix}{kind}_{self._count}"
+        name = f"{self.prefix}{kind}_{self._count}"
         self.graph.node.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
 
     def constant(self, values: npt.NDArray[Any]) -> str:
         """Add a weight; its name."""
         self._count += 1
-        name = f"{self._prefix}constant_{self._count}"
+        name = f"{self.prefix}constant_{self._count}"
         self.graph.initializer.append(numpy_helper.from_array(values, name))
         return name
 
@@ -130,30 +136,40 @@ class Surgeon:
         for init in tail.initializer:
             copied = self.graph.initializer.add()
             copied.CopyFrom(init)
-            copied.name = names[init.name] = f"{self._prefix}{init.name}"
+            copied.name = names[init.name] = f"{self.prefix}{init.name}"
         for node in tail.node:
             copy = self.graph.node.add()
             copy.CopyFrom(node)
-            copy.name = f"{self._prefix}{node.name}"
+            copy.name = f"{self.prefix}{node.name}"
             copy.input[:] = [names[name] for name in node.input]
-            names |= {name: f"{self._prefix}{name}" for name in node.output if name}
+            names |= {name: f"{self.prefix}{name}" for name in node.output if name}
             copy.output[:] = [names[name] for name in node.output]
         return names[tail.output[0].name]
 
     def give(self, vector: str, dim: int) -> None:
         """Make this vector the graph's one output, `sentence_embedding`, float32 (batch, dim)."""
-        self._free_name(OUTPUT)
-        self.graph.node.append(helper.make_node("Identity", [vector], [OUTPUT], name=OUTPUT))
+        self.free_name(OUTPUT)
+        self.graph.node.append(helper.make_node("Identity", [vector], [OUTPUT], name=self.prefix))
         value = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch_size", dim])
         del self.graph.output[:]
         self.graph.output.append(value)
 
-    def _free_name(self, taken: str) -> None:
-        """Rename a value within the graph that has the name of the output."""
+    def free_name(self, taken: str) -> None:
+        """Rename a value within the graph that has a name which an output shall have."""
+        other = f"{self.prefix}{taken}"
+        _rename(list(self.graph.node), taken, other)
         for node in self.graph.node:
-            other = f"{self._prefix}{taken}"
-            node.input[:] = [other if name == taken else name for name in node.input]
             node.output[:] = [other if name == taken else name for name in node.output]
+
+
+def _free_prefix(proto: onnx.ModelProto, wanted: str) -> str:
+    """A beginning that no name in a graph has."""
+    taken = {init.name for graph in all_graphs(proto) for init in graph.initializer}
+    taken |= {name for node in all_nodes(proto) for name in (node.name, *node.output)}
+    prefix, number = wanted, 2
+    while any(name.startswith(prefix) for name in taken):
+        prefix, number = f"{wanted}{number}.", number + 1
+    return prefix
 
 
 def _rename(nodes: list[onnx.NodeProto], old: str, new: str) -> None:

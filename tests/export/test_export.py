@@ -335,14 +335,39 @@ def test_an_existing_directory_is_overwritten_only_where_asked(checkpoint, tmp_p
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("x")
-    with pytest.raises(ExportError, match=r"has no manifest\.json"):
+    # Other things have a manifest.json, too.
+    (tmp_path / "precious" / "manifest.json").write_text('{"format_version": 1, "files": {}}')
+    with pytest.raises(ExportError, match="not written by this command"):
         export(checkpoint("bert"), tmp_path / "precious", overwrite=True)
+    assert (tmp_path / "precious" / "file").exists()
     (tmp_path / "link").symlink_to(target)
     for odd in (tmp_path / "link", tmp_path / "precious" / "file"):
         with pytest.raises(ExportError, match="no directory"):
             export(checkpoint("bert"), odd, overwrite=True)
     with pytest.raises(ExportError, match="cannot write"):
         export(checkpoint("bert"), tmp_path / "precious" / "file" / "b")
+
+
+def test_what_comes_to_be_there_meanwhile_is_left_alone(checkpoint, tmp_path) -> None:
+    target = tmp_path / "b"
+
+    def somebody_else(step: str) -> None:
+        if step.startswith("comparing"):
+            target.mkdir()
+            (target / "theirs").touch()
+
+    for overwrite in (False, True):
+        with pytest.raises(ExportError, match=r"exists|not written by this command"):
+            export(checkpoint("bert"), target, overwrite=overwrite, on_step=somebody_else)
+        assert [p.name for p in tmp_path.rglob("*")] == ["b", "theirs"]
+        shutil.rmtree(target)
+
+
+def test_a_damaged_bundle_may_be_overwritten(checkpoint, tmp_path) -> None:
+    bundle = export(checkpoint("bert"), tmp_path / "b", calibration=())
+    bundle.model.unlink()
+    export(checkpoint("bert"), tmp_path / "b", calibration=(), overwrite=True)
+    Bundle.load(tmp_path / "b")
 
 
 def test_a_failed_overwrite_keeps_the_old_bundle(checkpoint, tmp_path) -> None:

@@ -17,6 +17,7 @@ from flowvec_export import export, export_bundle
 from flowvec_export.parity import Parity
 
 from .conftest import POSITIONS, TEXTS, WIDTH
+from .test_onnx_sources import OPTIMUM
 
 PROMPTS = {"query": "the query: ", "document": ""}
 
@@ -113,6 +114,23 @@ def test_what_went_out_comes_in_again(encoder, tmp_path, layout) -> None:
     assert parity.max_relative_error <= 1e-4
 
 
+@pytest.mark.parametrize("form", ["bert", "sentence"])
+def test_graphs_go_out_and_come_in_again_and_again(tmp_path, form) -> None:
+    # Each time nodes are added to a graph that has such nodes already.
+    source, vectors = OPTIMUM / form, []
+    for turn in ("1", "2"):
+        bundle = export(source, tmp_path / f"bundle{turn}", calibration=()).path
+        with Encoder.load(bundle, provider="cpu", compute="float32") as encoder:
+            vectors.append(encoder.encode(TEXTS))
+        source = export_bundle(bundle, tmp_path / f"st{turn}", "sentence-transformers")
+        tei = export_bundle(bundle, tmp_path / f"tei{turn}", "tei")
+        assert Parity.of(as_tei_runs_it(tei, TEXTS), vectors[-1]).max_relative_error <= 1e-4
+        again = export(tei, tmp_path / f"again{turn}", calibration=(), weights="float16")
+        with Encoder.load(again.path, provider="cpu", compute="float32") as encoder:
+            assert Parity.of(encoder.encode(TEXTS), vectors[-1]).min_cosine >= 0.999
+    assert Parity.of(vectors[1], vectors[0]).max_relative_error <= 1e-4
+
+
 def test_the_shipped_model_goes_out(tmp_path, mini) -> None:
     folder = export_bundle("mini", tmp_path / "mini", "tei")
     texts = ["A man eats bread.", "Stocks fell."]
@@ -143,4 +161,14 @@ def test_mistakes_are_errors(encoder, tmp_path) -> None:
     with pytest.raises(ExportError, match="not overwritten"):
         export_bundle(source, tmp_path / "mine", "tei", overwrite=True)
     assert (tmp_path / "mine/diary.txt").exists()
+    # A checkpoint of the same library's, with weights that nobody else has.
+    theirs = tmp_path / "finetuned"
+    for name, text in {
+        "modules.json": "[]", "model.safetensors": "", "config_sentence_transformers.json": "{}"
+    }.items():  # fmt: skip
+        theirs.mkdir(exist_ok=True)
+        (theirs / name).write_text(text)
+    with pytest.raises(ExportError, match="not written by this command"):
+        export_bundle(source, theirs, "tei", overwrite=True)
+    assert (theirs / "model.safetensors").exists()
     assert not (tmp_path / "out").exists()

@@ -7,6 +7,7 @@ its own; `expected.npz` beside it holds what torch gave for its texts.
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper, version_converter
 
 from flowvec import Encoder
 from flowvec.errors import ExportError
-from flowvec_export import Dense, Flow, FlowShape, export, fit, save_transform
+from flowvec_export import Dense, Flow, FlowShape, export, fit, onnx_source, save_transform
 from flowvec_export.onnx_source import find_graph
 from flowvec_export.parity import Parity
 from flowvec_export.surgery import Surgeon
@@ -64,6 +65,10 @@ def copy(tmp_path: Path):
         return Path(shutil.copytree(OPTIMUM / form, tmp_path / form))
 
     return make
+
+
+def edit_json(file: Path, **settings: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 
 
 def change(folder: Path, edit: Any) -> Path:
@@ -131,6 +136,57 @@ def test_a_sentence_transformers_directory_without_torchs_weights(tmp_path) -> N
     assert_close(encode(bundle.path), EXPECTED["hub"])
     asked = encode(bundle.path, prompt_name="query")
     assert_close(asked, encode(bundle.path, ["a man " + text for text in TEXTS]))
+
+
+def test_a_finished_sentence_vector_has_its_dense_layers_behind_it(tmp_path, copy) -> None:
+    folder = copy("hub")
+    shutil.copy(OPTIMUM / "sentence/model.onnx", folder / "onnx/model.onnx")
+
+    def sentences_alone(proto: onnx.ModelProto) -> None:
+        kept = [value for value in proto.graph.output if value.name == "sentence_embedding"]
+        del proto.graph.output[:]
+        proto.graph.output.extend(kept)
+
+    change(folder, sentences_alone)
+    bundle = export(folder, tmp_path / "b")
+    assert (bundle.manifest.pooling, bundle.manifest.transform) == ("as exported", ())
+    assert_close(encode(bundle.path), EXPECTED["sentence"])
+
+
+def branch(value: str) -> onnx.GraphProto:
+    out = helper.make_tensor_value_info(f"{value}_taken", TensorProto.FLOAT, None)
+    node = helper.make_node("Identity", [value], [out.name])
+    return helper.make_graph([node], "branch", [], [out])
+
+
+def test_what_only_a_graph_within_the_graph_reads_is_kept(tmp_path, copy) -> None:
+    def choose(proto: onnx.ModelProto) -> None:
+        """Take the token vectors, or (never) their negatives."""
+        for node in proto.graph.node:
+            node.output[:] = ["inner" if n == "last_hidden_state" else n for n in node.output]
+        proto.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+        proto.graph.node.extend(
+            [
+                helper.make_node("Neg", ["inner"], ["negative"]),
+                helper.make_node("Neg", ["negative"], ["positive"]),
+                helper.make_node(
+                    "If", ["yes"], ["last_hidden_state"],
+                    then_branch=branch("positive"), else_branch=branch("negative"),
+                ),
+            ]
+        )  # fmt: skip
+
+    bundle = export(change(copy("bert"), choose), tmp_path / "b", normalize=False)
+    assert_close(encode(bundle.path), EXPECTED["bert"])
+
+
+def test_onnxs_own_operators_may_be_called_by_their_domain(tmp_path, copy) -> None:
+    def spelled(proto: onnx.ModelProto) -> None:
+        for entry in (*proto.opset_import, *proto.graph.node):
+            entry.domain = "ai.onnx"
+
+    bundle = export(change(copy("bert"), spelled), tmp_path / "b", normalize=False)
+    assert_close(encode(bundle.path), EXPECTED["bert"])
 
 
 def test_one_file_of_several_may_be_named(tmp_path, copy) -> None:
@@ -281,7 +337,12 @@ main()
     (plain / "model.safetensors").touch()
     refused = python(code, plain, "-o", "c")
     assert refused.returncode == 2
-    assert "takes torch, transformers, onnxscript: python -m pip install" in refused.stderr
+    needed = "takes torch, transformers, onnxscript: python -m pip install"
+    assert needed in refused.stderr
+    for more in ([OPTIMUM / "hub"], [OPTIMUM / "bert", "--transform", "flow.safetensors"]):
+        refused = python(code, *more, "-o", "c")
+        assert (refused.returncode, len(refused.stderr.strip().splitlines()[-1:])) == (2, 1)
+        assert needed in refused.stderr
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -322,6 +383,46 @@ def no_mask(proto: onnx.ModelProto) -> None:
     proto.graph.input.extend(kept)
 
 
+def contrib_within(proto: onnx.ModelProto) -> None:
+    within = branch("last_hidden_state")
+    within.node[0].domain = "com.microsoft"
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    proto.graph.node.append(
+        helper.make_node("If", ["yes"], ["unused"], then_branch=within, else_branch=within)
+    )
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+
+
+def sparse(proto: onnx.ModelProto) -> None:
+    values = numpy_helper.from_array(np.ones(1, np.float32), "sparse")
+    places = numpy_helper.from_array(np.zeros(1, np.int64), "sparse_places")
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [4]))
+
+
+def cut_on_the_left(folder: Path) -> None:
+    edit_json(folder / "tokenizer_config.json", truncation_side="left")
+
+
+def cut_on_the_left_by_itself(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["truncation"] = {
+        "direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+
+
+def no_vocabulary(folder: Path) -> None:
+    edit_json(folder / "config.json", vocab_size=0)
+
+
+def a_vocabulary_of_true(folder: Path) -> None:
+    edit_json(folder / "config.json", vocab_size=True)
+
+
+def fewer_than_no_layers(folder: Path) -> None:
+    edit_json(folder / "config.json", num_hidden_layers=-5)
+
+
 def logits(proto: onnx.ModelProto) -> None:
     proto.graph.node.append(helper.make_node("Identity", ["last_hidden_state"], ["logits"]))
     proto.graph.output[0].name = "logits"
@@ -334,6 +435,13 @@ def logits(proto: onnx.ModelProto) -> None:
         (no_config, r"config\.json is missing"),
         (rubbish, "cannot read .*model.onnx|no sound graph"),
         (contrib, "operators of com.microsoft"),
+        (contrib_within, "operators of com.microsoft"),
+        (sparse, "sparse weights"),
+        (cut_on_the_left, "cuts long texts on the left"),
+        (cut_on_the_left_by_itself, "cuts long texts on the left"),
+        (no_vocabulary, "vocab_size 0; it must be at least 2"),
+        (a_vocabulary_of_true, "vocab_size True, which is no whole number"),
+        (fewer_than_no_layers, "num_hidden_layers -5"),
         (fixed, "free axes"),
         (another_input, "needs the input position_ids"),
         (no_mask, "no input attention_mask"),
@@ -343,7 +451,7 @@ def logits(proto: onnx.ModelProto) -> None:
 )
 def test_a_graph_that_cannot_be_followed_is_refused(tmp_path, copy, fault, message) -> None:
     folder = copy("bert")
-    if fault in (no_tokenizer, no_config, rubbish):
+    if "folder" in fault.__code__.co_varnames[:1]:
         fault(folder)
     else:
         change(folder, fault)
@@ -382,6 +490,31 @@ def test_weights_in_files_beside_the_graph_come_into_it(tmp_path, copy) -> None:
     (folder / "weights.bin").unlink()
     with pytest.raises(ExportError, match=r"weights\.bin is missing"):
         export(folder, tmp_path / "c")
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_all_that_is_read_counts(tmp_path, copy, monkeypatch, within) -> None:
+    """A tensor without a length takes the whole file, also one of a branch without nodes."""
+    folder = with_external_data(copy("bert"), "weights.bin")
+    proto = onnx.load(folder / "model.onnx", load_external_data=False)
+    (tensor, *_) = (init for init in proto.graph.initializer if init.external_data)
+    fields = [e for e in tensor.external_data if e.key == "location"]
+    del tensor.external_data[:]
+    tensor.external_data.extend(fields)
+    if within:
+        out = helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, None)
+        alone = helper.make_graph([], "branch", [], [out], [tensor])
+        proto.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+        proto.graph.node.append(
+            helper.make_node("If", ["yes"], ["unused"], then_branch=alone, else_branch=alone)
+        )
+        proto.graph.initializer.remove(tensor)
+    (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    with (folder / "weights.bin").open("ab") as file:
+        file.truncate(1 << 24)
+    monkeypatch.setattr(onnx_source, "_MAX_BYTES", 1 << 24)
+    with pytest.raises(ExportError, match="more weights than the 2 GiB"):
+        export(folder, tmp_path / "b")
 
 
 @pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "a/../../secret"])

@@ -263,6 +263,62 @@ def test_module_paths_that_lead_out_are_refused(checkpoint, tmp_path, path) -> N
         read_source(tmp_path / "st")
 
 
+def test_a_hidden_folder_is_not_read(checkpoint, tmp_path) -> None:
+    # Hidden folders, as version control's, are not looked through for links.
+    make(tmp_path / "st", checkpoint("bert"), Pooling(48))
+    (tmp_path / "outside").mkdir()
+    shutil.move(tmp_path / "st/1_Pooling", tmp_path / "outside/pooling")
+    (tmp_path / "st/.hidden").symlink_to(tmp_path / "outside")
+    modules = json.loads((tmp_path / "st/modules.json").read_text())
+    modules[1]["path"] = ".hidden/pooling"
+    (tmp_path / "st/modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ExportError, match="is hidden"):
+        read_source(tmp_path / "st")
+
+
+def say(file: Path, **settings: object) -> None:
+    content = json.loads(file.read_text()) if file.is_file() else {}
+    file.write_text(json.dumps(content | settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"transformers_weights": "adapter_model.bin"},
+        {"transformers_weights": "elsewhere.safetensors.index.json"},
+        {"configuration_files": ["config.4.0.0.json"]},
+    ],
+    ids=["pickle", "index", "config"],
+)
+def test_other_files_than_those_that_were_checked_are_refused(folder, tmp_path, settings) -> None:
+    torch.save({"embeddings.LayerNorm.bias": Bomb(tmp_path / "mark")}, folder / "adapter_model.bin")
+    say(folder / "config.json", **settings)
+    with pytest.raises(ExportError, match=f"sends readers to other files .{min(settings)}"):
+        read_source(folder)
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("key", ["vocab_file", "tokenizer_file", "fast_tokenizer_files"])
+def test_a_tokenizer_from_elsewhere_is_refused(folder, tmp_path, key) -> None:
+    (tmp_path / "secrets.txt").write_text("root:x:0\n[UNK]\n[PAD]\n")
+    (tmp_path / "tokenizer.4.0.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    named = ["../tokenizer.4.0.json"] if key.endswith("s") else str(tmp_path / "secrets.txt")
+    say(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer", **{key: named})
+    with pytest.raises(ExportError, match=f"sends readers to other files .{key}"):
+        read_source(folder)
+
+
+def test_where_special_tokens_once_lay_is_no_matter(checkpoint, folder) -> None:
+    # Most models on the Hub say so.
+    say(
+        folder / "tokenizer_config.json",
+        special_tokens_map_file="/root/.cache/abc",
+        vocab_file=None,
+    )
+    found = read_source(folder).tokenizer.to_str()
+    assert found == read_source(checkpoint("bert")).tokenizer.to_str()
+
+
 def index(folder: Path, part: str) -> None:
     names = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").rename(folder / "part-1.safetensors")
@@ -294,7 +350,7 @@ def test_weights_in_parts_are_read(checkpoint, folder) -> None:
     ("limit", "message"),
     [
         ("MAX_JSON_BYTES", r"config\.json has 0 MB; at most 0 are read"),
-        ("MAX_TOKENIZER_BYTES", r"tokenizer\.json has 0 MB"),
+        ("MAX_TOKENIZER_BYTES", r"\.json has 0 MB"),
         ("MAX_WEIGHT_BYTES", "GB of weights; a graph holds 2 GiB"),
         ("_MAX_ENTRIES", "holds more than 2 files"),
     ],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -343,6 +343,9 @@ def test_a_setting_that_would_change_vectors_is_refused(
         ("modules.json", "[{}]"),
         ("modules.json", "{}"),
         ("modules.json", "[3]"),
+        ("sentence_bert_config.json", '{"tokenizer_args": "abc"}'),
+        ("1_Pooling/config.json", '{"pooling_mode": []}'),
+        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}'),
         ("config.json", "[]"),
         ("1_Pooling/config.json", "null"),
         ("1_Pooling/config.json", '{"pooling_mode": 3}'),
@@ -394,6 +397,42 @@ def test_a_dense_layer_without_its_weight_is_refused(checkpoint, tmp_path) -> No
     save_file({"other": torch.ones(2)}, folder / "2_Dense/model.safetensors")
     with pytest.raises(ExportError, match=r"lack linear\.weight"):
         export(folder, tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"linear.weight": torch.ones(3)},
+        {"linear.weight": torch.ones(4, WIDTH), "linear.bias": torch.ones(5)},
+    ],
+    ids=["vector", "bias"],
+)
+def test_a_dense_layer_of_other_shapes_is_refused(checkpoint, tmp_path, weights) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    save_file(weights, folder / "2_Dense/model.safetensors")
+    with pytest.raises(ExportError, match="2_Dense is no Dense layer"):
+        export(folder, tmp_path / "bundle")
+
+
+def test_a_dense_layer_in_parts_is_read(checkpoint, tmp_path) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    whole = read_source(folder).sha256()
+    dense = folder / "2_Dense"
+    weights = load_file(dense / "model.safetensors")
+    (dense / "model.safetensors").unlink()
+    for name, tensor in weights.items():
+        save_file({name: tensor}, dense / f"{name}.safetensors")
+    parts = {"weight_map": {name: f"{name}.safetensors" for name in weights}}
+    (dense / "model.safetensors.index.json").write_text(json.dumps(parts))
+    assert len(weights) > 1
+    assert read_source(folder).sha256() == whole
+
+
+def test_a_prompt_of_the_users_is_not_left_out_of_pooling_either(checkpoint, tmp_path) -> None:
+    folder = write_old_form(tmp_path / "old", checkpoint("bert"))
+    change_json(folder / "1_Pooling/config.json", include_prompt=False)
+    with pytest.raises(ExportError, match="leaves its prompts out"):
+        export(folder, tmp_path / "bundle", prompts={"query": "q: "})
 
 
 def test_a_dense_layer_of_pickled_code_is_not_run(checkpoint, tmp_path) -> None:
