@@ -36,6 +36,7 @@ from flowvec.microbatch import SharedEncoder
 from flowvec.mining import Pair, most_similar_pairs, semantic_search
 from flowvec.pipeline import EncodeStatistics
 from flowvec.rows import Item
+from flowvec.telemetry import silence_onnxruntime
 from flowvec.version import __version__
 
 __all__ = [
@@ -71,3 +72,6 @@ __all__ = [
     "most_similar_pairs",
     "semantic_search",
 ]
+
+# Here, so that whatever imports onnxruntime after flowvec finds it done.
+silence_onnxruntime()

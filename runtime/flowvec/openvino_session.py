@@ -15,6 +15,7 @@ from flowvec.errors import BundleError, EngineError, ProviderUnavailableError, f
 from flowvec.machine import cpu_features
 from flowvec.manifest import INPUTS
 from flowvec.providers import OPENVINO_RUNTIME, Engine, has_bfloat16
+from flowvec.telemetry import import_openvino
 
 __all__ = ["OpenVinoSession", "openvino_config", "openvino_status"]
 
@@ -50,8 +51,7 @@ def openvino_config(engine: Engine) -> dict[str, str]:
 def openvino_status() -> str | None:
     """Why OpenVINO cannot run here, or None."""
     try:
-        import openvino
-
+        openvino = import_openvino()
         devices = openvino.Core().available_devices
     except (ImportError, OSError) as error:
         logger.debug("OpenVINO: %s", error)
@@ -73,8 +73,7 @@ class OpenVinoSession:
         """
         if reason := openvino_status():
             raise ProviderUnavailableError(f"{OPENVINO_RUNTIME} was asked for, but {reason}")
-        import openvino
-
+        openvino = import_openvino()
         model = bundle.graph(engine.variant)
         with _FIRST_ARRAY:
             openvino.Tensor(np.zeros((1, 1), dtype=np.int64), shared_memory=True)

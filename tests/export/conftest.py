@@ -32,7 +32,9 @@ CORPUS = [
     "Numbers such as 12, 345 and 6.78 occur; so do names like São Paulo.",
 ] * 20
 
-WIDTH, LAYERS, HEADS, POSITIONS = 48, 2, 4, 40
+# Each layer takes longer to trace than most tests run. What goes from layer to layer is tried with
+# DEEP ones.
+WIDTH, LAYERS, DEEP, HEADS, POSITIONS = 48, 1, 2, 4, 40
 
 Checkpoint = Callable[..., Path]
 
@@ -104,16 +106,17 @@ def make_checkpoint(folder: Path, architecture: str, **changes: Any) -> Path:
         single=f"{names['cls']} $A {names['sep']}",
         special_tokens=[(names["cls"], cls), (names["sep"], sep)],
     )
+    layers = changes.pop("num_hidden_layers", LAYERS)
     offset = pad + 1 if architecture in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
     sizes = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad}
     if architecture == "distilbert":
         sizes |= {
-            "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 2 * WIDTH,
+            "dim": WIDTH, "n_layers": layers, "n_heads": HEADS, "hidden_dim": 2 * WIDTH,
             "max_position_embeddings": POSITIONS,
         }  # fmt: skip
     else:
         sizes |= {
-            "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+            "hidden_size": WIDTH, "num_hidden_layers": layers, "num_attention_heads": HEADS,
             "intermediate_size": 2 * WIDTH, "max_position_embeddings": POSITIONS + offset,
         }  # fmt: skip
     config = transformers.AutoConfig.for_model(architecture, **(sizes | changes))

@@ -13,9 +13,21 @@ from flowvec_export.parity import Parity
 from flowvec_export.pooling import Pooling
 from flowvec_export.pooling_modes import POOLINGS, parse_pooling
 
-from .conftest import LAYERS, POSITIONS, WIDTH
+from .conftest import DEEP, POSITIONS, WIDTH
 
 OURS = ["bert", "roberta", "xlm-roberta", "distilbert"]
+
+
+@pytest.fixture
+def checkpoint(checkpoint):
+    return lambda architecture, **changes: checkpoint(
+        architecture, **{"num_hidden_layers": DEEP} | changes
+    )
+
+
+@pytest.fixture
+def bert(checkpoint):
+    return checkpoint("bert")
 
 
 def load(folder):
@@ -44,7 +56,7 @@ def test_hidden_states_are_transformers(checkpoint, architecture, rows, longest,
     with torch.inference_mode():
         theirs = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         found = ours(ids, mask)
-    assert len(found) == LAYERS + 1
+    assert len(found) == DEEP + 1
     keep = mask.bool()
     for a, b in zip(found, theirs.hidden_states, strict=True):
         parity = Parity.of(a[keep].numpy(), b[keep].numpy())

@@ -37,7 +37,7 @@ from flowvec_export.raw_vectors import embed_raw, read_corpus, sample_texts
 from flowvec_export.transform_file import Recipe, load_transform, save_transform
 from flowvec_export.transforms import Flow, FlowShape, Rotation, Transform
 
-from .conftest import POSITIONS, TEXTS, WIDTH, make_texts
+from .conftest import DEEP, POSITIONS, TEXTS, WIDTH, make_texts
 
 # Small and quick, and all the same a flow that has learned something.
 SHAPE, TRAINING = (
@@ -78,7 +78,8 @@ def state(transform: Transform) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first_last_mean+cls"])
-def test_raw_vectors_are_transformers_pooled_and_not_normalised(bert, pooling: str) -> None:
+def test_raw_vectors_are_transformers_pooled_and_not_normalised(checkpoint, pooling: str) -> None:
+    bert = checkpoint("bert", num_hidden_layers=DEEP)
     model = transformers.AutoModel.from_pretrained(bert, attn_implementation="eager").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
     rows = []

@@ -33,14 +33,6 @@ from .conftest import POSITIONS, TEXTS, WIDTH
 pytestmark = pytest.mark.parity
 
 
-@pytest.fixture
-def checkpoint(checkpoint):
-    """One layer: how deep the encoder is makes no difference to what follows it."""
-    return lambda architecture, **changes: checkpoint(
-        architecture, **{"num_hidden_layers": 1} | changes
-    )
-
-
 def make(folder: Path, source: Path, *modules: Any, **options: Any) -> SentenceTransformer:
     torch.manual_seed(0)
     model = SentenceTransformer(

@@ -111,6 +111,37 @@ except flowvec.MissingDependencyError as error:
     assert 'pip install "flowvec[cpu]"' in done.stdout
 
 
+def test_no_engine_reports_to_its_maker(python, tmp_path, monkeypatch) -> None:
+    # What they leave behind: a file of ONNX Runtime's, a folder of OpenVINO's.
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("CI", "TF_BUILD", "JENKINS_URL", "ORT_DISABLE_TELEMETRY"):
+        monkeypatch.delenv(name, raising=False)  # OpenVINO's is off in CI
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "home").mkdir()
+    code = """
+import sys
+reached = []
+sys.addaudithook(lambda name, _: name.startswith("socket.") and reached.append(name))
+import flowvec
+from flowvec.engine import available_providers
+for provider in available_providers():
+    flowvec.Encoder.load("mini", provider=provider, compute="float32").encode(["a text"])
+assert "onnxruntime" in sys.modules and not reached, reached
+assert "openvino_telemetry" not in sys.modules
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "scratch").iterdir())
+    assert not list((tmp_path / "home").iterdir())
+
+
+def test_who_wants_to_report_may(python, monkeypatch) -> None:
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    done = python("import flowvec, os; print(os.environ['ORT_DISABLE_TELEMETRY'])")
+    assert done.stdout == "0\n"
+
+
 @pytest.mark.parametrize("path", sorted(RUNTIME.rglob("*.py")), ids=lambda p: p.name)
 def test_no_file_of_the_runtime_can_run_pickled_code_or_reach_the_network(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
