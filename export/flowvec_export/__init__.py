@@ -14,6 +14,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# Before any module here imports onnxruntime, so that its reports are off.
+import flowvec as _flowvec  # noqa: F401
+
 if TYPE_CHECKING:
     from flowvec_export.build import export
     from flowvec_export.checkpoint_files import Trust

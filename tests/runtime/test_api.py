@@ -136,6 +136,17 @@ assert "openvino_telemetry" not in sys.modules
     assert not list((tmp_path / "home").iterdir())
 
 
+@pytest.mark.parametrize("package", ["flowvec", "flowvec_export", "flowvec_bench"])
+def test_each_package_switches_reports_off_first(python, monkeypatch, package) -> None:
+    pytest.importorskip(package, reason="needs the extra [bench]")
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    done = python(
+        f"import os, sys, {package}; print(os.environ.get('ORT_DISABLE_TELEMETRY'), "
+        "'onnxruntime' in sys.modules)"
+    )
+    assert done.stdout == "1 False\n", done.stderr
+
+
 def test_who_wants_to_report_may(python, monkeypatch) -> None:
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
     done = python("import flowvec, os; print(os.environ['ORT_DISABLE_TELEMETRY'])")
