@@ -184,15 +184,15 @@ def _check_loaded(
     origin: str, config: dict[str, Any], loading: dict[str, Any], tokenizer: Any
 ) -> None:
     """Refuse what transformers loads without a word but cannot compute as it was trained."""
+    # transformers 5 dropped attention with relative keys, and ignores their weights.
+    positions = config.get("position_embedding_type") or "absolute"
+    if positions not in ("absolute", "rotary"):
+        raise ExportError(f"{origin} has {positions} positions, which are not supported")
     missing = [key for key in loading["missing_keys"] if not key.startswith("pooler.")]
     if missing:
         raise ExportError(f"{origin} lacks weights: {', '.join(sorted(missing)[:3])}, ...")
-    # transformers 5 dropped attention with relative keys, and ignores their weights.
-    positions = config.get("position_embedding_type") or "absolute"
-    unused = [key for key in loading["unexpected_keys"] if ".layer." in key]
-    if positions not in ("absolute", "rotary") or unused:
-        what = f"{positions} positions" if not unused else f"weights as {unused[0]}"
-        raise ExportError(f"{origin} has {what}, which transformers would ignore")
+    if unused := [key for key in loading["unexpected_keys"] if ".layer." in key]:
+        raise ExportError(f"{origin} has weights as {unused[0]}, which transformers would ignore")
     if not tokenizer.is_fast:
         raise ExportError(f"{origin} has no tokenizer that `tokenizers` can read")
     if tokenizer.truncation_side != "right":

@@ -133,6 +133,7 @@ def make_checkpoint(folder: Path, architecture: str, **changes: Any) -> Path:
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=POSITIONS,
+        model_input_names=["input_ids", "attention_mask"],  # DistilBERT takes no token types
         **{f"{name}_token": token for name, token in names.items()},
     ).save_pretrained(folder)
     return folder

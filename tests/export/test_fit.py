@@ -380,7 +380,7 @@ def test_a_file_brings_its_pooling_and_refuses_another(pair, bert, checkpoint, t
         (bert, "cls+mean", "was fitted on cls pooling and cannot follow cls"),
         (checkpoint("bert", num_attention_heads=3), None, None),
         (
-            checkpoint("bert", num_hidden_layers=1),
+            checkpoint("bert", num_hidden_layers=DEEP),
             None,
             "fitted on bert with other weights or Dense",
         ),
@@ -412,7 +412,7 @@ def test_one_changed_weight_is_another_checkpoint(pair, bert, tmp_path) -> None:
     save_transform(pair[0].transform, pair[0].recipe, file)
     model = transformers.AutoModel.from_pretrained(bert)
     with torch.no_grad():
-        model.encoder.layer[1].output.dense.bias[0] += 1e-3
+        model.encoder.layer[0].output.dense.bias[0] += 1e-3
     changed = Path(shutil.copytree(bert, tmp_path / "bert"))
     model.save_pretrained(changed)
     with pytest.raises(ExportError, match="other weights"):
