@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.conftest import first_layers_of_backbone
 from tests.docs.pages import ROOT
 
 _WHO = (
@@ -122,16 +123,8 @@ def _beir_folder(path: Path) -> None:
 
 
 def _my_checkpoint(path: Path) -> None:
-    """The repository's backbone but for its last layer, with mean pooling: a trained BERT."""
-    from safetensors.numpy import load_file, save_file
-
-    shutil.copytree(ROOT / "models/backbone/checkpoint", path)
-    config = json.loads((path / "config.json").read_text())
-    last = config["num_hidden_layers"] - 1
-    (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": last}))
-    weights = load_file(path / "model.safetensors")
-    kept = {name: w for name, w in weights.items() if f"layer.{last}." not in name}
-    save_file(kept, path / "model.safetensors", metadata={"format": "pt"})
+    """The first layer of the repository's backbone, with mean pooling: a trained BERT."""
+    config = json.loads((first_layers_of_backbone(path, 1) / "config.json").read_text())
     kind = "sentence_transformers.models"
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": f"{kind}.Transformer"},

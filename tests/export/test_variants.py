@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +27,9 @@ from flowvec_export.variants import KINDS
 from .conftest import CORPUS, LAYERS
 
 TRAINED_LAYERS = 2
-SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)]
+# A third of what is calibrated on by default, and for what does not depend on it a few.
+SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)][::3]
+FEW = SENTENCES[::8]
 ENGINES = {
     # No GPU is needed to see what halves cost: the CPU provider computes those in float32.
     "float16": Engine(CPU, "float16", 2),
@@ -41,7 +44,7 @@ ATOL = {"float16": 1e-3, "int8": 1e-5, "int8-openvino": 2e-3}
 def bundle(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Bundle:
     kinds = [kind for kind in KINDS if ENGINES[kind].provider in available_providers()]
     out = tmp_path_factory.mktemp("variants") / "b"
-    return export(trained, out, weights="float16", variants=kinds)
+    return export(trained, out, weights="float16", variants=kinds, calibration=SENTENCES)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -188,11 +191,14 @@ def test_a_processor_without_vnni_computes_the_same(
 def test_a_variant_changes_neither_the_model_nor_its_fingerprint(
     bundle: Bundle, tmp_path: Path, trained: Path
 ) -> None:
-    without = export(trained, tmp_path / "b", weights="float16")
+    without = export(trained, tmp_path / "b", weights="float16", calibration=SENTENCES)
     assert without.fingerprint == bundle.fingerprint
     assert without.variants == ()
     assert {"float16", "int8"} <= set(bundle.variants)
-    again = export(trained, tmp_path / "c", weights="float16", variants=bundle.variants)  # type: ignore[arg-type]
+    kinds: Any = bundle.variants
+    again = export(
+        trained, tmp_path / "c", weights="float16", variants=kinds, calibration=SENTENCES
+    )
     assert again.manifest.files == bundle.manifest.files  # byte for byte
     with pytest.raises(ProviderUnavailableError, match="--variants int8`"):
         Encoder.load(without.path, provider="cpu", compute="int8")
@@ -201,7 +207,7 @@ def test_a_variant_changes_neither_the_model_nor_its_fingerprint(
 def test_asking_for_a_compute_type_alone_finds_the_engine_that_has_it(
     tmp_path: Path, trained: Path
 ) -> None:
-    bundle = export(trained, tmp_path / "b", weights="float16", variants=["int8"])
+    bundle = export(trained, tmp_path / "b", weights="float16", variants=["int8"], calibration=FEW)
     with Encoder.load(bundle.path, compute="int8") as encoder:
         assert (encoder.info().provider, encoder.info().compute) == (CPU, "int8")
 
@@ -265,11 +271,12 @@ def test_what_a_variant_loses_on_sts_is_in_the_manifest(
     name, rows = next(iter(whole.subsets.items()))
     part = StsPairs(rows.gold[:300], rows.left[:300], rows.right[:300])
     tasks = [StsTask(whole.name, {name: part})]
-    bundle = export(trained, tmp_path / "b", weights="float16", variants=["int8"], sts=tasks)
+    options: Any = {"variants": ["int8"], "sts": tasks, "calibration": SENTENCES}
+    bundle = export(trained, tmp_path / "b", weights="float16", **options)
     assert bundle.manifest.parity["int8_sts_loss"] <= 0.5
     monkeypatch.setitem(variants.MAX_STS_LOSS, "int8", -9.0)
     with pytest.raises(ExportError, match=r"int8 costs too much: -?\d+\.\d\d points on "):
-        export(trained, tmp_path / "c", weights="float16", variants=["int8"], sts=tasks)
+        export(trained, tmp_path / "c", weights="float16", **options)
 
 
 def test_one_that_is_too_far_is_refused_and_nothing_is_left(
@@ -286,7 +293,7 @@ def test_what_it_would_be_measured_on_must_run(
 ) -> None:
     monkeypatch.setattr(variants, "provider_status", lambda: {OPENVINO_RUNTIME: "it is gone"})
     with pytest.raises(ExportError, match="int8-openvino is measured on OpenVINORuntime, and it"):
-        export(trained, tmp_path / "b", variants=["int8-openvino"])
+        export(trained, tmp_path / "b", variants=["int8-openvino"], calibration=FEW)
     assert list(tmp_path.iterdir()) == []
 
 
