@@ -60,7 +60,7 @@ def tasks(sts_folder: Path) -> list[StsTask]:
 def found(tasks, trained) -> Comparison:
     settings = FitSettings(training=FlowTraining(epochs=2))
     return compare(
-        trained, TEXTS, tasks, poolings=["own", "mean", "cls"], settings=settings,
+        trained, TEXTS, tasks, poolings=["own", "mean"], settings=settings,
         transforms=["whitening", "flow-released"], rows=1200, seeds=2,
     )  # fmt: skip
 
@@ -74,19 +74,19 @@ def test_every_pooling_is_measured_with_every_transform_and_without(found) -> No
     names = [(c.pooling, c.transform) for c in found.candidates]
     assert names == [
         (pooling, transform)
-        for pooling in ("own", "mean", "cls")
+        for pooling in ("own", "mean")
         for transform in (NONE, "whitening", "flow-released")
     ]
     assert all(c.seeds == (1 if c.transform == NONE else 2) for c in found.candidates)
     assert found.rows == 1200
 
 
-@pytest.mark.parametrize(("pooling", "only"), [("own", False), ("mean", True), ("cls", True)])
+@pytest.mark.parametrize(("pooling", "only"), [("own", False), ("mean", True)])
 def test_without_a_transform_the_scores_are_the_bundles(
     found, tasks, tmp_path, pooling, only, trained
 ) -> None:
     asked = None if pooling == "own" else pooling
-    bundle = export(trained, tmp_path / "b", pooling=asked, encoder_only=only)
+    bundle = export(trained, tmp_path / "b", pooling=asked, encoder_only=only, calibration=())
     with Encoder.load(bundle.path, provider="cpu") as encoder:
         expected = figure_names(score_sts(tasks, encoder.encode))
     assert pick(found, pooling).sts == pytest.approx(expected, abs=0.05)
@@ -274,14 +274,14 @@ def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, sts_folde
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     done = flowvec(
         "compare", trained, "--corpus", "texts.txt", "--sts", sts_folder, "--poolings",
-        "own,mean", "--transforms", "soft-zca", "--rows", 500, "--json", "out.json",
+        "own", "--transforms", "soft-zca", "--rows", 500, "--json", "out.json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for part in ("AB dev", "YEAR wmean", "soft-zca", "Take "):
         assert part in done.stdout
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["evaluation"] == "compare"
-    assert len(written["candidates"]) == 4
+    assert len(written["candidates"]) == 2
     assert str(tmp_path) not in json.dumps(written)
 
 
