@@ -177,17 +177,14 @@ def mini() -> Iterator[Encoder]:
 RunCommand = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture
-def flowvec(tmp_path: Path) -> RunCommand:
-    """Run the command line in a process of its own, in an empty folder."""
-
+def _in_a_process(folder: Path) -> RunCommand:
     def run(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         done = subprocess.run(
             [sys.executable, "-c", "from flowvec.cli import main; main()", *map(str, arguments)],
             input=data,
             capture_output=True,
-            cwd=tmp_path,
+            cwd=folder,
             timeout=300,
             env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
         )
@@ -196,6 +193,12 @@ def flowvec(tmp_path: Path) -> RunCommand:
         )
 
     return run
+
+
+@pytest.fixture
+def flowvec(tmp_path: Path) -> RunCommand:
+    """Run the command line in a process of its own, in an empty folder."""
+    return _in_a_process(tmp_path)
 
 
 @pytest.fixture
@@ -221,6 +224,18 @@ def flowvec_here(
             finally:
                 signal.signal(signal.SIGTERM, handler)
         return subprocess.CompletedProcess(words, int(stop.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def flowvec_quickly(tmp_path: Path, flowvec_here: RunCommand) -> RunCommand:
+    """In this process but for what reads standard input: Python takes longer to start than most."""
+
+    def run(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
+        if "-" in arguments:
+            return _in_a_process(tmp_path)(*arguments, stdin=stdin)
+        return flowvec_here(*arguments)
 
     return run
 

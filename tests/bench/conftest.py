@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from flowvec_export import torch_draft
 
 from .. import trace_memo
+
+# Two files run at a time, and what torch does here is small.
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def flowvec(flowvec_quickly):
+    return flowvec_quickly
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -270,9 +270,11 @@ def test_the_tail_is_timed_on_any_transform() -> None:
     assert Identity(4).fold()(3) == 3
 
 
-def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, sts_folder, trained) -> None:
+def test_the_command_prints_a_table_and_writes_json(
+    flowvec_here, tmp_path, sts_folder, trained
+) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    done = flowvec(
+    done = flowvec_here(
         "compare", trained, "--corpus", "texts.txt", "--sts", sts_folder, "--poolings",
         "own", "--transforms", "soft-zca", "--rows", 500, "--json", "out.json",
     )  # fmt: skip

@@ -34,7 +34,7 @@ BROKEN = Peer("broken", "no such engine", ())
 @pytest.fixture(scope="module")
 def forms(tmp_path_factory: pytest.TempPathFactory) -> Forms:
     folder = tmp_path_factory.mktemp("forms")
-    shape = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    shape = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
              "intermediate_size": 96}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(forms_module.SHAPES, "tiny", shape)

@@ -25,6 +25,11 @@ LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
 
 
 @pytest.fixture
+def flowvec(flowvec_quickly):
+    return flowvec_quickly
+
+
+@pytest.fixture
 def notes(tmp_path: Path) -> Path:
     path = tmp_path / "notes.txt"
     path.write_text("\n".join(LINES) + "\n")

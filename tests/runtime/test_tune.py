@@ -198,7 +198,8 @@ def test_texts_to_time_are_short_natural_and_long(tiny_dir: Path) -> None:
     assert sorted(lengths)[len(lengths) // 2] >= 0.6 * encoder.max_length
 
 
-def test_the_command_keeps_and_forgets(flowvec, tiny_dir: Path, cache: Path) -> None:
+def test_the_command_keeps_and_forgets(flowvec_here, tiny_dir: Path, cache: Path) -> None:
+    flowvec = flowvec_here
     done = flowvec("tune", tiny_dir, "--seconds", 1)
     assert done.returncode == 0, done.stderr
     assert "tokens a batch" in done.stdout
