@@ -180,6 +180,35 @@ def test_what_only_a_graph_within_the_graph_reads_is_kept(tmp_path, copy) -> Non
     assert_close(encode(bundle.path), EXPECTED["bert"])
 
 
+def test_local_functions_are_put_in_line(tmp_path, copy) -> None:
+    def wrap(proto: onnx.ModelProto) -> None:
+        """Let the token vectors come out of a function of the graph's own."""
+        for node in proto.graph.node:
+            node.output[:] = ["inner" if n == "last_hidden_state" else n for n in node.output]
+        body = [helper.make_node("Neg", ["x"], ["z"]), helper.make_node("Neg", ["z"], ["y"])]
+        standard = [entry for entry in proto.opset_import if entry.domain == ""]
+        proto.functions.append(helper.make_function("own", "Twice", ["x"], ["y"], body, standard))
+        proto.opset_import.append(helper.make_opsetid("own", 1))
+        proto.graph.node.append(
+            helper.make_node("Twice", ["inner"], ["last_hidden_state"], domain="own")
+        )
+
+    bundle = export(change(copy("bert"), wrap), tmp_path / "b", normalize=False)
+    assert_close(encode(bundle.path), EXPECTED["bert"])
+    assert not onnx.load(bundle.model).functions
+
+
+@pytest.mark.parametrize(("form", "before"), [("bert", 0), ("roberta", 2)])
+def test_positions_bound_the_length(tmp_path, copy, form, before) -> None:
+    """RoBERTa counts them from behind its padding token's id."""
+    folder = copy(form)
+    config = json.loads((folder / "config.json").read_text())
+    edit_json(folder / "tokenizer_config.json", model_max_length=10**30)
+    assert before == (config["pad_token_id"] + 1 if form == "roberta" else 0)
+    bundle = export(folder, tmp_path / "b", calibration=())
+    assert bundle.manifest.max_length == config["max_position_embeddings"] - before
+
+
 def test_onnxs_own_operators_may_be_called_by_their_domain(tmp_path, copy) -> None:
     def spelled(proto: onnx.ModelProto) -> None:
         for entry in (*proto.opset_import, *proto.graph.node):

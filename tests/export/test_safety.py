@@ -225,6 +225,16 @@ def test_code_of_a_checkpoint_runs_only_where_it_is_trusted(with_code, tmp_path)
     assert parity.max_relative_error <= 1e-4
 
 
+def test_code_that_transformers_has_too_is_not_taken_from_the_checkpoint(
+    checkpoint, folder, tmp_path
+) -> None:
+    mark = tmp_path / "mark"
+    (folder / "code.py").write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")
+    say(folder / "config.json", auto_map={"AutoConfig": "code.C", "AutoModel": "code.M"})
+    assert read_source(folder).sha256() == read_source(checkpoint("bert")).sha256()
+    assert not mark.exists()
+
+
 def test_a_module_of_its_own_class_is_never_imported(checkpoint, tmp_path) -> None:
     make(tmp_path / "st", checkpoint("bert"), Pooling(48))
     modules = json.loads((tmp_path / "st/modules.json").read_text())
