@@ -63,6 +63,9 @@ def test_text_embeddings_inference(encoder, tmp_path) -> None:
     assert parity.max_relative_error <= 1e-4
     prompts = json.loads((folder / "config_sentence_transformers.json").read_text())["prompts"]
     assert prompts == PROMPTS
+    # Readers ask it whether a dot product is a cosine.
+    modules = json.loads((folder / "modules.json").read_text())
+    assert [m["type"].split(".")[-1] for m in modules] == ["Transformer", "Pooling", "Normalize"]
 
 
 @pytest.mark.parity
