@@ -14,15 +14,19 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import SHARED
+from tests.docs.forking import CLIENT
 from tests.docs.pages import DOCS, MISSPELT, PAGES, ROOT, Block, anchors, links, read_page
 from tests.docs.pages import shell_of_console as shell_of
 from tests.docs.parsing import check_python, commands, parse
@@ -51,21 +55,42 @@ def my_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "my-bundle"
 
 
+@pytest.fixture(scope="session")
+def fork(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The words before a piece of code and its arguments that run it in a process of its own."""
+    # A socket's path may have a hundred characters.
+    with tempfile.TemporaryDirectory(prefix="flowvec-docs-") as folder:
+        place = Path(folder) / "socket"
+        command = [sys.executable, "-m", "tests.docs.forking", str(place)]
+        with subprocess.Popen(command, cwd=ROOT) as server:
+            try:
+                while not place.exists():
+                    assert server.poll() is None
+                    time.sleep(0.05)
+                yield [sys.executable, "-S", "-E", "-c", CLIENT, str(place)]
+            finally:
+                server.terminate()
+
+
 @pytest.fixture
-def commands_on_path(tmp_path: Path) -> Path:
+def commands_on_path(tmp_path: Path, fork: list[str]) -> Path:
     """A folder whose `python` and `flowvec` are those that run the tests."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    starts = {"python": "", "flowvec": " -c 'from flowvec.cli import main; main()'"}
-    for name, arguments in starts.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
+    flowvec = shlex.join([*fork, "from flowvec.cli import main; main()"])
+    for name, start in {"python": shlex.quote(sys.executable), "flowvec": flowvec}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')
         (folder / name).chmod(0o755)
     return folder
 
 
 @each_page
 def test_the_pages_code_runs(
-    page: Path, tmp_path: Path, commands_on_path: Path, request: pytest.FixtureRequest
+    page: Path,
+    tmp_path: Path,
+    commands_on_path: Path,
+    fork: list[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     blocks = [b for b in read_page(page)[0] if (b.is_python or b.is_shell) and b.not_run is None]
     folder = tmp_path / "reader"
@@ -84,7 +109,7 @@ def test_the_pages_code_runs(
         if "../shared/data" in block.code and not (SHARED / "data").is_dir():
             left_out.append(block.where)
             continue
-        _run(block, folder, environment)
+        _run(block, folder, environment, fork)
     if left_out:
         pytest.skip(
             "needs the data folder ../shared/data, which is not here: " + "; ".join(left_out)
@@ -102,9 +127,9 @@ def _prepare(folder: Path, code: str, request: pytest.FixtureRequest) -> None:
         shutil.copytree(request.getfixturevalue("my_bundle"), folder / "my-bundle")
 
 
-def _run(block: Block, folder: Path, environment: dict[str, str]) -> None:
+def _run(block: Block, folder: Path, environment: dict[str, str], fork: list[str]) -> None:
     if block.is_python:
-        words = [sys.executable, "-c", block.code]
+        words = [*fork, block.code]
     else:
         code = shell_of(block.code) if block.language == "console" else block.code
         words = ["bash", "-euo", "pipefail", "-c", code]
