@@ -6,18 +6,38 @@ packages; whatever a test defines itself is traced each time.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import onnx
+import pytest
 
 # Emptied by tests of what tracing itself does.
 KNOWN: dict[str, bytes] = {}
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 _PACKAGES = ("flowvec_export.", "transformers.", "torch.")
+
+
+@contextlib.contextmanager
+def traces_are_remembered() -> Iterator[None]:
+    """While this lasts, equal traces are taken once, and torch's operators are looked up once."""
+    from flowvec_export import torch_draft
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_draft, "to_onnx", remembering(torch_draft.to_onnx))
+        # torch parses the source of all 500 functions of this table for each trace anew. It is
+        # torch's own affair, so where it is not found nothing is the matter but time.
+        with contextlib.suppress(ImportError, AttributeError):
+            from torch.onnx._internal.exporter import _registration
+
+            table = _registration.onnxscript_apis
+            patch.setattr(table, "get_torchlib_ops", functools.cache(table.get_torchlib_ops))
+        yield
 
 
 def remembering(trace: Callable[..., onnx.ModelProto]) -> Callable[..., onnx.ModelProto]:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from flowvec_export import torch_draft
-
 from .. import trace_memo
 
 # Two files run at a time, and what torch does here is small.
@@ -22,6 +20,5 @@ def flowvec(flowvec_quickly):
 
 @pytest.fixture(autouse=True, scope="session")
 def _traces_are_remembered() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_draft, "to_onnx", trace_memo.remembering(torch_draft.to_onnx))
+    with trace_memo.traces_are_remembered():
         yield

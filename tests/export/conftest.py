@@ -21,8 +21,6 @@ torch.set_num_threads(1)
 import tokenizers  # noqa: E402
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers  # noqa: E402
 
-from flowvec_export import torch_draft  # noqa: E402
-
 from .. import trace_memo  # noqa: E402
 
 CORPUS = [
@@ -41,8 +39,7 @@ Checkpoint = Callable[..., Path]
 
 @pytest.fixture(autouse=True, scope="session")
 def _traces_are_remembered() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_draft, "to_onnx", trace_memo.remembering(torch_draft.to_onnx))
+    with trace_memo.traces_are_remembered():
         yield
 
 
