@@ -30,9 +30,6 @@ from flowvec_export.reading import read_source
 
 from .conftest import POSITIONS, TEXTS, WIDTH
 
-# As parity with torch goes, it is tried with both generations of both libraries.
-pytestmark = pytest.mark.parity
-
 
 def make(folder: Path, source: Path, *modules: Any, **options: Any) -> SentenceTransformer:
     torch.manual_seed(0)
@@ -54,6 +51,7 @@ def assert_same(
     return encoder
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"])
 def test_transformer_pooling_and_normalize(checkpoint, tmp_path, architecture) -> None:
     source = checkpoint(architecture)
@@ -63,12 +61,14 @@ def test_transformer_pooling_and_normalize(checkpoint, tmp_path, architecture) -
     assert encoder.max_length == POSITIONS
 
 
+@pytest.mark.parity
 def test_an_encoder_without_layers_is_a_table_of_words(checkpoint, tmp_path) -> None:
     source = checkpoint("bert", num_hidden_layers=0)
     model = make(tmp_path / "st", source, word_weights(source), Pooling(WIDTH), Normalize())
     assert_same(model, tmp_path / "st", tmp_path)
 
 
+@pytest.mark.parity
 def test_a_random_minilm(tmp_path, checkpoint) -> None:
     """The width that most users have: 384, 12 heads, 256 tokens; one layer of its six."""
     config = transformers.BertConfig(
@@ -91,6 +91,7 @@ def test_a_random_minilm(tmp_path, checkpoint) -> None:
     assert (encoder.dim, encoder.max_length) == (384, 256)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
     "modes",
     ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken",
@@ -110,6 +111,7 @@ def word_weights(checkpoint: Path, rows: int | None = None) -> WordWeights:
     return WordWeights(vocabulary, {word: i % 7 / 2 for i, word in enumerate(words)})
 
 
+@pytest.mark.parity
 def test_words_are_weighted_in_the_mean(checkpoint, tmp_path) -> None:
     source = checkpoint("bert")
     # Not normalised, so that what the sum is divided by counts too.
@@ -120,6 +122,7 @@ def test_words_are_weighted_in_the_mean(checkpoint, tmp_path) -> None:
     assert np.abs(plain.encode(texts) - weighted).max() > 1e-3
 
 
+@pytest.mark.parity
 def test_word_weights_change_what_a_transform_belongs_to(checkpoint, tmp_path) -> None:
     source = checkpoint("bert")
     make(tmp_path / "st", source, word_weights(source), Pooling(WIDTH))
@@ -127,6 +130,7 @@ def test_word_weights_change_what_a_transform_belongs_to(checkpoint, tmp_path) -
     assert weighted.sha256() != read_source(tmp_path / "st", encoder_only=True).sha256()
 
 
+@pytest.mark.parity
 def test_word_weights_that_cannot_be_followed_are_refused(checkpoint, tmp_path) -> None:
     source = checkpoint("bert")
     make(tmp_path / "max", source, word_weights(source), Pooling(WIDTH, "max"))
@@ -137,6 +141,7 @@ def test_word_weights_that_cannot_be_followed_are_refused(checkpoint, tmp_path) 
         export(tmp_path / "few", tmp_path / "bundle")
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
     "activation",
     [torch.nn.Tanh(), torch.nn.Identity(), torch.nn.ReLU(), torch.nn.GELU(), torch.nn.Sigmoid()],
@@ -148,6 +153,7 @@ def test_dense_with_its_activation(checkpoint, tmp_path, activation) -> None:
     assert assert_same(model, tmp_path / "st", tmp_path).dim == 10
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("out", [WIDTH, 9])
 def test_residual_dense_layers_in_a_row(checkpoint, tmp_path, out) -> None:
     if "use_residual" not in inspect.signature(Dense).parameters:
@@ -161,6 +167,7 @@ def test_residual_dense_layers_in_a_row(checkpoint, tmp_path, out) -> None:
     )
 
 
+@pytest.mark.parity
 def test_prompts_and_similarity_come_along(checkpoint, tmp_path) -> None:
     prompts = {"query": "the query: ", "passage": "", "document": "a book: "}
     model = make(
@@ -188,6 +195,7 @@ def test_prompts_and_similarity_come_along(checkpoint, tmp_path) -> None:
     np.testing.assert_allclose(ours, similarity, rtol=1e-4)
 
 
+@pytest.mark.parity
 def test_a_missing_or_empty_prompt_does_not_fall_back_to_the_default(checkpoint, tmp_path) -> None:
     model = make(
         tmp_path / "st",
@@ -206,6 +214,7 @@ def test_a_missing_or_empty_prompt_does_not_fall_back_to_the_default(checkpoint,
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parity
 def test_a_literal_padding_token_in_a_text(checkpoint, tmp_path) -> None:
     model = make(tmp_path / "st", checkpoint("roberta"), Pooling(WIDTH), Normalize())
     assert_same(
@@ -254,6 +263,7 @@ def write_old_form(folder: Path, source: Path, *, pickled: bool = False, **chang
     return folder
 
 
+@pytest.mark.parity
 def test_the_old_form_gives_what_sentence_transformers_gives(checkpoint, tmp_path) -> None:
     folder = write_old_form(tmp_path / "old", checkpoint("bert"), pickled=True)
     model = SentenceTransformer(str(folder), device="cpu")
@@ -262,6 +272,7 @@ def test_the_old_form_gives_what_sentence_transformers_gives(checkpoint, tmp_pat
     assert (info.pooling, info.max_length, info.dim) == ("cls+mean", 12, 6)
 
 
+@pytest.mark.parity
 def test_do_lower_case_lower_cases_first(checkpoint, tmp_path) -> None:
     settings = {"do_lower_case": True, "max_seq_length": 30}
     folder = write_old_form(tmp_path / "old", checkpoint("roberta"), settings=settings)
