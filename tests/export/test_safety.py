@@ -322,7 +322,7 @@ def test_where_special_tokens_once_lay_is_no_matter(checkpoint, folder) -> None:
     # Most models on the Hub say so.
     say(
         folder / "tokenizer_config.json",
-        special_tokens_map_file="/root/.cache/abc",
+        special_tokens_map_file="/home/somebody/.cache/abc",
         vocab_file=None,
     )
     found = read_source(folder).tokenizer.to_str()
