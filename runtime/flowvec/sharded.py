@@ -41,6 +41,11 @@ __all__ = ["ShardedHits", "ShardedSearcher", "index_shards", "is_sharded", "shar
 _FILE = "shards.json"
 _VERSION = 1
 
+# Searches that a shard serves at a time. It must be more than one: an actor of one thread takes
+# calls by their numbers, and one that was cancelled before it was sent leaves a gap in them, which
+# holds up the calls after it for 30 seconds and then fails them (seen with Ray 2.60).
+_AT_A_TIME = 4
+
 
 @dataclass(frozen=True, slots=True)
 class ShardedHits:
@@ -229,7 +234,9 @@ class ShardedSearcher:
         self._ray = ray = connected_ray(RayWorkers(1, address=address))
         self._encoder = encoder
         self._timeout = timeout
-        actor = ray.remote(_Shard).options(num_cpus=cpus_per_shard, max_restarts=-1)
+        actor = ray.remote(_Shard).options(
+            num_cpus=cpus_per_shard, max_restarts=-1, max_concurrency=_AT_A_TIME
+        )
         self._shards = {
             _name(number): actor.remote(str(folder / _name(number)))
             for number in range(about["shards"])
