@@ -9,26 +9,33 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 
-# Emptied by tests of what tracing itself does.
-KNOWN: dict[str, bytes] = {}
+# Where traces are kept; another one for tests of what tracing itself does.
+FOLDER = Path("set by traces_are_remembered")
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 _PACKAGES = ("flowvec_export.", "transformers.", "torch.")
 
 
 @contextlib.contextmanager
-def traces_are_remembered() -> Iterator[None]:
+def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
     """While this lasts, equal traces are taken once, and torch's operators are looked up once."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # which all workers share
+    (folder / "traces").mkdir(exist_ok=True)
     from flowvec_export import torch_draft
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "FOLDER", folder / "traces")
         patch.setattr(torch_draft, "to_onnx", remembering(torch_draft.to_onnx))
         # torch parses the source of all 500 functions of this table for each trace anew. It is
         # torch's own affair, so where it is not found nothing is the matter but time.
@@ -47,9 +54,12 @@ def remembering(trace: Callable[..., onnx.ModelProto]) -> Callable[..., onnx.Mod
         key = _key(model, arguments)
         if key is None:
             return trace(model, *arguments)
-        if key not in KNOWN:
-            KNOWN[key] = trace(model, *arguments).SerializeToString()
-        return onnx.ModelProto.FromString(KNOWN[key])
+        kept = FOLDER / key
+        if not kept.exists():
+            partial = FOLDER / f"{key}.{os.getpid()}"
+            partial.write_bytes(trace(model, *arguments).SerializeToString())
+            partial.replace(kept)  # at once, for others read it
+        return onnx.ModelProto.FromString(kept.read_bytes())
 
     return traced
 

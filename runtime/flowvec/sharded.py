@@ -202,6 +202,7 @@ class ShardedSearcher:
     """Searches all shards of a collection, each held open by an actor on Ray.
 
     An actor that dies is started again; until then its shard is missing from results, which say so.
+    An actor serves four searches at a time; any number of threads may search.
     """
 
     def __init__(

@@ -19,6 +19,6 @@ def flowvec(flowvec_quickly):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _traces_are_remembered() -> Iterator[None]:
-    with trace_memo.traces_are_remembered():
+def _traces_are_remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with trace_memo.traces_are_remembered(tmp_path_factory):
         yield

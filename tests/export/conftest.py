@@ -38,15 +38,15 @@ Checkpoint = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _traces_are_remembered() -> Iterator[None]:
-    with trace_memo.traces_are_remembered():
+def _traces_are_remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with trace_memo.traces_are_remembered(tmp_path_factory):
         yield
 
 
 @pytest.fixture
-def traced_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def traced_anew(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """For tests of what tracing does."""
-    monkeypatch.setattr(trace_memo, "KNOWN", {})
+    monkeypatch.setattr(trace_memo, "FOLDER", tmp_path_factory.mktemp("traces"))
 
 
 def _byte_bpe(specials: list[str]) -> tokenizers.Tokenizer:

@@ -109,9 +109,11 @@ def test_query_key_and_value_are_one_product(bert_bundle: Bundle) -> None:
     assert len(products) == 6 * LAYERS  # qkv, scores, context, output, up, down
 
 
-def test_two_exports_are_equal_bytes_and_name_no_path(checkpoint, tmp_path, monkeypatch) -> None:
+def test_two_exports_are_equal_bytes_and_name_no_path(
+    checkpoint, tmp_path, monkeypatch, tmp_path_factory
+) -> None:
     for name in ("one", "two"):
-        monkeypatch.setattr(trace_memo, "KNOWN", {})
+        monkeypatch.setattr(trace_memo, "FOLDER", tmp_path_factory.mktemp("traces"))
         export(checkpoint("bert"), tmp_path / name, name="same")
     for file in ("manifest.json", "model.onnx", "tokenizer.json"):
         first, second = ((tmp_path / n / file).read_bytes() for n in ("one", "two"))

@@ -634,9 +634,9 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
             return prepare(*args)
 
         monkeypatch.setattr(encoder._pipeline, "_prepare", watched)
-        items = texts(9000)
+        items = texts(4500)  # two windows, of which a thread prepares the second
         expected = encoder.encode(items)
-        for _ in range(12):
+        for _ in range(9):
             encoder.encode(items)
         # Its caller's; one; and others where that one had not yet said that it is idle.
         assert len(seen) <= 5

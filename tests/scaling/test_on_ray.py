@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,13 @@ def test_searches_that_were_given_up_do_not_hold_up_the_next(searcher: ShardedSe
     for _ in range(30):
         searcher.search("the cat", 5, timeout=0.0)
         assert not searcher.search("the cat", 5, timeout=20.0).missing
+
+
+def test_any_number_of_threads_may_search(searcher: ShardedSearcher) -> None:
+    expected = {word: searcher.search(word, 5) for word in WORDS}
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda word: searcher.search(word, 5), WORDS * 5))
+    assert found == list(expected.values()) * 5
 
 
 def test_a_shard_that_dies_is_named_and_comes_back(searcher: ShardedSearcher) -> None:
