@@ -344,25 +344,25 @@ def test_a_setting_that_would_change_vectors_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("file", "text"),
+    ("file", "text", "message"),
     [
-        ("modules.json", "[{}]"),
-        ("modules.json", "{}"),
-        ("modules.json", "[3]"),
-        ("sentence_bert_config.json", '{"tokenizer_args": "abc"}'),
-        ("1_Pooling/config.json", '{"pooling_mode": []}'),
-        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}'),
-        ("config.json", "[]"),
-        ("1_Pooling/config.json", "null"),
-        ("1_Pooling/config.json", '{"pooling_mode": 3}'),
-        ("2_Dense/config.json", "[" * 100_000),
-        ("config_sentence_transformers.json", '{"prompts": [1]}'),
+        ("modules.json", "[{}]", None),
+        ("modules.json", "{}", None),
+        ("modules.json", "[3]", None),
+        ("sentence_bert_config.json", '{"tokenizer_args": "abc"}', None),
+        ("1_Pooling/config.json", '{"pooling_mode": []}', "names no pooling"),
+        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}', "that is no text"),
+        ("config.json", "[]", None),
+        ("1_Pooling/config.json", "null", None),
+        ("1_Pooling/config.json", '{"pooling_mode": 3}', None),
+        ("2_Dense/config.json", "[" * 100_000, None),
+        ("config_sentence_transformers.json", '{"prompts": [1]}', None),
     ],
 )
-def test_a_malformed_file_is_a_typed_error(checkpoint, tmp_path, file, text) -> None:
+def test_a_malformed_file_is_a_typed_error(checkpoint, tmp_path, file, text, message) -> None:
     folder = write_old_form(tmp_path / "old", checkpoint("bert"))
     (folder / file).write_text(text)
-    with pytest.raises(ExportError):
+    with pytest.raises(ExportError, match=message):
         export(folder, tmp_path / "bundle")
 
 
