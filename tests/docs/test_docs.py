@@ -56,7 +56,7 @@ def my_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def fork(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def fork() -> Iterator[list[str]]:
     """The words before a piece of code and its arguments that run it in a process of its own."""
     # A socket's path may have a hundred characters.
     with tempfile.TemporaryDirectory(prefix="flowvec-docs-") as folder:
