@@ -64,6 +64,7 @@ class BulkRow:
         resident: a job's memory in its last pass.
         provider: what ran the model.
         compute: in which type of number.
+        proof: how far that is from the bundle's reference vectors.
     """
 
     mode: str
@@ -74,6 +75,7 @@ class BulkRow:
     resident: list[Resident] = field(default_factory=list)
     provider: str = ""
     compute: str = ""
+    proof: str = ""
 
     @property
     def rate(self) -> float:
@@ -121,6 +123,7 @@ def measure_bulk(
             row.seconds.append(told["seconds"])
             row.survey_seconds.append(told["survey_seconds"])
             row.provider, row.compute = told["provider"], told["compute"]
+            row.proof = told["proof"]
             row.megabytes = sum(f.stat().st_size for f in folder.glob("out/*")) / 1e6
             shutil.rmtree(folder / "out", ignore_errors=True)
     return list(found.values())
@@ -202,6 +205,7 @@ def _work(model: str, file: Path, mode: str, out: Path, ray_workers: int, progre
                 "survey_seconds": survey_seconds,
                 "provider": info.provider,
                 "compute": info.compute,
+                "proof": info.proof,
             }
         )
     )

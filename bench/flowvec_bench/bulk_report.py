@@ -55,7 +55,7 @@ def write_bulk_report(rows: Sequence[BulkRow], found: Mapping[str, Any], path: P
         "|" + "---|" * len(HEADER),
         *(f"| {' | '.join(cells(row, rows))} |" for row in rows),
         "",
-        f"On {rows[0].provider} in {rows[0].compute}.",
+        f"On {rows[0].provider} in {rows[0].compute} ({rows[0].proof}).",
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     with matplotlib.rc_context(STYLE):

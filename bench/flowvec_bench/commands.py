@@ -102,7 +102,7 @@ def throughput(
     typer.echo(f"{machine.cpu}, {machine.cores} cores, {machine.system}")
     typer.echo(
         f"{info.name} on {info.provider} in {info.compute}, {info.streams} streams, "
-        f"onnxruntime {info.onnxruntime}, flowvec {machine.flowvec}"
+        f"onnxruntime {info.onnxruntime}, flowvec {machine.flowvec}; {info.proof}"
     )
     first = results[0]
     typer.echo(f"{first.texts} texts of {first.tokens / first.texts:.1f} tokens on average\n")
@@ -161,7 +161,7 @@ def memory(
     at_warm = next(size for done, size in found.resident if done >= found.warm)
     typer.echo(
         f"{info.name} on {info.provider} in {info.compute}, {info.streams} streams: "
-        f"{found.texts} texts of mixed lengths"
+        f"{found.texts} texts of mixed lengths; {info.proof}"
     )
     typer.echo(
         f"resident after {found.warm} texts {at_warm / _MIB:.1f} MiB, at the end "

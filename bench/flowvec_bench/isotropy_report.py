@@ -49,6 +49,7 @@ class BundleIsotropy:
     normalised: bool
     provider: str
     compute: str
+    proof: str
     isotropy: Isotropy
     sts: list[StsScore]
 
@@ -185,6 +186,7 @@ def examine_bundle(
         normalised=info.normalised,
         provider=info.provider,
         compute=info.compute,
+        proof=info.proof,
         isotropy=isotropy,
         sts=scores,
     )

@@ -15,7 +15,18 @@ import onnx
 from flowvec import Bundle, Encoder, Manifest
 from flowvec.bundle import absolute_path, record_file
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
-from flowvec.manifest import INPUTS, MANIFEST, MODEL, RANGES, TOKENIZER, VARIANTS
+from flowvec.manifest import (
+    INPUTS,
+    MANIFEST,
+    MODEL,
+    RANGES,
+    REFERENCES,
+    TOKENIZER,
+    VARIANTS,
+)
+from flowvec.proof import make_bundle_references
+from flowvec.providers import CPU, Engine
+from flowvec.session import Session
 from flowvec_export.calibration import calibration_texts, measure_ranges
 from flowvec_export.checkpoint_files import Trust
 from flowvec_export.draft import Draft, Weights
@@ -28,7 +39,7 @@ from flowvec_export.reading import read_source
 from flowvec_export.source import AS_EXPORTED, Source, require_torch
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
-from flowvec_export.variants import KINDS, Variant, add_variant
+from flowvec_export.variants import KINDS, Variant, add_variant, describe_processor
 
 if TYPE_CHECKING:
     from flowvec_export.checkpoint import TorchSource
@@ -148,6 +159,8 @@ def export(
         write_onnx(draft.proto, staged / MODEL)
         (staged / TOKENIZER).write_text(found.tokenizer.to_str(), encoding="utf-8")
         manifest = _manifest(found, draft, staged, name or found.name, length, weights)
+        say("computing the reference vectors")
+        manifest = _with_references(staged, manifest)
         _write_manifest(staged, manifest)
         say(f"comparing with {draft.computed_by}")
         figures = _compare(staged, draft, found.vocabulary)
@@ -158,11 +171,13 @@ def export(
             _write_ranges(staged, texts)
             files[RANGES] = record_file(staged / RANGES)
             _write_manifest(staged, replace(manifest, files=files))
+        proved_on: dict[str, str] = {}
         for kind in variants:
             say(f"making the {kind} variant")
             figures |= add_variant(staged, draft.proto, kind, texts, draft.attention, sts)
             files[VARIANTS[kind]] = record_file(staged / VARIANTS[kind])
-        _write_manifest(staged, replace(manifest, parity=figures, files=files))
+            proved_on[kind] = describe_processor()
+        _write_manifest(staged, replace(manifest, parity=figures, files=files, proved_on=proved_on))
     return Bundle.load(target)
 
 
@@ -249,6 +264,18 @@ def _manifest(
     )
 
 
+def _with_references(staged: Path, manifest: Manifest) -> Manifest:
+    """Write the reference vectors; raises ExportError if the graph does not run."""
+    bundle = Bundle(staged, manifest)
+    try:
+        references = make_bundle_references(bundle, Session(bundle, Engine(CPU, "float32", 1)))
+    except (BundleError, EngineError) as error:
+        raise ExportError(f"the graph does not run: {error}") from error
+    file = staged / REFERENCES
+    file.write_bytes(references.to_bytes())
+    return replace(manifest, files=manifest.files | {REFERENCES: record_file(file)})
+
+
 def _opset(proto: onnx.ModelProto) -> int:
     return max(int(entry.version) for entry in proto.opset_import)
 
@@ -261,7 +288,7 @@ def _origin(source: Source) -> str:
 def _compare(staged: Path, draft: Draft, vocabulary: int) -> dict[str, float]:
     """Parity figures of the staged bundle; raises ExportError if they do not suffice."""
     try:
-        with Encoder.load(staged, provider="cpu", streams=1) as encoder:
+        with Encoder.load(staged, provider="cpu", streams=1, proof="never") as encoder:
             parity, alone = measure(encoder, draft.reference, vocabulary)
             parity.require(f"the graph does not compute what {draft.computed_by} does")
             alone.require("a text's vector depends on what it is batched with")
@@ -280,7 +307,7 @@ def _compare(staged: Path, draft: Draft, vocabulary: int) -> dict[str, float]:
 
 
 def _write_ranges(staged: Path, texts: Sequence[str]) -> None:
-    with Encoder.load(staged, provider="cpu", compute="float32") as encoder:
+    with Encoder.load(staged, provider="cpu", compute="float32", proof="never") as encoder:
         ranges = measure_ranges(encoder.encode(texts))
     np.save(staged / RANGES, ranges, allow_pickle=False)
 

@@ -40,6 +40,10 @@ Floats = npt.NDArray[np.float32]
 
 _GELU_SHIFT = 0.17  # GELU's minimum is -.16997
 _TINY = 1e-12
+# Where an inner width is not a multiple of 32, OpenVINO on a processor with AMX unfolds the stored
+# matrix, and with two streams it confuses the unfolded ones: bench/openvino_amx_fault.py. 64 is
+# what its integer products cut rows into.
+_OPENVINO_BLOCK = 64
 
 
 def quantize_graph(
@@ -183,14 +187,32 @@ class _Rewriter:
 
 
 class _OpenVino(_Rewriter):
-    """Stored matrices behind a DequantizeLinear."""
+    """Stored matrices behind a DequantizeLinear; inner widths filled up with zeros to whole blocks.
+
+    The zeros change no sum and no scale.
+    """
 
     def _replace(self, product: _Product, matrix: Rounded) -> None:
         out = product.out
-        values = self._constant(f"{out}.int8", matrix.values)
+        missing = -matrix.values.shape[0] % _OPENVINO_BLOCK
+        filled = np.pad(matrix.values, ((0, missing), (0, 0)))
+        values = self._constant(f"{out}.int8", filled)
         scales = self._constant(f"{out}.int8_scale", matrix.scales)
         stored = self._node("DequantizeLinear", [values, scales], f"{out}.int8_matrix", axis=1)
-        self._node("MatMul", [self._smoothed(product.source, product.source), stored], out)
+        rows = self._padded(self._smoothed(product.source, product.source), missing)
+        self._node("MatMul", [rows, stored], out)
+
+    def _padded(self, rows: str, missing: int) -> str:
+        """Rows, (batch, sequence, width), with so many zeros at the end of each."""
+        if missing == 0:
+            return rows
+        name = f"{rows}.int8_padded"
+        if name not in self.ready:
+            pads = np.array([0, 0, 0, 0, 0, missing], dtype=np.int64)
+            self.ready[name] = self._node(
+                "Pad", [rows, self._constant(f"int8.pad_{missing}", pads)], name
+            )
+        return name
 
 
 class _OnnxRuntime(_Rewriter):

@@ -14,11 +14,13 @@ import onnx
 
 from flowvec import Bundle, Encoder
 from flowvec.bundle import read_manifest, record_file
-from flowvec.engine import provider_status
-from flowvec.errors import ExportError
-from flowvec.machine import available_cores
-from flowvec.manifest import MANIFEST, VARIANTS
+from flowvec.engine import open_session, provider_status
+from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
+from flowvec.machine import available_cores, cpu_features, cpu_name
+from flowvec.manifest import MANIFEST, REFERENCES, VARIANTS
+from flowvec.proof import compare
 from flowvec.providers import CPU, OPENVINO_RUNTIME, Engine
+from flowvec.references import References
 from flowvec.tokenizer import Tokenizer
 from flowvec_export.float16 import half_precision_graph
 from flowvec_export.graph import write_onnx
@@ -26,7 +28,16 @@ from flowvec_export.int8 import quantize_graph
 from flowvec_export.parity import Parity
 from flowvec_export.sts import StsTask, score_vectors, sentence_rows
 
-__all__ = ["KINDS", "MAX_STS_LOSS", "MIN_COSINE_OF", "Attention", "Variant", "add_variant"]
+__all__ = [
+    "KINDS",
+    "MAX_STS_LOSS",
+    "MIN_COSINE_OF",
+    "Attention",
+    "Variant",
+    "VariantError",
+    "add_variant",
+    "describe_processor",
+]
 
 Variant = Literal["float16", "int8", "int8-openvino"]
 
@@ -46,6 +57,18 @@ _MEASURED_ON = {
 }
 
 Floats = npt.NDArray[np.float32]
+
+
+class VariantError(ExportError):
+    """A variant is too far from float32, or wrong on this processor; `kind` says which."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        """Say what was found, and of which variant."""
+        super().__init__(message, kind)
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +137,7 @@ def add_variant(
     compared = texts[1::2] or texts
     exact, rounded = (_embed(bundle, engine, compared) for engine in engines)
     figures = _cosines(kind, exact, rounded)
+    _require_references(kind, bundle, engines[1])
     if sts:
         rows = sentence_rows(sts)
         figures |= _sts_loss(kind, sts, *(_embed(bundle, e, list(rows)) for e in engines))
@@ -121,16 +145,40 @@ def add_variant(
 
 
 def _embed(bundle: Bundle, engine: Engine, texts: Sequence[str]) -> Floats:
-    with Encoder(bundle, engine) as encoder:
-        return encoder.encode(texts)
+    try:
+        with Encoder(bundle, engine, proof="never") as encoder:
+            return encoder.encode(texts)
+    except (BundleError, EngineError, NonFiniteError) as error:
+        kind = engine.variant or "float32"
+        raise VariantError(f"{kind} does not run on this processor: {error}", kind) from error
+
+
+def _require_references(kind: Variant, bundle: Bundle, engine: Engine) -> None:
+    """A load on this processor must not refuse what was just exported."""
+    references = References.read(bundle.path / REFERENCES, bundle.manifest.dim)
+    try:
+        proof = compare(open_session(bundle, engine), references, bundle.manifest.pad_id)
+    except EngineError as error:
+        raise VariantError(f"{kind} does not run on this processor: {error}", kind) from error
+    if not proof.proved:
+        raise VariantError(
+            f"{kind} is wrong on this processor ({describe_processor()}): {proof.reason}", kind
+        )
+
+
+def describe_processor() -> str:
+    """Name and vector instructions of this machine's processor."""
+    return f"{cpu_name()}; {', '.join(cpu_features()) or 'vector instructions unknown'}"
 
 
 def _cosines(kind: Variant, exact: Floats, rounded: Floats) -> dict[str, float]:
     parity = Parity.of(rounded, exact)
     least = MIN_COSINE_OF[kind]
     if not parity.min_cosine >= least:
-        raise ExportError(
-            f"{kind} costs too much: cosine {parity.min_cosine:.6f} to float32 (at least {least:g})"
+        raise VariantError(
+            f"{kind} costs too much: cosine {parity.min_cosine:.6f} to float32 (at least "
+            f"{least:g})",
+            kind,
         )
     dots = (exact.astype(np.float64) * rounded).sum(axis=1)
     mean = dots / np.linalg.norm(exact, axis=1) / np.linalg.norm(rounded, axis=1)
@@ -148,9 +196,10 @@ def _sts_loss(
     losses = {before.task: before.all - after.all for before, after in zip(*scores, strict=True)}
     worst = max(losses, key=lambda task: losses[task])
     if not losses[worst] <= MAX_STS_LOSS[kind]:
-        raise ExportError(
+        raise VariantError(
             f"{kind} costs too much: {losses[worst]:.2f} points on {worst} (at most "
-            f"{MAX_STS_LOSS[kind]:g})"
+            f"{MAX_STS_LOSS[kind]:g})",
+            kind,
         )
     return {f"{kind}_sts_loss": math.ceil(losses[worst] * 100) / 100 + 0.0}
 

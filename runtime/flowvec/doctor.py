@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from flowvec.bundle import Bundle, shipped_bundles
-from flowvec.engine import choose_engine, provider_status
-from flowvec.errors import FlowvecError
+from flowvec.engine import available_providers, choose_engine, provider_status
+from flowvec.errors import EngineNotProvedError, FlowvecError, ProviderUnavailableError
 from flowvec.machine import available_cores, cpu_features, cpu_name
-from flowvec.providers import CPU, Engine
+from flowvec.proof import open_proved
+from flowvec.providers import CPU, TENSORRT, Engine, computes_of
 from flowvec.session import conflicting_wheels
 from flowvec.version import __version__
 
-__all__ = ["Report", "examine"]
+__all__ = ["EngineProof", "Report", "examine"]
 
 _PACKAGES = (
     "numpy",
@@ -33,6 +34,25 @@ _PACKAGES = (
 
 
 @dataclass(frozen=True, slots=True)
+class EngineProof:
+    """Whether an engine gives a bundle's reference vectors on this machine.
+
+    Attributes:
+        model: the bundle.
+        provider: full name.
+        compute: type of the matrix products.
+        proved: whether it does.
+        text: the figure, or why not.
+    """
+
+    model: str
+    provider: str
+    compute: str
+    proved: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What `flowvec doctor` prints.
 
@@ -41,6 +61,7 @@ class Report:
         providers: for each provider why it cannot run, or None if it can.
         engine: what `Encoder.load` takes when it is asked for nothing.
         models: bundles inside the package that verify.
+        proofs: for each engine that can run here whether it is right.
         problems: what should be mended, each with how.
     """
 
@@ -55,11 +76,17 @@ class Report:
     providers: dict[str, str | None]
     engine: Engine | None
     models: list[str]
+    proofs: list[EngineProof]
     problems: list[str]
 
 
-def examine() -> Report:
-    """Look at this installation; never raises for what it finds."""
+def examine(bundle: str | None = None) -> Report:
+    """Look at this installation; never raises for what it finds.
+
+    Args:
+        bundle: whose engines are compared with its reference vectors; None takes the models that
+            ship with flowvec.
+    """
     problems: list[str] = []
     wheels = conflicting_wheels()
     if len(wheels) > 1:
@@ -76,14 +103,25 @@ def examine() -> Report:
     else:
         if missing := providers[CPU]:  # OpenVINO serves without ONNX Runtime
             problems.append(missing)
-    models = []
+    models: list[str] = []
+    proofs: list[EngineProof] = []
     for name in shipped_bundles():
         try:
-            Bundle.load(name)
+            shipped = Bundle.load(name)
         except FlowvecError as error:
             problems.append(str(error))
         else:
             models.append(name)
+            if bundle is None:
+                proofs += _prove(shipped)
+    if bundle is not None:
+        try:
+            proofs = _prove(Bundle.load(bundle))
+        except FlowvecError as error:
+            problems.append(str(error))
+    for model in dict.fromkeys(found.model for found in proofs):
+        if not any(found.proved for found in proofs if found.model == model):
+            problems.append(f"no engine is proved for {model} on this machine")
     return Report(
         flowvec=__version__,
         python=platform.python_version(),
@@ -96,8 +134,31 @@ def examine() -> Report:
         providers=providers,
         engine=engine,
         models=models,
+        proofs=proofs,
         problems=problems,
     )
+
+
+def _prove(bundle: Bundle) -> list[EngineProof]:
+    """Compare every engine that can run a bundle here, as `Encoder.load` would."""
+    found = []
+    for provider in available_providers():
+        if provider == TENSORRT:  # which would take minutes
+            continue
+        for compute in computes_of(provider):
+            try:
+                engine = choose_engine(provider, compute, variants=bundle.variants)  # type: ignore[arg-type]
+            except ProviderUnavailableError:
+                continue
+            try:
+                _, proof = open_proved(bundle, engine)
+                proved, text = proof.proved, str(proof)
+            except EngineNotProvedError as error:
+                proved, text = False, f"not proved: {error}"
+            except FlowvecError as error:
+                proved, text = False, str(error)
+            found.append(EngineProof(bundle.manifest.name, provider, compute, proved, text))
+    return found
 
 
 def _version(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,13 @@ from tqdm import tqdm
 from flowvec.batching import Batch
 from flowvec.bundle import Bundle
 from flowvec.engine import choose_engine, tuned_engine
-from flowvec.errors import BundleError, InputTypeError, InputValueError
+from flowvec.errors import (
+    BundleError,
+    EngineNotProvedError,
+    InputTypeError,
+    InputValueError,
+    ProviderUnavailableError,
+)
 from flowvec.manifest import RANGES, FileRecord
 from flowvec.pipeline import (
     WINDOW,
@@ -28,12 +35,15 @@ from flowvec.pipeline import (
     windows_of,
 )
 from flowvec.postprocess import PRECISIONS, Postprocess, Precision, non_finite_rows, normalize
+from flowvec.proof import Proof, ProofMode
 from flowvec.providers import Compute, Device, Engine, default_max_batch_tokens
 from flowvec.session import runtime_version
-from flowvec.settings import load_tuned
+from flowvec.settings import Tuned, load_tuned
 from flowvec.tokenizer import Tokenized, check_texts
 
 __all__ = ["Encoder", "EncoderInfo", "OnEmpty", "Truncation"]
+
+logger = logging.getLogger("flowvec.encoder")
 
 Floats = npt.NDArray[np.float32]
 Truncation = Literal["truncate", "error"]
@@ -47,7 +57,8 @@ class EncoderInfo:
     """What an Encoder is and what really runs it.
 
     `tuned` says when `flowvec tune` measured the settings that are used; None where they are the
-    defaults, or were all asked for.
+    defaults, or were all asked for. `proof` says how far the engine's vectors are from the bundle's
+    reference vectors on this machine.
     """
 
     name: str
@@ -66,6 +77,7 @@ class EncoderInfo:
     threads: int
     max_batch_tokens: int
     tuned: str | None
+    proof: str
     onnxruntime: str | None
 
 
@@ -90,8 +102,11 @@ class Encoder:
         max_batch_tokens: int | None = None,
         tuned: str | None = None,
         on_statistics: Callable[[EncodeStatistics], None] | None = None,
+        proof: ProofMode = "cached",
     ) -> None:
         """Open a verified bundle on a chosen engine; `Encoder.load` does both by name."""
+        _checked_choice("proof", proof, ProofMode)
+        self._proof_mode: ProofMode = proof
         self._bundle = bundle
         self._engine = engine
         self.max_batch_tokens = (
@@ -102,7 +117,7 @@ class Encoder:
         self._tuned = tuned
         self._on_statistics = on_statistics
         self._ranges: Floats | None = None  # read when they are first needed
-        self._pipeline = Pipeline(bundle, engine)
+        self._pipeline = Pipeline(bundle, engine, proof)
 
     @classmethod
     def load(
@@ -116,8 +131,13 @@ class Encoder:
         threads: int | None = None,
         max_batch_tokens: int | None = None,
         on_statistics: Callable[[EncodeStatistics], None] | None = None,
+        proof: ProofMode = "cached",
     ) -> Encoder:
-        """Load a bundle.
+        """Load a bundle on an engine that is right on this machine.
+
+        The first time that an engine is used here, it is compared with the bundle's reference
+        vectors (see `flowvec.proof`). An engine that is wrong is refused where it was asked for by
+        name, and passed over with a warning where it was not.
 
         Args:
             name_or_dir: a model that ships with flowvec (`mini`) or a bundle's directory.
@@ -141,37 +161,66 @@ class Encoder:
                 every stream has work.
             on_statistics: called with an `EncodeStatistics` after every call; it does not travel
                 with a pickled Encoder.
+            proof: `cached` compares the engine with the bundle's reference vectors where this
+                machine has not done so yet, which takes a fraction of a second; `always` does it
+                each time; `never` trusts the engine.
 
         Raises:
             BundleError: there is no such bundle, or it is damaged.
-            ProviderUnavailableError: the provider or compute type cannot run here.
+            ProviderUnavailableError: the provider or compute type cannot run here, or gives wrong
+                vectors here.
+            InputValueError: an argument is none of the choices.
             MissingDependencyError: ONNX Runtime is not installed.
         """
+        _checked_choice("proof", proof, ProofMode)
         bundle = Bundle.load(name_or_dir)
-        choose = partial(
-            choose_engine, device=device, variants=bundle.variants, layers=bundle.manifest.layers
-        )
-        engine = choose(provider, compute, streams, threads)
-        tuned = load_tuned(bundle.fingerprint)
-        if tuned is not None:
-            if better := tuned_engine(tuned, engine, provider, compute, streams, threads, choose):
-                engine = better
+        found = load_tuned(bundle.fingerprint)
+        refused: list[EngineNotProvedError] = []
+        asked = (provider, compute, streams, threads)
+        while True:
+            wrong = [(error.provider, error.compute) for error in refused]
+            choose = partial(
+                choose_engine,
+                device=device,
+                variants=bundle.variants,
+                layers=bundle.manifest.layers,
+                refused=wrong,
+            )
+            try:
+                engine = choose(*asked)
+            except ProviderUnavailableError:
+                if refused:  # it says more
+                    raise refused[0] from None
+                raise
+            tuned = found
+            if tuned is not None:
+                better = tuned_engine(tuned, engine, *asked, choose, wrong)
+                engine = better or engine
+                tuned = tuned if better else None
+            budget = max_batch_tokens
+            if budget is None and tuned is not None:
+                budget = tuned.max_batch_tokens
+            try:
+                encoder = cls(
+                    bundle,
+                    engine,
+                    max_batch_tokens=budget,
+                    tuned=_measured(tuned, *asked, max_batch_tokens),
+                    on_statistics=on_statistics,
+                    proof=proof,
+                )
+            except EngineNotProvedError as error:
+                refused.append(error)
             else:
-                tuned = None
-        from_tuning = (
-            None in (provider, max_batch_tokens)
-            or compute == "auto"
-            or (streams is None and threads is None)
-        )
-        if max_batch_tokens is None and tuned is not None:
-            max_batch_tokens = tuned.max_batch_tokens
-        return cls(
-            bundle,
-            engine,
-            max_batch_tokens=max_batch_tokens,
-            tuned=tuned.measured if tuned is not None and from_tuning else None,
-            on_statistics=on_statistics,
-        )
+                break
+        if refused:
+            logger.warning(
+                "%s in %s is taken instead: %s",
+                engine.provider,
+                engine.compute,
+                "; ".join(map(str, refused)),
+            )
+        return encoder
 
     # --- what it is -----------------------------------------------------------------------------
 
@@ -218,6 +267,11 @@ class Encoder:
             raise InputValueError(f"max_batch_tokens must be at least 1, but is {budget}")
         self._max_batch_tokens = budget
 
+    @property
+    def proof(self) -> Proof:
+        """How far the engine is from the bundle's reference vectors on this machine."""
+        return self._pipeline.proof
+
     def info(self) -> EncoderInfo:
         """The model's figures and what really runs it."""
         manifest = self._bundle.manifest
@@ -239,6 +293,7 @@ class Encoder:
             threads=engine.threads,
             max_batch_tokens=self._max_batch_tokens,
             tuned=self._tuned,
+            proof=str(self.proof),
             onnxruntime=runtime_version(),
         )
 
@@ -545,6 +600,7 @@ class Encoder:
             "engine": self._engine,
             "max_batch_tokens": self._max_batch_tokens,
             "tuned": self._tuned,
+            "proof": self._proof_mode,
             "closed": self._pipeline.closed,
         }
 
@@ -569,10 +625,30 @@ class Encoder:
             variants=bundle.variants,
         )
         self.__init__(  # type: ignore[misc]
-            bundle, engine, max_batch_tokens=state["max_batch_tokens"], tuned=state["tuned"]
+            bundle,
+            engine,
+            max_batch_tokens=state["max_batch_tokens"],
+            tuned=state["tuned"],
+            proof=state["proof"],
         )
         if state["closed"]:
             self.close()
+
+
+def _measured(tuned: Tuned | None, *asked: object) -> str | None:
+    """When the settings were measured; None where none of them is used.
+
+    Args:
+        tuned: what was found, where it is what runs.
+        asked: provider, compute type, streams, threads and budget as the caller gave them.
+    """
+    provider, compute, streams, threads, max_batch_tokens = asked
+    used = (
+        None in (provider, max_batch_tokens)
+        or compute == "auto"
+        or (streams is None and threads is None)
+    )
+    return tuned.measured if tuned is not None and used else None
 
 
 def _as_list(texts: Iterable[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -60,6 +60,7 @@ def choose_engine(
     device: Device = "auto",
     variants: Sequence[str] = (),
     layers: int | None = None,
+    refused: Collection[tuple[str, str]] = (),
 ) -> Engine:
     """Decide what to run on.
 
@@ -79,6 +80,8 @@ def choose_engine(
         variants: of the graph that the bundle holds.
         layers: transformer layers of the graph. Where there are none, ONNX Runtime's own CPU
             provider comes before OpenVINO.
+        refused: pairs of provider and compute type that are passed over, as they are not proved on
+            this machine. What was asked for by name is not replaced.
 
     Raises:
         ProviderUnavailableError: what was asked for cannot run here; the message says why, and
@@ -99,6 +102,7 @@ def choose_engine(
             compute=compute,
             streams=streams,
             threads=threads,
+            refused=refused,
         )
     except ProviderUnavailableError:
         if provider is None and status[CPU] is not None:  # nothing is installed at all
@@ -114,6 +118,7 @@ def tuned_engine(
     streams: int | None,
     threads: int | None,
     choose: Callable[..., Engine],
+    refused: Collection[tuple[str, str]] = (),
 ) -> Engine | None:
     """The engine that tuning found, where it is what was asked for and still runs; else None.
 
@@ -125,7 +130,10 @@ def tuned_engine(
         streams: what was asked for, or None.
         threads: what was asked for, or None.
         choose: `choose_engine` with device and variants bound.
+        refused: pairs of provider and compute type that are not proved on this machine.
     """
+    if (tuned.provider, tuned.compute) in refused:
+        return None
     if provider is not None and tuned.provider != default.provider:
         return None
     # Tuned where the GPU could not be seen, say: what runs on another device is no tuning of it.

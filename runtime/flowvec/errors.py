@@ -16,6 +16,7 @@ __all__ = [
     "DeadlineError",
     "DivergedError",
     "EngineError",
+    "EngineNotProvedError",
     "ExportError",
     "FingerprintMismatchError",
     "FlowvecError",
@@ -60,6 +61,24 @@ class MissingDependencyError(FlowvecError, ImportError):
 
 class ProviderUnavailableError(FlowvecError, RuntimeError):
     """The execution provider or compute type that was asked for cannot run here."""
+
+
+class EngineNotProvedError(ProviderUnavailableError):
+    """The engine's vectors are not the bundle's reference vectors on this machine.
+
+    Attributes:
+        provider: full name of the engine's provider.
+        compute: the engine's compute type.
+    """
+
+    def __init__(self, message: str, provider: str, compute: str) -> None:
+        """Say what was found, and of which engine."""
+        super().__init__(message, provider, compute)
+        self.provider = provider
+        self.compute = compute
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class EngineError(FlowvecError, RuntimeError):

@@ -8,7 +8,14 @@ import platform
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["available_cores", "cpu_features", "cpu_name", "gpu_names", "trim_memory"]
+__all__ = [
+    "available_cores",
+    "cpu_features",
+    "cpu_name",
+    "gpu_names",
+    "trim_memory",
+    "vector_instructions",
+]
 
 # The instruction sets that decide how fast an encoder runs.
 _FEATURES = (
@@ -21,6 +28,18 @@ _FEATURES = (
     "amx_bf16",
     "amx_int8",
 )
+# What a limit on oneDNN, which OpenVINO and torch compute with, takes away from a processor that
+# has it: the beginnings of the flags above each limit.
+_BFLOAT16 = ("avx512_bf16", "amx_")
+_ISA_LIMITS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("SSE41", "AVX"), ("avx2", "avx_vnni", "avx512", "amx_")),
+    "AVX2": ("avx_vnni", "avx512", "amx_"),
+    **dict.fromkeys(("AVX2_VNNI", "AVX2_VNNI_2"), ("avx512", "amx_")),
+    "AVX512_CORE": ("avx512_vnni", "avx512_fp16", *_BFLOAT16),
+    "AVX512_CORE_VNNI": ("avx512_fp16", *_BFLOAT16),
+    "AVX512_CORE_BF16": ("avx512_fp16", "amx_"),
+    **dict.fromkeys(("AVX512_CORE_FP16", "AVX10_1_512"), ("amx_",)),
+}
 
 
 def available_cores() -> int:
@@ -96,9 +115,22 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> list[str]:
-    """Which of the instruction sets that matter here the processor has; empty if unknown."""
+    """Which of the instruction sets that matter here may be used; empty if unknown.
+
+    What the environment variable ONEDNN_MAX_CPU_ISA takes away is left out.
+    """
     flags = set(_cpuinfo().get("flags", "").split())
-    return [feature for feature in _FEATURES if feature in flags]
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    missing = _ISA_LIMITS.get(limit.upper(), ())
+    return [name for name in _FEATURES if name in flags and not name.startswith(missing)]
+
+
+def vector_instructions() -> list[str]:
+    """All flags of the processor that decide which kernels an engine takes, sorted."""
+    flags = (_cpuinfo().get("flags") or _cpuinfo().get("Features") or "").split()
+    others = {"fma", "f16c", "bmi2", "gfni"}
+    x86 = {name for name in flags if name.startswith(("avx", "amx", "sse")) or name in others}
+    return sorted(x86 or set(flags))
 
 
 def trim_memory() -> bool:

@@ -15,6 +15,8 @@ __all__ = [
     "MANIFEST",
     "MODEL",
     "RANGES",
+    "READABLE_VERSIONS",
+    "REFERENCES",
     "TOKENIZER",
     "VARIANTS",
     "FileRecord",
@@ -22,10 +24,14 @@ __all__ = [
     "Similarity",
 ]
 
-FORMAT_VERSION = 1
+# 2: references.npz is part of every bundle.
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
+# Reference texts with their vectors: see `flowvec.references`.
+REFERENCES = "references.npz"
 # Each dimension's range, for vectors in 8 bits: a .npy file, float32 (2, dim).
 RANGES = "int8_ranges.npy"
 INPUTS = ("input_ids", "attention_mask")
@@ -76,6 +82,8 @@ class Manifest:
         files: every other file of the bundle.
         layers: transformer layers of the graph; 0 where it is but a sum over embeddings. None where
             nobody wrote it down.
+        proved_on: for a variant the processor on which the exporter compared it with float32, by
+            the variant's name. A load compares again: see `flowvec.proof`.
         format_version: version of this format.
     """
 
@@ -98,6 +106,7 @@ class Manifest:
     parity: dict[str, float]
     files: dict[str, FileRecord]
     layers: int | None = None
+    proved_on: dict[str, str] = field(default_factory=dict)
     format_version: int = field(default=FORMAT_VERSION)
 
     def to_json(self) -> str:
@@ -105,6 +114,8 @@ class Manifest:
         content = asdict(self)
         if self.layers is None:
             del content["layers"]
+        if not self.proved_on:
+            del content["proved_on"]
         return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -121,17 +132,18 @@ class Manifest:
         if not isinstance(raw, dict):
             raise BundleError(f"{where} must hold a JSON object")
         version = raw.get("format_version")
-        if version != FORMAT_VERSION:
+        if type(version) is not int or version not in READABLE_VERSIONS:
             raise BundleError(
-                f"{where} has format_version {version!r}; this flowvec reads {FORMAT_VERSION}"
+                f"{where} has format_version {version!r}; this flowvec reads "
+                f"{' and '.join(map(str, READABLE_VERSIONS))}"
             )
         names = {f.name for f in fields(cls)}
-        needed = {f.name for f in fields(cls) if f.default is MISSING}
+        needed = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
         if missing := sorted(needed - raw.keys()):
             raise BundleError(f"{where} lacks {', '.join(missing)}")
         if unknown := sorted(raw.keys() - names):
             raise BundleError(f"{where} has unknown fields {', '.join(map(str, unknown))}")
-        return cls(**_checked({"layers": None, **raw}, where))
+        return cls(**_checked({"layers": None, "proved_on": {}, **raw}, where))
 
     @property
     def fingerprint(self) -> str:
@@ -191,6 +203,11 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
     )
     need(raw["licence"] is None or isinstance(raw["licence"], str), "licence must be a text")
     need(isinstance(raw["parity"], dict), "parity must map names to figures")
+    proved_on = raw["proved_on"]
+    need(
+        isinstance(proved_on, dict) and all(isinstance(v, str) for v in proved_on.values()),
+        "proved_on must map variants to texts",
+    )
     files = raw["files"]
     need(isinstance(files, dict) and len(files) <= _MAX_FILES, "files must map names to records")
     records = {}
@@ -206,7 +223,8 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
             f"the record of {name} must hold bytes and sha256",
         )
         records[name] = FileRecord(**record)
-    for name in (MODEL, TOKENIZER):
+    needed = (MODEL, TOKENIZER) if raw["format_version"] == 1 else (MODEL, TOKENIZER, REFERENCES)
+    for name in needed:
         need(name in records, f"files must list {name}")
     checked = dict(raw)
     checked |= {"transform": tuple(raw["transform"]), "inputs": tuple(raw["inputs"])}

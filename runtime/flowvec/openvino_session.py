@@ -99,6 +99,7 @@ class OpenVinoSession:
                 f"{bundle.manifest.dim} dimensions"
             )
         self.engine = engine
+        self._dim = bundle.manifest.dim
         self._output = outputs[wanted]
         # One request a stream; more are made if more threads than that call at once.
         self._idle: deque[Any] = deque()
@@ -116,6 +117,9 @@ class OpenVinoSession:
             found = request.infer(feeds, share_inputs=True)
             # A copy: the request writes into the same memory next time.
             vectors = np.array(found[self._output], dtype=np.float32)
+            if vectors.shape != (len(input_ids), self._dim):
+                # With one stream OpenVINO 2026.4.1 keeps some failures to itself.
+                raise ValueError(f"vectors of shape {vectors.shape}")
         except Exception as error:
             raise EngineError(
                 f"{self.engine.provider} failed on a batch of shape {input_ids.shape}: "

@@ -22,9 +22,10 @@ import numpy.typing as npt
 
 from flowvec.batching import Batch, pad, padded_tokens, plan
 from flowvec.bundle import Bundle, verify_files
-from flowvec.engine import GraphSession, open_session
+from flowvec.engine import GraphSession
 from flowvec.errors import ClosedError, InputValueError, NonFiniteError
 from flowvec.postprocess import Postprocess, non_finite_rows
+from flowvec.proof import ProofMode, open_proved
 from flowvec.providers import Engine
 from flowvec.tokenizer import Tokenized, Tokenizer, joined
 
@@ -157,9 +158,10 @@ class Encoded:
 class Pipeline:
     """A bundle's tokenizer and session, and the threads that keep its streams busy."""
 
-    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+    def __init__(self, bundle: Bundle, engine: Engine, proof: ProofMode = "cached") -> None:
         self._bundle = bundle
         self._engine = engine
+        self._proof_mode = proof
         self._dim = bundle.manifest.dim
         self._max_length = bundle.manifest.max_length
         self.tokenizer = Tokenizer(bundle.tokenizer, self._max_length)
@@ -169,7 +171,8 @@ class Pipeline:
     # --- life -----------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._session: GraphSession | None = open_session(self._bundle, self._engine)
+        self._session: GraphSession | None
+        self._session, self.proof = open_proved(self._bundle, self._engine, self._proof_mode)
         # Callers with a single batch run it on their own thread; together with the workers they
         # must not be more than the streams.
         self._free_streams = threading.BoundedSemaphore(self._engine.streams)

@@ -144,6 +144,7 @@ def choose(
     compute: str = "auto",
     streams: int | None = None,
     threads: int | None = None,
+    refused: Collection[tuple[str, str]] = (),
 ) -> Engine:
     """Decide what to run on; see `choose_engine`.
 
@@ -158,6 +159,7 @@ def choose(
         compute: as for `choose_engine`.
         streams: as for `choose_engine`.
         threads: as for `choose_engine`.
+        refused: as for `choose_engine`.
     """
     if compute not in COMPUTES:
         raise InputValueError(f"compute must be one of {', '.join(COMPUTES)}, but is {compute!r}")
@@ -172,7 +174,9 @@ def choose(
         # There is no product of matrices to be fast at, and a call of this one costs less.
         able = [CPU, *(name for name in able if name != CPU)]
     if compute == "auto":
-        full, kind = able[0], _default_compute(able[0], features, variants)
+        # The fastest of each provider; where all of those are refused, the exact one of each.
+        pairs = [(name, _default_compute(name, features, variants)) for name in able]
+        pairs += [(name, "float32") for name in able]
     else:
         # Not the best provider, but the best one that has what was asked for; where none has, the
         # reason of one that could have it.
@@ -180,9 +184,14 @@ def choose(
         could = sorted(
             able, key=lambda name: (lacks[name] is not None, compute not in _COMPUTES_OF[name])
         )
-        full, kind = could[0], compute
-        if reason := lacks[full]:
+        if reason := lacks[could[0]]:
             raise ProviderUnavailableError(reason)
+        pairs = [(name, compute) for name in could if lacks[name] is None]
+    chosen = next((pair for pair in pairs if pair not in refused), None)
+    if chosen is None:
+        tried = ", ".join(" in ".join(pair) for pair in dict.fromkeys(pairs))
+        raise ProviderUnavailableError(f"no engine is proved on this machine: {tried}")
+    full, kind = chosen
     if PROVIDERS[full] == "cuda":
         if streams not in (None, 1):
             raise InputValueError(f"a GPU runs one batch at a time, but streams is {streams}")
@@ -220,6 +229,10 @@ def has_bfloat16(features: Collection[str]) -> bool:
     return bool({"avx512_bf16", "amx_bf16"} & set(features))
 
 
+def _is_x86_without_avx512(features: Collection[str]) -> bool:
+    return "avx2" in features and "avx512f" not in features
+
+
 def _default_compute(provider: str, features: Collection[str], variants: Sequence[str]) -> str:
     """The fastest compute type that costs next to nothing."""
     has = _COMPUTES_OF[provider]
@@ -236,6 +249,9 @@ def _lacks(
         return f"{provider} cannot compute in {compute}"
     if compute == "bfloat16" and not has_bfloat16(features):
         return "bfloat16 was asked for, but this processor has neither avx512_bf16 nor amx_bf16"
+    if (provider, compute) == (OPENVINO_RUNTIME, "int8") and _is_x86_without_avx512(features):
+        # Its products of stored bytes cannot be made there: bench/NOTES.md, "Proof at load".
+        return f"int8 was asked for, but {provider} computes in int8 with AVX-512 only"
     variant = _VARIANT_OF.get((provider, compute))
     if variant is not None and variant not in variants:
         return (

@@ -5,23 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from importlib import metadata
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 from flowvec.machine import available_cores, cpu_features, cpu_name, gpu_names
+from flowvec.user_cache import cache_folder, installed_versions, write_atomically
 
 __all__ = ["Tuned", "cache_file", "forget", "load_tuned", "machine_key", "save_tuned"]
 
 logger = logging.getLogger("flowvec.settings")
 
 _FORMAT = 2
-# Whatever decides how fast an engine is.
-_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-openvino", "openvino")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +44,7 @@ class Tuned:
 
 def machine_key() -> str:
     """What settings are valid for: processor, cores that may be used, GPUs, engines' versions."""
-    versions: dict[str, str] = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    material = [cpu_name(), cpu_features(), available_cores(), gpu_names(), versions]
+    material = [cpu_name(), cpu_features(), available_cores(), gpu_names(), installed_versions()]
     return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -64,9 +53,7 @@ def cache_file(fingerprint: str) -> Path:
 
     In the folder that the environment variable FLOWVEC_CACHE names, else in the user's cache.
     """
-    asked = os.environ.get("FLOWVEC_CACHE")
-    root = Path(asked).expanduser() if asked else user_cache_path("flowvec", appauthor=False)
-    return root / "tuned" / f"{fingerprint[:16]}-{machine_key()}.json"
+    return cache_folder() / "tuned" / f"{fingerprint[:16]}-{machine_key()}.json"
 
 
 def load_tuned(fingerprint: str) -> Tuned | None:
@@ -98,14 +85,8 @@ def _is_tuned(raw: Mapping[str, object]) -> bool:
 def save_tuned(fingerprint: str, tuned: Tuned) -> Path:
     """Keep settings; written beside and renamed. Returns the file."""
     path = cache_file(fingerprint)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     text = json.dumps({"format": _FORMAT, **asdict(tuned)}, indent=2)
-    try:
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_atomically(path, (text + "\n").encode())
     return path
 
 

@@ -8,6 +8,7 @@ default gives way only to what is faster beyond the noise.
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from flowvec.encoder import Encoder
 from flowvec.engine import available_providers, choose_engine
 from flowvec.errors import (
     EngineError,
+    EngineNotProvedError,
     FlowvecError,
     InputValueError,
     ProviderUnavailableError,
@@ -38,6 +40,8 @@ from flowvec.sentences import split_sentences
 from flowvec.settings import Tuned
 
 __all__ = ["KINDS", "Candidate", "Measured", "kinds_of_texts", "tune", "winner"]
+
+logger = logging.getLogger("flowvec.tune")
 
 KINDS = ("short", "natural", "long")
 BUDGETS = (256, 512, 1024, 2048, 4096)
@@ -94,7 +98,7 @@ def tune(
     allow_compute: bool = False,
     on_measured: Callable[[str, Sequence[Measured]], object] | None = None,
 ) -> Tuned:
-    """Find the fastest settings.
+    """Find the fastest settings among engines that are proved on this machine.
 
     Args:
         bundle: what to tune for.
@@ -152,7 +156,7 @@ def winner(measured: Sequence[Measured], standing: Candidate) -> Measured:
 
 def _engines(bundle: Bundle, allow_compute: bool) -> list[Engine]:
     """Every engine that runs here, of the default one's compute type unless others are allowed."""
-    default = choose_engine(variants=bundle.variants, layers=bundle.manifest.layers)
+    default = _proved_default(bundle)
     engines = [default]
     for provider in available_providers():
         if provider == TENSORRT or PROVIDERS[provider] != default.device:
@@ -167,6 +171,21 @@ def _engines(bundle: Bundle, allow_compute: bool) -> list[Engine]:
             if engine not in engines:
                 engines.append(engine)
     return engines
+
+
+def _proved_default(bundle: Bundle) -> Engine:
+    """What `Encoder.load` takes without settings."""
+    refused: list[tuple[str, str]] = []
+    while True:
+        engine = choose_engine(
+            variants=bundle.variants, layers=bundle.manifest.layers, refused=refused
+        )
+        try:
+            Encoder(bundle, engine).close()
+        except EngineNotProvedError as error:
+            refused.append((error.provider, error.compute))
+        else:
+            return engine
 
 
 def _streams(candidate: Candidate) -> list[tuple[int, int]]:
@@ -204,6 +223,8 @@ def _measure(
                     encoders[candidate.engine] = Encoder(bundle, candidate.engine)
                 _round(encoders[candidate.engine], candidate, texts)  # warm
             except FlowvecError as error:  # another candidate may run all the same
+                if isinstance(error, EngineNotProvedError):
+                    logger.warning("left out: %s", error)
                 failures.append(str(error))
             else:
                 times[candidate] = {kind: [] for kind in texts}

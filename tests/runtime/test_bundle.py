@@ -117,7 +117,7 @@ def test_a_manifest_that_is_no_utf8_or_huge_is_refused(tiny_copy: Path) -> None:
         Bundle.load(tiny_copy)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", 1.0, True, None])
 def test_another_format_version_is_refused(tiny_copy: Path, version: object) -> None:
     edit(tiny_copy, lambda raw: raw.update(format_version=version))
     with pytest.raises(BundleError, match="format_version"):

@@ -11,6 +11,7 @@ import pytest
 
 from flowvec import Collection, Encoder, neighbours
 from flowvec.cache import Cache
+from flowvec.manifest import READABLE_VERSIONS
 from flowvec.meta_table import LAYOUT_VERSIONS
 
 FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
@@ -23,7 +24,7 @@ def told(name: str):
 
 
 def test_there_are_fixtures_of_every_version() -> None:
-    assert "bundle-v1" in BUNDLES
+    assert [f"bundle-v{version}" for version in READABLE_VERSIONS] == BUNDLES
     versions = [f"collection-v{version}" for version in LAYOUT_VERSIONS]
     assert {f"{v}-{kind}" for v in versions for kind in ("texts", "vectors")} == set(COLLECTIONS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -13,9 +14,21 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(epilog="Example: flowvec doctor --json")
-def doctor(as_json: Json = False) -> None:
-    """Print versions, providers, processor and threads; exit with 1 if something is wrong."""
-    report = examine()
+def doctor(
+    bundle: Annotated[
+        str | None,
+        typer.Argument(
+            help="Whose engines to compare with its reference vectors; without it the models that "
+            "ship with flowvec."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print versions, providers, processor, and which engines are proved on this machine.
+
+    Exits with 1 if something is wrong.
+    """
+    report = examine(bundle)
     if as_json:
         print_json(asdict(report))
     else:
@@ -34,6 +47,8 @@ def doctor(as_json: Json = False) -> None:
                 f"by default: {engine.provider} in {engine.compute}, {engine.streams} streams"
             )
         typer.echo(f"models that ship: {', '.join(report.models) or 'none'}")
+        for found in report.proofs:
+            typer.echo(f"{found.model} on {found.provider} in {found.compute}: {found.text}")
         for problem in report.problems:
             typer.echo(f"PROBLEM: {problem}")
         if not report.problems:

@@ -1,0 +1,51 @@
+"""The folder in the user's cache where flowvec keeps what it found out about this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+__all__ = ["ENGINE_PACKAGES", "cache_folder", "installed_versions", "write_atomically"]
+
+# The packages whose version decides how an engine computes, and how fast.
+ENGINE_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-openvino", "openvino")
+
+
+def cache_folder() -> Path:
+    """The folder that the environment variable FLOWVEC_CACHE names, else one in the user's cache.
+
+    Raises:
+        OSError, RuntimeError: the user has no home directory.
+    """
+    asked = os.environ.get("FLOWVEC_CACHE")
+    return Path(asked).expanduser() if asked else user_cache_path("flowvec", appauthor=False)
+
+
+def installed_versions(packages: Iterable[str] = ENGINE_PACKAGES) -> dict[str, str]:
+    """Version of each of the packages that is installed."""
+    versions: dict[str, str] = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file beside its name and rename it, so that nobody reads half of it.
+
+    Raises:
+        OSError: it cannot be written; nothing is left.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
