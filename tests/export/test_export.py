@@ -98,7 +98,9 @@ def test_the_graph_is_one_file_of_standard_operators(bert_bundle: Bundle) -> Non
     assert {node.domain for node in proto.graph.node} <= {"", "ai.onnx"}
     assert not any(t.data_location == onnx.TensorProto.EXTERNAL for t in proto.graph.initializer)
     names = {path.name for path in bert_bundle.path.iterdir()}
-    assert names == {"manifest.json", "model.onnx", "tokenizer.json", "int8_ranges.npy"}
+    assert names == {
+        "manifest.json", "model.onnx", "tokenizer.json", "references.npz", "int8_ranges.npy"
+    }  # fmt: skip
 
 
 def test_query_key_and_value_are_one_product(bert_bundle: Bundle) -> None:

@@ -278,7 +278,8 @@ def test_info_shows_a_bundle(flowvec, tiny_dir) -> None:
     assert "dense(32->16, tanh)" in plain.stdout
     shown = json.loads(flowvec("info", "mini", "--json").stdout)
     assert (shown["kind"], shown["name"]) == ("bundle", "mini")
-    assert set(shown["files"]) == {"model.onnx", "tokenizer.json", "int8_ranges.npy"}
+    files = {"model.onnx", "tokenizer.json", "references.npz", "int8_ranges.npy"}
+    assert set(shown["files"]) == files
 
 
 def test_doctor_finds_this_installation_well(flowvec) -> None:

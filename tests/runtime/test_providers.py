@@ -18,7 +18,7 @@ from flowvec.providers import (
     default_max_batch_tokens,
 )
 
-BF16 = ["avx2", "avx512_bf16"]
+BF16 = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16"]
 
 
 def status(*running: str) -> dict[str, str | None]:

@@ -203,11 +203,11 @@ def test_the_command_keeps_and_forgets(flowvec_here, tiny_dir: Path, cache: Path
     done = flowvec("tune", tiny_dir, "--seconds", 1)
     assert done.returncode == 0, done.stderr
     assert "tokens a batch" in done.stdout
-    assert len(list(cache.rglob("*.json"))) == 1
+    assert len(list(cache.glob("tuned/*.json"))) == 1
     shown = json.loads(flowvec("tune", tiny_dir, "--seconds", 1, "--json").stdout)
     assert shown["tuned"]["provider"] in available_providers()
     assert flowvec("tune", tiny_dir, "--reset").stdout == "forgotten\n"
-    assert not list(cache.rglob("*.json"))
+    assert not list(cache.glob("tuned/*.json"))
     wrong = flowvec("tune", "nowhere")
     assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
 
