@@ -19,7 +19,7 @@ from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec.machine import available_cores, cpu_features, cpu_name
 from flowvec.manifest import MANIFEST, REFERENCES, VARIANTS
 from flowvec.proof import compare
-from flowvec.providers import CPU, OPENVINO_RUNTIME, Engine
+from flowvec.providers import CPU, OPENVINO_RUNTIME, Engine, why_not
 from flowvec.references import References
 from flowvec.tokenizer import Tokenizer
 from flowvec_export.float16 import half_precision_graph
@@ -113,8 +113,11 @@ def add_variant(
     if not texts:
         raise ExportError(f"a variant, {kind}, needs texts to be measured on")
     provider, compute = _MEASURED_ON[kind]
-    if reason := provider_status()[provider]:
-        raise ExportError(f"{kind} is measured on {provider}, and {reason}")
+    reason = provider_status()[provider]
+    if reason is None and compute == "int8":
+        reason = why_not(provider, cpu_features(), (kind,), compute)
+    if reason:
+        raise VariantError(f"{kind} is measured on {provider}, and {reason}", kind)
     bundle = Bundle.load(folder)
     if kind == "float16":
         if attention is None:

@@ -28,6 +28,7 @@ __all__ = [
     "computes_of",
     "default_max_batch_tokens",
     "has_bfloat16",
+    "why_not",
 ]
 
 Compute = Literal["auto", "float32", "bfloat16", "float16", "int8"]
@@ -180,7 +181,7 @@ def choose(
     else:
         # Not the best provider, but the best one that has what was asked for; where none has, the
         # reason of one that could have it.
-        lacks = {name: _lacks(name, features, variants, compute) for name in able}
+        lacks = {name: why_not(name, features, variants, compute) for name in able}
         could = sorted(
             able, key=lambda name: (lacks[name] is not None, compute not in _COMPUTES_OF[name])
         )
@@ -241,10 +242,17 @@ def _default_compute(provider: str, features: Collection[str], variants: Sequenc
     return "float16" if "float16" in has and "float16" in variants else "float32"
 
 
-def _lacks(
+def why_not(
     provider: str, features: Collection[str], variants: Sequence[str], compute: str
 ) -> str | None:
-    """Why a provider cannot compute in a type here, or None."""
+    """Why a provider that runs cannot compute in a type here, or None.
+
+    Args:
+        provider: full name.
+        features: instruction sets of the processor.
+        variants: of the graph that the bundle holds.
+        compute: the type.
+    """
     if compute not in _COMPUTES_OF[provider]:
         return f"{provider} cannot compute in {compute}"
     if compute == "bfloat16" and not has_bfloat16(features):

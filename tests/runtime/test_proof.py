@@ -148,7 +148,8 @@ def test_what_can_change_a_vector_asks_for_a_new_proof(
     elif change == "version":
         monkeypatch.setattr(proof, "installed_versions", lambda: {"onnxruntime": "99"})
     elif change == "limit":
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+        monkeypatch.setenv("ORT_A_LIMIT", "1")
     elif change == "bundle":
         file = tiny_copy / REFERENCES
         references = References.read(file, 16)
@@ -241,7 +242,7 @@ def test_an_engine_that_lies_is_refused_with_its_figures(tiny_dir: Path, lie) ->
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("odd row counts", lambda v, ids: np.negative(v, out=v) if len(ids) % 2 == 1 < len(ids) else 0),
+        ("odd row counts", lambda v, ids: np.negative(v, out=v) if len(ids) in (3, 5, 7) else 0),
         ("even row counts", lambda v, ids: np.negative(v, out=v) if len(ids) % 2 == 0 else 0),
         ("one token", lambda v, ids: np.negative(v, out=v) if ids.shape[1] == 1 else 0),
         ("the longest", lambda v, ids: np.negative(v, out=v) if ids.shape[1] > 60 else 0),
@@ -350,10 +351,8 @@ def test_what_was_named_is_not_replaced(tiny_dir: Path, lie) -> None:
         assert encoder.engine.provider != OPENVINO_RUNTIME
 
 
-ABLE = {name: None for name in (OPENVINO_RUNTIME, CPU)} | {
-    name: "not here"
-    for name in ("CUDAExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider")
-}
+_ABSENT = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider")
+ABLE = dict.fromkeys((OPENVINO_RUNTIME, CPU)) | dict.fromkeys(_ABSENT, "not here")
 BF16 = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16"}
 
 
