@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowvec import machine
-from flowvec.machine import trim_memory
+from flowvec.machine import cpu_features, trim_memory, vector_instructions
 
 
 def test_the_affinity_mask_bounds_the_cores(python) -> None:
@@ -106,3 +106,37 @@ def test_what_threads_left_behind_is_given_back() -> None:
     assert trim_memory()
     assert before - resident() > 10e6
     assert len(held) == 8
+
+
+SAPPHIRE_RAPIDS = (
+    "sse4_2 avx avx2 fma avx512f avx512_vnni avx_vnni avx512_bf16 avx512_fp16 amx_bf16 amx_int8"
+)
+
+
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [
+        (None, SAPPHIRE_RAPIDS),
+        ("ALL", SAPPHIRE_RAPIDS),
+        ("nonsense", SAPPHIRE_RAPIDS),
+        ("AVX512_CORE_AMX", SAPPHIRE_RAPIDS),
+        ("AVX512_CORE_FP16", "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 avx512_fp16"),
+        ("avx512_core_bf16", "avx2 avx512f avx512_vnni avx_vnni avx512_bf16"),
+        ("AVX512_CORE_VNNI", "avx2 avx512f avx512_vnni avx_vnni"),
+        ("AVX512_CORE", "avx2 avx512f avx_vnni"),
+        ("AVX2_VNNI", "avx2 avx_vnni"),
+        ("AVX2", "avx2"),
+        ("SSE41", ""),
+    ],
+)
+def test_a_limit_on_onednn_counts(
+    monkeypatch: pytest.MonkeyPatch, limit: str | None, left: str
+) -> None:
+    monkeypatch.setattr(machine, "_cpuinfo", lambda: {"flags": SAPPHIRE_RAPIDS})
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
+    if limit is not None:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert cpu_features() == [name for name in machine._FEATURES if name in left.split()]
+    # What ONNX Runtime may use is not limited.
+    assert set(vector_instructions()) == set(SAPPHIRE_RAPIDS.split())

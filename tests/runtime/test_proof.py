@@ -569,3 +569,34 @@ def test_open_proved_gives_a_session_that_runs(tiny_dir: Path) -> None:
     ids = np.array([[2, 3]], dtype=np.int64)
     assert session.run(ids, np.ones_like(ids)).shape == (1, 16)
     assert found.proved
+
+
+_LIMITED = """
+import sys, numpy as np
+from flowvec import Encoder
+from flowvec.errors import ProviderUnavailableError
+with Encoder.load(sys.argv[1], provider="cpu") as encoder:
+    exact = encoder.encode("the cat")
+with Encoder.load(sys.argv[1]) as encoder:
+    assert np.allclose(encoder.encode("the cat"), exact, atol=1e-4)
+asked = {"provider": "OpenVINORuntime", "compute": "float32", "streams": int(sys.argv[2])}
+try:
+    with Encoder.load(sys.argv[1], **asked) as encoder:
+        print("right" if np.allclose(encoder.encode("the cat"), exact, atol=1e-4) else "wrong")
+except ProviderUnavailableError:
+    print("refused")
+"""
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_a_processor_that_openvino_cannot_serve_is_served_by_another(
+    tiny_dir: Path, streams: int
+) -> None:
+    """With SSE4.1 OpenVINO 2026.4.1 fails, with one stream silently: it gives no rows."""
+    if OPENVINO_RUNTIME not in available_providers():
+        pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED, tiny_dir, str(streams)],
+        env=os.environ | {"ONEDNN_MAX_CPU_ISA": "SSE41"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.strip() in ("right", "refused"), done.stderr
