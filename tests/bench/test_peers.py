@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra [export]")
 pytest.importorskip("matplotlib", reason="needs the extra [bench]")
 
+from flowvec import Bundle
 from flowvec.demo import load_passages
 from flowvec.errors import FlowvecError, InputValueError
 from flowvec.sentences import split_sentences
@@ -21,6 +22,7 @@ from flowvec_bench.peers.forms import make_forms, random_model
 from flowvec_bench.peers.race import Race, race, time_sizes
 from flowvec_bench.peers.report import write_peer_report
 from flowvec_bench.peers.roster import FLOWVEC, PEERS, Forms, Peer
+from flowvec_export import variants
 
 BACKBONE = Path(__file__).resolve().parents[2] / "models/backbone/checkpoint"
 SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)]
@@ -112,6 +114,7 @@ def test_a_report_names_everyone_and_no_path(found: Race, tmp_path: Path) -> Non
         assert row.name in text
     assert "did not run: broken: KeyError" in text
     assert "(void)" in text
+    assert "CPUExecutionProvider in float32 (proved: cosine" in text
     assert "r.svg" in text
     assert str(tmp_path) not in text
     drawn = "".join(ElementTree.parse(tmp_path / "r.svg").getroot().itertext())
@@ -150,6 +153,14 @@ def test_the_shipped_model_races_in_the_forms_that_it_can_have(tmp_path: Path) -
     found = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
     assert all(row.min_cosine >= 0.9999 for row in rows(found, HERE.name))
     assert all("int8" in row.error for row in rows(found, FLOWVEC["flowvec-int8"].name))
+
+
+def test_a_variant_that_is_refused_leaves_the_others_in(
+    forms: Forms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(variants.MIN_COSINE_OF, "int8", 1.01)
+    made = make_forms(forms.paths["source"], tmp_path, computes=["int8"])
+    assert "int8" not in Bundle.load(made.paths["bundle"]).variants
 
 
 def test_the_fastembed_form_is_one_that_it_reads(forms: Forms) -> None:

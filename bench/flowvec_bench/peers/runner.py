@@ -54,10 +54,12 @@ class Runner:
             text=True,
         )
         try:
-            self.ask(do="load", engine=peer.engine, model=model, options=options)
+            answer = self.ask(do="load", engine=peer.engine, model=model, options=options)
         except PeerError:
             self.end()
             raise
+        # What computes, as far as the peer says.
+        self.about: dict[str, str] = answer.get("about", {})
 
     def ask(self, **command: Any) -> dict[str, Any]:
         """Send a command and wait for its answer.
@@ -116,7 +118,8 @@ class Lineup:
     Attributes:
         peers: all that were asked for; the first is what the others are compared with.
         runners: those that run, by name.
-        versions: of the packages that matter, by name of the peer.
+        versions: of the packages that matter, and what computes where a peer says so, by name of
+            the peer.
         errors: why others do not run, by name.
     """
 
@@ -186,6 +189,7 @@ def lined_up(
                     {**options, **peer.options},
                     worker,
                 )
+                lineup.versions[peer.name] |= lineup.runners[peer.name].about
             except (PeerError, PeerEnvironmentError) as error:
                 say(str(error))
                 lineup.out(peer.name, error)

@@ -180,6 +180,8 @@ class Flowvec:
         if options.get("one_at_a_time"):
             settings |= {"streams": 1, "threads": options["threads"]}
         self.encoder = Encoder.load(model, **settings)
+        info = self.encoder.info()
+        self.about = {"runs": f"{info.provider} in {info.compute} ({info.proof})"}
 
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
         """Unit vectors of texts; None leaves the batch size to the library."""

@@ -21,7 +21,8 @@ def serve(load: Callable[[Command], Any], work: Callable[[Any, Command], Command
     """Answer until `{"do": "end"}`; what raises is answered with `{"error": ...}`.
 
     Args:
-        load: makes the engine of `{"do": "load", ...}`.
+        load: makes the engine of `{"do": "load", ...}`. What its `about` says of it, if it has one,
+            is the answer.
         work: answers any other command with that engine.
     """
     answers = os.fdopen(os.dup(1), "w")
@@ -35,6 +36,7 @@ def serve(load: Callable[[Command], Any], work: Callable[[Any, Command], Command
                 return
             if command["do"] == "load":
                 engine = load(command)
+                answer = {"about": getattr(engine, "about", {})}
             else:
                 answer = work(engine, command)
         except BaseException as error:
