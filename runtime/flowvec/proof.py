@@ -199,7 +199,13 @@ def compare(session: GraphSession, references: References, pad_id: int) -> Proof
         results = [work(0)]
     else:
         with ThreadPoolExecutor(engine.streams, "flowvec-proof") as threads:
-            results = list(threads.map(work, range(engine.streams)))
+            try:
+                results = list(threads.map(work, range(engine.streams)))
+            except BaseException:  # an interrupt, say: no thread begins another batch
+                with suppress(queue.Empty):
+                    while True:
+                        jobs.get_nowait()
+                raise
     cosine = float(np.min([cosine for cosine, _ in results]))
     error = float(np.max([error for _, error in results]))
     limit, most = MIN_COSINE_OF[engine.compute], _MOST_LENGTH_ERROR[engine.compute]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ _OVERHEAD = 8_000
 # Longer texts would take longer to compare than a user should wait.
 _LONGEST = 512
 _LEAST_TEXTS = 2
+# What Python's zipfile raises for damaged files.
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
 # Tokens of each text, in the order in which they are dropped last: where few texts fit, they still
 # hold the longest (0), one token, odd and even lengths, and the sides of 16, 32 and 64, by which
@@ -96,10 +99,15 @@ class References:
         Raises:
             BundleError: the file holds something else.
         """
+        most = MAX_BYTES + 4 * dim * _LEAST_TEXTS
         try:
+            with zipfile.ZipFile(path) as file:
+                # Somebody else's file must not fill the memory when it is unpacked.
+                if sum(entry.file_size for entry in file.infolist()) > most:
+                    raise BundleError(f"{path} holds more than {most} bytes")
             with np.load(path) as arrays:  # which unpickles nothing
                 lengths, ids, vectors = (arrays[name] for name in ("lengths", "ids", "vectors"))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, MemoryError, *_ZIP_ERRORS) as error:
             raise BundleError(f"cannot read {path}: {error}") from None
         types = (lengths.dtype, ids.dtype, vectors.dtype) == (np.int32, np.int32, np.float32)
         if not (

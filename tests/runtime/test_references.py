@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,36 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, wrong) -> N
         np.savez(file, **{k: np.asarray(v, dtype=types[k]) for k, v in arrays.items()})
     with pytest.raises(BundleError, match=r"r\.npz"):
         References.read(file, 2)
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(
+        tmp_path / "r.npz",
+        lengths=np.ones(1 << 20, np.int32),
+        ids=np.ones(1 << 20, np.int32),
+        vectors=np.ones((1 << 20, 2), np.float32),
+    )
+    assert (tmp_path / "r.npz").stat().st_size < MAX_BYTES
+    with pytest.raises(BundleError, match="more than"):
+        References.read(tmp_path / "r.npz", 2)
+
+
+def test_an_array_that_claims_to_be_huge_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "r.npz"
+    file.write_bytes(References(((5,), (1, 2)), np.ones((2, 2), np.float32)).to_bytes())
+    with zipfile.ZipFile(file) as whole:
+        members = {name: whole.read(name) for name in whole.namelist()}
+    for shape in (b"(999999999999, 2)", b"(99999999, 2)"):
+        content = members["vectors.npy"]
+        old = b"'shape': (2, 2), }"
+        assert old in content
+        new = b"'shape': " + shape + b", }"
+        claimed = content.replace(old + b" " * (len(new) - len(old)), new)
+        with zipfile.ZipFile(file, "w") as made:
+            for name, member in members.items():
+                made.writestr(name, claimed if name == "vectors.npy" else member)
+        with pytest.raises(BundleError, match=r"r\.npz"):
+            References.read(file, 2)
 
 
 def test_a_pickle_in_the_file_is_not_opened(tmp_path: Path) -> None:
