@@ -92,6 +92,13 @@ ODD = [
     b'{"text": "a" "key": 1}',
     b'{"text": "a", "key": 1, "else": tru}',
     b' {"text": "a", "key": 1} ',
+    b'null {"text": "a", "key": 1}',
+    b'{"text": "a", "key": 1} null',
+    b'{"text": "a", "key": 1, "else": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+    b'{"text": "a", "key": 1, "else": ' + b"[" * 499 + b"]" * 499 + b"}",
+    b'{"text": "a", "key": 1, "else": ' + b"[" * 500 + b"]" * 500 + b"}",
+    b'{"text": "a", "key": 1, "else": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}",
+    b'{"text": "' + b"[{" * 3000 + b'", "key": 1}',
 ]
 
 
@@ -190,3 +197,45 @@ def test_plain_lines_are_not_parsed_one_by_one(
     assert windows[2].values == {"key": [7] * 10, "score": [0.5] * 10, "good": [True] * 10,
                                  "name": ["caf\u00e9"] * 10}  # fmt: skip
     assert windows[2].place(3) == (str(path), 23)
+
+
+@pytest.mark.parametrize(
+    "text", ["null", 'null {"text": "a"}', "null\nnull", "7", '[{"text": "a"}]']
+)
+def test_a_window_that_is_no_object_does_not_end_the_process(
+    tmp_path: Path, python: Callable[..., Any], text: str
+) -> None:
+    """Arrow's parser reads past its memory where a block begins with something else."""
+    pytest.importorskip("pyarrow.json", reason="needs the extra [files]")
+    (tmp_path / "a.jsonl").write_text(text)
+    done = python(
+        f"""
+from flowvec.bulk.reading import read_windows
+from flowvec.bulk.sources import find_sources
+from flowvec.bulk.window import Fields
+for _ in range(20):
+    found = list(read_windows(find_sources([{str(tmp_path / "a.jsonl")!r}]), Fields(),
+                              rows_per_shard=10, columns={{}}))
+assert sum(len(w.dead) for w in found) == {len(text.splitlines())}
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("first", "rest"), [([1, "a"], []), (["a", 1], [2]), ([None], [1, "a"])])
+def test_ids_stay_what_they_are(tmp_path: Path, first: list[Any], rest: list[Any]) -> None:
+    ids = [*first, *rest]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "x", "id": i}) + "\n" for i in ids))
+    windows = list(read_windows(find_sources([path]), Fields(id="id"), rows_per_shard=len(first)))
+    found = [i for w in windows for i in w.ids(Fields(id="id"))]
+    assert found == [i for i in ids if i is not None]
+    assert [type(i) for i in found] == [type(i) for i in ids if i is not None]
+    assert len([letter for w in windows for letter in w.dead]) == ids.count(None)
+
+
+def test_ids_after_blank_lines_stay_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n" * 10 + '{"text": "x", "id": "a"}\n{"text": "y", "id": 3}\n')
+    windows = windows_of(path, Fields(id="id"))
+    assert [i for w in windows for i in w.ids(Fields(id="id"))] == ["a", 3]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import re
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from dataclasses import dataclass
+from typing import IO
 
-__all__ = ["csv_records", "lines_of"]
+__all__ = ["BadRecord", "csv_records", "lines_of"]
 
 _BLOCK = 1 << 20
 
@@ -44,31 +44,195 @@ def _ended(line: bytes | None, limit: int) -> bytes | None:
     return None if len(line) > limit else line
 
 
-def csv_records(file: IO[bytes], limit: int) -> Iterator[list[str] | csv.Error]:
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A csv record that cannot be read.
+
+    Attributes:
+        code: `too_large` or `malformed`.
+        reason: what is wrong, in words.
+    """
+
+    code: str
+    reason: str
+
+
+def csv_records(file: IO[bytes], limit: int) -> Iterator[list[str] | BadRecord]:
     """Records of a csv file, its header first, or what is wrong with one; blank lines are none.
 
-    Bytes that are not UTF-8 stand in the texts as lone surrogates (`surrogateescape`).
+    Python's csv has one limit of a field's length for the whole process, and goes on in the middle
+    of a field that is longer; so records are cut here, and memory is bounded by the limit.
+
+    Bytes that are not UTF-8 stand in the texts as lone surrogates (`surrogateescape`). A record
+    with a wrong quote ends with its line.
 
     Args:
         file: its bytes.
-        limit: a longer field is an error of its record.
+        limit: a field of more bytes is an error of its record.
     """
-    csv.field_size_limit(limit)
-    text = io.TextIOWrapper(
-        io.BufferedReader(cast(Any, file)),
-        encoding="utf-8-sig",
-        errors="surrogateescape",
-        newline="",
-    )
-    reader = csv.reader(text, strict=True)
-    while True:
-        try:
-            record = next(reader)
-        except StopIteration:
-            break
-        except csv.Error as error:  # it goes on with the next line
-            yield error
-            continue
-        if record:
+    cutter = _CsvCutter(limit)
+    block = file.read(_BLOCK)
+    while len(block) < len(_BOM) and (more := file.read(_BLOCK)):
+        block += more
+    block = block.removeprefix(_BOM) or file.read(_BLOCK)
+    while block:
+        for record in cutter.cut(block):
+            if record:
+                yield record if isinstance(record, BadRecord) else _csv_fields(record, limit)
+        block = file.read(_BLOCK)
+    if last := cutter.rest():
+        yield last if isinstance(last, BadRecord) else _csv_fields(last, limit)
+
+
+_BOM = b"\xef\xbb\xbf"
+# A record may have many fields, but not without end.
+_FIELDS_OF_THE_LIMIT = 4
+_UNQUOTED_END = re.compile(rb"[,\r\n]")
+_LINE_END = re.compile(rb"[\r\n]")
+# Where a scan stands: at the beginning of a field; in one without quotes; in one with them; after a
+# quote in such a one (its end, or half of a doubled quote); in what is left of a line with a wrong
+# quote.
+_BEGIN, _PLAIN, _QUOTED, _QUOTE, _WRONG = range(5)
+
+
+class _CsvCutter:
+    """Cuts blocks of csv into records, whatever lies across their borders."""
+
+    def __init__(self, limit: int) -> None:
+        self._most = _FIELDS_OF_THE_LIMIT * limit + _BLOCK
+        self._limit = limit
+        self._begun: list[bytes] = []  # of the record at hand
+        self._size = 0
+        self._state = _BEGIN
+        self._after_return = False  # a line feed then belongs to the record before
+
+    def cut(self, block: bytes) -> Iterator[bytes | BadRecord]:
+        """Records that end in a block."""
+        at = 0
+        if self._after_return and block.startswith(b"\n"):
+            at = 1
+        self._after_return = False
+        while at < len(block):
+            # As most records are: one line without a quote.
+            if self._state == _BEGIN and not self._size:
+                end = block.find(b"\n", at)
+                stop = end - 1 if end > at and block[end - 1] == _RETURN else end
+                if end >= 0 and block.find(b'"', at, stop) < 0 > block.find(b"\r", at, stop):
+                    yield block[at:stop]
+                    at = end + 1
+                    continue
+            end = self._scan(block, at)
+            self._add(block[at:end])
+            if end == len(block):
+                return
+            record = self._taken()
+            at = end + 1
+            if block[end] == _RETURN:
+                if at == len(block):
+                    self._after_return = True
+                elif block[at] == _FEED:
+                    at += 1
             yield record
-    text.detach()  # what is below is closed by whoever opened it
+
+    def rest(self) -> bytes | BadRecord:
+        """What follows the last line's end."""
+        if self._state == _QUOTED and self._size <= self._most:
+            self._state, self._size = _BEGIN, 0
+            self._begun = []
+            return BadRecord("malformed", "the record cannot be read: a quote is not closed")
+        return self._taken()
+
+    def _scan(self, block: bytes, at: int) -> int:
+        """Where the record at hand ends, or the block's end."""
+        state = self._state
+        while at < len(block):
+            if state == _QUOTED:
+                at = block.find(b'"', at)
+                if at < 0:
+                    at = len(block)
+                else:
+                    at, state = at + 1, _QUOTE
+            elif state in (_PLAIN, _WRONG):
+                found = (_UNQUOTED_END if state == _PLAIN else _LINE_END).search(block, at)
+                if found is None:
+                    at = len(block)
+                elif block[found.start()] == _COMMA:
+                    at, state = found.end(), _BEGIN
+                else:
+                    self._state = state
+                    return found.start()
+            else:
+                byte = block[at]
+                if byte in (_RETURN, _FEED):
+                    self._state = state
+                    return at
+                if byte == _COMMA:
+                    at, state = at + 1, _BEGIN
+                elif state == _BEGIN:
+                    state = _QUOTED if byte == _MARK else _PLAIN
+                    at += 1
+                elif byte == _MARK:  # doubled
+                    at, state = at + 1, _QUOTED
+                else:
+                    state = _WRONG
+        self._state = state
+        return at
+
+    def _add(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size <= self._most:
+            self._begun.append(part)
+        else:
+            self._begun = []
+
+    def _taken(self) -> bytes | BadRecord:
+        record: bytes | BadRecord
+        if self._size > self._most:
+            record = _too_large(self._limit)
+        elif self._state == _WRONG:
+            record = BadRecord(
+                "malformed", "the record cannot be read: a quoted field goes on after its quote"
+            )
+        else:
+            record = b"".join(self._begun)
+        self._begun, self._size, self._state = [], 0, _BEGIN
+        return record
+
+
+_COMMA, _MARK, _RETURN, _FEED = b',"\r\n'
+
+
+def _too_large(limit: int) -> BadRecord:
+    return BadRecord("too_large", f"the record has a field of more than {limit} bytes")
+
+
+def _csv_fields(record: bytes, limit: int) -> list[str] | BadRecord:
+    """The fields of a whole, well-formed record."""
+    text = record.decode("utf-8", "surrogateescape")
+    if '"' not in text:
+        fields = text.split(",")
+    else:
+        fields, at = [], 0
+        while at <= len(text):
+            if text.startswith('"', at):
+                parts, at = [], at + 1
+                while True:
+                    end = text.index('"', at)
+                    parts.append(text[at:end])
+                    at = end + 1
+                    if not text.startswith('"', at):
+                        break
+                    parts.append('"')
+                    at += 1
+                fields.append("".join(parts))
+                at += 1  # the comma
+            else:
+                end = text.find(",", at)
+                end = len(text) if end < 0 else end
+                fields.append(text[at:end])
+                at = end + 1
+    if len(record) > limit:
+        for field in fields:
+            if 4 * len(field) > limit and len(field.encode("utf-8", "surrogateescape")) > limit:
+                return _too_large(limit)
+    return fields

@@ -240,6 +240,8 @@ class _ParquetFile(_File):
             name = self.fields.id if field.name == "id" else field.name
             values: Any = self._numbers(window, kept) if name is None else taken(window, name, kept)
             if isinstance(values, list):
+                if name is not None and window.columns[name] == "id":
+                    values = list(map(str, values))  # a column has one type
                 values = arrow.array(values, field.type)
             columns.append(values)
         self._writer.write_batch(arrow.record_batch(columns, schema=self._schema))

@@ -105,6 +105,8 @@ def fitted(value: Any, kind: str, name: str) -> Any:
     Raises:
         RefusedError: it cannot.
     """
+    if kind == "id":  # checked already; Python's own, whatever its size
+        return replace_surrogates(value) if isinstance(value, str) else value
     if kind == "json":
         return None if value is None else json.dumps(value, ensure_ascii=True)
     if value is None:

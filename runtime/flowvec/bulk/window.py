@@ -37,8 +37,8 @@ class Fields:
         return tuple(name for name in self.named if name != self.id)
 
 
-# What a field holds: `int64`, `double`, `bool`, `string`, `json` (of which the text is kept), or
-# the name of an Arrow type where the input is Parquet.
+# What a field holds: `int64`, `double`, `bool`, `string`, `json` (of which the text is kept), `id`
+# (texts and whole numbers), or the name of an Arrow type where the input is Parquet.
 Columns = dict[str, str]
 
 

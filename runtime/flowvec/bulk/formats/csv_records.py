@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flowvec.bulk.formats.reader import RecordReader
+from flowvec.bulk.records import BadRecord
 from flowvec.bulk.sources import Source
 from flowvec.bulk.values import RefusedError
 from flowvec.bulk.window import Fields
@@ -19,13 +19,13 @@ class CsvReader(RecordReader):
     """Reads csv; each value is a text."""
 
     def __init__(
-        self, source: Source, fields: Fields, records: Iterator[list[str] | csv.Error]
+        self, source: Source, fields: Fields, records: Iterator[list[str] | BadRecord]
     ) -> None:
         super().__init__(source, fields)
         self._records = records
         header = next(records, [])
-        if isinstance(header, csv.Error):
-            raise InputValueError(f"the header of {self.name} cannot be read: {header}")
+        if isinstance(header, BadRecord):
+            raise InputValueError(f"the header of {self.name}: {header.reason}")
         self._header = header
         for name in (fields.text, *fields.named):
             if header and name not in header:
@@ -33,17 +33,16 @@ class CsvReader(RecordReader):
                     f"{self.name} has no field {name!r}; it has {', '.join(header)}"
                 )
 
-    def take(self, rows: int) -> tuple[int, list[list[str] | csv.Error]]:
+    def take(self, rows: int) -> tuple[int, list[list[str] | BadRecord]]:
         """See `Reader.take`."""
         found = [record for _, record in zip(range(rows), self._records, strict=False)]
         self.row += len(found)
         return len(found), found
 
-    def fields_of(self, record: list[str] | csv.Error) -> dict[str, Any]:
+    def fields_of(self, record: list[str] | BadRecord) -> dict[str, Any]:
         """See `RecordReader.fields_of`."""
-        if isinstance(record, csv.Error):
-            code = "too_large" if "field larger" in str(record) else "malformed"
-            raise RefusedError(code, f"the record cannot be read: {record}")
+        if isinstance(record, BadRecord):
+            raise RefusedError(record.code, record.reason)
         if len(record) != len(self._header):
             raise RefusedError(
                 "malformed", f"the record has {len(record)} fields, the header {len(self._header)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,6 +15,9 @@ from flowvec.bulk.window import Columns, Fields, Window
 
 __all__ = ["JsonReader"]
 
+# Python's parser gives up somewhere near 1,000 levels, sooner in a deep stack, and Arrow's does not
+# look into fields that nobody asked for: one limit for both.
+_DEEPEST = 500
 # Arrow's parser takes a window at once, and a third of the time; more bytes than these it need not
 # hold twice.
 _MOST_AT_ONCE = 1 << 26
@@ -31,6 +35,8 @@ class JsonReader(RecordReader, LineReader):
         line = decoded_line(record, self.fields)
         if not line or line.isspace():
             return None
+        if record is not None and _may_be_too_deep(record) and _depth(line) > _DEEPEST:
+            raise RefusedError("malformed", f"the line is nested more than {_DEEPEST} deep")
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -87,6 +93,11 @@ class JsonReader(RecordReader, LineReader):
         # lines means one in each.
         if block.count(b"}\n{") != len(records) - 1 or len(block) > _MOST_AT_ONCE:
             return None
+        # Of anything else before or after them the parser reads past its memory.
+        if not (block.startswith(b"{") and block.endswith(b"}")):
+            return None
+        if _may_be_too_deep(block) and any(map(_may_be_too_deep, records)):  # type: ignore[arg-type]
+            return None
         types = {"int64": arrow.int64(), "double": arrow.float64(), "bool": arrow.bool_(),
                  "string": arrow.string()}  # fmt: skip
         schema = {name: types[kind] for name, kind in columns.items()}
@@ -109,6 +120,26 @@ class JsonReader(RecordReader, LineReader):
         if len(table) != len(records) or any(table[name].null_count for name in needed):
             return None
         return {name: table[name].to_pylist() for name in schema}
+
+
+def _may_be_too_deep(line: bytes) -> bool:
+    """Whether there are brackets enough; a quick look at nearly all lines."""
+    return line.count(b"{") + line.count(b"[") > _DEEPEST
+
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([{\[])|([}\]])', re.DOTALL)
+
+
+def _depth(line: str) -> int:
+    """How deep a line of JSON is nested; brackets within texts do not count."""
+    depth = deepest = 0
+    for found in _BRACKETS.finditer(line):
+        if found[1]:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif found[2]:
+            depth -= 1
+    return deepest
 
 
 def _arrow_json() -> Any:

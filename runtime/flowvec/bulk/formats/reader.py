@@ -102,10 +102,14 @@ class RecordReader(Reader):
         for name in self.fields.named:
             if known and not any(name in record for record in known):
                 raise InputValueError(f"{self.name} has no field {name!r} in its first rows")
-        return {
+        kinds = {
             name: self.kind_of([record[name] for record in known if record.get(name) is not None])
             for name in self.fields.named
         }
+        key = self.fields.id
+        if key is not None and kinds[key] not in ("int64", "string"):
+            kinds[key] = "id"  # texts and whole numbers, or nothing that tells
+        return kinds
 
     def read(self, records: Sequence[Any], begun: int, window: Window, columns: Columns) -> None:
         """See `Reader.read`."""
