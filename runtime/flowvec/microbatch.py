@@ -68,6 +68,9 @@ class QueueStatistics:
     dropped: int
 
 
+_settling = threading.Lock()
+
+
 @dataclass(slots=True, eq=False)
 class _Call:
     """One caller's texts on their way."""
@@ -82,18 +85,21 @@ class _Call:
 
     def settle(self) -> None:
         """Tell those who wait for a cancelled future that it is over."""
-        if self.future.cancelled() and not self.settled:
-            self.settled = True
-            self.future.set_running_or_notify_cancel()
+        with _settling:  # two streams may have texts of one call
+            if self.future.cancelled() and not self.settled:
+                self.settled = True
+                self.future.set_running_or_notify_cancel()
 
     def fail(self, error: Exception) -> None:
         with contextlib.suppress(InvalidStateError):  # its caller has gone
             self.future.set_exception(error)
+        self.settle()
 
     def finish(self) -> None:
         vectors = self.job.postprocess(self.out)
         with contextlib.suppress(InvalidStateError):
             self.future.set_result(vectors[0] if self.single else vectors)
+        self.settle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +207,8 @@ class SharedEncoder:
             if self._closing:
                 raise ClosedError("this encoder is closed")
             if self._count + len(items) > self._max_waiting:
+                self._drop_cancelled()
+            if self._count + len(items) > self._max_waiting:
                 self._overloaded += 1
                 raise OverloadedError(
                     f"{self._count} texts wait and {len(items)} more would be above max_waiting, "
@@ -248,6 +256,7 @@ class SharedEncoder:
     def statistics(self) -> QueueStatistics:
         """What was done so far, and what waits."""
         with self._changed:
+            self._drop_cancelled()
             return QueueStatistics(
                 self._count,
                 self._taken,
@@ -331,6 +340,24 @@ class SharedEncoder:
             if not self._abandoned:
                 self._count -= texts
                 self._dropped += texts
+
+    def _drop_cancelled(self) -> None:
+        """Let go of texts that nobody waits for any more; the lock is held."""
+        gone = [call for call in self._calls if call.future.done()]
+        dropped = sum(len(call.texts) for call in gone)
+        for call in gone:
+            self._calls.remove(call)
+            call.settle()
+        staying: deque[_Waiting] = deque()
+        for item in self._waiting:
+            if item.call.future.done():
+                item.call.settle()
+                dropped += 1
+            else:
+                staying.append(item)
+        self._waiting = staying
+        self._count -= dropped
+        self._dropped += dropped
 
     def _choose(self) -> tuple[list[_Waiting], int]:
         """Take the next batch out of what waits; the lock is held."""

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 
 import numpy as np
@@ -274,6 +274,37 @@ def test_what_was_cancelled_is_not_computed(one: Encoder, gate: Gate) -> None:
         with pytest.raises(CancelledError):
             cancelled.result(0)
         assert not wait([cancelled], timeout=60).not_done
+
+
+def test_calls_that_nobody_waits_for_take_no_room(one: Encoder, gate: Gate) -> None:
+    with SharedEncoder(one, max_waiting=100) as shared:
+        gate.shut()
+        first = shared.submit("the cat")
+        assert gate.entered.wait(60)
+        for timeout in (0, -1):
+            with pytest.raises(DeadlineError):
+                shared.encode(["a"] * 50, timeout=timeout)
+        assert shared.statistics().waiting == 0
+        taken = shared.submit(["b"] * 100)
+        gate.open.set()
+        first.result(60)
+        assert taken.result(60).shape == (100, one.dim)
+        assert shared.statistics().dropped == 100
+        assert shared.statistics().overloaded == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_waits_for_a_call_that_was_cancelled_while_it_ran_is_told(
+    nan_dir: Path, gate: Gate, fails: bool
+) -> None:
+    with Encoder.load(nan_dir, provider="cpu", streams=1) as one, SharedEncoder(one) as shared:
+        gate.shut()
+        running = shared.submit("nan" if fails else "the cat")
+        assert gate.entered.wait(60)
+        assert running.cancel()
+        gate.open.set()
+        assert not wait([running], timeout=30).not_done
+        assert list(as_completed([running], timeout=30)) == [running]
 
 
 def test_a_timeout_ends_the_wait_and_drops_the_rest(one: Encoder, gate: Gate) -> None:
