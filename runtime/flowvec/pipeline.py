@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -166,6 +167,7 @@ class Pipeline:
         self._max_length = bundle.manifest.max_length
         self.tokenizer = Tokenizer(bundle.tokenizer, self._max_length)
         self._closed = False
+        _living.add(self)
         self._open()
 
     # --- life -----------------------------------------------------------------------------------
@@ -196,11 +198,6 @@ class Pipeline:
                 if self._process != os.getpid():
                     # The files may have changed since the parent verified them.
                     verify_files(self._bundle.path, self._bundle.manifest.files)
-                    # Kept, never used: destroying a session whose threads were left behind in
-                    # the parent could wait for them for ever.
-                    self._inherited = (
-                        self._session, self._workers, self._preparing, self._tokenizing
-                    )  # fmt: skip
                     self._open()
         session = self._session
         if self._closed or session is None:
@@ -483,14 +480,22 @@ def windows_of(texts: Iterable[str]) -> Iterator[list[str]]:
 _fork_lock = threading.Lock()
 
 
-def _renew_fork_lock() -> None:
+_living: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+# What children inherited: kept, never used. To destroy a session whose threads were left behind in
+# the parent could wait for them for ever.
+_inherited: list[object] = []
+
+
+def _begin_in_child() -> None:
     """A thread of the parent may have held the lock at the moment of the fork."""
     global _fork_lock
     _fork_lock = threading.Lock()
+    for pipeline in list(_living):
+        _inherited.append(vars(pipeline).copy())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_fork_lock)
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _next(parts: Iterator[Sequence[str]]) -> tuple[Sequence[str] | None, Exception | None]:

@@ -34,9 +34,10 @@ from flowvec import (
 )
 from flowvec.batching import pad
 from flowvec.bundle import read_manifest, record_file
+from flowvec.engine import available_providers
 from flowvec.manifest import MANIFEST, RANGES
 from flowvec.pipeline import WINDOW
-from flowvec.providers import PROVIDERS
+from flowvec.providers import CPU, OPENVINO_RUNTIME, PROVIDERS
 
 WORDS = [
     "the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "woman",
@@ -607,6 +608,65 @@ def test_a_forked_child_verifies_the_bundle_again(python, tiny_copy: Path, nan_d
 @pytest.mark.parametrize("times", [40, 3000], ids=["one window", "three"])
 def test_a_forked_child_opens_its_own_session(python, tiny_dir: Path, times: int) -> None:
     done = python(FORK, tiny_dir, str(times))
+    assert done.returncode == 0, done.stderr
+
+
+FORKS = """
+import gc, os, sys, warnings
+warnings.simplefilter("ignore")
+from flowvec import Encoder
+encoder = Encoder.load(sys.argv[1], provider=sys.argv[2], compute="float32", streams=2)
+texts = ["the cat", "a dog runs", "stocks fell"] * 20
+encoder.encode(texts)
+
+def in_a_child(work):
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+def use():
+    encoder.encode(texts)
+
+def let_go():
+    global encoder
+    del encoder
+    gc.collect()
+
+def use_and(work):
+    use()
+    work()
+
+works = {
+    "let go": let_go,
+    "use, let go": lambda: use_and(let_go),
+    "use, fork, use": lambda: use_and(lambda: in_a_child(use)),
+    "use, fork, let go": lambda: use_and(lambda: in_a_child(let_go)),
+    "use, fork, use, fork, use": lambda: use_and(
+        lambda: in_a_child(lambda: use_and(lambda: in_a_child(use)))
+    ),
+}
+in_a_child(works[sys.argv[3]])
+"""
+
+
+@pytest.mark.skipif("not hasattr(__import__('os'), 'fork')", reason="this system has no fork")
+@pytest.mark.parametrize("provider", [CPU, OPENVINO_RUNTIME])
+@pytest.mark.parametrize(
+    "work",
+    ["let go", "use, let go", "use, fork, use", "use, fork, let go", "use, fork, use, fork, use"],
+)
+def test_children_of_children_use_and_let_go(
+    python, tiny_dir: Path, provider: str, work: str
+) -> None:
+    if provider not in available_providers():
+        pytest.skip(f"{provider} cannot run on this machine")
+    done = python(FORKS, tiny_dir, provider, work)
     assert done.returncode == 0, done.stderr
 
 
