@@ -18,7 +18,6 @@ import numpy.typing as npt
 from flowvec.bundle import absolute_path
 from flowvec.collection_inputs import (
     Metadata,
-    as_list,
     check_count,
     check_k,
     check_metadata,
@@ -27,7 +26,6 @@ from flowvec.collection_inputs import (
     check_weight,
     check_whole,
     last_of_each,
-    refuse_single,
     texts_of,
 )
 from flowvec.encoder import Encoder
@@ -49,6 +47,7 @@ from flowvec.neighbours import Neighbours
 from flowvec.parquet import read_parquet, write_parquet
 from flowvec.rows import Id, Item, Rows, check_ids
 from flowvec.searching import Searcher
+from flowvec.sequences import as_list, refuse_single
 from flowvec.store import FILE, Store, UnmadeError
 from flowvec.tokenizer import check_texts, replace_surrogates
 from flowvec.version import __version__
@@ -417,11 +416,18 @@ class Collection:
             return
         stored = [None if text is None else replace_surrogates(text) for text in texts]
         if self._vector_dtype == "float16":
+            given = vectors
             with np.errstate(over="ignore"):
                 # What is searched before and after a restart is the same.
                 vectors = vectors.astype(np.float16).astype(np.float32)
             if not np.isfinite(vectors).all():
                 raise InputValueError("a vector holds numbers that float16 cannot: above 65504")
+            vanished = np.flatnonzero(given.any(axis=1) & ~vectors.any(axis=1))
+            if len(vanished):
+                raise InputValueError(
+                    f"row {vanished[0]} of the vectors becomes zero in float16: its numbers are "
+                    "too small"
+                )
         with self._changing():
             if made_by is not None:
                 self._claim(made_by)
@@ -446,7 +452,7 @@ class Collection:
         Returns:
             How many rows there were.
         """
-        keys = check_ids(as_list("ids", ids))
+        keys = check_ids(as_list("ids", ids, ordered=False))
         with self._changing():
             labels = self._store.delete(keys)
             if labels:

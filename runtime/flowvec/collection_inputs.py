@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.rows import Id, encode_metadata
+from flowvec.sequences import as_list
 
 __all__ = [
     "Metadata",
-    "as_list",
     "check_count",
     "check_k",
     "check_metadata",
@@ -24,7 +24,6 @@ __all__ = [
     "check_weight",
     "check_whole",
     "last_of_each",
-    "refuse_single",
     "texts_of",
 ]
 
@@ -149,24 +148,6 @@ def texts_of(values: object) -> list[str] | None:
     if isinstance(values, list | tuple) and any(isinstance(value, str) for value in values):
         return list(values)
     return None
-
-
-def refuse_single(name: str, value: object) -> None:
-    """A bare text is a sequence of its characters: hardly ever what was meant.
-
-    Raises:
-        InputTypeError: it is one.
-    """
-    if isinstance(value, str | bytes):
-        raise InputTypeError(f"{name} must be a list, not a single {type(value).__name__}")
-
-
-def as_list(name: str, values: Iterable[Any]) -> list[Any]:
-    """Several values as a list; a bare text is refused."""
-    refuse_single(name, values)
-    if not isinstance(values, Iterable):
-        raise InputTypeError(f"{name} must be a list, not {type(values).__name__}")
-    return list(values)
 
 
 def check_count(name: str, count: int, ids: int) -> None:

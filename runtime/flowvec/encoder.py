@@ -37,6 +37,7 @@ from flowvec.pipeline import (
 from flowvec.postprocess import PRECISIONS, Postprocess, Precision, non_finite_rows, normalize
 from flowvec.proof import Proof, ProofMode
 from flowvec.providers import Compute, Device, Engine, default_max_batch_tokens
+from flowvec.sequences import refuse_lookalike
 from flowvec.session import runtime_version
 from flowvec.settings import Tuned, load_tuned
 from flowvec.tokenizer import Tokenized, check_texts
@@ -382,6 +383,7 @@ class Encoder:
         """
         if isinstance(texts, str):
             raise InputTypeError("stream takes an iterable of texts; encode takes a single one")
+        _check_iterable(texts)
         refuse_empty = _checked_choice("on_empty", on_empty, OnEmpty) == "error"
         job = self.job(
             prompt_name, normalize_embeddings, max_batch_tokens, truncation, precision, truncate_dim
@@ -651,18 +653,22 @@ def _measured(tuned: Tuned | None, *asked: object) -> str | None:
     return tuned.measured if tuned is not None and used else None
 
 
-def _as_list(texts: Iterable[str]) -> list[str]:
-    if isinstance(texts, bytes | bytearray | dict) or not isinstance(texts, Iterable):
+def _as_list(texts: object) -> list[Any]:
+    return list(_check_iterable(texts))
+
+
+def _check_iterable(texts: object) -> Iterable[Any]:
+    """Refuse what gives other things than texts in their order."""
+    refuse_lookalike("texts", texts)
+    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
         raise InputTypeError(
             f"texts must be a str or an iterable of str, not {type(texts).__name__}"
         )
-    return list(texts)
+    return texts
 
 
 def _checked(texts: Iterable[str], refuse_empty: bool) -> Iterator[str]:
     """Check each text of a stream as it is taken."""
-    if isinstance(texts, bytes | bytearray | dict):
-        raise InputTypeError(f"texts must be an iterable of str, not {type(texts).__name__}")
     for i, text in enumerate(texts):
         check_texts((text,), i, refuse_empty=refuse_empty)
         yield text
