@@ -148,6 +148,8 @@ def export(
     say(f"reading {source}")
     trust = Trust(remote_code=trust_remote_code, pickle=allow_pickle)
     found = read_source(source, encoder_only=encoder_only, trust=trust)
+    if heads := getattr(found, "unused", ()):
+        say(f"leaving out what is above the encoder: {', '.join(heads)}")
     length = found.checked_length(max_length)
     _add_prompts(found, prompts, default_prompt_name)
     if recipe is not None:

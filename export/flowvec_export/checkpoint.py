@@ -51,12 +51,14 @@ class TorchSource(Source):
         word_weights: how much each token id counts in the mean, float32 (vocabulary,); None is all
             alike.
         must_pool: why the pooling has to be said, where nothing but its user knows it.
+        unused: names of the checkpoint's heads, which are left out.
     """
 
     model: Any
     pooler: nn.Linear | None
     word_weights: Tensor | None = None
     must_pool: str | None = None
+    unused: tuple[str, ...] = ()
 
     def pool(self, pooling: str | None) -> Pooling:
         """The pooling of that name, or the one that it was made for; `mean` for a plain encoder.
@@ -102,7 +104,13 @@ class TorchSource(Source):
 
 
 def read_encoder(
-    root: Path, folder: Path, origin: str, settings: dict[str, Any], trust: Trust
+    root: Path,
+    folder: Path,
+    origin: str,
+    settings: dict[str, Any],
+    trust: Trust,
+    *,
+    encoder_only: bool = False,
 ) -> TorchSource:
     """The transformer of a checkpoint; `folder` holds it, `root` the whole."""
     config = read_json(folder / "config.json")
@@ -131,6 +139,8 @@ def read_encoder(
             raise ExportError(f"transformers cannot load {origin}: {reason}") from error
     head = _take_simcse_head(model, loading, files)
     _check_loaded(origin, config, loading, fast)
+    if not encoder_only:
+        _refuse_classifier(origin, config, loading)
     pooler = _pooler(model) if head or not loading["missing_keys"] else None
     return TorchSource(
         name=model_name(root, origin),
@@ -153,6 +163,7 @@ def read_encoder(
         "without labels (its head is for training only), pooler if with them"
         if head
         else None,
+        unused=_heads(loading),
     )
 
 
@@ -197,6 +208,25 @@ def _check_loaded(
         raise ExportError(f"{origin} has no tokenizer that `tokenizers` can read")
     if tokenizer.truncation_side != "right":
         raise ExportError(f"{origin} cuts long texts on the left, which is not supported")
+
+
+def _refuse_classifier(origin: str, config: dict[str, Any], loading: dict[str, Any]) -> None:
+    """Refuse what was trained to give scores: without its head it gives vectors of no meaning."""
+    made_for = [str(name) for name in config.get("architectures") or ()]
+    kind = next((name for name in made_for if name.endswith("ForSequenceClassification")), None)
+    if kind is not None and (heads := _heads(loading)):
+        raise ExportError(
+            f"{origin} is a {kind}: a classifier or cross-encoder, which gives scores, not "
+            f"vectors, and its {', '.join(heads)} would be dropped; --encoder-only exports what is "
+            "below all the same"
+        )
+
+
+def _heads(loading: dict[str, Any]) -> tuple[str, ...]:
+    """Parts of a checkpoint that its encoder has no use for, by the first part of their names."""
+    # Buffers that older versions of transformers saved.
+    keys = [key for key in loading["unexpected_keys"] if not key.endswith("position_ids")]
+    return tuple(sorted({key.partition(".")[0] for key in keys}))
 
 
 def _take_simcse_head(model: Any, loading: dict[str, Any], files: list[Path]) -> bool:

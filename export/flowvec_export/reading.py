@@ -59,7 +59,7 @@ def read_source(
             require_torch(f"{source}, a checkpoint,")
             from flowvec_export.checkpoint import read_encoder
 
-            read = partial(read_encoder, trust=trust)
+            read = partial(read_encoder, trust=trust, encoder_only=encoder_only)
         origin = str(source)
         if modules is None:
             found = read(root, root, origin, {})

@@ -549,3 +549,40 @@ def test_a_mistake_is_one_line(flowvec_here, checkpoint, tmp_path, arguments) ->
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def with_head(checkpoint, folder: Path, architecture: str, head: str) -> Path:
+    """A checkpoint of an encoder with a head of transformers' on it."""
+    source = checkpoint(architecture)
+    shutil.copytree(source, folder)
+    model = getattr(transformers, f"AutoModelFor{head}").from_pretrained(source)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("architecture", "named"),
+    [("bert", "BertForSequenceClassification"), ("roberta", "RobertaForSequenceClassification")],
+)
+def test_a_cross_encoder_is_not_exported_as_an_embedder(
+    checkpoint, tmp_path: Path, architecture: str, named: str
+) -> None:
+    source = with_head(checkpoint, tmp_path / "in", architecture, "SequenceClassification")
+    with pytest.raises(ExportError, match=rf"is a {named}: a classifier or cross-encoder") as e:
+        export(source, tmp_path / "out")
+    assert "classifier would be dropped" in str(e.value)
+    assert not (tmp_path / "out").exists()
+    said: list[str] = []
+    bundle = export(source, tmp_path / "out", encoder_only=True, on_step=said.append)
+    assert any("leaving out what is above the encoder: classifier" in line for line in said)
+    assert bundle.manifest.dim == WIDTH
+
+
+def test_a_head_that_is_not_used_is_named(checkpoint, tmp_path: Path) -> None:
+    source = with_head(checkpoint, tmp_path / "in", "bert", "MaskedLM")
+    said: list[str] = []
+    export(source, tmp_path / "out", on_step=said.append)
+    assert "leaving out what is above the encoder: cls" in said
+    said.clear()
+    export(checkpoint("bert"), tmp_path / "plain", on_step=said.append)
+    assert not any("leaving out" in line for line in said)
