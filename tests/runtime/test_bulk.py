@@ -1134,3 +1134,15 @@ def test_fields_beside_the_id_are_named_once() -> None:
     fields = Fields(id="key", keep=("key", "n", "n"))
     assert (fields.named, fields.beside_id) == (("key", "n"), ("n",))
     assert replace(fields, id=None).beside_id == ("key", "n")
+
+
+def test_values_that_cannot_be_ids_do_not_change_the_column_of_those_that_can(
+    tiny: Encoder, tmp_path: Path, arrow: Any
+) -> None:
+    rows = [{"id": key, "text": "a cat"} for key in (1, 1.5, 2, True, 3, [4], {"a": 1})]
+    file = tmp_path / "in.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    done = encode_files(tiny, file, tmp_path / "out", id_field="id")
+    found = arrow.read_table(tmp_path / "out" / "part-000000.parquet")
+    assert found["id"].to_pylist() == [1, 2, 3]
+    assert done.codes == {"bad_id": 4}

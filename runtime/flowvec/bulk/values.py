@@ -15,6 +15,7 @@ __all__ = [
     "decoded_line",
     "fitted",
     "id_of",
+    "is_id",
     "letter_of",
     "text_of",
 ]
@@ -87,16 +88,22 @@ def _named(value: Any) -> str:
     return kinds.get(type(value), "a number" if isinstance(value, int | float) else "something")
 
 
+def is_id(value: Any) -> bool:
+    """Whether a value can be an id: a text or a whole number."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
 def id_of(value: Any, name: str) -> str | int:
     """A value that must be an id.
 
     Raises:
         RefusedError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if not is_id(value):
         given = "missing" if value is None else _named(value)
         raise RefusedError("bad_id", f"{name} is {given}, and an id is a text or a whole number")
-    return value
+    found: str | int = value
+    return found
 
 
 def fitted(value: Any, kind: str, name: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flowvec.bulk.sources import Source
-from flowvec.bulk.values import RefusedError, fitted, id_of, letter_of, text_of
+from flowvec.bulk.values import RefusedError, fitted, id_of, is_id, letter_of, text_of
 from flowvec.bulk.window import Columns, Fields, Window
 from flowvec.errors import InputValueError
 
@@ -102,11 +102,14 @@ class RecordReader(Reader):
         for name in self.fields.named:
             if known and not any(name in record for record in known):
                 raise InputValueError(f"{self.name} has no field {name!r} in its first rows")
-        kinds = {
-            name: self.kind_of([record[name] for record in known if record.get(name) is not None])
+        found = {
+            name: [record[name] for record in known if record.get(name) is not None]
             for name in self.fields.named
         }
         key = self.fields.id
+        if key is not None:  # what cannot be an id is a dead letter, and tells nothing
+            found[key] = [value for value in found[key] if is_id(value)]
+        kinds = {name: self.kind_of(values) for name, values in found.items()}
         if key is not None and kinds[key] not in ("int64", "string"):
             kinds[key] = "id"  # texts and whole numbers, or nothing that tells
         return kinds
