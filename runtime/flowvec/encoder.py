@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -459,7 +460,12 @@ class Encoder:
         refuse_non_finite(non_finite_rows(out).tolist())
         return out
 
-    def windows(self, parts: Iterable[Sequence[str]], job: Job) -> Generator[Encoded, None, None]:
+    def windows(
+        self,
+        parts: Iterable[Sequence[str]],
+        job: Job,
+        stop: threading.Event | None = None,
+    ) -> Generator[Encoded, None, None]:
         """What becomes of one window of texts after another, at constant memory.
 
         Each window is sorted and batched by itself, so that its vectors depend on nothing else;
@@ -468,12 +474,13 @@ class Encoder:
         Args:
             parts: windows of texts.
             job: as `job` gives.
+            stop: once it is set the windows end, as soon as the batches that run are done.
 
         Raises:
             InputTypeError: an item is no str; what came before it has been yielded.
             InputValueError, NonFiniteError: what the job refuses.
         """
-        return self._pipeline.windows(_checked_windows(parts), job, self._finished)
+        return self._pipeline.windows(_checked_windows(parts), job, self._finished, stop=stop)
 
     def job(
         self,

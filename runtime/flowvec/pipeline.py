@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
@@ -51,6 +51,8 @@ WINDOW = 4096
 # Texts tokenized together.
 _PIECE = 1024
 _MOST_CALLERS = 64
+# How soon it is seen that a call is to stop, in seconds.
+_PATIENCE = 0.1
 # A window of fewer batches than these is cut into smaller ones, which take no longer each, down to
 # those that cost more in calls than they save in waiting.
 _BATCHES_A_STREAM = 4
@@ -230,7 +232,9 @@ class Pipeline:
         Raises:
             EngineError: the engine failed.
         """
-        return self._begin(ids, batches, out).finish()
+        seconds = self._begin(ids, batches, out).finish()
+        assert seconds is not None  # nobody could stop it
+        return seconds
 
     def _begin(
         self, ids: Sequence[Sequence[int]], batches: Sequence[Batch], out: Floats
@@ -260,6 +264,7 @@ class Pipeline:
         job: Job,
         finished: Callable[[EncodeStatistics], object],
         done: Callable[[int], object] | None = None,
+        stop: threading.Event | None = None,
     ) -> Generator[Encoded, None, None]:
         """What becomes of one window of texts after another.
 
@@ -268,6 +273,7 @@ class Pipeline:
             job: what the call asks.
             finished: called once at the end.
             done: called with the number of texts after each batch.
+            stop: once it is set the windows end, as soon as the batches that run are done.
 
         Raises:
             InputValueError: a text is too long and the job refuses it.
@@ -286,7 +292,10 @@ class Pipeline:
                 following = None
                 if texts is not None:
                     following = _given(self._preparing, self._prepare, texts, job)
-                yield self._finished(window, job, tally, done)
+                encoded = self._finished(window, job, tally, done, stop)
+                if encoded is None:
+                    return
+                yield encoded
                 window = following.result() if following is not None else None
         finally:
             # Whoever leaves early leaves a window behind: what is not begun of it is dropped.
@@ -342,15 +351,19 @@ class Pipeline:
         job: Job,
         tally: _Tally,
         done: Callable[[int], object] | None,
-    ) -> Encoded:
-        """Wait for a window's batches, and count it."""
+        stop: threading.Event | None,
+    ) -> Encoded | None:
+        """Wait for a window's batches, and count it; None once `stop` is set."""
         tokenized, vectors = window.tokenized, window.vectors
         if job.refuse_long and tokenized.truncated:
             raise InputValueError(
                 f"item {tally.texts + tokenized.truncated[0]} has more than "
                 f"{self._max_length} tokens, and truncation is 'error'"
             )
-        tally.session_seconds += window.running.finish(done)
+        seconds = window.running.finish(done, stop)
+        if seconds is None:
+            return None
+        tally.session_seconds += seconds
         non_finite = non_finite_rows(vectors).tolist()
         if non_finite and job.refuse_non_finite:
             refuse_non_finite(non_finite, tally.texts)
@@ -387,18 +400,29 @@ class _Running:
         self._compute = compute
         self._futures = futures
 
-    def finish(self, done: Callable[[int], object] | None = None) -> float:
+    def finish(
+        self,
+        done: Callable[[int], object] | None = None,
+        stop: threading.Event | None = None,
+    ) -> float | None:
         """Wait for all; on the first failure drop those not begun and raise it.
 
         Args:
             done: called with the number of texts after each batch.
+            stop: once it is set those not begun are dropped.
 
         Returns:
-            Seconds inside the graph, added up over the streams.
+            Seconds inside the graph, added up over the streams; None once `stop` is set.
         """
         seconds = 0.0
         try:
             for i, batch in enumerate(self.batches):
+                while stop is not None:
+                    if stop.is_set():
+                        self.drop()
+                        return None
+                    if self._futures is None or wait([self._futures[i]], _PATIENCE).done:
+                        break
                 futures = self._futures
                 seconds += self._compute(batch) if futures is None else futures[i].result()
                 if done is not None:

@@ -192,7 +192,7 @@ def _job(rng: random.Random, encoder: Encoder, folder: Path, result: Result) -> 
     placed = [(s, place, row) for s, rows in files.items() for place, row in enumerate(rows)]
     good = [(key, row) for key, (_, _, row) in enumerate(placed) if row.code is None]
     bad = [(s, p, row.code) for s, p, row in placed if row.code not in (None, "blank")]
-    letters_file = folder / "out" / "dead_letter.jsonl"
+    letters_file = folder / "out" / "_dead_letter.jsonl"
     lines = letters_file.read_text().splitlines() if letters_file.exists() else []
     letters = [(x["source"], x["row"], x["code"]) for x in map(json.loads, lines)]
     found = pyarrow.concat_tables(

@@ -59,15 +59,19 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class StopAfter(threading.Event):
-    """Set once so many shards have been begun: a job asks before each."""
+    """Set once so many shards of a run are there."""
 
-    def __init__(self, shards: int) -> None:
+    def __init__(self, folder: Path, shards: int) -> None:
         super().__init__()
-        self.left = shards
+        self._folder = folder
+        self._shards = shards + self._there()
+
+    def _there(self) -> int:
+        journal = self._folder / "_journal.jsonl"
+        return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
     def is_set(self) -> bool:
-        self.left -= 1
-        return self.left < 0
+        return super().is_set() or self._there() >= self._shards
 
 
 def write_jsonl(path: Path, rows: list[Any]) -> Path:
@@ -87,7 +91,7 @@ def npy_of(folder: Path) -> tuple[np.ndarray, list[dict[str, Any]]]:
 
 
 def letters_of(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "dead_letter.jsonl"
+    file = folder / "_dead_letter.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
@@ -396,10 +400,10 @@ def test_shards_hold_what_the_encoder_gives(tmp_path: Path, tiny: Encoder) -> No
     assert done.encoded == 150
     assert (done.tokens, 0 <= done.padding < 0.5) == (
         sum(map(len, tiny.tokenize(texts).ids)), True)  # fmt: skip
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out/_manifest.json").read_text())
     assert [shard["rows"] for shard in manifest["shards"]] == [40, 40, 40, 30]
     assert sorted(contents(tmp_path / "out")) == sorted(
-        ["manifest.json", *(f"part-00000{i}.{s}" for i in range(4) for s in ("npy", "rows.jsonl"))]
+        ["_manifest.json", *(f"part-00000{i}.{s}" for i in range(4) for s in ("npy", "rows.jsonl"))]
     )
     import hashlib
 
@@ -575,8 +579,9 @@ def test_every_poison_is_named_and_touches_no_other_row(
         json.dumps({"id": f"good {i}", "text": t, "n": i}).encode() for i, t in enumerate(texts)
     ]
     lines = [(None, line) for line in good]
-    for code, line in rng.choices(POISON, k=60) + POISON:
-        lines.insert(rng.randrange(1, len(lines)), (code, line))
+    for i, (code, line) in enumerate(rng.choices(POISON, k=60) + POISON):
+        named = line.replace(b'"id": "n"', b'"id": "n%d"' % i)  # no two texts have one id
+        lines.insert(rng.randrange(1, len(lines)), (code, named))
     blanks = 3
     for _ in range(blanks):
         lines.insert(rng.randrange(1, len(lines)), ("blank", rng.choice([b"", b"  "])))
@@ -599,7 +604,7 @@ def test_every_poison_is_named_and_touches_no_other_row(
     assert sum(done.codes.values()) == len(bad)
     for letter in letters:
         if letter["code"] in ("null", "nan", "too_long"):
-            assert letter["id"] in "abn"
+            assert letter["id"][0] in "abn"
 
 
 def test_poison_in_csv(tmp_path: Path, tiny: Encoder) -> None:
@@ -732,28 +737,46 @@ def rows(tmp_path: Path) -> Path:
     )
 
 
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """1,000 rows, a few of which cannot be embedded: more than are on their way at a time."""
+    texts = texts_of(1000)
+    return write_jsonl(
+        tmp_path / "many.jsonl",
+        [{"text": None if i % 17 == 3 else text} for i, text in enumerate(texts)],
+    )
+
+
 COMMON: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 24}
 
 
 @pytest.mark.usefixtures("small_windows")
 def test_a_job_that_was_stopped_goes_on_with_the_same_bytes(
-    tmp_path: Path, tiny: Encoder, rows: Path
+    tmp_path: Path, tiny: Encoder, many: Path
 ) -> None:
-    encode_files(tiny, rows, tmp_path / "whole", **COMMON)
+    whole = encode_files(tiny, many, tmp_path / "whole", **COMMON)
     stop = threading.Event()
     stop.set()
-    assert not encode_files(tiny, rows, tmp_path / "out", stop=stop, **COMMON).complete
-    for expected in (1, 2):
-        done = encode_files(tiny, rows, tmp_path / "out", stop=StopAfter(1), **COMMON)
+    nothing = encode_files(tiny, many, tmp_path / "out", stop=stop, **COMMON)
+    assert (nothing.complete, nothing.rows, nothing.shards) == (False, 0, 0)
+    before = 0
+    for _ in range(2):
+        stop = StopAfter(tmp_path / "out", 1)
+        done = encode_files(tiny, many, tmp_path / "out", stop=stop, **COMMON)
         assert not done.complete
-        assert (done.shards_before, done.shards) == (expected - 1, expected)
-    done = encode_files(tiny, rows, tmp_path / "out", **COMMON)
+        assert done.shards_before == before < done.shards
+        before = done.shards
+        assert not list((tmp_path / "out").glob("*.partial"))
+    done = encode_files(tiny, many, tmp_path / "out", **COMMON)
     assert done.complete
-    assert done.shards_before == 2
-    assert (done.rows, done.dead_letters) == (94, 6)
+    assert done.shards_before == before
+    assert (done.rows, done.dead_letters) == (941, 59)
+    # Of all runs, not of the last one alone.
+    assert done.codes == whole.codes == {"null": 59}
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    again = encode_files(tiny, rows, tmp_path / "out", **COMMON)
-    assert (again.encoded, again.complete, again.rows) == (0, True, 94)
+    again = encode_files(tiny, many, tmp_path / "out", **COMMON)
+    assert (again.encoded, again.complete, again.rows) == (0, True, 941)
+    assert again.codes == whole.codes
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
@@ -768,20 +791,20 @@ def test_shares_fill_one_folder_with_the_files_of_one_job(
     parts = {name for name in whole if name.startswith("part-")}
     assert {name for name in shared if name.startswith("part-")} == parts
     assert all(shared[name] == whole[name] for name in parts)
-    letters = b"".join(shared[f"dead_letter.{i}-of-3.jsonl"] for i in (1, 2, 3)
-                       if f"dead_letter.{i}-of-3.jsonl" in shared)  # fmt: skip
-    assert sorted(letters.splitlines()) == sorted(whole["dead_letter.jsonl"].splitlines())
+    letters = b"".join(shared[f"_dead_letter.{i}-of-3.jsonl"] for i in (1, 2, 3)
+                       if f"_dead_letter.{i}-of-3.jsonl" in shared)  # fmt: skip
+    assert sorted(letters.splitlines()) == sorted(whole["_dead_letter.jsonl"].splitlines())
 
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "renamed only", "half a line", "no journal"])
 @pytest.mark.usefixtures("small_windows")
 def test_what_the_journal_does_not_vouch_for_is_made_again(
-    tmp_path: Path, tiny: Encoder, rows: Path, damage: str
+    tmp_path: Path, tiny: Encoder, many: Path, damage: str
 ) -> None:
-    encode_files(tiny, rows, tmp_path / "whole", **COMMON)
+    encode_files(tiny, many, tmp_path / "whole", **COMMON)
     out = tmp_path / "out"
-    encode_files(tiny, rows, out, stop=StopAfter(2), **COMMON)
-    part, journal = out / "part-000001.npy", out / "journal.jsonl"
+    encode_files(tiny, many, out, stop=StopAfter(out, 2), **COMMON)
+    part, journal = out / "part-000001.npy", out / "_journal.jsonl"
     if damage == "deleted":
         part.unlink()
     elif damage == "cut":
@@ -792,8 +815,9 @@ def test_what_the_journal_does_not_vouch_for_is_made_again(
         journal.write_bytes(journal.read_bytes()[:-5])
     else:
         journal.unlink()
-    (out / "part-000003.npy.partial").write_bytes(b"left by a kill")
-    done = encode_files(tiny, rows, out, **COMMON)
+    (out / "part-000003.npy.partial").write_bytes(b"left by a kill, and an earlier version")
+    (out / "_part-000039.npy.17-ab.partial").write_bytes(b"left by a kill")
+    done = encode_files(tiny, many, out, **COMMON)
     assert done.complete
     assert contents(out) == contents(tmp_path / "whole")
 
@@ -807,7 +831,7 @@ def test_a_finished_job_whose_file_is_gone_makes_it_again(
     (out / "part-000002.npy").unlink()
     assert encode_files(tiny, rows, out, **COMMON).shards_before == 4
     assert contents(out) == before
-    (out / "dead_letter.jsonl").unlink()
+    (out / "_dead_letter.jsonl").unlink()
     encode_files(tiny, rows, out, **COMMON)
     assert contents(out) == before
 
@@ -866,7 +890,7 @@ def test_an_input_that_changes_meanwhile_is_noticed(
 
     with pytest.raises(BulkError, match="was changed while it was read"):
         encode_files(tiny, rows, tmp_path / "out", on_progress=change, **COMMON)
-    assert "shards" not in json.loads((tmp_path / "out/manifest.json").read_text())
+    assert "shards" not in json.loads((tmp_path / "out/_manifest.json").read_text())
 
 
 @pytest.mark.parametrize("change", ["longer", "shorter", "another"])
@@ -905,7 +929,7 @@ def test_a_damaged_manifest_is_an_error(
     tmp_path: Path, tiny: Encoder, rows: Path, content: str
 ) -> None:
     encode_files(tiny, rows, tmp_path / "out", **COMMON)
-    (tmp_path / "out/manifest.json").write_text(content)
+    (tmp_path / "out/_manifest.json").write_text(content)
     with pytest.raises(BulkError, match=r"manifest\.json"):
         encode_files(tiny, rows, tmp_path / "out", **COMMON)
 
@@ -940,7 +964,7 @@ def test_a_reader_that_fails_comes_after_what_it_gave() -> None:
 
     found: list[int] = []
     with pytest.raises(ValueError, match="broken"):
-        found.extend(run_ahead(source(), 2))
+        found.extend(run_ahead(source(), 2, threading.Event()))
     assert found == list(range(5))
 
 
@@ -953,7 +977,7 @@ def test_a_consumer_that_leaves_ends_the_reader() -> None:
         finally:
             closed.set()
 
-    running = run_ahead(source(), 2)
+    running = run_ahead(source(), 2, threading.Event())
     assert next(running) == 0
     running.close()
     assert closed.is_set()
@@ -1013,18 +1037,20 @@ def test_batches_depend_on_no_number_of_cores(tiny: Encoder) -> None:
     assert not job_of(tiny, options).shared_out
 
 
-def test_a_collection_is_gone_on_with(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
+@pytest.mark.usefixtures("small_windows")
+def test_a_collection_is_gone_on_with(tmp_path: Path, tiny: Encoder, many: Path) -> None:
     options: dict[str, Any] = {"out_format": "collection", "rows_per_shard": 24}
-    first = encode_files(tiny, rows, tmp_path / "c", stop=StopAfter(1), **options)
+    stop = StopAfter(tmp_path / "c.job", 1)
+    first = encode_files(tiny, many, tmp_path / "c", stop=stop, **options)
     assert not first.complete
-    assert encode_files(tiny, rows, tmp_path / "c", **options).complete
+    assert encode_files(tiny, many, tmp_path / "c", **options).complete
     with Collection.open(tmp_path / "c") as c:
-        assert len(c) == 94
-    other = write_jsonl(rows.parent / "other.jsonl", [{"text": "x"}])
+        assert len(c) == 941
+    other = write_jsonl(many.parent / "other.jsonl", [{"text": "x"}])
     with pytest.raises(FlowvecError):
         encode_files(tiny, other, tmp_path / "c", **options)
     with pytest.raises(InputValueError, match="float32 or float16"):
-        encode_files(tiny, rows, tmp_path / "d", precision="binary", **options)
+        encode_files(tiny, many, tmp_path / "d", precision="binary", **options)
 
 
 # --- estimates and the command --------------------------------------------------------------------
@@ -1088,9 +1114,9 @@ def test_a_signal_ends_it_after_a_shard_and_shows_how_to_go_on(
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 128 + number, told
-    assert "stopped after a shard; this goes on:\nflowvec encode" in told
+    assert "stopped; this goes on:\nflowvec encode" in told
     assert not list(tmp_path.glob("out/*.partial"))
-    lines = (tmp_path / "out/journal.jsonl").read_text().splitlines()
+    lines = (tmp_path / "out/_journal.jsonl").read_text().splitlines()
     assert 0 < len(lines) < 120
     assert len(lines) == len(list(tmp_path.glob("out/part-*.npy")))
 
@@ -1101,7 +1127,7 @@ def test_one_wrong_row_does_not_decide_what_a_field_holds(tmp_path: Path, tiny: 
     rows[3]["id"], rows[5]["n"] = 3, "five"
     file = write_jsonl(tmp_path / "a.jsonl", rows)
     encode_files(tiny, file, tmp_path / "o", id_field="id", keep=["n", "w", "x"], out_format="npy")
-    columns = json.loads((tmp_path / "o/manifest.json").read_text())["columns"]
+    columns = json.loads((tmp_path / "o/_manifest.json").read_text())["columns"]
     assert columns == {"id": "string", "n": "int64", "w": "double", "x": "json"}
     assert [x["row"] for x in letters_of(tmp_path / "o")] == [3, 5]
 

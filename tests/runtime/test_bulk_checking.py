@@ -34,7 +34,7 @@ def test_a_whole_folder_is_well(tmp_path: Path, tiny: Encoder, kind) -> None:
     [
         ("part-000001.npy", "part-000001.npy is not what was written"),
         ("part-000001.rows.jsonl", "part-000001.rows.jsonl is missing, or not what was written"),
-        ("dead_letter.jsonl", "dead_letter.jsonl has"),
+        ("_dead_letter.jsonl", "_dead_letter.jsonl has"),
     ],
 )
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
@@ -47,11 +47,11 @@ def test_damage_is_named(tmp_path: Path, tiny: Encoder, name: str, part: str, da
     elif damage == "cut":
         file.write_bytes(data[:-1])
     else:
-        at = data.index(b"\n") if name.startswith("dead") else len(data) // 2
+        at = data.index(b"\n") if name.startswith("_dead") else len(data) // 2
         file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     (problem,) = verify_folder(tmp_path / "out").problems
     assert problem.startswith(part)
-    if damage == "delete" and not name.startswith("dead"):
+    if damage == "delete" and not name.startswith("_dead"):
         make(tmp_path, tiny)  # as the message says
         assert not verify_folder(tmp_path / "out").problems
 
@@ -67,15 +67,15 @@ def test_shares_are_checked_together(tmp_path: Path, tiny: Encoder) -> None:
 
 def test_an_unfinished_job_and_none_at_all(tmp_path: Path, tiny: Encoder) -> None:
     out = make(tmp_path, tiny)
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = json.loads((out / "_manifest.json").read_text())
     del manifest["shards"]
-    (out / "manifest.json").write_text(json.dumps(manifest))
+    (out / "_manifest.json").write_text(json.dumps(manifest))
     (problem,) = verify_folder(out).problems
     assert "not complete" in problem
-    (out / "manifest.json").write_text("{")
+    (out / "_manifest.json").write_text("{")
     with pytest.raises(BulkError, match="cannot be read"):
         verify_folder(out)
-    with pytest.raises(BulkError, match="no folder of a bulk job"):
+    with pytest.raises(BulkError, match="not the folder of a bulk job"):
         verify_folder(tmp_path)
 
 

@@ -60,7 +60,7 @@ def test_a_folder_behind_a_url_gives_what_a_folder_gives(
     parts = sorted((tmp_path / "out").glob("*.npy"))
     found = np.concatenate([np.load(part) for part in parts])
     np.testing.assert_allclose(found, tiny.encode(TEXTS), atol=1e-5)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
     assert [one["path"] for one in manifest["inputs"]] == [
         "memory://texts/a.jsonl",
         "memory://texts/b.jsonl.gz",

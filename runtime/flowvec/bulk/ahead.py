@@ -12,6 +12,8 @@ __all__ = ["run_ahead"]
 T = TypeVar("T")
 # Nobody waits for this: it is how soon a reader sees that nobody takes its items any more.
 _PATIENCE = 0.1
+# As is this: a read from a file takes less, and one from an idle pipe may take for ever.
+_LONGEST_READ = 2.0
 
 
 class _End:
@@ -19,10 +21,16 @@ class _End:
         self.error = error
 
 
-def run_ahead(source: Iterator[T], depth: int) -> Generator[T, None, None]:
+def run_ahead(source: Iterator[T], depth: int, stop: threading.Event) -> Generator[T, None, None]:
     """The same items, of which up to `depth` wait ready; an error comes after what came before it.
 
-    When the consumer leaves, the source is closed on its own thread.
+    When the consumer leaves, the source is closed on its own thread. Nobody waits for a source that
+    waits itself, as for a pipe into which nothing comes.
+
+    Args:
+        source: the items.
+        depth: how many.
+        stop: once it is set the items end, whether the source has more or not.
     """
     ready: queue.Queue[T | _End] = queue.Queue(depth)
     left = threading.Event()
@@ -52,8 +60,11 @@ def run_ahead(source: Iterator[T], depth: int) -> Generator[T, None, None]:
     thread = threading.Thread(target=work, name="flowvec-read", daemon=True)
     thread.start()
     try:
-        while True:
-            item = ready.get()
+        while not stop.is_set():
+            try:
+                item = ready.get(timeout=_PATIENCE)
+            except queue.Empty:
+                continue
             if isinstance(item, _End):
                 if item.error is not None:
                     raise item.error
@@ -61,4 +72,4 @@ def run_ahead(source: Iterator[T], depth: int) -> Generator[T, None, None]:
             yield item
     finally:
         left.set()
-        thread.join()
+        thread.join(_LONGEST_READ)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +26,7 @@ from flowvec.bulk.options import (
     out_format_of,
 )
 from flowvec.bulk.reading import first_columns
+from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find_repeats
 from flowvec.bulk.shards import BulkPrecision, OutFormat
 from flowvec.bulk.sources import STDIN, find_sources
 from flowvec.bulk.survey import Survey, check_unchanged, survey
@@ -49,10 +51,13 @@ class BulkSummary:
     Attributes:
         out: where the vectors are.
         complete: whether all is done; False where it was asked to stop.
-        rows_in: rows read, in all runs of the job.
+        rows_in: rows read, in all runs of the job: the sum of the three that follow.
         rows: vectors written, in all runs.
         dead_letters: rows that could not be embedded, in all runs.
-        codes: how many of this run's dead letters are of each kind.
+        duplicates: rows left out because another row has their id, in all runs.
+        duplicate_ids: the first few of their ids, of this run.
+        codes: how many dead letters are of each kind, in all runs. They do not count those that a
+            version of flowvec before 0.2 has written.
         blank: blank lines of jsonl, which count as no rows.
         shards: files written, in all runs.
         shards_before: of those, what earlier runs had finished.
@@ -74,6 +79,8 @@ class BulkSummary:
     rows_in: int
     rows: int
     dead_letters: int
+    duplicates: int
+    duplicate_ids: tuple[str | int, ...]
     codes: dict[str, int]
     blank: int
     shards: int
@@ -105,6 +112,7 @@ def encode_files(
     prompt_name: str | None = None,
     truncation: Truncation = "truncate",
     dedup: bool = False,
+    on_duplicate: OnDuplicate | None = None,
     strict: bool = False,
     rows_per_shard: int = ROWS_PER_SHARD,
     max_text_bytes: int = MAX_TEXT_BYTES,
@@ -117,7 +125,7 @@ def encode_files(
     """Embed the texts of files into shards of vectors, at constant memory.
 
     A job that was killed, or told to stop, goes on where it was when it is called again, and ends
-    with the same bytes. Rows that cannot be embedded go to `dead_letter.jsonl`.
+    with the same bytes. Rows that cannot be embedded go to `_dead_letter.jsonl`.
 
     Args:
         encoder: an Encoder, or what `Encoder.load` takes.
@@ -140,6 +148,13 @@ def encode_files(
         prompt_name: as in `Encoder.encode`.
         truncation: `truncate` cuts texts at max_length, `error` makes dead letters of longer ones.
         dedup: encode equal texts of a window of 4,096 rows once.
+        on_duplicate: what happens where several rows have the same id: the `last` of them is
+            written, the `first`, all but the first are dead letters (`dead-letter`), or nothing is
+            written at all (`error`). None is `last`. All ids are read before the work begins, for
+            which memory holds 24 bytes for each row. Which row of an id is written does not depend
+            on whether its text turns out to be too long. Standard input cannot be read twice: there
+            None is `first`, and `last` is for a collection alone, where a later row replaces an
+            earlier one; memory holds all ids.
         strict: stop at the first row that cannot be embedded.
         rows_per_shard: rows of the input for each shard, a multiple of nothing in particular.
         max_text_bytes: longer texts, and longer lines of jsonl, are dead letters.
@@ -148,7 +163,8 @@ def encode_files(
         workers: let so many Encoders on a Ray cluster do the shards, each as this one would be
             loaded, and with the cores that Ray gives it; needs the extra `[ray]`.
         resume: False deletes what was done before, and begins anew.
-        stop: set it to end the job after the shard that is being encoded.
+        stop: set it to end the job as soon as the batches that run are done. The shard that is
+            being made is given up; it is made again when the job goes on.
         on_progress: called now and then, on another thread.
 
     Returns:
@@ -164,13 +180,23 @@ def encode_files(
     out_format = out_format_of(path, out_format)
     is_file = path.suffix in (".npy", ".parquet")
     fields = checked_fields(text_field, id_field, keep, max_text_bytes)
+    fields = replace(fields, kept_as_json=out_format != "parquet")
+    check_rule(on_duplicate)
+    sources = find_sources(as_inputs(inputs), input_format)
+    is_stdin = sources[0].path == STDIN
+    if is_stdin and (share[1] > 1 or workers is not None):
+        raise InputValueError("standard input cannot be shared out")
+    if on_duplicate is None:
+        on_duplicate = "first" if is_stdin and out_format != "collection" else "last"
+    elif is_stdin and on_duplicate == "last" and out_format != "collection":
+        raise InputValueError(
+            "standard input cannot be read twice, so which row of an id is the last is not known "
+            "in time; on_duplicate is first, error or dead-letter there"
+        )
     options = BulkOptions(
-        out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard
+        out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, on_duplicate
     )
     check_options(options, share, is_file, path)
-    sources = find_sources(as_inputs(inputs), input_format)
-    if sources[0].path == STDIN and (share[1] > 1 or workers is not None):
-        raise InputValueError("standard input cannot be shared out")
     if workers is not None and (is_file or out_format == "collection"):
         raise InputValueError("on Ray the output is a folder of shards")
     if workers is not None:
@@ -178,13 +204,18 @@ def encode_files(
     if is_file:
         options = replace(options, rows_per_shard=ONE_FILE)
     columns = first_columns(sources, fields, rows_per_shard)
-    begun = time.perf_counter()
-    known = survey(sources, options.rows_per_shard, max_text_bytes)
-    surveyed = time.perf_counter() - begun
     with ExitStack() as stack:
         if not isinstance(encoder, Encoder):
             encoder = stack.enter_context(Encoder.load(encoder))
         job = job_of(encoder, options)
+        begun = time.perf_counter()
+        try:
+            known = survey(sources, options.rows_per_shard, max_text_bytes, _asking(stop))
+            repeats = _repeats(known, options, columns, _asking(stop))
+        except _StoppedError:
+            nothing = _Done(Tally(), 0.0, is_complete=False)
+            return _summary(encoder, options, job, FileTarget(path), nothing, 0.0)
+        surveyed = time.perf_counter() - begun
         target: Target
         if is_file:
             target = FileTarget(path)
@@ -207,19 +238,46 @@ def encode_files(
             if isinstance(target, CollectionTarget):
                 target.collection = cast(Collection, collection)
         stack.callback(target.close)
-        # A single file is whole or not there: it has no shard to stop after.
-        stop = None if is_file else stop
         if workers is not None and known.rows:
             assert isinstance(target, FolderTarget)
+            assert not isinstance(repeats, SeenIds)  # which is for standard input
             done = _run_on_ray(
-                encoder, known, options, columns, target, workers,
+                encoder, known, options, columns, target, workers, repeats,
                 stop=stop, strict=strict, on_progress=on_progress,
             )  # fmt: skip
         else:
-            work = Work(encoder, job, known, options, columns, target)
+            work = Work(encoder, job, known, options, columns, target, repeats)
             work.run(stop, strict=strict, on_progress=on_progress)
             done = _Done(work.tally, work.seconds, work.is_complete)
         return _summary(encoder, options, job, target, done, surveyed)
+
+
+class _StoppedError(Exception):
+    """The job was asked to stop before anything was encoded."""
+
+
+def _asking(stop: threading.Event | None) -> Callable[[], None]:
+    """What gives up once `stop` is set."""
+
+    def ask() -> None:
+        if stop is not None and stop.is_set():
+            raise _StoppedError
+
+    return ask
+
+
+def _repeats(
+    known: Survey, options: BulkOptions, columns: Columns | None, stop: Callable[[], None]
+) -> Repeats | SeenIds | None:
+    """Which rows are left out, because another has their id."""
+    if options.fields.id is None:
+        return None
+    if known.rows is None:
+        return SeenIds(options.fields, options.on_duplicate)
+    return find_repeats(
+        known.sources, options.fields, columns, options.on_duplicate, stop,
+        ids_become_texts=options.out_format == "parquet",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +296,7 @@ def _run_on_ray(
     columns: Columns | None,
     target: FolderTarget,
     workers: RayWorkers,
+    repeats: Repeats | None,
     *,
     stop: threading.Event | None,
     strict: bool,
@@ -248,7 +307,7 @@ def _run_on_ray(
     with closing(
         shards_on_ray(
             target.missing(), encoder, target.folder, known, options, columns, workers,
-            strict=strict,
+            repeats=repeats, strict=strict,
         )
     ) as results:  # fmt: skip
         for result in results:
@@ -277,13 +336,19 @@ def _summary(
 ) -> BulkSummary:
     tally, info, finished = done.tally, encoder.info(), target.finished
     rows, dead = sum(r.rows for r in finished), sum(r.dead for r in finished)
+    duplicates = sum(r.duplicates for r in finished)
+    codes: Counter[str] = Counter()
+    for record in finished:
+        codes.update(record.codes)
     return BulkSummary(
         out=str(target.path),
         complete=done.is_complete,
-        rows_in=rows + dead,
+        rows_in=rows + dead + duplicates,
         rows=rows,
         dead_letters=dead,
-        codes=dict(sorted(tally.codes.items())),
+        duplicates=duplicates,
+        duplicate_ids=tuple(tally.repeated_ids),
+        codes=dict(sorted(codes.items())),
         blank=sum(r.blank for r in finished),
         shards=len(finished),
         shards_before=len(target.before),
@@ -311,6 +376,9 @@ def _described(
     """All that decides the bytes that a job writes; see `job.py`."""
     info = encoder.info()
     chosen = asdict(options)
+    del chosen["fields"]["kept_as_json"]  # goes by the format
+    if options.fields.id is None:  # rows are numbered: no two have one id
+        del chosen["on_duplicate"]
     described = {
         "model": {
             "name": info.name,

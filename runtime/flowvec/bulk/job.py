@@ -1,10 +1,13 @@
 """What a bulk job keeps of itself on disk, so that it can be killed at any moment and go on.
 
-    manifest.json       what is done: inputs, model, options; at the end also the shards
-    journal.jsonl       the shards that are finished, one a line, until the end
+    _manifest.json       what is done: inputs, model, options; at the end also the shards
+    _journal.jsonl       the shards that are finished, one a line, until the end
     part-000000.parquet ...
-    part-000000.dead_letter.jsonl ...   rows that cannot be embedded, until the end
-    dead_letter.jsonl   all of those, at the end
+    _part-000000.dead_letter.jsonl ...   rows that cannot be embedded, until the end
+    _dead_letter.jsonl   all of those, at the end
+
+What reads a folder of Parquet files leaves out names that begin with `_` or `.`. The first version
+of flowvec wrote these files without the `_`; a folder that has them keeps its names.
 
 A shard is written beside, synced and renamed; so are its dead letters; and last comes its line in
 the journal. What the journal does not name is made again. Nothing in these files depends on when or
@@ -18,9 +21,9 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,10 +37,14 @@ __all__ = [
     "Folder",
     "ShardRecord",
     "check_share",
+    "comparable",
     "differences",
+    "differences_of_shares",
     "letter_lines",
     "partial_of",
+    "records_of",
     "row_map_of",
+    "shares_of",
 ]
 
 VERSION = 1
@@ -58,6 +65,9 @@ class ShardRecord:
         bytes: its size.
         sha256: of its bytes.
         map_sha256: of the row map beside a .npy shard.
+        duplicates: rows that were left out, because another row has their id.
+        codes: how many of the dead letters are of each kind; empty where an earlier version of
+            flowvec wrote them.
     """
 
     shard: int
@@ -68,11 +78,17 @@ class ShardRecord:
     bytes: int
     sha256: str
     map_sha256: str | None = None
+    duplicates: int = 0
+    codes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows_in(self) -> int:
         """Rows of the input that it stands for."""
-        return self.rows + self.dead + self.blank
+        return self.rows + self.dead + self.blank + self.duplicates
+
+
+class _OtherManifestError(BulkError):
+    """A manifest is that of something else."""
 
 
 class Folder:
@@ -87,11 +103,15 @@ class Folder:
         """
         self.path = path
         self.share = share
-        suffix = "" if share[1] == 1 else f".{share[0]}-of-{share[1]}"
-        self.manifest = path / f"manifest{suffix}.json"
-        self.journal = path / f"journal{suffix}.jsonl"
-        self.letters = path / f"dead_letter{suffix}.jsonl"
-        self._lock = path / f".lock{suffix}"
+        self._suffix = "" if share[1] == 1 else f".{share[0]}-of-{share[1]}"
+        self._lock = path / f".lock{self._suffix}"
+        self._name_files("" if any(path.glob("manifest*.json")) else "_")
+
+    def _name_files(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.manifest = self.path / f"{prefix}manifest{self._suffix}.json"
+        self.journal = self.path / f"{prefix}journal{self._suffix}.jsonl"
+        self.letters = self.path / f"{prefix}dead_letter{self._suffix}.jsonl"
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -109,7 +129,15 @@ class Folder:
 
     def shard_letters(self, shard: int) -> Path:
         """Where a shard's dead letters lie until the job is complete."""
-        return self.path / f"part-{shard:06}.dead_letter.jsonl"
+        return self.path / f"{self._prefix}part-{shard:06}.dead_letter.jsonl"
+
+    def is_ours(self) -> bool:
+        """Whether the manifest is that of a bulk job: bundles have one, too."""
+        try:
+            self.read_manifest()
+        except BulkError as error:
+            return not isinstance(error, _OtherManifestError)
+        return True
 
     # --- what was done ----------------------------------------------------------------------------
 
@@ -127,8 +155,10 @@ class Folder:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise BulkError(f"{self.manifest} cannot be read: {error}") from None
-        if not isinstance(found, dict) or found.pop("flowvec_bulk", None) != VERSION:
-            raise BulkError(f"{self.manifest} is no manifest of this version of flowvec")
+        if not isinstance(found, dict) or "flowvec_bulk" not in found:
+            raise _OtherManifestError(f"{self.manifest} is not the manifest of a bulk job")
+        if found.pop("flowvec_bulk") != VERSION:
+            raise BulkError(f"{self.manifest} was written by another version of flowvec")
         return found
 
     def read_journal(self) -> list[ShardRecord]:
@@ -232,26 +262,39 @@ class Folder:
         """Delete what this share of the job has written."""
         for file in (self.manifest, self.journal, self.letters, *self._parts(), *self._partials()):
             file.unlink(missing_ok=True)
+        if not any(self.path.glob("manifest*.json")):
+            self._name_files("_")
 
     def _partials(self) -> list[Path]:
         """What was to become the manifest, the journal or the dead letters."""
         names = (self.manifest.name, self.journal.name, self.letters.name)
-        return [file for name in names for file in self.path.glob(f"{name}.*.partial")]
+        # Without a `_` before it where the first version of flowvec wrote it.
+        plain = [name.removeprefix("_") for name in names]
+        patterns = [f"{prefix}{name}.*.partial" for name in plain for prefix in ("", "_")]
+        return [file for pattern in patterns for file in self.path.glob(pattern)]
 
     def _parts(self) -> list[Path]:
         """Files of this share's shards."""
         index, of = self.share
         found = []
-        for file in self.path.glob("part-*"):
-            number = file.name.removeprefix("part-").partition(".")[0]
+        for file in (*self.path.glob("part-*"), *self.path.glob("_part-*")):
+            number = file.name.removeprefix("_").removeprefix("part-").partition(".")[0]
             if number.isdecimal() and int(number) % of == index - 1:
                 found.append(file)
         return found
 
     def strangers(self) -> list[str]:
         """Names of files that no job has written."""
-        known = (".lock", "manifest.", "journal.", "dead_letter.", "part-")
-        return sorted(f.name for f in self.path.iterdir() if not f.name.startswith(known))
+        known = ("manifest.", "journal.", "dead_letter.", "part-")
+        names = [file.name for file in self.path.iterdir()]
+        return sorted(
+            name for name in names
+            if not (name.startswith(".lock") or name.removeprefix("_").startswith(known))
+        )  # fmt: skip
+
+    def others(self) -> list[Folder]:
+        """The other shares of the work that have a manifest there."""
+        return [Folder(self.path, share) for share in shares_of(self.path) if share != self.share]
 
 
 def _journal_line(record: ShardRecord) -> bytes:
@@ -274,7 +317,21 @@ def partial_of(path: Path) -> Path:
     Nobody else writes there, not even a worker that was thought dead and goes on beside the one
     that has taken its place.
     """
-    return path.with_name(f"{path.name}.{os.getpid()}-{_OWN}.partial")
+    name = path.name if path.name.startswith("_") else f"_{path.name}"
+    return path.with_name(f"{name}.{os.getpid()}-{_OWN}.partial")
+
+
+def shares_of(path: Path) -> list[tuple[int, int]]:
+    """The shares that have a manifest in a folder: the number of each, and how many there are."""
+    found = set()
+    for file in (*path.glob("manifest*.json"), *path.glob("_manifest*.json")):
+        middle = file.name.removeprefix("_").removeprefix("manifest").removesuffix(".json")
+        index, _, of = middle.removeprefix(".").partition("-of-")
+        if not middle:
+            found.add((1, 1))
+        elif index.isdecimal() and of.isdecimal():
+            found.add((int(index), int(of)))
+    return sorted(found)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -298,6 +355,46 @@ def differences(before: dict[str, Any], now: dict[str, Any], at: str = "") -> It
             yield from differences(before[key], now[key], f"{name}.")
         elif before[key] != now[key]:
             yield f"{name} was {_short(before[key])} and is {_short(now[key])}"
+
+
+def differences_of_shares(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
+    """What differs between the manifests of two shares of a job, but for what each has done."""
+
+    def common(manifest: dict[str, Any]) -> dict[str, Any]:
+        options = dict(manifest.get("options", {}))
+        options["share"] = options.get("share", [1, 1])[-1:]  # of how many
+        return {**comparable(manifest), "options": options}
+
+    yield from differences(common(one), common(other))
+
+
+def comparable(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What of a manifest decides the bytes: when an input was changed does not.
+
+    Raises:
+        BulkError: it is damaged.
+    """
+    try:
+        inputs = {
+            one["path"]: {key: value for key, value in one.items() if key != "modified"}
+            for one in manifest.get("inputs", [])
+        }
+    except (AttributeError, KeyError, TypeError):
+        raise BulkError("a manifest of the job does not name its inputs") from None
+    found = {key: value for key, value in manifest.items() if key != "shards"}
+    return {**found, "inputs": inputs, "order": list(inputs)}
+
+
+def records_of(shards: Any, manifest: Path) -> list[ShardRecord]:
+    """The shards that a manifest names.
+
+    Raises:
+        BulkError: it is damaged.
+    """
+    try:
+        return [ShardRecord(**one) for one in shards]
+    except TypeError:
+        raise BulkError(f"{manifest} does not describe its shards") from None
 
 
 def _short(value: Any) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, cast
 from flowvec.bulk.job import Folder, ShardRecord
 from flowvec.bulk.options import BulkOptions
 from flowvec.bulk.remote import from_anywhere
+from flowvec.bulk.repeats import Repeats
 from flowvec.bulk.survey import Survey
 from flowvec.bulk.window import Columns
 from flowvec.bulk.work import ShardResult, Tally, run_shard
@@ -128,6 +128,7 @@ class _ShardEncoder:
                 Folder(Path(job.folder)),
                 shard,
                 strict=job.strict,
+                repeats=job.repeats,
             )
         except FlowvecError as error:  # which doing it again does not help
             return json.dumps({"error": str(error)})
@@ -147,6 +148,7 @@ class _RayJob:
     known: Survey
     options: BulkOptions
     columns: Columns | None
+    repeats: Repeats | None
     strict: bool
 
 
@@ -159,6 +161,7 @@ def shards_on_ray(
     columns: Columns | None,
     workers: RayWorkers,
     *,
+    repeats: Repeats | None,
     strict: bool,
 ) -> Generator[ShardResult, None, None]:
     """Do shards on Ray; what became of each, in the order in which they are done.
@@ -171,6 +174,7 @@ def shards_on_ray(
         options: of the job.
         columns: what the named fields hold.
         workers: who does it.
+        repeats: which rows are left out, because another has their id.
         strict: stop at a row that cannot be embedded.
 
     Raises:
@@ -198,6 +202,7 @@ def shards_on_ray(
         ),
         options,
         columns,
+        repeats,
         strict,
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
@@ -219,7 +224,6 @@ def shards_on_ray(
             told = json.loads(row["done"])
             if "error" in told:
                 raise BulkError(told["error"])
-            counts = told["tally"] | {"codes": Counter(told["tally"]["codes"])}
-            yield ShardResult(ShardRecord(**told["record"]), Tally(**counts))
+            yield ShardResult(ShardRecord(**told["record"]), Tally(**told["tally"]))
     except ray.exceptions.RayError as error:
         raise BulkError(f"a shard failed on Ray: {cause_of(error)}") from error

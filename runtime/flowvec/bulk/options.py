@@ -10,6 +10,7 @@ from typing import cast, get_args
 
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.job import check_share
+from flowvec.bulk.repeats import OnDuplicate
 from flowvec.bulk.shards import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
 from flowvec.bulk.window import Fields
 from flowvec.encoder import Truncation
@@ -45,6 +46,7 @@ class BulkOptions:
     truncation: Truncation
     dedup: bool
     rows_per_shard: int
+    on_duplicate: OnDuplicate = "last"
 
 
 def as_inputs(inputs: str | Path | Iterable[str | Path]) -> list[str | Path]:

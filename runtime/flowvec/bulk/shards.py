@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.job import partial_of, row_map_of
-from flowvec.bulk.window import Columns, Fields, Window
+from flowvec.bulk.window import Columns, Fields, Window, of_rows
 from flowvec.bundle import record_file
 from flowvec.errors import InputValueError
 from flowvec.hnsw import sync_folder
@@ -156,11 +156,7 @@ class ShardFile:
 def taken(window: Window, name: str, kept: Sequence[int] | None) -> Any:
     """Values of a field of the rows that are written: a list, or an Arrow array."""
     values = window.values[name]
-    if kept is None:
-        return values
-    if isinstance(values, list):
-        return [values[i] for i in kept]
-    return values.take(imported_arrow().array(kept, "int64"))
+    return values if kept is None else of_rows(values, kept)
 
 
 class _File:
@@ -332,6 +328,7 @@ class _NpyFile(_File):
     def abandon(self) -> None:
         for file in (self._file, self._map):
             if file is not None:
-                file.close()
+                with suppress(OSError):  # what it still holds does not fit on a full disk
+                    file.close()
         partial_of(row_map_of(self.path)).unlink(missing_ok=True)
         super().abandon()

@@ -56,7 +56,7 @@ def survey(
     sources: Sequence[Source],
     rows_per_shard: int,
     max_text_bytes: int,
-    seen: Callable[[int], object] | None = None,
+    stop: Callable[[], object] = lambda: None,
 ) -> Survey:
     """Count and hash what is there; see the module.
 
@@ -64,7 +64,7 @@ def survey(
         sources: as `find_sources` gives.
         rows_per_shard: a shard begins at every so many rows over all files.
         max_text_bytes: longer fields of csv are cut into records as reading does.
-        seen: called with the number of bytes as they go by.
+        stop: called now and then; it raises to give up.
 
     Raises:
         InputValueError: a file cannot be read, or is damaged.
@@ -79,8 +79,7 @@ def survey(
 
         def take(block: memoryview, digest: Any = digest) -> None:
             digest.update(block)
-            if seen is not None:
-                seen(len(block))
+            stop()
 
         offsets: Mapping[int, int | None]
         if source.format == "parquet":

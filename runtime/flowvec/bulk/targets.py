@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from flowvec.bulk.job import (
     Folder,
     ShardRecord,
+    comparable,
     differences,
+    differences_of_shares,
     letter_lines,
     partial_of,
+    records_of,
 )
 from flowvec.bulk.shards import OutFormat, ShardFile, ShardSettings, ShardWriter, Written
 from flowvec.bulk.sources import STDIN
@@ -22,7 +27,24 @@ from flowvec.bulk.survey import Survey
 from flowvec.bulk.window import DeadLetter
 from flowvec.errors import BulkError
 
-__all__ = ["FileTarget", "FolderTarget", "OneShardTarget", "Target"]
+__all__ = ["FileTarget", "FolderTarget", "OneShardTarget", "ShardCounts", "Target"]
+
+
+@dataclass(slots=True)
+class ShardCounts:
+    """What became of the rows of a shard.
+
+    Attributes:
+        rows: that are written.
+        blank: blank lines of jsonl.
+        duplicates: left out, because another row has their id.
+        codes: how many dead letters are of each kind.
+    """
+
+    rows: int = 0
+    blank: int = 0
+    duplicates: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
 
 
 class Target(ABC):
@@ -63,7 +85,7 @@ class Target(ABC):
             self._letters = partial_of(self._letters_path).open("wb")
         self._letters.write(letter_lines(letters))
 
-    def commit(self, shard: int, rows: int, dead: int, blank: int, written: Written) -> None:
+    def commit(self, shard: int, counts: ShardCounts, written: Written) -> None:
         """A shard is written: its dead letters get their name, and it counts as finished."""
         if self._letters is None:
             self.letters_path(shard).unlink(missing_ok=True)  # of an earlier run
@@ -74,9 +96,17 @@ class Target(ABC):
             file.close()
             partial_of(self._letters_path).replace(self._letters_path)
         record = ShardRecord(
-            shard, self.file_name(shard), rows, dead, blank,
-            written.bytes, written.sha256, written.map_sha256,
-        )  # fmt: skip
+            shard,
+            self.file_name(shard),
+            counts.rows,
+            counts.codes.total(),
+            counts.blank,
+            written.bytes,
+            written.sha256,
+            written.map_sha256,
+            counts.duplicates,
+            dict(sorted(counts.codes.items())),
+        )
         self.acknowledge(record)
         self.finished.append(record)
 
@@ -92,7 +122,8 @@ class Target(ABC):
         """Let go of what is open; what was not committed is as if it had never been."""
         if self._letters is not None:
             file, self._letters = self._letters, None
-            file.close()
+            with suppress(OSError):  # what it still holds does not fit on a full disk
+                file.close()
             with suppress(OSError):
                 partial_of(self._letters_path).unlink()
 
@@ -196,11 +227,15 @@ class FolderTarget(_ShardsTarget):
         if not resume:
             folder.clear()
         manifest = folder.read_manifest()
+        self._check_other_shares()
         if manifest is None:
             folder.write_manifest(self._described)
             return []
         shards = manifest.pop("shards", None)
-        changed = list(differences(_compared(manifest), _compared(self._described)))
+        for name in ("on_duplicate",):  # options that earlier versions did not have
+            if name not in manifest.get("options", {}):
+                self._described.get("options", {}).pop(name, None)
+        changed = list(differences(comparable(manifest), comparable(self._described)))
         if changed:
             raise BulkError(
                 f"{folder.path} holds another job: {'; '.join(changed[:5])}. Name another folder, "
@@ -214,13 +249,23 @@ class FolderTarget(_ShardsTarget):
         self._described = manifest  # with the files' times as they were
         if shards is None:
             return folder.present(folder.read_journal())
-        records = [ShardRecord(**record) for record in shards]
+        records = records_of(shards, folder.manifest)
         present = folder.present(records, are_merged=True)
         self._is_complete = len(present) == len(records)
         if not self._is_complete:  # somebody has deleted some
             folder.part_letters(records, present)
             folder.write_manifest(manifest)
         return present
+
+    def _check_other_shares(self) -> None:
+        """Refuse a folder in which shares of another job lie."""
+        for other in self._folder.others():
+            manifest = other.read_manifest() or {}
+            if changed := list(differences_of_shares(manifest, self._described)):
+                raise BulkError(
+                    f"{self._folder.path} holds a share of another job ({other.manifest.name}): "
+                    f"{'; '.join(changed[:5])}. Name another folder"
+                )
 
     def missing(self) -> list[int]:
         """Numbers of the shards of this share that are not there yet, ascending."""
@@ -272,13 +317,3 @@ class FolderTarget(_ShardsTarget):
         super().close()
         if self._journal is not None:
             self._journal.close()
-
-
-def _compared(description: dict[str, Any]) -> dict[str, Any]:
-    """What of a description decides the bytes: when a file was written does not."""
-    inputs = [
-        {key: value for key, value in one.items() if key != "modified"}
-        for one in description.get("inputs", [])
-    ]
-    order = [one["path"] for one in inputs]
-    return {**description, "inputs": dict(zip(order, inputs, strict=True)), "order": order}

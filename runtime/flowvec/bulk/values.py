@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 from flowvec.bulk.window import DeadLetter, Fields
@@ -106,8 +107,14 @@ def id_of(value: Any, name: str) -> str | int:
     return found
 
 
-def fitted(value: Any, kind: str, name: str) -> Any:
+def fitted(value: Any, kind: str, name: str, *, as_json: bool = False) -> Any:
     """A value as a column of its kind takes it.
+
+    Args:
+        value: of a kept field, or of the id.
+        kind: of the column.
+        name: of the field.
+        as_json: whether it is written as JSON, which has neither NaN nor infinity.
 
     Raises:
         RefusedError: it cannot.
@@ -115,7 +122,10 @@ def fitted(value: Any, kind: str, name: str) -> Any:
     if kind == "id":  # checked already; Python's own, whatever its size
         return replace_surrogates(value) if isinstance(value, str) else value
     if kind == "json":
-        return None if value is None else json.dumps(value, ensure_ascii=True)
+        try:
+            return None if value is None else json.dumps(value, ensure_ascii=True, allow_nan=False)
+        except ValueError:
+            raise RefusedError("bad_field", f"{name} holds NaN or infinity") from None
     if value is None:
         return None
     if kind == "string" and isinstance(value, str):
@@ -126,8 +136,9 @@ def fitted(value: Any, kind: str, name: str) -> Any:
         if kind == "int64" and isinstance(value, int) and -_INT64 <= value < _INT64:
             return value
         if kind == "double" and isinstance(value, int | float):
-            try:
-                return float(value)
-            except OverflowError:
-                pass
+            with suppress(OverflowError):
+                number = float(value)
+                if as_json and not math.isfinite(number):
+                    raise RefusedError("bad_field", f"{name} is NaN or infinity")
+                return number
     raise RefusedError("bad_field", f"{name} is {_named(value)}, and was {kind} in the first rows")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-__all__ = ["Columns", "DeadLetter", "Fields", "Window"]
+from flowvec.arrow import imported_arrow
+
+__all__ = ["Columns", "DeadLetter", "Fields", "Window", "of_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +22,14 @@ class Fields:
         id: the field that holds the id; None numbers the rows from 0, over all inputs.
         keep: further fields.
         max_text_bytes: the most bytes of a text; of jsonl, of a line.
+        kept_as_json: whether kept values are written as JSON, which has neither NaN nor bytes.
     """
 
     text: str = "text"
     id: str | None = None
     keep: tuple[str, ...] = ()
     max_text_bytes: int = 1 << 24
+    kept_as_json: bool = False
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -51,7 +56,7 @@ class DeadLetter:
         row: its number there: of a line, of a csv record after the header, of a row of Parquet.
         id: its id, where that could be read.
         code: `null`, `nan`, `not_text`, `invalid_utf8`, `too_large`, `malformed`, `missing_field`,
-            `bad_id`, `bad_field`, `too_long` or `non_finite`.
+            `bad_id`, `bad_field`, `duplicate_id`, `too_long` or `non_finite`.
         reason: what is wrong, in words.
     """
 
@@ -76,6 +81,9 @@ class Window:
         origins: (number, source, row in it) of the first row of each run of neighbours of a file.
         dead: the others.
         columns: what the named fields hold.
+        duplicates: rows that were left out, because another row has their id.
+        replacing: numbers of the rows that replace an earlier row of the job, which has their id.
+        repeated_ids: the ids of these two kinds of rows.
     """
 
     first: int
@@ -87,6 +95,9 @@ class Window:
     origins: list[tuple[int, str, int]] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     columns: Columns = field(default_factory=dict)
+    duplicates: int = 0
+    replacing: set[int] = field(default_factory=set)
+    repeated_ids: list[Any] = field(default_factory=list)
 
     def begin(self, source: str, row: int, rows: int) -> int:
         """Count rows of a file from `row` on, and give the number of the first."""
@@ -109,3 +120,24 @@ class Window:
         values = self.values[fields.id]
         found: list[Any] = values if isinstance(values, list) else values.to_pylist()
         return found
+
+    def remove(self, places: Sequence[int]) -> None:
+        """Take out rows that can be embedded.
+
+        Args:
+            places: their indices among those, ascending.
+        """
+        if not places:
+            return
+        gone = set(places)
+        kept = [i for i in range(len(self.numbers)) if i not in gone]
+        self.numbers = [self.numbers[i] for i in kept]
+        self.texts = [self.texts[i] for i in kept]
+        self.values = {name: of_rows(values, kept) for name, values in self.values.items()}
+
+
+def of_rows(values: Any, rows: Sequence[int]) -> Any:
+    """Values of some rows: of a list a list, of an Arrow array an array."""
+    if isinstance(values, list):
+        return [values[i] for i in rows]
+    return values.take(imported_arrow().array(rows, "int64"))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from flowvec.bulk.ahead import run_ahead
 from flowvec.bulk.job import Folder, ShardRecord
 from flowvec.bulk.options import ONE_FILE, BulkOptions
 from flowvec.bulk.reading import read_windows
+from flowvec.bulk.repeats import Repeats, SeenIds
 from flowvec.bulk.shards import ShardSettings, ShardWriter
 from flowvec.bulk.survey import Survey, check_unchanged
-from flowvec.bulk.targets import OneShardTarget, Target
+from flowvec.bulk.targets import OneShardTarget, ShardCounts, Target
 from flowvec.bulk.window import Columns, DeadLetter, Window
 from flowvec.encoder import Encoder
 from flowvec.errors import BulkError
@@ -36,6 +37,7 @@ __all__ = ["BulkProgress", "ShardResult", "Tally", "Work", "job_of", "run_shard"
 # Windows that wait to be tokenized, and to be written.
 _READ_AHEAD = 2
 _WRITE_BEHIND = 4
+_MOST_NAMED = 5
 _COUNTS = ("encoded", "truncated", "replaced", "tokens", "padded")
 
 
@@ -68,7 +70,7 @@ class Tally:
         replaced: texts in which lone surrogates became U+FFFD.
         tokens: tokens encoded.
         padded: tokens computed, padding included.
-        codes: how many dead letters are of each kind.
+        repeated_ids: the first few ids that more than one row has.
     """
 
     encoded: int = 0
@@ -76,17 +78,25 @@ class Tally:
     replaced: int = 0
     tokens: int = 0
     padded: int = 0
-    codes: Counter[str] = field(default_factory=Counter)
+    repeated_ids: list[Any] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """What JSON can hold; `Tally(**plain)` is the same again."""
-        return {name: getattr(self, name) for name in _COUNTS} | {"codes": dict(self.codes)}
+        return asdict(self)
 
     def add(self, other: Tally) -> None:
         """Count another's as well."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.codes.update(other.codes)
+        self.name_repeated(other.repeated_ids)
+
+    def name_repeated(self, ids: Sequence[Any]) -> None:
+        """Keep the first few ids that more than one row has, each once."""
+        for key in ids:
+            if len(self.repeated_ids) == _MOST_NAMED:
+                return
+            if key not in self.repeated_ids:
+                self.repeated_ids.append(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +124,20 @@ class Work:
         options: BulkOptions,
         columns: Columns | None,
         target: Target,
+        repeats: Repeats | SeenIds | None = None,
     ) -> None:
+        """Prepare a run.
+
+        Args:
+            encoder: of the texts.
+            job: as `job_of` gives.
+            known: the inputs.
+            options: of the job.
+            columns: what the named fields hold; None goes by the first window.
+            target: where the vectors go.
+            repeats: which rows are left out, because another has their id.
+        """
+        self._repeats = repeats
         self._encoder = encoder
         self._job = job
         self._known = known
@@ -123,12 +146,13 @@ class Work:
         self._target = target
         self.tally = Tally()
         self._shard: ShardWriter | None = None
-        self._shard_dead = self._shard_blank = 0
+        self._counts = ShardCounts()
         self._begun = time.perf_counter()
         self.seconds = 0.0
         self.is_complete = False
         self._last_shard = 0
         self._has_failed = False
+        self._is_all_read = False
         self._rows_read = 0
         info = encoder.info()
         self._settings = ShardSettings(
@@ -151,39 +175,35 @@ class Work:
         strict: bool,
         on_progress: Callable[[BulkProgress], object] | None,
     ) -> None:
-        """Do what is to be done, or up to the end of a shard once `stop` is set."""
+        """Do what is to be done; once `stop` is set, give up the shard that is being made."""
         self._strict, self._on_progress = strict, on_progress
+        stop = threading.Event() if stop is None else stop
         waiting: deque[tuple[Window, npt.NDArray[np.int64] | None]] = deque()
         written: deque[Future[None]] = deque()
-        is_stopped = False
 
         def parts() -> Iterator[list[str]]:
-            nonlocal is_stopped
             for window in ahead:
-                begins_shard = window.first % self._options.rows_per_shard == 0
-                if begins_shard and stop is not None and stop.is_set():
-                    is_stopped = True
-                    return
                 texts, repeats = window.texts, None
                 if self._options.dedup:
                     texts, repeats = _once(window.texts)
                 waiting.append((window, repeats))
                 yield texts
+            self._is_all_read = not stop.is_set()
 
         self._begun = time.perf_counter()
         with ExitStack() as stack:
             stack.callback(self._abandon)
             writer = stack.enter_context(ThreadPoolExecutor(1, "flowvec-write"))
-            ahead = run_ahead(self._windows(), _READ_AHEAD)
+            ahead = run_ahead(self._windows(), _READ_AHEAD, stop)
             stack.callback(ahead.close)
-            encoding = stack.enter_context(closing(self._encoder.windows(parts(), self._job)))
+            encoding = stack.enter_context(closing(self._encoder.windows(parts(), self._job, stop)))
             for encoded in encoding:
                 written.append(writer.submit(self._take, *waiting.popleft(), encoded))
                 if len(written) > _WRITE_BEHIND:
                     written.popleft().result()
             while written:
                 written.popleft().result()
-            if not is_stopped:
+            if self._is_all_read and not waiting:
                 self._finish()
         self.seconds = time.perf_counter() - self._begun
 
@@ -191,7 +211,7 @@ class Work:
         per_shard, known = self._options.rows_per_shard, self._known
         for first, end in self._target.spans():
             is_begun = bool(known.starts) and first < len(known.starts)
-            yield from read_windows(
+            for window in read_windows(
                 known.sources,
                 self._options.fields,
                 rows_per_shard=per_shard,
@@ -201,7 +221,10 @@ class Work:
                 if end is None or known.rows is None
                 else min(end * per_shard, known.rows),
                 columns=self._columns,
-            )
+            ):
+                if self._repeats is not None:
+                    self._repeats.leave_out(window)
+                yield window
 
     def _finish(self) -> None:
         """Nothing more comes."""
@@ -269,16 +292,23 @@ class Work:
             self._target.add_letters(shard, window.dead)
         if self._shard is None:
             self._shard = self._target.open_shard(shard, self._settings)
-            self._shard_dead = self._shard_blank = 0
+            self._counts = ShardCounts()
         self._last_shard = shard
         self._columns = window.columns
         rows: Any = repeats if kept is None else (kept if repeats is None else repeats[kept])
         vectors = encoded.vectors if rows is None else encoded.vectors[rows]
         self._shard.write(window, kept, vectors)
-        self._shard_dead += len(window.dead)
-        self._shard_blank += window.blank
+        counts = self._counts
+        replaced = 0
+        if window.replacing:
+            places = range(len(window.numbers)) if kept is None else kept
+            replaced = sum(window.numbers[place] in window.replacing for place in places)
+        counts.rows += len(vectors) - replaced
+        counts.blank += window.blank
+        counts.duplicates += window.duplicates + replaced
+        counts.codes.update(letter.code for letter in window.dead)
         self._rows_read += window.rows
-        tally.codes.update(letter.code for letter in window.dead)
+        tally.name_repeated(window.repeated_ids)
         tally.encoded += len(encoded.vectors)
         tally.truncated += len(encoded.truncated)
         tally.replaced += len(encoded.replaced)
@@ -304,8 +334,8 @@ class Work:
         if self._options.rows_per_shard == ONE_FILE:  # there is no telling later what is mixed
             check_unchanged(self._known.sources)
         written = self._shard.finish(self._columns or {})
-        shard, self._shard = self._shard, None
-        self._target.commit(number, shard.rows, self._shard_dead, self._shard_blank, written)
+        self._shard = None
+        self._target.commit(number, self._counts, written)
 
     def _check(
         self, window: Window, repeats: npt.NDArray[np.int64] | None, encoded: Encoded
@@ -361,6 +391,7 @@ def run_shard(
     shard: int,
     *,
     strict: bool = False,
+    repeats: Repeats | None = None,
 ) -> ShardResult:
     """Do one shard of a job whose journal somebody else keeps.
 
@@ -369,7 +400,7 @@ def run_shard(
     """
     target = OneShardTarget(folder, options.out_format, shard)
     with closing(target):
-        work = Work(encoder, job_of(encoder, options), known, options, columns, target)
+        work = Work(encoder, job_of(encoder, options), known, options, columns, target, repeats)
         work.run(None, strict=strict, on_progress=None)
     trim_memory()  # each shard has had threads of its own
     (record,) = target.finished

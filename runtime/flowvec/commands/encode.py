@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +24,7 @@ from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
 
 app = typer.Typer(add_completion=False)
+_TOO_MANY_DEAD = 3
 
 
 @app.command(
@@ -74,6 +77,20 @@ def encode(
     dedup: Annotated[
         bool, typer.Option("--dedup", help="Encode equal texts of a few thousand rows once.")
     ] = False,
+    on_duplicate: Annotated[
+        str | None,
+        typer.Option(
+            help="Where rows have the same id: last (the default) or first is written, error: stop "
+            "before anything is, dead-letter: all but the first are dead letters."
+        ),
+    ] = None,
+    max_dead: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|P%",
+            help="With more dead letters the exit code is 3. Without it: where all rows are dead.",
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first row that cannot be embedded.")
     ] = False,
@@ -122,14 +139,16 @@ def encode(
 ) -> None:
     """Embed the texts of files, in input order, at constant memory.
 
-    A folder of shards can be resumed: the same command goes on where a job was killed. Ctrl-C ends
-    it after the shard at hand, and a second one at once. Rows that cannot be embedded go to
-    dead_letter.jsonl.
+    A folder of shards can be resumed: the same command goes on where a job was stopped or killed.
+    Ctrl-C gives up the shard that is being made, and a second one ends the process at once. Rows
+    that cannot be embedded go to _dead_letter.jsonl. The exit code is 3 where they are more than
+    --max-dead.
     """
     if (out is None) == (into is None) and not dry_run:
         raise InputValueError("give either --out or --into")
     if into is not None:
         out, out_format = into, "collection"
+    is_too_many = _max_dead(max_dead)
     on_ray = _on_ray(engine, address, workers, cpus_per_worker, gpus_per_worker)
     common: dict[str, Any] = {
         "input_format": file_format,
@@ -155,6 +174,7 @@ def encode(
                 out_format=cast(Any, out_format),
                 truncation=cast(Any, truncation),
                 dedup=dedup,
+                on_duplicate=cast(Any, on_duplicate),
                 strict=strict,
                 share=_share(shard),
                 workers=on_ray,
@@ -168,9 +188,35 @@ def encode(
     else:
         typer.echo(_told(summary))
     if not summary.complete:
-        command = shlex.join(["flowvec", *sys.argv[1:]]).replace(" --restart", "")
-        typer.echo(f"stopped after a shard; this goes on:\n{command}", err=True)
+        command = shlex.join(["flowvec", *sys.argv[1:]])
+        if Path(summary.out).suffix in (".npy", ".parquet"):
+            what = "nothing was written; this starts again"
+        else:
+            command, what = command.replace(" --restart", ""), "this goes on"
+        typer.echo(f"stopped; {what}:\n{command}", err=True)
         raise typer.Exit(128 + stop.number)
+    if is_too_many(summary):
+        typer.echo(f"{summary.dead_letters} of {summary.rows_in} rows are dead letters", err=True)
+        raise typer.Exit(_TOO_MANY_DEAD)
+
+
+def _max_dead(text: str | None) -> Callable[[BulkSummary], bool]:
+    """Whether a job has more dead letters than a number, or a share in percent, allows.
+
+    Raises:
+        InputValueError: it is neither.
+    """
+    if text is None:
+        return lambda done: 0 < done.rows_in == done.dead_letters
+    try:
+        most = float(text.removesuffix("%"))
+    except ValueError:
+        most = math.nan
+    if not 0.0 <= most < math.inf or (text.endswith("%") and most > 100.0):
+        raise InputValueError(f"--max-dead is a number of rows, or a share as 1%, not {text}")
+    if text.endswith("%"):
+        return lambda done: done.dead_letters * 100.0 > most * done.rows_in
+    return lambda done: done.dead_letters > most
 
 
 def _share(text: str | None) -> tuple[int, int]:
@@ -215,8 +261,9 @@ def _stopping() -> Iterator[_Stop]:
     def ask(number: int, _: Any) -> None:
         stop.number = number
         stop.event.set()
-        restore()
-        typer.echo("stopping after the shard at hand; again stops at once", err=True)
+        for known_number in known:
+            signal.signal(known_number, _end)
+        typer.echo("stopping; a second Ctrl-C ends at once", err=True)
 
     def restore() -> None:
         for number, handler in known.items():
@@ -228,6 +275,11 @@ def _stopping() -> Iterator[_Stop]:
         yield stop
     finally:
         restore()
+
+
+def _end(number: int, _: Any) -> None:
+    """End the process now. What it leaves behind is what a kill would: the next run removes it."""
+    os._exit(128 + number)
 
 
 @contextmanager
@@ -251,8 +303,12 @@ def _told(summary: BulkSummary) -> str:
     """A summary in words."""
     rate = summary.encoded / summary.seconds if summary.seconds else 0.0
     dead = f", {summary.dead_letters} dead letters" if summary.dead_letters else ""
-    if summary.codes:
+    if summary.dead_letters and summary.codes:
         dead += " (" + ", ".join(f"{n} {code}" for code, n in summary.codes.items()) + ")"
+    if summary.duplicates:
+        named = ", ".join(map(repr, summary.duplicate_ids)) or "of an earlier run"
+        more = ", ..." if summary.duplicates > len(summary.duplicate_ids) else ""
+        dead += f", {summary.duplicates} left out as another row has their id ({named}{more})"
     before = f", {summary.shards_before} of them before" if summary.shards_before else ""
     cut = f"; {summary.truncated} texts were cut" if summary.truncated else ""
     return (

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flowvec.bulk.checking import folder_info, is_bulk_folder
 from flowvec.bundle import Bundle
 from flowvec.collection import Collection
 from flowvec.commands import Json, print_json
@@ -20,20 +21,27 @@ app = typer.Typer(add_completion=False)
 @app.command(epilog="Example: flowvec info mini")
 def info(
     target: Annotated[
-        str, typer.Argument(help="A shipped model (mini), or a bundle's or collection's directory.")
+        str,
+        typer.Argument(
+            help="A shipped model (mini), or the directory of a bundle, a collection or a bulk job."
+        ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Print the figures of a collection, or of a bundle after verifying its files."""
+    """Print what a collection or a bulk job holds, or what a bundle is, after verifying it."""
     if (Path(target) / FILE).is_file():
         with Collection.open(target) as collection:
             figures: dict[str, Any] = {"kind": "collection", **asdict(collection.info())}
+    elif is_bulk_folder(Path(target)):
+        figures = {"kind": "folder of a bulk job", **asdict(folder_info(target))}
     else:
         try:
             bundle = Bundle.load(target)
         except BundleError as error:
             if Path(target).is_dir() and not (Path(target) / "manifest.json").exists():
-                raise BundleError(f"{target} is neither a bundle nor a collection") from error
+                raise BundleError(
+                    f"{target} is not a bundle, a collection or the folder of a bulk job"
+                ) from error
             raise
         figures = {
             "kind": "bundle",

@@ -65,9 +65,10 @@ def _verify_bulk(directory: Path, as_json: bool) -> None:
     if as_json:
         print_json(asdict(found))
     else:
+        left_out = f"{found.duplicates} duplicates left out, " if found.duplicates else ""
         whole = (
             f"{directory}: {found.rows} rows in {found.shards} shards, "
-            f"{found.dead_letters} dead letters, all well"
+            f"{found.dead_letters} dead letters, {left_out}all well"
         )
         typer.echo("\n".join((*found.problems, _AGAIN)) if found.problems else whole)
     if found.problems:

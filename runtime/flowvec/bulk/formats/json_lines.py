@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import Any
 
 from flowvec.bulk.formats.reader import LineReader, RecordReader
@@ -119,7 +120,12 @@ class JsonReader(RecordReader, LineReader):
         needed = [fields.text] if fields.id is None else [fields.text, fields.id]
         if len(table) != len(records) or any(table[name].null_count for name in needed):
             return None
-        return {name: table[name].to_pylist() for name in schema}
+        values = {name: table[name].to_pylist() for name in schema}
+        if fields.kept_as_json:
+            for name in (name for name, kind in columns.items() if kind == "double"):
+                if not all(value is None or isfinite(value) for value in values[name]):
+                    return None
+        return values
 
 
 def _may_be_too_deep(line: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -100,12 +101,15 @@ class ParquetReader(Reader):
         texts = _pylist(self._arrow, batch.column(fields.text))
         ids = None if fields.id is None else _pylist(self._arrow, batch.column(fields.id))
         good: list[int] = []
+        bad_fields = self._bad_fields(batch)
         for place, text in enumerate(texts):
             key: Any = first + place if ids is None else ids[place]
             try:
                 if ids is not None:
                     key = id_of(_decoded_value(key), str(fields.id))
                 checked = checked_text(_decoded_value(text), fields)
+                if place in bad_fields:
+                    raise RefusedError("bad_field", bad_fields[place])
             except RefusedError as refused:
                 shown = key if isinstance(key, str | int) else None
                 window.dead.append(letter_of(self.name, begun + place, shown, refused))
@@ -121,6 +125,45 @@ class ParquetReader(Reader):
             if before is not None:
                 column = self._arrow.concat_arrays([before, column])
             window.values[name] = column
+
+    def _bad_fields(self, batch: Any) -> dict[int, str]:
+        """What is wrong with kept values, by the row."""
+        found: dict[int, str] = {}
+        for name in self.fields.beside_id:
+            column = batch.column(name)
+            if self._may_be_bad(column):
+                for place in range(len(column)):
+                    if (reason := self._why_bad(column[place])) is not None:
+                        found.setdefault(place, f"{name} {reason}")
+        return found
+
+    def _may_be_bad(self, column: Any) -> bool:
+        """Whether values have to be looked at one by one."""
+        arrow, kind = self._arrow, column.type
+        if arrow.types.is_floating(kind):
+            return self.fields.kept_as_json and not (
+                arrow.compute.all(arrow.compute.is_finite(column), min_count=0).as_py()
+            )
+        try:
+            column.validate(full=True)
+        except arrow.ArrowInvalid:
+            return True
+        types = arrow.types
+        plain = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string,
+                 types.is_date, types.is_time, types.is_timestamp, types.is_null)  # fmt: skip
+        return self.fields.kept_as_json and not any(is_kind(kind) for is_kind in plain)
+
+    def _why_bad(self, value: Any) -> str | None:
+        """What is wrong with a kept value; None where nothing is."""
+        try:
+            found = value.as_py()
+            if self.fields.kept_as_json:
+                json.dumps(found, allow_nan=False, default=str)
+        except UnicodeDecodeError:
+            return "is not UTF-8"
+        except ValueError:
+            return "holds NaN or infinity"
+        return None
 
 
 def schema_of(source: Source) -> Any:

@@ -128,7 +128,10 @@ class RecordReader(Reader):
                     continue
                 key = first + place if fields.id is None else id_of(found.get(fields.id), fields.id)
                 text = text_of(found, fields)
-                row = [fitted(found.get(name), kind, name) for name, kind in columns.items()]
+                row = [
+                    fitted(found.get(name), kind, name, as_json=fields.kept_as_json)
+                    for name, kind in columns.items()
+                ]
             except RefusedError as refused:
                 window.dead.append(letter_of(self.name, begun + place, key, refused))
                 continue

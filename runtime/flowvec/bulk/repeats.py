@@ -1,0 +1,252 @@
+"""Rows of a bulk job that have the id of another row: which of them is written.
+
+A job reads all ids once before anything is encoded. So it knows from the start which rows are left
+out, whichever shard they lie in, and a job that resumes, or does a share of the work, leaves out
+the same ones. Standard input cannot be read twice: there it is known only which ids came before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.bulk.reading import read_windows
+from flowvec.bulk.sources import Source
+from flowvec.bulk.window import Columns, DeadLetter, Fields, Window
+from flowvec.errors import BulkError, InputValueError
+
+__all__ = ["OnDuplicate", "Repeats", "SeenIds", "check_rule", "find_repeats"]
+
+OnDuplicate = Literal["last", "first", "error", "dead-letter"]
+_CODE = "duplicate_id"  # of the dead letters
+
+_Int64s = npt.NDArray[np.int64]
+_Digests = npt.NDArray[np.uint64]
+
+
+def check_rule(rule: str | None) -> None:
+    """Refuse a rule that does not exist.
+
+    Raises:
+        InputValueError: it is not one of `OnDuplicate`.
+    """
+    if rule not in (None, *get_args(OnDuplicate)):
+        raise InputValueError(
+            f"on_duplicate must be one of {', '.join(get_args(OnDuplicate))}, but is {rule!r}"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeats:
+    """Rows that are left out, because another row has their id.
+
+    Attributes:
+        rows: their numbers over all inputs, ascending.
+        written: for each, the number of the row with its id that is written.
+        sources: the files, with their rows.
+        fields: what is read of a row.
+        rule: which row of an id is written.
+    """
+
+    rows: _Int64s
+    written: _Int64s
+    sources: tuple[Source, ...]
+    fields: Fields
+    rule: OnDuplicate
+
+    def leave_out(self, window: Window) -> None:
+        """Take the rows that are left out from a window, and count them or make dead letters."""
+        begin, end = np.searchsorted(self.rows, [window.first, window.first + window.rows])
+        if begin == end:
+            return
+        numbers = np.asarray(window.numbers, np.int64)
+        places = np.flatnonzero(np.isin(numbers, self.rows[begin:end], assume_unique=True)).tolist()
+        if self.rule == "dead-letter":
+            written = dict(zip(self.rows[begin:end].tolist(), self.written[begin:end], strict=True))
+            ids = window.ids(self.fields)
+            for place in places:
+                source, row = place_of(self.sources, int(written[window.numbers[place]]))
+                reason = f"its id is that of row {row} of {source}"
+                _add_letter(window, place, ids[place], reason, self.sources)
+        _remove(window, places, self.fields, counted=self.rule != "dead-letter")
+
+
+class SeenIds:
+    """The ids that standard input has had so far.
+
+    Memory grows by some 100 bytes for each.
+    """
+
+    def __init__(self, fields: Fields, rule: OnDuplicate) -> None:
+        """Begin without any.
+
+        Args:
+            fields: what is read of a row.
+            rule: `last` for a collection alone, where a later row replaces an earlier one.
+        """
+        self._fields = fields
+        self._rule = rule
+        self._places: dict[bytes, tuple[str, int]] = {}
+
+    def leave_out(self, window: Window) -> None:
+        """Take from a window the rows whose ids came before; count those that replace others.
+
+        Raises:
+            BulkError: an id comes twice, and the rule is `error`.
+        """
+        ids = window.ids(self._fields)
+        digests = [_digest(key) for key in ids]
+        left_out: list[int] = []
+        here: dict[bytes, int] = {}
+        for place, digest in enumerate(digests):
+            before = self._places.get(digest)
+            if before is None:
+                self._places[digest] = window.place(place)
+            elif self._rule == "last":
+                if digest in here:
+                    left_out.append(here[digest])
+                else:
+                    window.replacing.add(window.numbers[place])
+                    _name(window, ids[place])
+            else:
+                reason = f"its id is that of row {before[1]} of {before[0]}"
+                if self._rule == "error":
+                    source, row = window.place(place)
+                    raise BulkError(f"{source}, row {row}: {reason} ({ids[place]!r})")
+                if self._rule == "dead-letter":
+                    _add_letter(window, place, ids[place], reason)
+                left_out.append(place)
+            here[digest] = place
+        _remove(window, sorted(left_out), self._fields, counted=self._rule != "dead-letter")
+
+
+def find_repeats(
+    sources: Sequence[Source],
+    fields: Fields,
+    columns: Columns | None,
+    rule: OnDuplicate,
+    stop: Callable[[], object],
+    *,
+    ids_become_texts: bool = False,
+) -> Repeats | None:
+    """Read all ids; None where each is there once.
+
+    It holds 24 bytes for each row meanwhile.
+
+    Args:
+        sources: the files, with their rows.
+        fields: what is read of a row.
+        columns: what they hold.
+        rule: which row of an id is written.
+        stop: called now and then; it raises to give up.
+        ids_become_texts: whether 1 and "1" are the same id where they are written.
+
+    Raises:
+        InputValueError: a file cannot be read.
+        BulkError: an id is there twice, and the rule is `error`.
+    """
+    if fields.id is None:
+        return None
+    numbers: list[_Int64s] = []
+    digests: list[_Digests] = []
+    for window in _windows(sources, fields, columns):
+        stop()
+        ids: Sequence[Any] = window.ids(fields)
+        if ids_become_texts:
+            ids = list(map(str, ids))
+        numbers.append(np.asarray(window.numbers, np.int64))
+        digests.append(_digests(ids, window.columns[fields.id]))
+    rows = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+    keys = np.concatenate(digests) if digests else np.empty((0, 2), np.uint64)
+    del numbers, digests
+    order = np.lexsort((keys[:, 0], keys[:, 1]))  # stable: rows of an id stay in their order
+    keys = keys[order]
+    is_same = (keys[1:] == keys[:-1]).all(axis=1)
+    if not is_same.any():
+        return None
+    # Runs of the same id: each place belongs to the run that begins at or before it.
+    begins = np.flatnonzero(np.concatenate([[True], ~is_same]))
+    ends = np.append(begins[1:], len(keys)) - 1
+    run = np.cumsum(np.concatenate([[0], ~is_same]))
+    chosen = (ends if rule == "last" else begins)[run]
+    left = np.flatnonzero(chosen != np.arange(len(keys)))
+    out, written = rows[order[left]], rows[order[chosen[left]]]
+    by_number = np.argsort(out)
+    found = Repeats(out[by_number], written[by_number], tuple(sources), fields, rule)
+    if rule == "error":
+        _refuse(found, columns)
+    return found
+
+
+def place_of(sources: Sequence[Source], number: int) -> tuple[str, int]:
+    """The file of a row by its number over all inputs, and its number there."""
+    for source in sources:
+        if number < (source.rows or 0):
+            return source.name, number
+        number -= source.rows or 0
+    raise BulkError("an input has changed since its rows were counted")
+
+
+def _windows(
+    sources: Sequence[Source], fields: Fields, columns: Columns | None
+) -> Iterator[Window]:
+    return read_windows(sources, fields, rows_per_shard=1 << 62, columns=columns)
+
+
+def _refuse(found: Repeats, columns: Columns | None) -> None:
+    """Raise, naming the first row whose id came before."""
+    fields = found.fields
+    number = int(found.rows[0])
+    source, row = place_of(found.sources, number)
+    before, before_row = place_of(found.sources, int(found.written[0]))
+    named = ""
+    for window in _windows(found.sources, fields, columns):
+        if number < window.first + window.rows:
+            named = f" {window.ids(fields)[window.numbers.index(number)]!r}"
+            break
+    raise BulkError(
+        f"{source}, row {row}: its id{named} is that of row {before_row} of {before}; "
+        f"{len(found.rows)} rows in all have the id of another. Say which row is written: "
+        "on_duplicate is last, first or dead-letter"
+    )
+
+
+def _digests(ids: Sequence[Any], kind: str) -> _Digests:
+    """128 bits for each id, (ids, 2): different ones for different ids."""
+    if kind == "int64":
+        found = np.zeros((len(ids), 2), np.uint64)
+        found[:, 0] = np.asarray(ids, np.int64).view(np.uint64)
+        return found
+    return np.frombuffer(b"".join(map(_digest, ids)), np.uint64).reshape(-1, 2)
+
+
+def _digest(key: Any) -> bytes:
+    # A number and the text that shows it are two ids.
+    text = f"i{key}" if isinstance(key, int) else f"t{key}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _add_letter(
+    window: Window, place: int, key: Any, reason: str, sources: Sequence[Source] = ()
+) -> None:
+    window.dead.append(DeadLetter(*window.place(place), key, _CODE, reason))
+    order = {source.path: i for i, source in enumerate(sources)}
+    window.dead.sort(key=lambda letter: (order.get(letter.source, 0), letter.row))
+
+
+def _name(window: Window, key: Any) -> None:
+    window.repeated_ids.append(key)
+
+
+def _remove(window: Window, places: Sequence[int], fields: Fields, *, counted: bool) -> None:
+    if counted:
+        ids = window.ids(fields) if places else []
+        window.duplicates += len(places)
+        for place in places:
+            _name(window, ids[place])
+    window.remove(places)
