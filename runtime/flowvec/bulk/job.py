@@ -22,7 +22,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -223,14 +223,10 @@ class Folder:
         ordered = sorted(records, key=lambda record: record.shard)
         dead = [record for record in ordered if record.dead]
         if dead:
-            partial = partial_of(self.letters)
-            with partial.open("wb") as file:
+            with written_whole(self.letters) as file:
                 for record in dead:
                     with self.shard_letters(record.shard).open("rb") as part:
                         shutil.copyfileobj(part, file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.letters)
         else:
             self.letters.unlink(missing_ok=True)
         self.write_manifest({**content, "shards": [asdict(record) for record in ordered]})
@@ -336,12 +332,26 @@ def shares_of(path: Path) -> list[tuple[int, int]]:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a small file, whole or not at all, and durably."""
-    partial = partial_of(path)
-    with partial.open("wb") as file:
+    with written_whole(path) as file:
         file.write(content)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its name at the end, durably; nothing of it stays where that fails."""
+    partial = partial_of(path)
+    file = partial.open("wb")
+    try:
+        yield file
         file.flush()
         os.fsync(file.fileno())
-    partial.replace(path)
+        file.close()
+        partial.replace(path)
+    finally:
+        with suppress(OSError):  # what it still holds does not fit on a full disk
+            file.close()
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
