@@ -6,8 +6,8 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -30,12 +30,12 @@ from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find
 from flowvec.bulk.shards import BulkPrecision, OutFormat
 from flowvec.bulk.sources import STDIN, find_sources
 from flowvec.bulk.survey import Survey, check_unchanged, survey
-from flowvec.bulk.targets import FileTarget, FolderTarget, Target
+from flowvec.bulk.targets import FileTarget, FolderTarget, Target, naming_output
 from flowvec.bulk.window import Columns
 from flowvec.bulk.work import BulkProgress, Tally, Work, job_of
 from flowvec.collection import Collection
 from flowvec.encoder import Encoder, Truncation
-from flowvec.errors import BulkError, InputValueError
+from flowvec.errors import InputValueError
 from flowvec.pipeline import Job
 
 __all__ = ["BulkSummary", "encode_files"]
@@ -216,7 +216,7 @@ def encode_files(
             nothing = _Done(Tally(), 0.0, is_complete=False)
             return _summary(encoder, options, job, FileTarget(path), nothing, 0.0)
         surveyed = time.perf_counter() - begun
-        stack.enter_context(_writing(path))
+        stack.enter_context(naming_output(path))
         target: Target
         if is_file:
             target = FileTarget(path)
@@ -251,19 +251,6 @@ def encode_files(
             work.run(stop, strict=strict, on_progress=on_progress)
             done = _Done(work.tally, work.seconds, work.is_complete)
         return _summary(encoder, options, job, target, done, surveyed)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Name the output where the system refuses to write: the disk is full, say.
-
-    Raises:
-        BulkError: it does.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise BulkError(f"cannot write into {path}: {error.strerror or error}") from error
 
 
 class _StoppedError(Exception):

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -27,7 +27,14 @@ from flowvec.bulk.survey import Survey
 from flowvec.bulk.window import DeadLetter
 from flowvec.errors import BulkError
 
-__all__ = ["FileTarget", "FolderTarget", "OneShardTarget", "ShardCounts", "Target"]
+__all__ = [
+    "FileTarget",
+    "FolderTarget",
+    "OneShardTarget",
+    "ShardCounts",
+    "Target",
+    "naming_output",
+]
 
 
 @dataclass(slots=True)
@@ -126,6 +133,19 @@ class Target(ABC):
                 file.close()
             with suppress(OSError):
                 partial_of(self._letters_path).unlink()
+
+
+@contextmanager
+def naming_output(path: Path) -> Iterator[None]:
+    """Name the output where the system refuses to write: the disk is full, say.
+
+    Raises:
+        BulkError: it does.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise BulkError(f"cannot write into {path}: {error.strerror or error}") from error
 
 
 class FileTarget(Target):

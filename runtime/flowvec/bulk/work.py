@@ -25,7 +25,7 @@ from flowvec.bulk.reading import read_windows
 from flowvec.bulk.repeats import Repeats, SeenIds
 from flowvec.bulk.shards import ShardSettings, ShardWriter
 from flowvec.bulk.survey import Survey, check_unchanged
-from flowvec.bulk.targets import OneShardTarget, ShardCounts, Target
+from flowvec.bulk.targets import OneShardTarget, ShardCounts, Target, naming_output
 from flowvec.bulk.window import Columns, DeadLetter, Window
 from flowvec.encoder import Encoder
 from flowvec.errors import BulkError
@@ -99,6 +99,17 @@ class Tally:
                 self.repeated_ids.append(key)
 
 
+class _Halt(threading.Event):
+    """Set once somebody asked to stop, or writing has failed."""
+
+    def __init__(self, asked: threading.Event | None) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def is_set(self) -> bool:
+        return super().is_set() or (self._asked is not None and self._asked.is_set())
+
+
 @dataclass(frozen=True, slots=True)
 class ShardResult:
     """One shard that is done."""
@@ -153,6 +164,7 @@ class Work:
         self._last_shard = 0
         self._has_failed = False
         self._is_all_read = False
+        self._halt = _Halt(None)
         self._rows_read = 0
         info = encoder.info()
         self._settings = ShardSettings(
@@ -177,7 +189,7 @@ class Work:
     ) -> None:
         """Do what is to be done; once `stop` is set, give up the shard that is being made."""
         self._strict, self._on_progress = strict, on_progress
-        stop = threading.Event() if stop is None else stop
+        self._halt = halt = _Halt(stop)
         waiting: deque[tuple[Window, npt.NDArray[np.int64] | None]] = deque()
         written: deque[Future[None]] = deque()
 
@@ -188,15 +200,15 @@ class Work:
                     texts, repeats = _once(window.texts)
                 waiting.append((window, repeats))
                 yield texts
-            self._is_all_read = not stop.is_set()
+            self._is_all_read = not halt.is_set()
 
         self._begun = time.perf_counter()
         with ExitStack() as stack:
             stack.callback(self._abandon)
             writer = stack.enter_context(ThreadPoolExecutor(1, "flowvec-write"))
-            ahead = run_ahead(self._windows(), _READ_AHEAD, stop)
+            ahead = run_ahead(self._windows(), _READ_AHEAD, halt)
             stack.callback(ahead.close)
-            encoding = stack.enter_context(closing(self._encoder.windows(parts(), self._job, stop)))
+            encoding = stack.enter_context(closing(self._encoder.windows(parts(), self._job, halt)))
             for encoded in encoding:
                 written.append(writer.submit(self._take, *waiting.popleft(), encoded))
                 if len(written) > _WRITE_BEHIND:
@@ -270,13 +282,9 @@ class Work:
             return
         try:
             self._write(window, repeats, encoded)
-        except OSError as error:
-            self._has_failed = True
-            raise BulkError(
-                f"cannot write into {self._target.path}: {error.strerror or error}"
-            ) from error
         except BaseException:
             self._has_failed = True
+            self._halt.set()
             raise
 
     def _write(
@@ -399,7 +407,7 @@ def run_shard(
         BulkError: an input has changed, or with `strict` a row cannot be embedded.
     """
     target = OneShardTarget(folder, options.out_format, shard)
-    with closing(target):
+    with naming_output(folder.path), closing(target):
         work = Work(encoder, job_of(encoder, options), known, options, columns, target, repeats)
         work.run(None, strict=strict, on_progress=None)
     trim_memory()  # each shard has had threads of its own
