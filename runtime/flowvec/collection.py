@@ -239,7 +239,7 @@ class Collection:
                 "compared"
             )
         compute = self._meta.get("compute")
-        if compute != encoder.engine.compute:
+        if compute not in (None, encoder.engine.compute):
             logger.warning(
                 "%s was made in %s and is now used in %s: scores may differ in the third digit",
                 self._path,
@@ -660,34 +660,39 @@ class Collection:
     def from_parquet(
         cls,
         path: str | Path,
-        parquet: str | Path,
+        parquet: str | Path | Sequence[str | Path],
         *,
         metric: Metric | None = None,
         vector_dtype: VectorDtype | None = None,
     ) -> Collection:
-        """Make a collection of a Parquet file's rows (extra `[files]`).
+        """Make a collection of the rows of Parquet files (extra `[files]`).
 
         Args:
             path: as for `create`.
-            parquet: a file that `to_parquet` wrote, or another with the columns `id` and `vector`,
-                and perhaps `text` and `metadata` (JSON).
-            metric: None takes the file's own, `cosine` where it names none.
-            vector_dtype: None takes the file's own.
+            parquet: a file, a folder of files or a glob, or several of these: what `to_parquet`
+                wrote, what `flowvec encode` wrote, or others with the columns `id` and `vector` and
+                perhaps `text` and `metadata` (JSON). All other columns become metadata. Rows that
+                have the id of an earlier one replace it.
+            metric: None takes the files' own, `cosine` where they name none.
+            vector_dtype: None takes the files' own.
+
+        The model and its fingerprint are those that the files, or the manifest beside them, name.
 
         Raises:
-            InputTypeError, InputValueError: the file cannot be read, or holds what cannot be added.
+            InputTypeError, InputValueError: a file cannot be read, or holds what cannot be added;
+                files are of different models; a folder holds a job that is not complete.
             CollectionError: the directory is not empty or cannot be written.
             MissingDependencyError: pyarrow is not installed.
         """
-        about, dim, dtype, batches = read_parquet(absolute_path(parquet))
-        model = {key: about[key] for key in _MODEL_KEYS if key in about}
+        found = read_parquet(parquet)
+        model = {key: found.about[key] for key in _MODEL_KEYS if key in found.about}
         return cls._filled(
             path,
-            batches,
-            model if len(model) == len(_MODEL_KEYS) else {},
-            dim=dim,
-            metric=metric or cast(Metric, about.get("metric", "cosine")),
-            vector_dtype=vector_dtype or cast(VectorDtype, dtype),
+            found.batches,
+            model if "fingerprint" in model else {},
+            dim=found.dim,
+            metric=metric or cast(Metric, found.about.get("metric", "cosine")),
+            vector_dtype=vector_dtype or cast(VectorDtype, found.dtype),
         )
 
     @classmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import date, time
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ from flowvec.bulk.window import Columns, Window
 from flowvec.collection import Collection, VectorDtype
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
+from flowvec.parquet import json_value
 
 __all__ = ["CollectionTarget", "open_collection"]
 
@@ -89,21 +89,10 @@ class _CollectionShard:
         pass  # what is there is whole; the journal does not name it, and it will be replaced
 
 
-def _json_value(value: Any) -> Any:
-    """A value of Parquet as JSON holds it: times and dates as ISO 8601, decimals as texts."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return json.loads(json.dumps(value, default=_shown))
-
-
-def _shown(value: Any) -> str:
-    return value.isoformat() if isinstance(value, date | time) else str(value)
-
-
 def _plain(values: Any, kind: str) -> list[Any]:
     """Values that JSON can hold: those of Arrow's times and dates as texts."""
     if not isinstance(values, list):
-        return [_json_value(value) for value in values.to_pylist()]
+        return [json_value(value) for value in values.to_pylist()]
     if kind == "json":
         return [None if value is None else json.loads(value) for value in values]
     return values

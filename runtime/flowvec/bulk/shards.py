@@ -204,11 +204,13 @@ class _ParquetFile(_File):
         # That nothing is null spares Parquet a level for each number.
         item = arrow.field("element", arrow.from_numpy_dtype(self.dtype), nullable=False)
         self._vector = arrow.list_(item, self.dim)
+        names = [name for name in self.fields.beside_id if columns.get(name) == "json"]
+        about = {**self.about, "json_columns": json.dumps(names)} if names else dict(self.about)
         columns_of = [
             *(arrow.field(name, kind) for name, kind in fields),
             arrow.field("vector", self._vector, nullable=False),
         ]
-        self._schema = arrow.schema(columns_of, metadata={"flowvec": json.dumps(dict(self.about))})
+        self._schema = arrow.schema(columns_of, metadata={"flowvec": json.dumps(about)})
         named = [name for name, _ in fields]
         self._writer = arrow.parquet.ParquetWriter(
             self.partial,

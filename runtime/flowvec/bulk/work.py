@@ -175,6 +175,7 @@ class Work:
             {
                 "model": info.name,
                 "fingerprint": info.fingerprint,
+                "compute": info.compute,
                 "similarity": info.similarity,
                 "precision": options.precision,
             },
