@@ -22,6 +22,7 @@ from flowvec.errors import (
     FlowvecError,
     InputValueError,
 )
+from flowvec.filters import add_functions
 
 __all__ = ["Database"]
 
@@ -69,6 +70,7 @@ class Database:
                 check_same_thread=False,
             )
             try:
+                add_functions(db)
                 if self.is_writable:
                     db.execute("PRAGMA journal_mode=WAL")
                     db.execute("PRAGMA synchronous=FULL")

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -29,7 +30,7 @@ from typing import Any
 
 from flowvec.errors import InputTypeError, InputValueError
 
-__all__ = ["Condition", "Filter", "compile_filter"]
+__all__ = ["Condition", "Filter", "add_functions", "compile_filter"]
 
 Filter = Mapping[str, Any]
 
@@ -39,6 +40,11 @@ _MAX_DEPTH = 32
 # SQLite's oldest limit on parameters in one statement is 999; lists are one parameter each.
 _MAX_PARAMETERS = 900
 _LARGEST_INT = (1 << 63) - 1
+
+# SQLite cuts a text that it takes from JSON at a NUL, which is always escaped there. In the rows
+# that have one, Python reads the text.
+_NO_NUL = "instr(metadata, '\\u0000') = 0"
+_TEXT, _HOLDS = "flowvec_text", "flowvec_holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,30 @@ def compile_filter(filter: object) -> Condition:
             "counts as few"
         )
     return Condition(sql, tuple(compiler.parameters))
+
+
+def add_functions(db: sqlite3.Connection) -> None:
+    """Give a connection the functions that conditions use."""
+    db.create_function(_TEXT, 2, _text_at, deterministic=True)
+    db.create_function(_HOLDS, 3, _list_holds, deterministic=True)
+
+
+def _text_at(metadata: str | None, path: str) -> str | None:
+    found = _value_at(metadata, path)
+    return found if isinstance(found, str) else None
+
+
+def _list_holds(metadata: str | None, path: str, text: str) -> bool:
+    found = _value_at(metadata, path)
+    return isinstance(found, list) and text in found
+
+
+def _value_at(metadata: str | None, path: str) -> Any:
+    """A field by its path, as `_path` gives; None where there is none."""
+    found: Any = None if metadata is None else json.loads(metadata)
+    for name in path.removeprefix('$."').removesuffix('"').split('"."'):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 class _Compiler:
@@ -126,12 +156,27 @@ class _Compiler:
             self._use(path)
             return f"coalesce(json_type(metadata, ?), '') = '{json.dumps(scalar)}'"
         self._use(path, path, scalar)
-        return f"({_has_type_of(scalar)} AND json_extract(metadata, ?) = ?)"
+        same = f"{_has_type_of(scalar)} AND json_extract(metadata, ?) = ?"
+        return f"({same}{self._whole(path) if isinstance(scalar, str) else ''})"
+
+    def _whole(self, path: str) -> str:
+        """That a text was not cut at a NUL before it was compared: no text of a filter holds one.
+
+        Few rows have any, so that this is asked last and costs others nothing.
+        """
+        self._use(path)
+        return f" AND ({_NO_NUL} OR instr({_TEXT}(metadata, ?), char(0)) = 0)"
 
     def compared(self, path: str, operator: str, value: object) -> str:
         scalar = _scalar(value)
         if scalar is None or isinstance(scalar, bool):
             raise InputTypeError(f"{operator!r} compares numbers or texts, not {scalar!r}")
+        if isinstance(scalar, str):
+            self._use(path, path, path, scalar)
+            text = (
+                f"CASE WHEN {_NO_NUL} THEN json_extract(metadata, ?) ELSE {_TEXT}(metadata, ?) END"
+            )
+            return f"({_has_type_of(scalar)} AND {text} {operator} ?)"
         self._use(path, path, scalar)
         return f"({_has_type_of(scalar)} AND json_extract(metadata, ?) {operator} ?)"
 
@@ -146,20 +191,25 @@ class _Compiler:
             if listed:
                 self._use(path, path, json.dumps(listed))
                 among = "json_extract(metadata, ?) IN (SELECT value FROM json_each(?))"
-                parts.append(f"({_has_type_of(listed[0])} AND {among})")
+                whole = self._whole(path) if listed is texts else ""
+                parts.append(f"({_has_type_of(listed[0])} AND {among}{whole})")
         return _joined("OR", parts)
 
     def contains(self, path: str, value: object) -> str:
         scalar = _scalar(value)
         self._use(path, path)
+        whole = ""
         if scalar is None or isinstance(scalar, bool):
             same = f"type = '{json.dumps(scalar)}'"
         else:
             same = f"type {_type_of(scalar)} AND value = ?"
             self._use(scalar)
+            if isinstance(scalar, str):
+                self._use(path, scalar)
+                whole = f" AND ({_NO_NUL} OR {_HOLDS}(metadata, ?, ?))"
         return (
             "(coalesce(json_type(metadata, ?), '') = 'array' AND "  # noqa: S608 - of our making
-            f"EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {same}))"
+            f"EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {same}){whole})"
         )
 
     def exists(self, path: str, value: object) -> str:

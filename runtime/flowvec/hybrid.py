@@ -5,7 +5,7 @@ Both are pure decisions; `store.py` keeps the index.
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Mapping
 
 __all__ = ["HYBRID_BEST", "fuse", "match_expression"]
@@ -13,7 +13,6 @@ __all__ = ["HYBRID_BEST", "fuse", "match_expression"]
 # Of a row that equals the query and matches its words best.
 HYBRID_BEST = 1.0
 
-_WORD = re.compile(r"\w+")
 # Lucene's list for English: in half of all texts, so that they say little and cost much to look up.
 # fmt: off
 _STOP_WORDS = frozenset((
@@ -30,11 +29,19 @@ def match_expression(text: str) -> str | None:
     """A query of SQLite's FTS5 for any of a text's words; None where it has none.
 
     A word that comes twice counts twice, as BM25 has it. English stop words are left out, unless
-    there is nothing else. Every word is in quotes, so that none is an operator of FTS5's.
+    there is nothing else. Every word is in quotes, so that none is an operator of FTS5's, and that
+    one which FTS5 cuts is found as a phrase. Case and accents are left to FTS5.
     """
-    words = _WORD.findall(text.lower())
-    telling = [word for word in words if word not in _STOP_WORDS] or words
+    words = _words(unicodedata.normalize("NFC", text))
+    telling = [word for word in words if word.lower() not in _STOP_WORDS] or words
     return " OR ".join(f'"{word}"' for word in telling[:_MAX_WORDS]) or None
+
+
+def _words(text: str) -> list[str]:
+    """Runs of letters, digits, underscores, and the marks that combine with letters."""
+    return "".join(
+        c if c == "_" or unicodedata.category(c)[0] in "LMN" else " " for c in text
+    ).split()
 
 
 def fuse(

@@ -6,12 +6,13 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -359,11 +360,14 @@ def test_a_pandas_frame_goes_in(tmp_path: Path, tiny: Encoder) -> None:
 
 
 def test_words_are_asked_for_in_plain_text() -> None:
-    assert match_expression('The "cat" NEAR (dog) the Cat') == '"cat" OR "near" OR "dog" OR "cat"'
+    assert match_expression('The "cat" NEAR (dog) the Cat') == '"cat" OR "NEAR" OR "dog" OR "Cat"'
     assert match_expression("To be, or NOT to be") == (
-        '"to" OR "be" OR "or" OR "not" OR "to" OR "be"'  # there is nothing else
+        '"To" OR "be" OR "or" OR "NOT" OR "to" OR "be"'  # there is nothing else
     )
     assert match_expression("... !?") is None
+    # An accent may be part of a letter or follow it; both are one word.
+    assert match_expression("re\u0301sume\u0301 \u0130stanbul") == '"résumé" OR "İstanbul"'
+    assert match_expression("हिन्दी, snake_case") == '"हिन्दी" OR "snake_case"'
     assert match_expression(" ".join(map(str, range(500)))).count("OR") == 63
 
 
@@ -380,6 +384,21 @@ def test_a_word_that_is_asked_twice_counts_twice(tmp_path: Path) -> None:
             assert next(iter(store.find_words(expression, 4))) == first
         # Nobody is found by words that are in all texts alone where others are asked for.
         assert list(store.find_words(match_expression("the cat of it") or "", 4)) == [1]
+
+
+@pytest.mark.parametrize("text", ["résumé", "re\u0301sume\u0301", "İstanbul", "हिन्दी भाषा"])
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC"])
+def test_words_are_found_however_their_accents_are_written(
+    tmp_path: Path, text: str, form: Any
+) -> None:
+    with closing(Store(tmp_path / FILE, create={})) as store:
+        with store.transaction():
+            store.upsert(["a", "b"], np.zeros((2, 3), np.float32), [text, "e r sum i stanbul"],
+                         [None] * 2)  # fmt: skip
+            store.index_words()
+        for query in (text, text.upper(), text.lower()):
+            expression = match_expression(unicodedata.normalize(form, query))
+            assert list(store.find_words(expression or "", 4)) == [1]
 
 
 def test_nearness_and_words_are_combined_as_said() -> None:
