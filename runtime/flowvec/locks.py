@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -19,6 +19,7 @@ __all__ = ["LOCK_FILE", "FileLock", "ReadersWriter", "WriterLock"]
 LOCK_FILE = "collection.lock"
 # A reader that saves a graph of some million rows that it built has the lock for so long at most.
 _MOST_WAITING = 60.0
+_LOOK_AGAIN = 0.5
 
 
 class ReadersWriter:
@@ -26,67 +27,102 @@ class ReadersWriter:
 
     Neither can starve the other: a waiting writer goes before readers that come later, and the
     readers that waited for a writer all go before the next one. Not reentrant.
+
+    A Ctrl-C may come between any two steps, in the midst of leaving as well. So whoever holds it is
+    a key in a dict, which is added and removed in one step each, and removed twice. What a thread
+    still seems to hold when it comes again was left behind by a Ctrl-C.
     """
 
     def __init__(self) -> None:
         # Every search enters it, and by itself it costs less than through its condition.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._reading = 0
-        self._writing = False
-        self._waiting_readers = 0
-        self._waiting_writers = 0
-        self._admitted = 0  # readers whose turn has come
+        # Thread by the object that stands for a block.
+        self._readers: dict[object, int] = {}
+        self._writers: dict[object, int] = {}
+        self._waiting_readers: dict[object, int] = {}
+        self._waiting_writers: dict[object, int] = {}
+        self._admitted: dict[object, int] = {}  # readers whose turn has come
+        self._kept = (
+            self._writers, self._waiting_readers, self._waiting_writers, self._admitted
+        )  # fmt: skip
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Share it with other readers."""
-        has_begun = False
-        try:  # a Ctrl-C may come between any two of the lines
+        block, thread = object(), threading.get_ident()
+        try:
             with self._lock:
-                if self._writing or self._waiting_writers:
-                    self._waiting_readers += 1
-                    try:
-                        self._changed.wait_for(self._reader_may_go)
-                        self._admitted -= 1
-                    finally:  # it must not be left counted among those that wait
-                        self._waiting_readers -= 1
-                        self._admitted = max(0, min(self._admitted, self._waiting_readers))
-                        self._changed.notify_all()
-                self._reading, has_begun = self._reading + 1, True
+                self._forget(thread)
+                if self._writers or self._waiting_writers:
+                    self._waiting_readers[block] = thread
+                    self._wait_until(
+                        lambda: (
+                            not self._writers
+                            and (not self._waiting_writers or block in self._admitted)
+                        )
+                    )
+                    self._waiting_readers.pop(block)
+                    if self._admitted.pop(block, None) is not None:
+                        self._changed.notify_all()  # a writer may wait for the last of them
+                self._readers[block] = thread
             yield
         finally:
-            if has_begun:
-                with self._lock:
-                    self._reading -= 1
-                    if not self._reading:
-                        self._changed.notify_all()
-
-    def _reader_may_go(self) -> bool:
-        return not self._writing and (not self._waiting_writers or self._admitted > 0)
+            try:
+                self._leave(block)
+            finally:
+                if self._has(block):
+                    self._leave(block)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Have it alone."""
-        has_begun = False
-        try:  # as in `reading`
+        block, thread = object(), threading.get_ident()
+        try:
             with self._lock:
-                self._waiting_writers += 1
-                try:
-                    self._changed.wait_for(
-                        lambda: not self._writing and not self._reading and not self._admitted
-                    )
-                finally:
-                    self._waiting_writers -= 1
-                    self._changed.notify_all()
-                self._writing = has_begun = True
+                self._forget(thread)
+                self._waiting_writers[block] = thread
+                self._wait_until(
+                    lambda: not self._writers and not self._readers and not self._admitted
+                )
+                self._writers[block] = thread
+                self._waiting_writers.pop(block)
             yield
         finally:
-            if has_begun:
-                with self._lock:
-                    self._writing = False
-                    self._admitted = self._waiting_readers
-                    self._changed.notify_all()
+            try:
+                self._leave(block)
+            finally:
+                if self._has(block):
+                    self._leave(block)
+
+    def _leave(self, block: object) -> None:
+        """Hold and wait no longer; twice is harmless."""
+        with self._lock:
+            if self._readers.pop(block, None) is None:
+                if block in self._writers:
+                    self._admitted.update(self._waiting_readers)
+                for kept in self._kept:
+                    kept.pop(block, None)
+            if not self._readers and (self._waiting_writers or self._waiting_readers):
+                self._changed.notify_all()
+
+    def _has(self, block: object) -> bool:
+        return block in self._readers or any(block in kept for kept in self._kept)
+
+    def _wait_until(self, may_go: Callable[[], bool]) -> None:
+        # A Ctrl-C may come between leaving and telling of it: who waits looks by itself, too.
+        while not may_go():
+            self._changed.wait(_LOOK_AGAIN)
+
+    def _forget(self, thread: int) -> None:
+        """Drop what a thread left behind: it is here, and so in no block."""
+        if not (thread in self._readers.values() or any(self._kept)):
+            return
+        for kept in (self._readers, *self._kept):
+            if thread in kept.values():
+                for block in [block for block, owner in kept.items() if owner == thread]:
+                    kept.pop(block, None)
+                self._changed.notify_all()
 
 
 class WriterLock:
