@@ -30,7 +30,7 @@ from flowvec.errors import (
     OverloadedError,
     ProviderUnavailableError,
 )
-from flowvec.hits import CollectionInfo, Hit
+from flowvec.hits import Added, CollectionInfo, Hit
 from flowvec.manifest import Manifest
 from flowvec.microbatch import SharedEncoder
 from flowvec.mining import Pair, most_similar_pairs, semantic_search
@@ -40,6 +40,7 @@ from flowvec.telemetry import silence_onnxruntime
 from flowvec.version import __version__
 
 __all__ = [
+    "Added",
     "AsyncEncoder",
     "Bundle",
     "BundleError",

@@ -231,6 +231,7 @@ class Cache:
         Raises:
             InterruptedError: it was stopped.
         """
+        logger.info("building the graph of %d rows", self.count)
         graph = self.snapshots.new(self.count)
         shown = stopped is None and sys.stderr.isatty()
         # Even a bar that is not shown takes a lock that forked processes share: one that is killed

@@ -39,12 +39,13 @@ from flowvec.errors import (
 )
 from flowvec.exact import METRICS, Metric
 from flowvec.filters import Condition, Filter, compile_filter
-from flowvec.hits import CollectionInfo, Hit
+from flowvec.hits import Added, CollectionInfo, Hit
 from flowvec.hnsw import EF_CONSTRUCTION, M, sync_folder
 from flowvec.hybrid import HYBRID_BEST
-from flowvec.locks import WriterLock
+from flowvec.locks import LOCK_FILE, WriterLock
 from flowvec.neighbours import Neighbours
 from flowvec.parquet import read_parquet, write_parquet
+from flowvec.pipeline import windows_of
 from flowvec.rows import Id, Item, Rows, check_ids
 from flowvec.searching import Searcher
 from flowvec.sequences import as_list, refuse_single
@@ -55,6 +56,8 @@ from flowvec.version import __version__
 __all__ = ["Collection"]
 
 logger = logging.getLogger("flowvec.collection")
+# Of its own, so that it can be switched off.
+_truncation = logging.getLogger("flowvec.collection.truncation")
 
 Floats = npt.NDArray[np.float32]
 VectorDtype = Literal["float32", "float16"]
@@ -65,6 +68,8 @@ _MODEL_KEYS = ("model", "fingerprint", "compute")
 # A measured recall says nothing of a collection that has grown or shrunk by more than this.
 _STALE = 1.5
 _SALVAGED_AT_ONCE = 4096
+# Files that a kill during `create` can leave.
+_OF_CREATE = frozenset((FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", LOCK_FILE))
 
 
 class Collection:
@@ -73,7 +78,7 @@ class Collection:
     `collection.sqlite` is the truth; `graph-<n>.hnsw` is a cache that is verified before use and
     rebuilt from the truth when it is missing or damaged. A returned `add` or `delete` is on disk.
 
-        >>> with Collection.create("notes", encoder=Encoder.load("mini")) as notes:
+        >>> with Collection.open_or_create("notes", encoder=Encoder.load("mini")) as notes:
         ...     notes.add(["a", 2], ["The cat sleeps.", "Stocks fell."])
         ...     [hit.id for hit in notes.search("a sleeping animal", k=1)]
         ['a']
@@ -106,6 +111,7 @@ class Collection:
         self._writer_lock = WriterLock(path)
         # Ours alone to change, with all that others wrote before taken in.
         self._is_writer = False
+        self._has_told_of_cuts = False
         self._process = os.getpid()
         self._closed = False
 
@@ -120,6 +126,7 @@ class Collection:
         dim: int | None = None,
         metric: Metric = "cosine",
         vector_dtype: VectorDtype = "float32",
+        exist_ok: bool = False,
     ) -> Collection:
         """Make a new, empty collection.
 
@@ -129,10 +136,14 @@ class Collection:
             dim: length of the vectors, for a collection without an Encoder.
             metric: `cosine`, `ip` (inner product) or `l2` (Euclidean distance).
             vector_dtype: how vectors are stored: `float32`, or `float16` at half the size.
+            exist_ok: open the collection that is there instead, if there is one: of the same model
+                or length, metric and vector_dtype.
 
         Raises:
-            InputValueError: not exactly one of encoder and dim, or an unknown metric.
+            InputValueError: not exactly one of encoder and dim, or an unknown metric; with
+                `exist_ok`, a collection of another length, metric or vector_dtype.
             CollectionError: the directory is not empty or cannot be written.
+            FingerprintMismatchError: with `exist_ok`, another model made the vectors there.
         """
         if (encoder is None) == (dim is None):
             raise InputValueError("give either an encoder or a dim")
@@ -148,15 +159,6 @@ class Collection:
         ):
             raise InputValueError(f"dim must be a whole number from 1 on, but is {dim!r}")
         folder = absolute_path(path)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if cls.is_unmade(folder):
-                for file in folder.iterdir():
-                    file.unlink()
-            if any(folder.iterdir()):
-                raise CollectionError(f"{folder} is not empty")
-        except (OSError, ValueError) as error:  # a NUL in a name is a ValueError
-            raise CollectionError(f"cannot create {folder}: {error}") from error
         meta = {
             "dim": str(encoder.dim if encoder else dim),
             "metric": metric,
@@ -168,25 +170,97 @@ class Collection:
         }
         if encoder is not None:
             meta |= _model_of(encoder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with cls._making(folder) as is_there:
+                if not is_there:
+                    return cls._made(folder, meta, encoder)
+        except (OSError, ValueError) as error:  # a NUL in a name is a ValueError
+            reason = getattr(error, "strerror", None) or error
+            raise CollectionError(f"cannot create {folder}: {reason}") from error
+        if not exist_ok:
+            raise CollectionError(f"{folder} is not empty: it holds a collection")
+        return cls._opened_as(folder, encoder, meta)
+
+    @classmethod
+    @contextmanager
+    def _making(cls, folder: Path) -> Iterator[bool]:
+        """Whether a collection is there; where none is, others make none within the block.
+
+        What an interrupted `create` left is removed.
+        """
+        names = {file.name for file in folder.iterdir()}
+        if FILE in names and not cls.is_unmade(folder):
+            yield True
+            return
+        if strangers := sorted(names - _OF_CREATE):
+            raise CollectionError(f"{folder} is not empty: it holds {strangers[0]}")
+        lock = WriterLock(folder)
+        try:
+            lock.acquire(briefly=True)
+        except CollectionError:
+            # Whoever has it has made a collection meanwhile, and writes into it.
+            if FILE not in {file.name for file in folder.iterdir()} or cls.is_unmade(folder):
+                raise
+            yield True
+            return
+        try:
+            is_there = (folder / FILE).exists() and not cls.is_unmade(folder)
+            if not is_there:
+                for name in _OF_CREATE - {LOCK_FILE}:
+                    (folder / name).unlink(missing_ok=True)
+            yield is_there
+        finally:
+            lock.release()
+
+    @classmethod
+    def _made(cls, folder: Path, meta: dict[str, str], encoder: Encoder | None) -> Collection:
         store = Store(folder / FILE, create=meta)
         try:
             for level in (folder, folder.parent):
                 sync_folder(level)
             return cls(folder, store, encoder)
-        except OSError as error:
-            store.close()
-            raise CollectionError(f"cannot create {folder}: {error}") from error
         except BaseException:
             store.close()
             raise
+
+    @classmethod
+    def _opened_as(
+        cls, folder: Path, encoder: Encoder | None, meta: Mapping[str, str]
+    ) -> Collection:
+        """Open what is there, if it is what `create` was asked for."""
+        collection = cls.open(folder, encoder=encoder)
+        for name in ("dim", "metric", "vector_dtype"):
+            there = collection._meta.get(name, "float32")
+            if there != meta[name]:
+                collection.close()
+                raise InputValueError(f"{folder} has {name} {there}, not {meta[name]}")
+        return collection
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: str | Path,
+        *,
+        encoder: Encoder | None = None,
+        dim: int | None = None,
+        metric: Metric = "cosine",
+        vector_dtype: VectorDtype = "float32",
+    ) -> Collection:
+        """Open the collection that is there, or make one: `create(..., exist_ok=True)`.
+
+        Arguments and errors are those of `create`.
+        """
+        return cls.create(
+            path, encoder=encoder, dim=dim, metric=metric, vector_dtype=vector_dtype, exist_ok=True
+        )
 
     @staticmethod
     def is_unmade(path: str | Path) -> bool:
         """Whether all that a directory holds is what a kill during `create` can leave."""
         folder = absolute_path(path)
         names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-        files = {FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"}
-        if FILE not in names or not names <= files:
+        if FILE not in names or not names <= _OF_CREATE:
             return False
         try:
             Store(folder / FILE).close()
@@ -281,15 +355,15 @@ class Collection:
             if not self._neighbours.was_built:
                 return
             try:
-                self._become_writer(briefly=True)
+                self._become_writer(briefly=True, waits=False)
             except CollectionError as error:
                 logger.debug("the graph is not saved: %s", error)
                 return
         self._neighbours.save()
 
-    def _become_writer(self, *, briefly: bool = False) -> None:
+    def _become_writer(self, *, briefly: bool = False, waits: bool = True) -> None:
         if not self._is_writer:
-            self._writer_lock.acquire(briefly=briefly)
+            self._writer_lock.acquire(briefly=briefly, waits=waits)
             try:
                 self._neighbours.refresh()
             except BaseException:
@@ -343,7 +417,7 @@ class Collection:
         ids: Sequence[Id],
         texts: Sequence[str],
         metadata: Metadata | None = None,
-    ) -> None:
+    ) -> Added:
         """Embed texts and add them; rows of the same ids are replaced. On disk when it returns.
 
         Args:
@@ -351,6 +425,10 @@ class Collection:
             texts: as many texts, embedded by `Encoder.encode_document`.
             metadata: as many JSON objects or None, or a DataFrame of as many rows (pandas or
                 polars), whose columns are fields; missing values become null, dates ISO 8601 texts.
+
+        Returns:
+            How many rows were written and replaced, and how many texts were cut at `max_length`,
+            of which a warning tells once.
 
         Raises:
             InputTypeError, InputValueError: an id, text or metadata is refused; nothing was added.
@@ -362,14 +440,27 @@ class Collection:
         check_count("texts", len(items), len(keys))
         payload = check_metadata(metadata, len(keys))
         kept = last_of_each(keys)
-        vectors = encoder.encode_document([items[i] for i in kept])
-        self._write(
+        kept_texts = [items[i] for i in kept]
+        parts = list(encoder.windows(windows_of(kept_texts), encoder.job(encoder.document_prompt)))
+        truncated = sum(len(part.truncated) for part in parts)
+        if truncated and not self._has_told_of_cuts:
+            self._has_told_of_cuts = True
+            _truncation.warning(
+                "%s: %d of %d texts have more than %d tokens, and were cut; said once",
+                self._path,
+                truncated,
+                len(kept_texts),
+                encoder.max_length,
+            )
+        empty = np.empty((0, self._dim), np.float32)
+        replaced = self._write(
             [keys[i] for i in kept],
-            vectors,
-            [items[i] for i in kept],
+            np.concatenate([part.vectors for part in parts]) if parts else empty,
+            kept_texts,
             [payload[i] for i in kept],
             made_by=encoder,
         )
+        return Added(len(kept), replaced, truncated)
 
     def add_vectors(
         self,
@@ -377,7 +468,7 @@ class Collection:
         vectors: npt.ArrayLike,
         texts: Sequence[str | None] | None = None,
         metadata: Metadata | None = None,
-    ) -> None:
+    ) -> Added:
         """Add vectors made elsewhere; rows of the same ids are replaced. On disk on return.
 
         Args:
@@ -385,6 +476,9 @@ class Collection:
             vectors: float32 (rows, dim); other number types are converted.
             texts: as many texts or None, kept and returned by searches.
             metadata: as in `add`.
+
+        Returns:
+            How many rows were written and replaced.
 
         Raises:
             InputTypeError, InputValueError: something is refused; nothing was added.
@@ -397,12 +491,13 @@ class Collection:
         check_texts(["" if text is None else text for text in items])
         payload = check_metadata(metadata, len(keys))
         kept = last_of_each(keys)
-        self._write(
+        replaced = self._write(
             [keys[i] for i in kept],
             rows[kept],
             [items[i] for i in kept],
             [payload[i] for i in kept],
         )
+        return Added(len(kept), replaced, 0)
 
     def _write(
         self,
@@ -411,9 +506,10 @@ class Collection:
         texts: Sequence[str | None],
         metadata: Sequence[str | None],
         made_by: Encoder | None = None,
-    ) -> None:
+    ) -> int:
+        """Write rows; how many they replaced."""
         if not ids:
-            return
+            return 0
         stored = [None if text is None else replace_surrogates(text) for text in texts]
         if self._vector_dtype == "float16":
             given = vectors
@@ -436,6 +532,7 @@ class Collection:
         if made_by is not None and "fingerprint" not in self._meta:
             with self._reading():
                 self._meta = self._store.read_meta()
+        return len(replaced)
 
     def _claim(self, encoder: Encoder) -> None:
         """Let the first texts that are added decide whose vectors these are; in a transaction."""

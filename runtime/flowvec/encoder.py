@@ -400,8 +400,13 @@ class Encoder:
 
     def encode_document(self, texts: str | Iterable[str], **options: Any) -> npt.NDArray[Any]:
         """Embed documents: `encode` with the prompt `document`, `passage` or `corpus`."""
-        options.setdefault("prompt_name", self._first_prompt(_DOCUMENT_PROMPTS))
+        options.setdefault("prompt_name", self.document_prompt)
         return self.encode(texts, **options)
+
+    @property
+    def document_prompt(self) -> str | None:
+        """The name of the prompt that `encode_document` uses; None where the bundle has none."""
+        return self._first_prompt(_DOCUMENT_PROMPTS)
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
         """Similarity of every vector of a with every one of b, as the bundle says (cosine mostly).

@@ -7,6 +7,7 @@ kept, for where one is damaged, or is being read by another process while a newe
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -47,12 +48,15 @@ class GraphSnapshots:
     def new(self, rows: int) -> Graph:
         """An empty graph with room for so many rows.
 
-        For inner products it is scaled by the longest vector of the first rows.
+        For inner products it is scaled by a typical vector of the first rows: the graph compares
+        1 - product in float32, in which much smaller products are rounded away. Of larger ones
+        nothing is lost, so that a few long vectors among them change nothing.
         """
         scale = 1.0
         if self._metric == "ip":
             norms = [float(np.linalg.norm(item.vector)) for item in self._store.page()]
-            scale = 1.0 / (max(norms, default=0.0) or 1.0)
+            typical = float(np.median([n for n in norms if n > 0.0] or [1.0]))
+            scale = 2.0 ** -round(math.log2(typical))  # a power of two rounds nothing
         return Graph(self._dim, self._metric, self._m, self._ef_construction, scale, rows)
 
     def load(self) -> tuple[Graph, int] | None:

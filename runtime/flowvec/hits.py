@@ -1,4 +1,4 @@
-"""What a Collection gives: a search's hits, and its own figures."""
+"""What a Collection gives: what an `add` did, a search's hits, and its own figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ from typing import Any
 from flowvec.exact import Metric
 from flowvec.rows import Id
 
-__all__ = ["CollectionInfo", "Hit"]
+__all__ = ["Added", "CollectionInfo", "Hit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What an `add` did.
+
+    Attributes:
+        rows: rows that were written; of equal ids in one call the last one.
+        replaced: of those, rows that replaced one of the same id.
+        truncated: texts that were longer than the model's limit, and were cut.
+    """
+
+    rows: int
+    replaced: int
+    truncated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +56,8 @@ class CollectionInfo:
         fingerprint: that bundle's fingerprint; None for a collection of plain vectors.
         compute: compute type that its first vectors were made with.
         search: `exact` or `hnsw`.
-        graph_rows: rows in the graph held in memory, tombstones included.
+        graph_rows: rows in the graph that is held in memory, deleted ones included; while none is
+            held, rows in the newest file of it.
         vector_dtype: how vectors are stored.
         ef_search: how far the graph is searched.
         recall: of the ten nearest, as `tune_recall` measured it; None before.

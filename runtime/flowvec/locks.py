@@ -20,6 +20,8 @@ LOCK_FILE = "collection.lock"
 # A reader that saves a graph of some million rows that it built has the lock for so long at most.
 _MOST_WAITING = 60.0
 _LOOK_AGAIN = 0.5
+_WIDTH = 32
+_OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class ReadersWriter:
@@ -138,11 +140,12 @@ class WriterLock:
         """Whether it is ours."""
         return self._file is not None
 
-    def acquire(self, *, briefly: bool = False) -> None:
+    def acquire(self, *, briefly: bool = False, waits: bool = True) -> None:
         """Take it, and keep it until `release`; taking it twice is harmless.
 
         Args:
             briefly: it will be released soon, so that others may wait for it.
+            waits: whether to wait for another who will release it soon.
 
         Raises:
             CollectionError: another process, or another handle of this one, has it: at once, or
@@ -151,10 +154,11 @@ class WriterLock:
         if self._file is not None:
             return
         until = time.monotonic() + _MOST_WAITING
+        is_first = True
         while True:
             try:
                 # Without a buffer, whose rest a full disk would refuse again at closing.
-                file = self._path.open("a+b", buffering=0)
+                file = os.fdopen(os.open(self._path, _OPEN, 0o666), "r+b", buffering=0)
             except OSError as error:
                 raise CollectionError(
                     f"{self._path.parent} cannot be written: {error.strerror or error}"
@@ -166,7 +170,9 @@ class WriterLock:
                 file.seek(0)
                 owner, _, is_brief = file.read(64).decode("ascii", "replace").strip().partition(" ")
                 file.close()
-            if is_brief and not briefly and time.monotonic() < until:
+            # Whoever has just taken it may not have written who it is.
+            if is_first or (is_brief and waits and time.monotonic() < until):
+                is_first = False
                 time.sleep(0.05)
                 continue
             who = f"process {owner}" if owner.isdigit() else "another process"
@@ -177,8 +183,9 @@ class WriterLock:
             ) from None
         # For the message above alone: what holds is the lock, not the number.
         with suppress(OSError):
-            file.truncate(0)
-            file.write(f"{os.getpid()}{' briefly' if briefly else ''}".encode())
+            # In one step, and as long as any: nobody reads half of it.
+            file.write(f"{os.getpid()}{' briefly' if briefly else ''}".ljust(_WIDTH).encode())
+            file.truncate(_WIDTH)
         self._file = file
 
     def release(self) -> None:

@@ -119,9 +119,14 @@ class Neighbours:
 
     @property
     def graph_rows(self) -> int:
-        """Rows in the graph held in memory, tombstones included."""
+        """Rows in the graph that is held in memory, tombstones included; else in its newest file.
+
+        Within the store's `reading`.
+        """
         graph = self._cache.held.graph
-        return 0 if graph is None else graph.total
+        if graph is not None:
+            return graph.total
+        return next((snapshot.count for snapshot in self._store.snapshots()), 0)
 
     # --- following the store --------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowvec import neighbours
-from tests.faults import bulk_kills, damage, disk, kills, races, searches, threads
+from tests.faults import bulk_kills, creating, damage, disk, kills, races, searches, threads
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,15 @@ def test_no_kill_loses_what_was_acknowledged(tmp_path: Path) -> None:
     assert sum(result.kills.values()) == 50
     assert sum(result.inside.values()) > 5  # in the middle of something
     assert (result.lost, result.phantoms, result.unopened) == (0, 0, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
+def test_a_collection_is_made_once(tmp_path: Path) -> None:
+    result = creating.campaign(40, int(os.environ.get("FLOWVEC_SEED", "1")), tmp_path)
+    assert not result.wrong
+    assert result.made > 20
+    assert result.refused > 10
+    assert result.kills > 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")

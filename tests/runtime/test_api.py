@@ -13,6 +13,7 @@ import flowvec
 RUNTIME = Path(flowvec.__file__).resolve().parent
 
 PUBLIC = {
+    "Added",
     "AsyncEncoder",
     "SharedEncoder",
     "DeadlineError",

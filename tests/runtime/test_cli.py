@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Encoder
+from flowvec import Collection, Encoder
 
 COMMANDS = [
     "bench", "compact", "compare", "demo", "doctor", "encode", "eval", "export", "fit", "index",
@@ -243,13 +244,18 @@ def test_index_leaves_nothing_to_build_for_the_first_search(
     assert [file.name for file in (tmp_path / "c").glob("graph-*")] == ["graph-1.hnsw"]
 
 
-def test_fields_that_no_row_has_are_named(flowvec, tmp_path: Path, tiny_dir) -> None:
-    lines = '{"text": "a", "lang": "en", "year": 1}\n'
-    options = ("--model", tiny_dir, "--format", "jsonl", "--keep", "lang, year,nope")
-    done = flowvec("index", "c", "-", *options, stdin=lines)
-    assert done.returncode == 0
-    assert done.stderr.strip().endswith("no row has the field 'nope'")
+def test_a_field_that_no_row_has_is_refused(flowvec, tmp_path: Path, tiny_dir) -> None:
+    lines = '{"id": 1, "text": "a", "lang": "en", "year": 1}\n'
+    options = ("--model", tiny_dir, "--format", "jsonl", "--id-field", "id", "--keep")
+    wrong = flowvec("index", "c", "-", *options, "lang, year,nope", stdin=lines)
+    assert_mistake(wrong, "none of the first 1 rows has the field 'nope'")
+    assert not (tmp_path / "c").exists()
+    assert flowvec("index", "c", "-", *options, "lang,year", stdin=lines).returncode == 0
+    again = flowvec("index", "c", "-", *options, "langg", "--resume", stdin=lines)
+    assert_mistake(again, "has the field 'langg'")
+    # What was there is there still.
     assert flowvec("search", "c", "a", "--filter", '{"year": 1}').stdout != "no rows\n"
+    options = ("--model", tiny_dir, "--format", "jsonl", "--keep", "lang")
     lines = '{"text": "a", "lang": NaN}\n'
     assert_mistake(flowvec("index", "d", "-", *options, stdin=lines), "metadata 0 is no JSON")
     assert not (tmp_path / "d").exists()
@@ -416,3 +422,38 @@ sys.exit(child.wait())
     done = python(code)
     assert done.returncode == 1
     assert done.stdout.strip() == ""
+
+
+def test_texts_that_were_cut_are_counted(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
+    lines = "".join("the cat " * (100 if i % 5 == 0 else 1) + "\n" for i in range(5000))
+    done = flowvec("index", "c", "-", "--model", tiny_dir, stdin=lines)
+    assert "1000 texts have more than 64 tokens, and were cut" in done.stdout
+    assert "cut" not in done.stderr
+    told = json.loads(flowvec("index", "d", "-", "--model", tiny_dir, "--json", stdin=lines).stdout)
+    assert told["truncated"] == 1000
+    (tmp_path / "a.txt").write_text(lines)
+    into = flowvec("encode", tiny_dir, "a.txt", "--into", "e")
+    assert "1000 texts were cut" in into.stdout
+
+
+def test_a_search_says_that_it_builds_the_graph(flowvec, tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        vectors = np.random.default_rng(0).standard_normal((12_000, 16))
+        c.add_vectors(list(range(12_000)), vectors, ["a cat"] * 12_000)
+    first = flowvec("search", "c", "a cat", "-k", "1")
+    assert "adding 12,000 rows to the search graph first" in first.stderr
+    again = flowvec("search", "c", "a cat", "-k", "1")
+    assert (again.returncode, again.stderr) == (0, "")
+    told = json.loads(flowvec("info", "c", "--json").stdout)
+    assert told["graph_rows"] == 12_000
+
+
+def test_a_bundle_that_has_moved_is_explained(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_dir, tmp_path / "bundle"))
+    assert flowvec("index", "c", "-", "--model", bundle, stdin="a cat\n").returncode == 0
+    bundle.rename(tmp_path / "moved")
+    done = flowvec("search", "c", "a cat")
+    assert done.returncode == 2
+    assert "c was made with the model" in done.stderr
+    assert "If it has moved, name it with --model" in done.stderr
+    assert "a cat" in flowvec("search", "c", "a cat", "--model", "moved").stdout

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from flowvec import (
+    Added,
     ClosedError,
     Collection,
     CollectionError,
@@ -27,6 +29,7 @@ from flowvec import (
     InputValueError,
     neighbours,
 )
+from flowvec.locks import LOCK_FILE, WriterLock
 from flowvec.store import FILE
 
 DIM = 4
@@ -583,3 +586,97 @@ def test_rows_beside_a_lost_page_are_saved(tmp_path: Path, page: int) -> None:
         assert 0 < lost < 100
         for item in new.rows():
             np.testing.assert_array_equal(item.vector, rows[int(item.id)])
+
+
+# --- made, or there already -----------------------------------------------------------------------
+
+
+def test_open_or_create_opens_what_is_there(tmp_path: Path, tiny: Encoder) -> None:
+    for count in (1, 2, 3):
+        with Collection.open_or_create(tmp_path / "c", encoder=tiny) as c:
+            c.add([count], ["a cat"])
+            assert len(c) == count
+    with Collection.create(tmp_path / "c", encoder=tiny, exist_ok=True) as c:
+        assert len(c) == 3
+    with pytest.raises(CollectionError, match="is not empty: it holds a collection"):
+        Collection.create(tmp_path / "c", encoder=tiny)
+    for wrong in ({"metric": "ip"}, {"vector_dtype": "float16"}):
+        with pytest.raises(InputValueError, match=r"has (metric cosine|vector_dtype float32), not"):
+            Collection.open_or_create(tmp_path / "c", encoder=tiny, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputValueError, match="has dim 16, not 3"):
+        Collection.open_or_create(tmp_path / "c", dim=3)
+
+
+def test_open_or_create_refuses_another_model_and_other_files(
+    tmp_path: Path, tiny: Encoder, mini: Encoder
+) -> None:
+    Collection.open_or_create(tmp_path / "c", encoder=tiny).close()
+    with pytest.raises(FingerprintMismatchError):
+        Collection.open_or_create(tmp_path / "c", encoder=mini)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/notes.txt").write_text("mine")
+    with pytest.raises(CollectionError, match=r"is not empty: it holds notes\.txt"):
+        Collection.open_or_create(tmp_path / "d", encoder=tiny)
+    assert [file.name for file in (tmp_path / "d").iterdir()] == ["notes.txt"]
+
+
+def test_the_second_process_waits_for_the_full_text_index(tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(list(range(20)), [f"a cat {i}" for i in range(20)])
+    found: list[int] = []
+    holder = WriterLock(tmp_path / "c")
+    holder.acquire(briefly=True)  # as one that makes the index
+
+    def search() -> None:
+        with Collection.open(tmp_path / "c", encoder=tiny) as other:
+            found.append(len(other.search("a cat", k=3, hybrid=True)))
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive(), found
+    holder.release()
+    thread.join(60)
+    assert found == [3]
+
+
+def test_a_lock_that_was_just_taken_is_looked_at_again(tmp_path: Path) -> None:
+    """Between taking the lock and writing who it is there is a moment."""
+    first, second = WriterLock(tmp_path), WriterLock(tmp_path)
+    first.acquire(briefly=True)
+    (tmp_path / LOCK_FILE).write_bytes(b"")  # not written yet
+    timer = threading.Timer(0.02, lambda: (tmp_path / LOCK_FILE).write_bytes(b"77 briefly"))
+    timer.start()
+    threading.Timer(0.3, first.release).start()
+    second.acquire()
+    assert second.held
+    second.release()
+
+
+@pytest.mark.parametrize("place", [0, 700, 1999])
+def test_one_long_vector_does_not_spoil_inner_products(
+    tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "EXACT_BELOW", 100)
+    rng = np.random.default_rng(place)
+    vectors, queries = rng.standard_normal((2000, 24)), rng.standard_normal((50, 24))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors[place] *= 1e5
+    with Collection.create(tmp_path / "c", dim=24, metric="ip") as c:
+        c.add_vectors(list(range(2000)), vectors)
+        ids, scores = c.search_ids(queries, 10)
+        exact, _ = c.search_ids(queries, 10, exact=True)
+    shared = [len(set(found) & set(true)) for found, true in zip(ids, exact, strict=True)]
+    assert np.mean(shared) > 8.5
+    products = np.take_along_axis(queries @ vectors.T, np.asarray(ids), axis=1)
+    np.testing.assert_allclose(scores, products, rtol=1e-4, atol=1e-5)
+
+
+def test_an_add_says_what_it_did(tmp_path: Path, tiny: Encoder, caplog: Any) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        assert c.add([1, 2, 2], ["a cat", "a dog", "the cat " * 100]) == Added(2, 0, 1)
+        assert c.add([1, 3], ["the cat " * 100, "a"]) == Added(2, 1, 1)
+        assert c.add_vectors([3, 4], np.ones((2, 16))) == Added(2, 1, 0)
+        assert c.add([], []) == Added(0, 0, 0)
+    (record,) = caplog.records  # once
+    assert "1 of 2 texts have more than 64 tokens, and were cut" in record.getMessage()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import asdict
 from itertools import islice
@@ -15,7 +16,7 @@ from flowvec.bulk import BulkSummary, RayWorkers
 from flowvec.collection import Collection
 from flowvec.commands import Compute, Format, Json, Provider, TextField, print_json
 from flowvec.encoder import Encoder
-from flowvec.errors import FlowvecError, InputValueError
+from flowvec.errors import BundleError, FlowvecError, InputValueError
 from flowvec.inputs import Row, read_rows
 from flowvec.pipeline import WINDOW
 from flowvec.rows import check_ids, encode_metadata
@@ -112,32 +113,34 @@ def index(
         keep=wanted,
         skip_blank=True,
     )
+    logging.getLogger("flowvec.collection.truncation").disabled = True  # it is told at the end
     # What is wrong with the input must not leave an empty collection.
     first = list(islice(rows, WINDOW))
     _check(first, 0)
+    _check_fields(first, wanted)
     if exists and id_field is None and not (replace or resume):
         _refuse_renumbering(directory)
     with (
-        Encoder.load(
-            model or collection_model(directory), provider=provider, compute=cast(Any, compute)
-        ) as encoder,
+        encoder_of(directory, model, provider, compute) as encoder,
         (Collection.open if exists else Collection.create)(
             directory, encoder=encoder
         ) as collection,
         tqdm(desc="index", unit=" rows", disable=not sys.stderr.isatty()) as progress,
     ):
-        added, left_out, replaced, window = 0, 0, 0, first
+        added, left_out, replaced, truncated, window = 0, 0, 0, 0, first
         seen: set[str] = set()
         try:
             while window:
                 _check(window, added + left_out)
                 seen.update(*(row.kept for row in window if row.kept))
-                before = len(collection)
                 new = _changed(collection, window, bool(wanted)) if resume else window
                 metadata = [row.kept for row in new] if wanted else None
-                collection.add([row.id for row in new], [row.text for row in new], metadata)
+                result = collection.add(
+                    [row.id for row in new], [row.text for row in new], metadata
+                )
                 added += len(new)
-                replaced += before + len(new) - len(collection)
+                replaced += len(new) - result.rows + result.replaced
+                truncated += result.truncated
                 left_out += len(window) - len(new)
                 progress.update(len(window))
                 window = list(islice(rows, WINDOW))
@@ -149,14 +152,14 @@ def index(
             )
             raise
         collection.prepare()  # else the first search builds the graph
-        info = collection.info()
+        info, limit = collection.info(), encoder.max_length
     for name in wanted:
         if name not in seen:
             typer.echo(f"no row has the field {name!r}", err=True)
     if as_json:
         print_json(
             {"path": info.path, "added": added, "replaced": replaced, "left_out": left_out,
-             "rows": info.rows, "dim": info.dim}
+             "truncated": truncated, "rows": info.rows, "dim": info.dim}
         )  # fmt: skip
     else:
         there = f" ({replaced} replaced others)" if replaced else ""
@@ -164,6 +167,15 @@ def index(
         typer.echo(
             f"{directory}: {added} rows added{there}, {info.rows} in all, {info.dim} dimensions"
         )
+        if truncated:
+            typer.echo(f"{truncated} texts have more than {limit} tokens, and were cut")
+
+
+def _check_fields(window: list[Row], wanted: list[str]) -> None:
+    """Refuse a field that no row has, before its absence replaces what is there."""
+    for name in wanted:
+        if window and not any(row.kept and name in row.kept for row in window):
+            raise InputValueError(f"none of the first {len(window)} rows has the field {name!r}")
 
 
 def _tell_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> None:
@@ -212,15 +224,24 @@ def _refuse_renumbering(directory: Path) -> None:
             )
 
 
-def collection_model(directory: Path) -> str:
-    """The name or directory of the bundle that a collection was made with.
+def encoder_of(directory: Path, model: str | None, provider: str | None, compute: str) -> Encoder:
+    """The Encoder that was named, or the one that a collection was made with.
 
     Raises:
         CollectionError: there is no collection.
         InputValueError: the collection was made of plain vectors.
+        BundleError: the model cannot be loaded.
     """
+    if model is not None:
+        return Encoder.load(model, provider=provider, compute=cast(Any, compute))
     with Collection.open(directory) as collection:
-        model = collection.info().model
-    if model is None:
+        recorded = collection.info().model
+    if recorded is None:
         raise InputValueError(f"{directory} was made of plain vectors; give --model")
-    return model
+    try:
+        return Encoder.load(recorded, provider=provider, compute=cast(Any, compute))
+    except BundleError as error:
+        raise BundleError(
+            f"{directory} was made with the model {recorded}, which cannot be loaded: {error}. If "
+            "it has moved, name it with --model"
+        ) from error

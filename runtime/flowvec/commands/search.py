@@ -11,7 +11,7 @@ import typer
 
 from flowvec.collection import Collection
 from flowvec.commands import Compute, Json, Provider, print_json
-from flowvec.commands.index import collection_model
+from flowvec.commands.index import encoder_of
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.filters import compile_filter
@@ -19,6 +19,8 @@ from flowvec.hits import Hit
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
 
 app = typer.Typer(add_completion=False)
+# Rows that are added to a graph in a second or so.
+_WORTH_SAYING = 2000
 
 
 @app.command(epilog='Example: flowvec search ./notes "how do plants make food" -k 5')
@@ -72,11 +74,10 @@ def search(
         _show([hit for hit in found.hits[0] if hit.score >= least], as_json=as_json)
         return
     with (
-        Encoder.load(
-            model or collection_model(directory), provider=provider, compute=cast(Any, compute)
-        ) as encoder,
+        encoder_of(directory, model, provider, compute) as encoder,
         Collection.open(directory, encoder=encoder) as collection,
     ):
+        tell_of_building(collection)
         hits = collection.search(
             query,
             k,
@@ -87,6 +88,14 @@ def search(
             exact=exact,
         )
     _show(hits, as_json=as_json)
+
+
+def tell_of_building(collection: Collection) -> None:
+    """Say that the first search builds the graph, where that takes long enough to wonder."""
+    info = collection.info()
+    missing = info.rows - info.graph_rows
+    if info.search == "hnsw" and missing > _WORTH_SAYING:
+        typer.echo(f"{info.path}: adding {missing:,} rows to the search graph first", err=True)
 
 
 def _show(hits: list[Hit], *, as_json: bool) -> None:
