@@ -5,22 +5,23 @@ A row that holds no text is an error that names its file and line.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO
 
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.records import BadRecord, csv_records, lines_of
 from flowvec.text_files import DAMAGE, TEXT_FORMATS, decompressed, format_of
 
 __all__ = ["Row", "read_rows"]
 
-# csv refuses longer fields by default; a document may be long.
-_MAX_CSV_FIELD = 1 << 26
+# Of a line, or of a field of csv.
+_MOST_BYTES = 1 << 26
+_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +77,27 @@ def read_rows(
     with _opened(source) as file:
         try:
             if kind == "txt":
-                for number, line in enumerate(file):
-                    if line.strip() or not skip_blank:
-                        yield Row(number, line.rstrip("\r\n"))
+                for number, (where, line) in enumerate(_lines(file, name)):
+                    decoded = _decoded(line, where)
+                    if decoded.strip() or not skip_blank:
+                        yield Row(number, decoded)
                 return
             records = _csv_records(file, name) if kind == "csv" else _json_records(file, name)
             for number, (where, record) in enumerate(records):
                 text = _field(record, text_field, where)
                 if not isinstance(text, str):
-                    raise InputTypeError(
-                        f"{where}: {text_field} is {type(text).__name__}, not a text"
-                    )
+                    raise InputTypeError(f"{where}: {text_field} is {_kind(text)}, not a text")
                 kept = {name: record[name] for name in keep if name in record} if keep else None
                 if kind == "csv" and kept is not None and len(kept) < len(keep):
                     _field(record, next(name for name in keep if name not in record), where)
                 yield Row(_id(record, id_field, where, number), text, kept)
-        except UnicodeDecodeError as error:
-            raise InputValueError(f"{name} is not UTF-8: {error}") from None
         except DAMAGE as error:
-            raise InputValueError(f"{name} is damaged or cannot be read: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise InputValueError(f"{name} is damaged or cannot be read: {reason}") from None
 
 
 @contextmanager
-def _opened(source: str) -> Iterator[IO[str]]:
+def _opened(source: str) -> Iterator[IO[bytes]]:
     if source == "-":
         if sys.stdin is None:
             raise InputValueError("there is no standard input to read")
@@ -111,33 +110,57 @@ def _opened(source: str) -> Iterator[IO[str]]:
             reason = getattr(error, "strerror", None) or error
             raise InputValueError(f"cannot read {source}: {reason}") from None
     with raw:
-        plain = io.BufferedReader(cast(Any, decompressed(source, raw)))
-        with io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as file:
-            yield file
+        yield decompressed(source, raw)
 
 
-def _json_records(file: IO[str], name: str) -> Iterator[tuple[str, dict[str, object]]]:
-    for number, line in enumerate(file, 1):
-        if not line.strip():
+def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
+    """Where each line stands, and its bytes: as in bulk jobs, only a line feed ends one."""
+    number = 0
+    for lines in lines_of(file, _MOST_BYTES):
+        for number, line in enumerate(lines, number + 1):  # noqa: B020 - it goes on
+            where = f"{name}, line {number}"
+            if line is None:
+                raise InputValueError(f"{where} has more than {_MOST_BYTES} bytes")
+            yield where, line.removeprefix(_BOM) if number == 1 else line
+
+
+def _decoded(line: bytes, where: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise InputValueError(f"{where} is not UTF-8: {error}") from None
+
+
+def _json_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, object]]]:
+    for where, line in _lines(file, name):
+        text = _decoded(line, where)
+        if not text.strip():
             continue
-        where = f"{name}, line {number}"
         try:
-            record = json.loads(line)
+            record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InputValueError(f"{where} is no JSON: {error}") from None
+            raise InputValueError(f"{where} is not JSON: {error}") from None
         if not isinstance(record, dict):
-            raise InputValueError(f"{where} is no JSON object")
+            raise InputValueError(f"{where} is not a JSON object")
         yield where, record
 
 
-def _csv_records(file: IO[str], name: str) -> Iterator[tuple[str, dict[str, object]]]:
-    csv.field_size_limit(_MAX_CSV_FIELD)
-    reader = csv.DictReader(file, strict=True)
-    try:
-        for record in reader:
-            yield f"{name}, line {reader.line_num}", dict(record)
-    except csv.Error as error:
-        raise InputValueError(f"{name}, line {reader.line_num}: {error}") from None
+def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, object]]]:
+    header: list[str] | None = None
+    for number, fields in enumerate(csv_records(file, _MOST_BYTES)):
+        where = f"{name}, record {number}" if number else f"the header of {name}"
+        if isinstance(fields, BadRecord):
+            raise InputValueError(f"{where}: {fields.reason}")
+        try:
+            "".join(fields).encode()
+        except UnicodeEncodeError:
+            raise InputValueError(f"{where} is not UTF-8") from None
+        if header is None:
+            header = fields
+        elif len(fields) != len(header):
+            raise InputValueError(f"{where} has {len(fields)} fields, and the header {len(header)}")
+        else:
+            yield where, dict(zip(header, fields, strict=True))
 
 
 def _field(record: dict[str, object], field: str, where: str) -> object:
@@ -152,5 +175,13 @@ def _id(record: dict[str, object], field: str | None, where: str, number: int) -
         return number
     value = _field(record, field, where)
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise InputTypeError(f"{where}: {field} is {type(value).__name__}, not a text or number")
+        raise InputTypeError(
+            f"{where}: {field} is {_kind(value)}, and an id is a text or a whole number"
+        )
     return value
+
+
+def _kind(value: object) -> str:
+    """What a value of JSON is, in its own words."""
+    kinds = {dict: "an object", list: "a list", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), f"the number {value}")

@@ -25,19 +25,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvec import Collection, Encoder
-from flowvec.bulk import RayWorkers, encode_files, estimate_files, files, reading, records, work
+from flowvec import Collection, Encoder, records
+from flowvec.bulk import RayWorkers, encode_files, estimate_files, files, reading, work
 from flowvec.bulk.ahead import run_ahead
 from flowvec.bulk.job import Folder
 from flowvec.bulk.options import BulkOptions
 from flowvec.bulk.reading import read_windows
-from flowvec.bulk.records import BadRecord, csv_records, lines_of
 from flowvec.bulk.shards import ShardFile
 from flowvec.bulk.sources import find_sources
 from flowvec.bulk.survey import survey
 from flowvec.bulk.window import Fields
 from flowvec.bulk.work import job_of, run_shard
 from flowvec.errors import BulkError, FlowvecError, InputValueError, MissingDependencyError
+from flowvec.records import BadRecord, csv_records, lines_of
 
 WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
 

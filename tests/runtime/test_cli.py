@@ -457,3 +457,89 @@ def test_a_bundle_that_has_moved_is_explained(flowvec, tmp_path: Path, tiny_dir:
     assert "c was made with the model" in done.stderr
     assert "If it has moved, name it with --model" in done.stderr
     assert "a cat" in flowvec("search", "c", "a cat", "--model", "moved").stdout
+
+
+# --- asked for in other ways ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["-h"], ["encode", "-h"], ["bench", "-h"], ["info", "-h"]])
+def test_h_is_help(flowvec_here, words: list[str]) -> None:
+    done = flowvec_here(*words)
+    assert (done.returncode, "Usage:" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [(["encod"], "Did you mean encode"), (["serch", "c", "x"], "Did you mean search"),
+     (["search", "c", "x", "--hybird"], "--hybrid"), (["encode", "--preciion", "x"], "--precision")],
+)  # fmt: skip
+def test_a_mistyped_word_is_answered_with_the_nearest(flowvec_here, words, near: str) -> None:
+    done = flowvec_here(*words)
+    assert done.returncode == 2
+    assert near in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "flowvec", "--version"], cwd=tmp_path, text=True,
+                          capture_output=True, timeout=120, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout[:8]) == (0, "flowvec ")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_what_the_output_cannot_show_is_replaced(
+    tmp_path: Path, tiny_dir: Path, encoding: str
+) -> None:
+    def run(*words: object, given: str = "") -> bytes:
+        done = subprocess.run(
+            [sys.executable, "-m", "flowvec", *map(str, words)], cwd=tmp_path, timeout=120,
+            input=given.encode(), capture_output=True, check=False,
+            env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("index", "c", "-", "--model", tiny_dir, given="das Überraschungsei 日本語\n")
+    # Where the locale says ASCII, click writes UTF-8.
+    written = "utf-8" if encoding == "ascii" else encoding
+    assert "berraschungsei" in run("search", "c", "cat").decode(written)
+    (hit,) = json.loads(run("search", "c", "cat", "--json").decode(written))
+    assert hit["text"] == "das Überraschungsei 日本語"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4])
+def test_ctrl_c_while_it_starts_shows_no_traceback(tmp_path: Path, delay: float) -> None:
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from flowvec_command import main\n"
+        "print('begun', flush=True)\n"
+        "main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "index", "c", "-", "--model", "mini"], cwd=tmp_path,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, b"Traceback" in told) == (130, False), told
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes are POSIX's")
+def test_a_closed_pipe_is_no_traceback(tmp_path: Path, tiny_dir: Path) -> None:
+    lines = "".join(f"the cat {i}\n" for i in range(3000))
+    code = "from flowvec.cli import main; main()"
+    words = [sys.executable, "-c", code]
+    subprocess.run([*words, "index", "c", "-", "--model", str(tiny_dir)], cwd=tmp_path,
+                   input=lines.encode(), check=True, capture_output=True)  # fmt: skip
+    process = subprocess.Popen([*words, "search", "c", "cat", "-k", "3000"], cwd=tmp_path,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    told = process.stderr.read()
+    process.wait(60)
+    assert b"Traceback" not in told

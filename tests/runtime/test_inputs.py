@@ -68,16 +68,22 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "options", "error", "message"),
     [
-        ("a.jsonl", '{"text": "x"}\nrubbish\n', {}, InputValueError, "line 2 is no JSON"),
-        ("a.jsonl", "[1]\n", {}, InputValueError, "line 1 is no JSON object"),
+        ("a.jsonl", '{"text": "x"}\nrubbish\n', {}, InputValueError, "line 2 is not JSON"),
+        ("a.jsonl", "[1]\n", {}, InputValueError, "line 1 is not a JSON object"),
         ("a.jsonl", '{"body": "x"}\n', {}, InputValueError, "no field 'text'; it has body"),
-        ("a.jsonl", '{"text": null}\n', {}, InputTypeError, "text is NoneType"),
-        ("a.jsonl", '{"text": 3}\n', {}, InputTypeError, "text is int"),
-        ("a.jsonl", "[" * 100_000 + "\n", {}, InputValueError, "line 1 is no JSON"),
-        ("a.jsonl", '{"text": "x", "id": 1.5}', {"id_field": "id"}, InputTypeError, "id is float"),
+        ("a.jsonl", '{"text": null}\n', {}, InputTypeError, "text is null, not a text"),
+        ("a.jsonl", '{"text": 3}\n', {}, InputTypeError, "text is the number 3, not"),
+        ("a.jsonl", "[" * 100_000 + "\n", {}, InputValueError, "line 1 is not JSON"),
+        (
+            "a.jsonl",
+            '{"text": "x", "id": 1.5}',
+            {"id_field": "id"},
+            InputTypeError,
+            "id is the number 1.5, and an id",
+        ),
         ("a.csv", "a,b\n1,2\n", {}, InputValueError, "no field 'text'; it has a, b"),
-        ("a.csv", "a,text\n1\n", {}, InputTypeError, "text is NoneType"),
-        ("a.csv", 'text\nfirst\n"second\nthird\n', {}, InputValueError, "unexpected end"),
+        ("a.csv", "a,text\n1\n", {}, InputValueError, "record 1 has 1 fields, and the header 2"),
+        ("a.csv", 'text\nfirst\n"second\nthird\n', {}, InputValueError, "a quote is not closed"),
         ("a.txt", b"caf\xe9\n", {}, InputValueError, "not UTF-8"),
         ("a.txt", "x", {"id_field": "id"}, InputValueError, "no fields"),
         ("a.pdf", "x", {}, InputValueError, "--format"),
@@ -117,3 +123,29 @@ def test_fields_that_were_asked_for_come_along(tmp_path: Path) -> None:
     plain.write_text("a\n")
     with pytest.raises(InputValueError, match="--keep needs jsonl or csv"):
         list(read_rows(str(plain), keep=["n"]))
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    """As in bulk jobs, so that the same file has the same rows."""
+    data = b"one\rstill one\r\ntwo\x0bx\x85\xe2\x80\xa8y\n".replace(b"\x85", "\x85".encode())
+    (tmp_path / "a.txt").write_bytes(data)
+    texts = [row.text for row in read_rows(str(tmp_path / "a.txt"))]
+    assert texts == ["one\rstill one", "two\x0bx\x85\u2028y"]
+    from flowvec.bulk.reading import read_windows
+    from flowvec.bulk.sources import find_sources
+    from flowvec.bulk.window import Fields
+
+    windows = read_windows(find_sources([tmp_path / "a.txt"]), Fields(), rows_per_shard=9)
+    assert [text for window in windows for text in window.texts] == texts
+
+
+def test_the_limit_of_csv_is_nobody_elses(tmp_path: Path) -> None:
+    import csv
+
+    before = csv.field_size_limit()
+    source = write(tmp_path, "a.csv", "text\n" + "x" * 300_000 + "\n\xef\n")
+    assert len(list(read_rows(source))) == 2
+    assert csv.field_size_limit() == before
+    (tmp_path / "b.csv").write_bytes(b"text\n\xff\n")
+    with pytest.raises(InputValueError, match="record 1 is not UTF-8"):
+        list(read_rows(str(tmp_path / "b.csv")))

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowvec.arrow import imported_arrow
-from flowvec.bulk.records import csv_records
 from flowvec.bulk.sources import STDIN, Source, open_binary
 from flowvec.errors import BulkError, InputValueError
+from flowvec.records import csv_records
 
 __all__ = ["Start", "Survey", "check_unchanged", "survey"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -34,4 +35,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 def print_json(value: Any) -> None:
     """Print a dataclass, or anything that json takes, as indented JSON."""
     plain = asdict(value) if hasattr(value, "__dataclass_fields__") else value
-    typer.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+    # Escaped where the output could not hold it, as a replacement would be another value.
+    text = json.dumps(plain, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        text = json.dumps(plain, indent=2)
+    typer.echo(text)

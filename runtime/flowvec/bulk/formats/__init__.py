@@ -9,10 +9,10 @@ from flowvec.bulk.formats.json_lines import JsonReader
 from flowvec.bulk.formats.parquet import ParquetReader, schema_of
 from flowvec.bulk.formats.reader import Reader
 from flowvec.bulk.formats.txt import TxtReader
-from flowvec.bulk.records import csv_records, lines_of
 from flowvec.bulk.sources import Source, open_binary
 from flowvec.bulk.survey import Start
 from flowvec.bulk.window import Fields
+from flowvec.records import csv_records, lines_of
 
 __all__ = ["Reader", "open_reader", "schema_of"]
 

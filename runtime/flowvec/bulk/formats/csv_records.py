@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flowvec.bulk.formats.reader import RecordReader
-from flowvec.bulk.records import BadRecord
 from flowvec.bulk.sources import Source
 from flowvec.bulk.values import RefusedError
 from flowvec.bulk.window import Fields
 from flowvec.errors import InputValueError
+from flowvec.records import BadRecord
 
 __all__ = ["CsvReader"]
 

@@ -1,0 +1,7 @@
+"""`python -m flowvec` is the command `flowvec`."""
+
+from __future__ import annotations
+
+from flowvec.cli import main
+
+main()

@@ -1,0 +1,22 @@
+"""Where the command `flowvec` begins: before `flowvec` is imported, which takes part of a second.
+
+A Ctrl-C in that time ends the process without a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Import and run `flowvec.cli.main`."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
+    from flowvec.cli import main as run
+
+    signal.signal(signal.SIGINT, handler)
+    run()
