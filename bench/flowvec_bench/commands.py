@@ -16,6 +16,7 @@ from flowvec.commands import Compute, Format, MaxBatchTokens, Provider, TextFiel
 from flowvec.encoder import Encoder, EncoderInfo
 from flowvec.errors import InputValueError, MissingDependencyError
 from flowvec.inputs import read_rows
+from flowvec.version import install_line
 from flowvec_bench.bulk_commands import bulk
 from flowvec_bench.index_commands import retrieval
 from flowvec_bench.pair_commands import pairs
@@ -201,9 +202,7 @@ def _write(out: Path | None, **result: Any) -> None:
 
 def _require_psutil() -> None:
     if importlib.util.find_spec("psutil") is None:
-        raise MissingDependencyError(
-            'flowvec bench needs psutil: python -m pip install "flowvec[cpu,bench]"'
-        )
+        raise MissingDependencyError(f"flowvec bench needs psutil: {install_line('cpu,bench')}")
 
 
 def _require_folder(out: Path | None) -> None:

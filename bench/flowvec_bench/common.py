@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from flowvec.errors import InputValueError, MissingDependencyError
+from flowvec.version import install_line
 
 __all__ = [
     "Corpus",
@@ -49,7 +50,7 @@ def require(command: str, *names: str) -> None:
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
         raise MissingDependencyError(
             f"flowvec bench {command} needs {', '.join(missing)}: "
-            'python -m pip install "flowvec[cpu,export,bench]"'
+            f"{install_line('cpu,export,bench')}"
         )
 
 

@@ -13,6 +13,7 @@ import typer
 
 from flowvec.commands import Format, TextField
 from flowvec.errors import InputValueError, MissingDependencyError
+from flowvec.version import install_line
 
 if TYPE_CHECKING:
     from flowvec_bench.compare import Comparison
@@ -58,8 +59,7 @@ def compare(
     """Every pooling with every transform: STS, isotropy, cost; and which one to take, if any."""
     if missing := [name for name in _NEEDS if importlib.util.find_spec(name) is None]:
         raise MissingDependencyError(
-            f"flowvec compare needs {', '.join(missing)}: "
-            'python -m pip install "flowvec[cpu,export,bench]"'
+            f"flowvec compare needs {', '.join(missing)}: {install_line('cpu,export,bench')}"
         )
     from flowvec_bench.advice import TRANSFORMS
     from flowvec_bench.compare import compare as measure

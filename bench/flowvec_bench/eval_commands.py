@@ -16,6 +16,7 @@ from flowvec import Bundle, Encoder
 from flowvec.commands import Compute, Format, Json, Provider, TextField, print_json
 from flowvec.errors import MissingDependencyError
 from flowvec.inputs import read_rows
+from flowvec.version import install_line
 
 if TYPE_CHECKING:
     from flowvec_bench.word_frequency import WordFrequency
@@ -44,7 +45,7 @@ def evaluate() -> None:
 def _require(*packages: str, extras: str = "cpu,bench") -> None:
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise MissingDependencyError(
-            f'flowvec eval needs {", ".join(missing)}: python -m pip install "flowvec[{extras}]"'
+            f"flowvec eval needs {', '.join(missing)}: {install_line(extras)}"
         )
 
 

@@ -37,6 +37,11 @@ __all__ = ["TorchSource", "quiet_transformers", "read_encoder"]
 
 # Of an encoder-decoder the encoder alone gives vectors.
 _ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
+# Heads that a checkpoint lacks are built as well, and small models have few weights.
+_MOST_MISSING = 1.5
+_FEW_WEIGHTS = 1_000_000
+# Bytes that a tensor takes in a pickle.
+_LEAST_PICKLED = 50
 # SimCSE's own training saves the head over the first token under this name.
 _SIMCSE_HEAD = "mlp.dense"
 
@@ -121,6 +126,7 @@ def read_encoder(
     kind = _ENCODER_CLASSES.get(str(config.get("model_type")), "AutoModel")
     safe = files[0].suffix == ".safetensors"
     with quiet_transformers():
+        _check_size(folder, origin, kind, files, trust)
         try:
             model, loading = getattr(transformers, kind).from_pretrained(
                 folder,
@@ -165,6 +171,51 @@ def read_encoder(
         else None,
         unused=_heads(loading),
     )
+
+
+def _check_size(folder: Path, origin: str, kind: str, files: list[Path], trust: Trust) -> None:
+    """Refuse a configuration that asks for far more than the files hold, before it is built.
+
+    What is built of it first has no memory behind it; how many layers that may have is bounded by
+    the number of tensors in the files.
+    """
+    stored = sum(file.stat().st_size for file in files)
+    tensors = sum(_count_tensors(file) for file in files)
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=trust.remote_code, local_files_only=True
+        )
+        layers = getattr(config, "num_hidden_layers", 0)
+        if isinstance(layers, int) and layers > tensors:
+            raise ExportError(
+                f"{origin} asks for {layers} layers, and its files hold {tensors} tensors"
+            )
+        if trust.remote_code:
+            return  # such code may be of any kind
+        with torch.device("meta"):
+            build: Any = getattr(transformers, kind)
+            model = (build.from_config if kind == "AutoModel" else build)(config)
+        weights = sum(weight.numel() for weight in model.parameters())
+    except ExportError:
+        raise
+    except Exception as error:  # transformers raises many kinds
+        raise ExportError(f"transformers cannot load {origin}: {first_line(error)}") from error
+    # A weight takes a byte at least.
+    if weights > _MOST_MISSING * stored + _FEW_WEIGHTS:
+        raise ExportError(
+            f"{origin} asks for {weights:,} weights, and its files have {stored:,} bytes"
+        )
+
+
+def _count_tensors(file: Path) -> int:
+    """The tensors of a file, or a bound of their number."""
+    if file.suffix != ".safetensors":
+        return file.stat().st_size // _LEAST_PICKLED
+    try:
+        with safetensors.safe_open(file, "pt") as tensors:
+            return len(tensors.keys())
+    except Exception:  # what is wrong with it is said when it is loaded
+        return _FEW_WEIGHTS
 
 
 def _tokenizer_class(marks: dict[str, Any]) -> Any:

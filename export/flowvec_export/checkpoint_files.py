@@ -37,6 +37,7 @@ _MAX_ENTRIES = 20_000
 
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_ADAPTER = "adapter_config.json"
 _FOREIGN = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index", "adapter_model.safetensors")
 
 
@@ -136,6 +137,12 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
         ExportError: there are none, one is missing, they are a pickle and that is not allowed, or
             they are more than a graph can hold.
     """
+    if (folder / _ADAPTER).is_file():
+        # transformers would follow it to another directory's weights, pickles among them.
+        raise ExportError(
+            f"{origin} is a PEFT adapter ({_ADAPTER}), which is a change of another model: merge "
+            "it into that model (merge_and_unload), save the result, and export that"
+        )
     found = next((name for name in _SAFE if (folder / name).is_file()), None)
     if found is None:
         found = next((name for name in _PICKLED if (folder / name).is_file()), None)

@@ -12,6 +12,7 @@ import typer
 
 from flowvec.commands import Json, print_json
 from flowvec.errors import InputValueError, MissingDependencyError
+from flowvec.version import install_line
 
 app = typer.Typer(add_completion=False)
 
@@ -32,8 +33,7 @@ def require_packages(command: str, packages: tuple[str, ...] = _NEEDS) -> None:
     """Raise MissingDependencyError with the pip line where a package of the extra is missing."""
     if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
         raise MissingDependencyError(
-            f"flowvec {command} needs {', '.join(missing)}: "
-            'python -m pip install "flowvec[cpu,export]"'
+            f"flowvec {command} needs {', '.join(missing)}: {install_line('cpu,export')}"
         )
 
 

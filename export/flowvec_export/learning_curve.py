@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowvec.errors import InputValueError, MissingDependencyError
+from flowvec.version import install_line
 from flowvec_export.flow_training import Epoch
 from flowvec_export.transform_file import Recipe
 
@@ -20,9 +21,7 @@ def check_plot(path: Path) -> None:
     if path.suffix not in _SUFFIXES:
         raise InputValueError(f"a plot is one of {', '.join(_SUFFIXES)}, not {path.name}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise MissingDependencyError(
-            'a plot needs matplotlib: python -m pip install "flowvec[cpu,export,bench]"'
-        )
+        raise MissingDependencyError(f"a plot needs matplotlib: {install_line('cpu,export,bench')}")
 
 
 def draw_learning_curve(history: Sequence[Epoch], recipe: Recipe, path: Path) -> None:

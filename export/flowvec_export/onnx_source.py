@@ -7,6 +7,7 @@ finished sentence vectors.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ _IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
 _MAX_BYTES = (1 << 31) - 1
 # The first with every operator that pooling takes (CumSum).
 _MIN_OPSET = 11
+# A model of 48 layers has some 5,000.
+_MOST_NODES = 500_000
+_DEEPEST_CALLS = 100
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,6 +196,7 @@ def _load(path: Path) -> onnx.ModelProto:
     try:
         load_external_data_for_model(proto, str(path.parent))
         if proto.functions:
+            _check_functions(proto)
             proto = inliner.inline_local_functions(proto)
         one_name_of_the_standard(proto)
         onnx.checker.check_model(proto)
@@ -200,6 +205,40 @@ def _load(path: Path) -> onnx.ModelProto:
     if any(graph.sparse_initializer for graph in all_graphs(proto)):
         raise ExportError(f"{path} has sparse weights, which are not supported")
     return proto
+
+
+def _is_quantised(node: onnx.NodeProto) -> bool:
+    return any(part in node.op_type for part in ("Quantize", "Integer", "QLinear", "MatMulNBits"))
+
+
+def _check_functions(proto: onnx.ModelProto) -> None:
+    """Refuse functions that call each other until nodes without number come of them.
+
+    Raises:
+        ExportError: there would be more than any model has, or a function calls itself.
+    """
+    functions = {(f.domain, f.name): f for f in proto.functions}
+    known: dict[tuple[str, str], int] = {}
+
+    def nodes_of(nodes: Iterable[onnx.NodeProto], calling: frozenset[tuple[str, str]]) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in calling:
+                raise ExportError(f"the function {node.op_type} calls itself")
+            if key in functions and key not in known:
+                if len(calling) == _DEEPEST_CALLS:
+                    raise ExportError(f"functions call each other more than {_DEEPEST_CALLS} deep")
+                known[key] = nodes_of(functions[key].node, calling | {key})
+            total += known.get(key, 1)
+            for attribute in node.attribute:
+                for graph in (attribute.g, *attribute.graphs):
+                    total += nodes_of(graph.node, calling)
+            if total > _MOST_NODES:
+                raise ExportError(f"its functions come to more than {_MOST_NODES:,} nodes")
+        return total
+
+    nodes_of(proto.graph.node, frozenset())
 
 
 def _external(proto: onnx.ModelProto) -> list[TensorProto]:
@@ -223,6 +262,11 @@ def _bytes_of(tensor: TensorProto) -> int:
 def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict[str, int]:
     """Length of the vectors of each output that can be used; raises ExportError for what cannot."""
     foreign = {node.domain for node in all_nodes(proto)} - {""}
+    if quantised := sorted({node.op_type for node in all_nodes(proto) if _is_quantised(node)}):
+        raise ExportError(
+            f"{origin} is quantised ({', '.join(quantised[:3])}); export the float32 graph, of "
+            "which flowvec makes its own variants in 8 bits"
+        )
     if foreign:
         raise ExportError(
             f"{origin} uses operators of {', '.join(sorted(foreign))}; export it without "

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowvec.bundle import shipped_bundles
 from flowvec.errors import ExportError, FlowvecError, first_line
 from flowvec.manifest import MANIFEST
 from flowvec_export.checkpoint_files import Trust, check_links, has_weights, read_json
@@ -95,6 +96,8 @@ def _locate(source: str | Path, trust: Trust) -> tuple[Path, Path | None]:
     path = Path(source).expanduser()
     if path.is_dir():
         return path, None
+    if str(source) in shipped_bundles():
+        return _checkpoint_of(str(source)), None
     if path.is_file() and path.suffix == ".onnx":
         # sentence-transformers and others keep graphs in a folder beside the rest.
         above = path.parent.parent if path.parent.name == "onnx" else path.parent
@@ -102,6 +105,21 @@ def _locate(source: str | Path, trust: Trust) -> tuple[Path, Path | None]:
     if path.exists() or str(source).startswith((".", "/", "~")) or str(source).count("/") > 1:
         raise ExportError(f"{source} is no directory")
     return _download(str(source), trust), None
+
+
+def _checkpoint_of(name: str) -> Path:
+    """The checkpoint that a shipped model was exported from.
+
+    Raises:
+        ExportError: it is not there: it lies in the repository, not in what is installed.
+    """
+    checkpoint = Path(__file__).resolve().parents[2] / "models" / name / "checkpoint"
+    if not checkpoint.is_dir():
+        raise ExportError(
+            f"{name} is a model that ships as a bundle, which has been exported already. Its "
+            f"checkpoint is models/{name}/checkpoint in flowvec's repository; name that"
+        )
+    return checkpoint
 
 
 def _download(name: str, trust: Trust) -> Path:

@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import normalizers
 
 from flowvec.errors import ExportError, MissingDependencyError
+from flowvec.version import install_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,7 +177,7 @@ def require_torch(what: str) -> None:
     missing = [name for name in _TORCH if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingDependencyError(
-            f'{what} takes {", ".join(missing)}: python -m pip install "flowvec[cpu,export]"'
+            f"{what} takes {', '.join(missing)}: {install_line('cpu,export')}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -83,6 +84,10 @@ def _put_in_place(staged: Path, target: Path) -> None:
     if not target.exists():
         staged.rename(target)
         return
+    if _exchanged(staged, target):
+        shutil.rmtree(staged)  # the old one by now
+        return
+    # Where the system cannot exchange two names, nothing stands under this one for a moment.
     old = target.with_name(f".{target.name}.{os.getpid()}.old")
     target.rename(old)
     try:
@@ -91,3 +96,17 @@ def _put_in_place(staged: Path, target: Path) -> None:
         old.rename(target)
         raise
     shutil.rmtree(old)
+
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Let two directories take each other's names in one step; False where that is not possible."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):  # Linux alone has it
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    done: int = rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
+    return done == 0

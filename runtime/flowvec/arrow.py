@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvec.errors import MissingDependencyError
+from flowvec.version import install_line
 
 __all__ = ["imported_arrow"]
 
@@ -20,7 +21,5 @@ def imported_arrow() -> Any:
         import pyarrow.compute
         import pyarrow.parquet
     except ImportError:
-        raise MissingDependencyError(
-            'this needs pyarrow: python -m pip install "flowvec[cpu,files]"'
-        ) from None
+        raise MissingDependencyError(f"this needs pyarrow: {install_line('cpu,files')}") from None
     return pyarrow

@@ -16,6 +16,7 @@ from flowvec.machine import cpu_features
 from flowvec.manifest import INPUTS
 from flowvec.providers import OPENVINO_RUNTIME, Engine, has_bfloat16
 from flowvec.telemetry import import_openvino
+from flowvec.version import install_line
 
 __all__ = ["OpenVinoSession", "openvino_config", "openvino_status"]
 
@@ -55,7 +56,7 @@ def openvino_status() -> str | None:
         devices = openvino.Core().available_devices
     except (ImportError, OSError) as error:
         logger.debug("OpenVINO: %s", error)
-        return 'openvino is not installed: python -m pip install "flowvec[cpu,openvino]"'
+        return f"openvino is not installed: {install_line('cpu,openvino')}"
     except Exception as error:  # a broken installation fails in many ways
         return f"openvino is installed, but does not run: {first_line(error)}"
     return None if "CPU" in devices else f"openvino offers {devices}, and no CPU"

@@ -30,6 +30,7 @@ from flowvec.machine import cpu_features, cpu_name
 from flowvec.manifest import INPUTS
 from flowvec.openvino_session import openvino_config
 from flowvec.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine
+from flowvec.version import install_line
 
 __all__ = [
     "Session",
@@ -40,11 +41,13 @@ __all__ = [
 
 logger = logging.getLogger("flowvec.session")
 
-_INSTALL_CPU = 'python -m pip install "flowvec[cpu]"'
-_INSTALL_GPU = 'python -m pip uninstall onnxruntime, then python -m pip install "flowvec[gpu]"'
 _PLUGIN_NAME = "flowvec_openvino"
 _SPIN_MICROSECONDS = "200"
 _plugin_lock = threading.Lock()
+
+
+def _install_gpu() -> str:
+    return f"python -m pip uninstall onnxruntime, then {install_line('gpu')}"
 
 
 def _onnxruntime() -> Any:
@@ -59,7 +62,7 @@ def _onnxruntime() -> Any:
         onnxruntime.InferenceSession  # noqa: B018 - what is left of a removed wheel lacks it
     except (ImportError, AttributeError, OSError) as error:
         raise MissingDependencyError(
-            f"flowvec needs ONNX Runtime to embed text ({error}); install it: {_INSTALL_CPU}"
+            f"flowvec needs ONNX Runtime to embed text ({error}); install it: {install_line('cpu')}"
         ) from None
     return onnxruntime
 
@@ -112,7 +115,7 @@ def onnxruntime_status() -> dict[str, str | None]:
 def _gpu_status(ort: Any, provider: str) -> str | None:
     """Why a provider on an NVIDIA GPU cannot run, or None."""
     if provider not in ort.get_available_providers():
-        return f"this ONNX Runtime has no {provider}: {_INSTALL_GPU}"
+        return f"this ONNX Runtime has no {provider}: {_install_gpu()}"
     if not _has_nvidia_gpu():
         return "there is no NVIDIA GPU here that its driver can see"
     if provider == TENSORRT:
@@ -261,7 +264,7 @@ def _openvino_device(ort: Any) -> Any | str:
     """The plugin's CPU device, or the reason why there is none."""
     plugin = _openvino_plugin()
     if plugin is None:
-        return f"onnxruntime-ep-openvino is not installed: {_INSTALL_CPU}"
+        return f"onnxruntime-ep-openvino is not installed: {install_line('cpu')}"
     with _plugin_lock:
         if not any(device.ep_name == OPENVINO for device in ort.get_ep_devices()):
             try:

@@ -12,7 +12,15 @@ from pathlib import Path
 from flowvec.machine import available_cores, cpu_features, cpu_name, gpu_names
 from flowvec.user_cache import cache_folder, installed_versions, write_atomically
 
-__all__ = ["Tuned", "cache_file", "forget", "load_tuned", "machine_key", "save_tuned"]
+__all__ = [
+    "Tuned",
+    "cache_file",
+    "forget",
+    "load_tuned",
+    "machine_key",
+    "save_tuned",
+    "why_not_kept",
+]
 
 logger = logging.getLogger("flowvec.settings")
 
@@ -80,6 +88,18 @@ def _is_tuned(raw: Mapping[str, object]) -> bool:
         and isinstance(rates, dict)
         and all(isinstance(rate, int | float) for rate in rates.values())
     )
+
+
+def why_not_kept(fingerprint: str) -> str | None:
+    """Why settings cannot be kept here; None where they can."""
+    try:
+        path = cache_file(fingerprint)
+        probe = path.with_name(f"{path.name}.probe")
+        write_atomically(probe, b"\n")
+        probe.unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return None
 
 
 def save_tuned(fingerprint: str, tuned: Tuned) -> Path:

@@ -6,6 +6,8 @@ import hashlib
 import json
 import re
 import shutil
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from flowvec.providers import CPU, OPENVINO, OPENVINO_RUNTIME
 from flowvec_export import Dense, Identity, export, storage, torch_draft
 from flowvec_export.backbone import Backbone
 from flowvec_export.parity import Parity
+from flowvec_export.staging import staged_directory
 
 from .. import trace_memo
 from .conftest import DEEP, POSITIONS, TEXTS, WIDTH, mean_in_torch
@@ -586,3 +589,28 @@ def test_a_head_that_is_not_used_is_named(checkpoint, tmp_path: Path) -> None:
     said.clear()
     export(checkpoint("bert"), tmp_path / "plain", on_step=said.append)
     assert not any("leaving out" in line for line in said)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can exchange two names in one step")
+def test_something_stands_under_the_name_at_every_moment_of_an_overwrite(tmp_path) -> None:
+    target, end, missed = tmp_path / "b", threading.Event(), []
+    target.mkdir()
+    (target / "n").write_text("0")
+
+    def watch() -> None:
+        while not end.is_set():
+            if not target.exists():
+                missed.append(1)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for number in range(1, 300):
+            with staged_directory(target, True, lambda _: True) as staged:
+                (staged / "n").write_text(str(number))
+    finally:
+        end.set()
+        watcher.join()
+    assert not missed
+    assert (target / "n").read_text() == "299"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -198,6 +198,62 @@ def test_local_functions_are_put_in_line(tmp_path, copy) -> None:
     assert not onnx.load(bundle.model).functions
 
 
+@pytest.mark.parametrize("kind", ["wide", "deep", "circle"])
+def test_functions_that_never_end_are_refused_before_they_are_put_in_line(
+    tmp_path, copy, kind: str
+) -> None:
+    folder = copy("bert")
+    graph = find_graph(folder)
+    assert graph is not None
+    proto = onnx.load(graph)
+    proto.opset_import.append(helper.make_opsetid("bomb", 1))
+    opsets = [*proto.opset_import]
+
+    def function(name: str, calls: list[str]) -> onnx.FunctionProto:
+        nodes, before = [], "x"
+        for i, call in enumerate(calls):
+            domain = "bomb" if call.startswith("f") else ""
+            nodes.append(helper.make_node(call, [before], [f"y{i}"], domain=domain))
+            before = f"y{i}"
+        return helper.make_function("bomb", name, ["x"], [before], nodes, opsets)
+
+    if kind == "wide":  # 10 ** 30 nodes
+        made = [function(f"f{i}", [f"f{i + 1}"] * 10) for i in range(30)]
+        made.append(function("f30", ["Identity"]))
+    elif kind == "deep":
+        made = [function(f"f{i}", [f"f{i + 1}"]) for i in range(5000)]
+        made.append(function("f5000", ["Identity"]))
+    else:
+        made = [function("f0", ["f1"]), function("f1", ["f0"])]
+    proto.functions.extend(made)
+    first = proto.graph.output[0].name
+    proto.graph.node.append(helper.make_node("f0", [first], ["bombed"], domain="bomb"))
+    onnx.save(proto, graph)
+    words = {"wide": "come to more than", "deep": "deep", "circle": "calls itself"}[kind]
+    with pytest.raises(ExportError, match=words):
+        export(folder, tmp_path / "b", calibration=())
+
+
+@pytest.mark.parametrize("operator", ["DynamicQuantizeLinear", "MatMulInteger"])
+def test_a_quantised_graph_is_called_quantised(tmp_path, copy, operator: str) -> None:
+    folder = copy("bert")
+    graph = find_graph(folder)
+    assert graph is not None
+    proto = onnx.load(graph)
+    if operator == "MatMulInteger":
+        one = numpy_helper.from_array(np.ones((2, 2), np.int8), "one_of_int8")
+        proto.graph.initializer.append(one)
+        node = helper.make_node(operator, ["one_of_int8", "one_of_int8"], ["q"])
+    else:
+        one = numpy_helper.from_array(np.ones(2, np.float32), "one_of_float")
+        proto.graph.initializer.append(one)
+        node = helper.make_node(operator, ["one_of_float"], ["q", "scale", "zero"])
+    proto.graph.node.insert(0, node)
+    onnx.save(proto, graph)
+    with pytest.raises(ExportError, match=f"is quantised .*{operator}"):
+        export(folder, tmp_path / "b", calibration=())
+
+
 @pytest.mark.parametrize(("form", "before"), [("bert", 0), ("roberta", 2)])
 def test_positions_bound_the_length(tmp_path, copy, form, before) -> None:
     """RoBERTa counts them from behind its padding token's id."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import resource
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 
 from flowvec import Encoder
 from flowvec.errors import ExportError
-from flowvec_export import checkpoint_files, export, fit
+from flowvec_export import checkpoint_files, export, fit, reading
 from flowvec_export.checkpoint_files import Trust
 from flowvec_export.parity import Parity
 from flowvec_export.reading import read_source
@@ -382,3 +383,46 @@ def test_a_fit_needs_the_same_trust(folder) -> None:
     pickled(folder)
     with pytest.raises(ExportError, match="--allow-pickle"):
         fit("standardise", folder, make_texts(60))
+
+
+# --- more than the files hold ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_hidden_layers", 3000), ("num_hidden_layers", 1 << 40), ("hidden_size", 1 << 20),
+     ("intermediate_size", 1 << 24), ("vocab_size", 1 << 33), ("max_position_embeddings", 1 << 33)],
+)  # fmt: skip
+def test_a_configuration_that_asks_for_more_than_there_is_is_refused(
+    folder, tmp_path, name: str, value: int
+) -> None:
+    config = json.loads((folder / "config.json").read_text()) | {name: value}
+    (folder / "config.json").write_text(json.dumps(config))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ExportError, match=r"asks for [0-9,]+ (layers|weights)"):
+        read_source(folder)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < 300 << 20
+
+
+@pytest.mark.parametrize("pickle_allowed", [False, True])
+def test_an_adapter_is_refused_by_name(folder, tmp_path, pickle_allowed: bool) -> None:
+    """It names another directory's weights, which may be a pickle."""
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    pickled(other, {"x": Bomb(tmp_path / "mark")})
+    adapter = {"base_model_name_or_path": str(other), "peft_type": "LORA"}
+    (folder / "adapter_config.json").write_text(json.dumps(adapter))
+    with pytest.raises(ExportError, match=r"is a PEFT adapter .*merge"):
+        read_source(folder, trust=Trust(pickle=pickle_allowed))
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_shipped_name_is_not_asked_for_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_download(*_: object) -> None:
+        pytest.fail("the hub was asked")
+
+    monkeypatch.setattr(reading, "_download", no_download)
+    assert read_source("mini").name == "checkpoint"  # the repository has its checkpoint
+    monkeypatch.setattr(reading, "__file__", "/nowhere/a/b/c.py")
+    with pytest.raises(ExportError, match="mini is a model that ships as a bundle"):
+        read_source("mini")

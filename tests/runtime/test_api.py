@@ -109,7 +109,7 @@ except flowvec.MissingDependencyError as error:
 """
     done = python(code, tiny_dir)
     assert done.returncode == 0, done.stderr
-    assert 'pip install "flowvec[cpu]"' in done.stdout
+    assert "[cpu]" in done.stdout
 
 
 def test_no_engine_reports_to_its_maker(python, tmp_path, monkeypatch) -> None:

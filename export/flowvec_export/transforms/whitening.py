@@ -58,7 +58,7 @@ class BetaGammaWhitening(CentredLinear):
 
     @classmethod
     def fit(
-        cls, moments: Moments, beta: float = 1.0, gamma: float = 1.0, k: int | None = None
+        cls, moments: Moments, beta: float = 1.0, gamma: float = 0.5, k: int | None = None
     ) -> Self:
         """Fit.
 

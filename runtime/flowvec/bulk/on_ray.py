@@ -25,6 +25,7 @@ from flowvec.bulk.window import Columns
 from flowvec.bulk.work import ShardResult, Tally, run_shard
 from flowvec.encoder import Encoder
 from flowvec.errors import BulkError, FlowvecError, MissingDependencyError, first_line
+from flowvec.version import install_line
 
 __all__ = ["RayWorkers", "cause_of", "connected_ray", "cpus_of", "imported_ray", "shards_on_ray"]
 
@@ -56,9 +57,7 @@ def imported_ray() -> Any:
         import ray
         import ray.data
     except ImportError:
-        raise MissingDependencyError(
-            'this needs Ray: python -m pip install "flowvec[cpu,files,ray]"'
-        ) from None
+        raise MissingDependencyError(f"this needs Ray: {install_line('cpu,files,ray')}") from None
     return ray
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flowvec.bundle import Bundle
 from flowvec.commands import Json, print_json
-from flowvec.settings import cache_file, forget, save_tuned
+from flowvec.settings import forget, save_tuned, why_not_kept
 from flowvec.tune import Measured
 from flowvec.tune import tune as find
 
@@ -49,6 +50,8 @@ def tune(
         else:
             typer.echo("forgotten" if gone else "there was nothing to forget")
         return
+    if problem := why_not_kept(found.fingerprint):
+        typer.echo(f"what is found cannot be kept: {problem}; it is printed at the end", err=True)
     steps: dict[str, list[Measured]] = {}
 
     def show(name: str, measured: Sequence[Measured]) -> None:
@@ -57,10 +60,14 @@ def tune(
             typer.echo("\n".join(_lines(name, measured)), err=True)
 
     tuned = find(found, seconds=seconds, allow_compute=allow_compute, on_measured=show)
-    path = save_tuned(found.fingerprint, tuned)
+    kept: Path | None = None
+    try:
+        kept = save_tuned(found.fingerprint, tuned)
+    except (OSError, RuntimeError) as error:
+        problem = problem or str(error)
     if as_json:
         shown = {name: [asdict(m) for m in measured] for name, measured in steps.items()}
-        print_json({"tuned": asdict(tuned), "steps": shown, "file": str(path)})
+        print_json({"tuned": asdict(tuned), "steps": shown, "file": kept and str(kept)})
         return
     if not sys.stderr.isatty():
         for name, measured in steps.items():
@@ -71,8 +78,15 @@ def tune(
         f"of {tuned.threads} threads, "
         f"{tuned.max_batch_tokens} tokens a batch; texts/s: {rates}"
     )
-    kept = cache_file(found.fingerprint)
-    typer.echo(f"kept in {kept}; `flowvec tune {bundle} --reset` forgets it")
+    if kept is not None:
+        typer.echo(f"kept in {kept}; `flowvec tune {bundle} --reset` forgets it")
+        return
+    typer.echo(
+        f"not kept ({problem}); say it yourself:\n"
+        f"Encoder.load({bundle!r}, provider={tuned.provider!r}, compute={tuned.compute!r}, "
+        f"streams={tuned.streams}, threads={tuned.threads}, "
+        f"max_batch_tokens={tuned.max_batch_tokens})"
+    )
 
 
 def _lines(name: str, measured: Sequence[Measured]) -> list[str]:

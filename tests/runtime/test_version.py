@@ -1,0 +1,49 @@
+"""What flowvec says of its own installation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def line_of(site: Path, origin: object | None) -> str:
+    """The line of a flowvec that was installed from somewhere."""
+    info = site / "flowvec-9.9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flowvec\nVersion: 9.9\n")
+    if origin is not None:
+        text = origin if isinstance(origin, str) else json.dumps(origin)
+        (info / "direct_url.json").write_text(text)
+    code = "from flowvec.version import install_line; print(install_line('cpu,files'))"
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                         check=True, env=os.environ | {"PYTHONPATH": path})  # fmt: skip
+    return run.stdout.strip().removeprefix("python -m pip install ")
+
+
+def test_the_line_is_for_where_the_package_came_from(tmp_path: Path) -> None:
+    clone = tmp_path / "my clone"
+    clone.mkdir()
+    wheel = tmp_path / "flowvec-9.9-py3-none-any.whl"
+    wheel.touch()
+    url = clone.as_uri()
+    assert line_of(tmp_path / "a", None) == '"flowvec[cpu,files]"'
+    assert line_of(tmp_path / "b", {"url": url, "dir_info": {}}) == f'"{clone}[cpu,files]"'
+    editable = {"url": url, "dir_info": {"editable": True}}
+    assert line_of(tmp_path / "c", editable) == f'-e "{clone}[cpu,files]"'
+    archive = {"url": wheel.as_uri(), "archive_info": {}}
+    assert line_of(tmp_path / "d", archive) == f'"flowvec[cpu,files] @ {wheel.as_uri()}"'
+    from_git = {"url": "https://example.org/flowvec.git", "vcs_info": {"vcs": "git"}}
+    assert line_of(tmp_path / "e", from_git) == (
+        '"flowvec[cpu,files] @ git+https://example.org/flowvec.git"'
+    )
+
+
+@pytest.mark.parametrize("origin", ["", "{", "[]", "{}", '{"url": "file:///not/there/any/more"}'])
+def test_a_note_that_leads_nowhere_is_left_out(tmp_path: Path, origin: str) -> None:
+    assert line_of(tmp_path / "a", origin) == '"flowvec[cpu,files]"'
