@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 __all__ = ["__version__", "install_line"]
 
@@ -34,9 +35,17 @@ def _requirement(extras: str) -> str:
         return plain
     if "vcs_info" in origin:
         return f'"flowvec[{extras}] @ {origin["vcs_info"].get("vcs", "git")}+{url}"'
-    path = Path(unquote(urlsplit(url).path))
-    if not url.startswith("file:") or not path.exists():
+    if not url.startswith("file:///"):
+        return plain
+    path = Path(_unquoted(url.removeprefix("file://" if os.name != "nt" else "file:///")))
+    if not path.exists():
         return plain
     if path.is_dir():
         return f'{"-e " if is_editable else ""}"{path}[{extras}]"'
     return f'"flowvec[{extras}] @ {url}"'
+
+
+def _unquoted(path: str) -> str:
+    """A URL's path without its %20 and the like; what reaches the network is not imported here."""
+    found = re.sub(rb"%([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), path.encode())
+    return found.decode("utf-8", "replace")

@@ -52,7 +52,7 @@ def test_a_provider_whose_package_is_absent_names_the_pip_line(
 def test_a_gpu_that_is_not_there_is_an_error_that_says_so(asked: str) -> None:
     if CUDA in available_providers():
         pytest.skip("this machine has an NVIDIA GPU")
-    with pytest.raises(ProviderUnavailableError, match=r"flowvec\[gpu\]|no NVIDIA GPU") as caught:
+    with pytest.raises(ProviderUnavailableError, match=r"\[gpu\]|no NVIDIA GPU") as caught:
         choose_engine(asked)
     assert f"{asked} was asked for, but" in str(caught.value)
     with pytest.raises(ProviderUnavailableError):
