@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
+from flowvec.arguments import seconds_or_none
 from flowvec.encoder import Encoder
 from flowvec.errors import DeadlineError
 from flowvec.microbatch import DEFAULT_MAX_WAITING, QueueStatistics, SharedEncoder
@@ -47,8 +48,9 @@ class AsyncEncoder:
         self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any
     ) -> npt.NDArray[Any]:
         """Embed texts; see `SharedEncoder.encode`. Cancelling the task drops what has not begun."""
+        seconds = seconds_or_none("timeout", timeout)
         try:
-            async with asyncio.timeout(timeout) as limit:
+            async with asyncio.timeout(seconds) as limit:
                 return await asyncio.wrap_future(await self._submit(texts, options))
         except TimeoutError:
             if not limit.expired():  # a caller's own, from what its texts are read

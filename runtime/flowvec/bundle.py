@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.arguments import path_of
 from flowvec.errors import BundleError, InputValueError
 from flowvec.manifest import MANIFEST, MODEL, RANGES, TOKENIZER, VARIANTS, FileRecord, Manifest
 
@@ -135,11 +136,16 @@ def _locate(name_or_dir: str | Path) -> Path:
 
 
 def absolute_path(path: str | Path) -> Path:
-    """A path with `~` expanded; an unknown user's `~name` stays as it is written."""
+    """A path with `~` expanded; an unknown user's `~name` stays as it is written.
+
+    Raises:
+        InputTypeError, InputValueError: it is not a path.
+    """
+    found = path_of("the path", path)
     try:
-        return Path(path).expanduser().absolute()
+        return found.expanduser().absolute()
     except RuntimeError:
-        return Path(path).absolute()
+        return found.absolute()
 
 
 def shipped_bundles() -> Mapping[str, Path]:

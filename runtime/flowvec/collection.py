@@ -15,6 +15,7 @@ from typing import Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.arguments import choice, flag, whole_number
 from flowvec.bundle import absolute_path
 from flowvec.collection_inputs import (
     Metadata,
@@ -145,19 +146,14 @@ class Collection:
             CollectionError: the directory is not empty or cannot be written.
             FingerprintMismatchError: with `exist_ok`, another model made the vectors there.
         """
+        _check_type(encoder)
         if (encoder is None) == (dim is None):
             raise InputValueError("give either an encoder or a dim")
-        _check_type(encoder)
-        if metric not in METRICS:
-            raise InputValueError(f"metric must be one of {', '.join(METRICS)}, but is {metric!r}")
-        if vector_dtype not in VECTOR_DTYPES:
-            raise InputValueError(
-                f"vector_dtype must be one of {', '.join(VECTOR_DTYPES)}, but is {vector_dtype!r}"
-            )
-        if dim is not None and (
-            isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1
-        ):
-            raise InputValueError(f"dim must be a whole number from 1 on, but is {dim!r}")
+        choice("metric", metric, METRICS)
+        choice("vector_dtype", vector_dtype, VECTOR_DTYPES)
+        flag("exist_ok", exist_ok)
+        if dim is not None:
+            dim = whole_number("dim", dim)
         folder = absolute_path(path)
         meta = {
             "dim": str(encoder.dim if encoder else dim),
@@ -660,6 +656,8 @@ class Collection:
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once."""
         refuse_single("queries", queries)
+        flag("exact", exact)
+        flag("hybrid", hybrid)
         count, condition, min_score = check_k(k), _condition(filter), check_score(min_score)
         vector_weight = check_weight(vector_weight)
         if hybrid and min_score is not None and min_score > HYBRID_BEST:
@@ -711,6 +709,7 @@ class Collection:
             min(k, eligible rows)).
         """
         self._check_usable()
+        flag("exact", exact)
         vectors = check_vectors(queries, self._dim, "queries")
         return self._searcher.ids(vectors, check_k(k), _condition(filter), exact=exact)
 

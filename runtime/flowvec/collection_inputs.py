@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.arguments import number
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.rows import Id, encode_metadata
 from flowvec.sequences import as_list
@@ -102,11 +103,7 @@ def check_score(score: object, name: str = "min_score") -> float | None:
     """
     if score is None:
         return None
-    if isinstance(score, bool) or not isinstance(score, int | float | np.integer | np.floating):
-        raise InputTypeError(f"{name} must be a number, not {type(score).__name__}")
-    if np.isnan(score):
-        raise InputValueError(f"{name} must be a number, but is nan")
-    return float(score)
+    return number(name, score)
 
 
 def check_weight(value: object) -> float:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from flowvec.arguments import choice, flag, text_or_none, whole_number
 from flowvec.batching import Batch
 from flowvec.bundle import Bundle
 from flowvec.engine import choose_engine, tuned_engine
@@ -24,6 +25,7 @@ from flowvec.errors import (
     InputTypeError,
     InputValueError,
     ProviderUnavailableError,
+    first_line,
 )
 from flowvec.manifest import RANGES, FileRecord
 from flowvec.pipeline import (
@@ -46,6 +48,9 @@ from flowvec.tokenizer import Tokenized, check_texts
 __all__ = ["Encoder", "EncoderInfo", "OnEmpty", "Truncation"]
 
 logger = logging.getLogger("flowvec.encoder")
+
+# More than any machine has cores, and fewer than would exhaust one.
+_MOST_THREADS = 4096
 
 Floats = npt.NDArray[np.float32]
 Truncation = Literal["truncate", "error"]
@@ -107,7 +112,7 @@ class Encoder:
         proof: ProofMode = "cached",
     ) -> None:
         """Open a verified bundle on a chosen engine; `Encoder.load` does both by name."""
-        _checked_choice("proof", proof, ProofMode)
+        choice("proof", proof, get_args(ProofMode))
         self._proof_mode: ProofMode = proof
         self._bundle = bundle
         self._engine = engine
@@ -174,7 +179,15 @@ class Encoder:
             InputValueError: an argument is none of the choices.
             MissingDependencyError: ONNX Runtime is not installed.
         """
-        _checked_choice("proof", proof, ProofMode)
+        choice("proof", proof, get_args(ProofMode))
+        choice("device", device, get_args(Device))
+        choice("compute", compute, get_args(Compute))
+        text_or_none("provider", provider)
+        for name, value in (("streams", streams), ("threads", threads)):
+            if value is not None:
+                whole_number(name, value, 1, _MOST_THREADS)
+        if max_batch_tokens is not None:
+            whole_number("max_batch_tokens", max_batch_tokens)
         bundle = Bundle.load(name_or_dir)
         found = load_tuned(bundle.fingerprint)
         refused: list[EngineNotProvedError] = []
@@ -346,6 +359,8 @@ class Encoder:
         )
         items, single = self.items(texts, on_empty)
         out = np.empty((len(items), job.postprocess.out_dim), dtype=job.postprocess.dtype)
+        if show_progress_bar is not None:
+            flag("show_progress_bar", show_progress_bar)
         if not _wants_bar(show_progress_bar, len(items)):
             self._encode_into(out, items, job)
         else:
@@ -385,7 +400,7 @@ class Encoder:
         if isinstance(texts, str):
             raise InputTypeError("stream takes an iterable of texts; encode takes a single one")
         _check_iterable(texts)
-        refuse_empty = _checked_choice("on_empty", on_empty, OnEmpty) == "error"
+        refuse_empty = choice("on_empty", on_empty, get_args(OnEmpty)) == "error"
         job = self.job(
             prompt_name, normalize_embeddings, max_batch_tokens, truncation, precision, truncate_dim
         )
@@ -418,8 +433,7 @@ class Encoder:
         Returns:
             float32 (n, m); distances are negated, so that higher is more alike.
         """
-        left = np.atleast_2d(np.asarray(a, dtype=np.float32))
-        right = np.atleast_2d(np.asarray(b, dtype=np.float32))
+        left, right = _numbers("a", a), _numbers("b", b)
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
             raise InputValueError(f"cannot compare vectors of shape {left.shape} and {right.shape}")
         kind = self._bundle.manifest.similarity
@@ -444,8 +458,9 @@ class Encoder:
 
     def tokenize(self, texts: Sequence[str]) -> Tokenized:
         """Token ids of each text, cut at max_length: the first step of `encode`."""
-        check_texts(texts)
-        return self._pipeline.tokenizer(texts)
+        items = _as_list(texts)
+        check_texts(items)
+        return self._pipeline.tokenizer(items)
 
     def run(self, ids: Sequence[Sequence[int]], batches: Sequence[Batch]) -> Floats:
         """Run a plan: the last step of `encode`, for a benchmark that makes its own batches.
@@ -503,10 +518,9 @@ class Encoder:
             ClosedError: after `close`.
         """
         self._pipeline.ready()
-        _checked_choice("truncation", truncation, Truncation)
+        choice("truncation", truncation, get_args(Truncation))
         budget = self._max_batch_tokens if max_batch_tokens is None else max_batch_tokens
-        if budget < 1:
-            raise InputValueError(f"max_batch_tokens must be at least 1, but is {budget}")
+        budget = whole_number("max_batch_tokens", budget)
         return Job(
             prompt=self._prompt(prompt_name),
             postprocess=self._postprocess(normalize_embeddings, precision, truncate_dim),
@@ -524,7 +538,7 @@ class Encoder:
             InputTypeError: an item is no str.
             InputValueError: an item is empty and `on_empty` is `error`.
         """
-        refuse_empty = _checked_choice("on_empty", on_empty, OnEmpty) == "error"
+        refuse_empty = choice("on_empty", on_empty, get_args(OnEmpty)) == "error"
         single = isinstance(texts, str)
         items = [cast(str, texts)] if single else _as_list(texts)
         check_texts(items, refuse_empty=refuse_empty)
@@ -538,7 +552,7 @@ class Encoder:
 
     def _prompt(self, name: str | None) -> str:
         manifest = self._bundle.manifest
-        name = manifest.default_prompt_name if name is None else name
+        name = manifest.default_prompt_name if text_or_none("prompt_name", name) is None else name
         if not name:
             return ""
         if name not in manifest.prompts:
@@ -554,14 +568,9 @@ class Encoder:
         self, normalize_embeddings: bool | None, precision: Precision, truncate_dim: int | None
     ) -> Postprocess:
         must_normalize = self._must_normalize(normalize_embeddings)
-        if precision not in PRECISIONS:
-            raise InputValueError(
-                f"precision must be one of {', '.join(PRECISIONS)}, but is {precision!r}"
-            )
-        if truncate_dim is not None and not 1 <= truncate_dim <= self.dim:
-            raise InputValueError(
-                f"truncate_dim must be from 1 to {self.dim}, but is {truncate_dim}"
-            )
+        choice("precision", precision, PRECISIONS)
+        if truncate_dim is not None:
+            truncate_dim = whole_number("truncate_dim", truncate_dim, 1, self.dim)
         ranges = None
         if precision in ("int8", "uint8"):
             if must_normalize:
@@ -583,6 +592,8 @@ class Encoder:
 
     def _must_normalize(self, asked: bool | None) -> bool:
         normalised = self._bundle.manifest.normalised
+        if asked is not None:
+            asked = flag("normalize_embeddings", asked)
         if asked is False and normalised:
             raise InputValueError(
                 "this bundle normalises inside its graph, so normalize_embeddings=False cannot be "
@@ -694,11 +705,12 @@ def _checked_windows(parts: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
         yield part
 
 
-def _checked_choice(name: str, value: str, choices: Any) -> str:
-    allowed = choices.__args__
-    if value not in allowed:
-        raise InputValueError(f"{name} must be one of {', '.join(allowed)}, but is {value!r}")
-    return value
+def _numbers(name: str, vectors: npt.ArrayLike) -> Floats:
+    """Vectors float32 (rows, dim)."""
+    try:
+        return np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputTypeError(f"{name} must be vectors of numbers: {first_line(error)}") from None
 
 
 def _wants_bar(asked: bool | None, texts: int) -> bool:

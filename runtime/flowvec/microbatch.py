@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.arguments import seconds_or_none, whole_number
 from flowvec.batching import Batch
 from flowvec.encoder import Encoder, OnEmpty, Truncation
 from flowvec.errors import (
@@ -28,6 +29,7 @@ from flowvec.errors import (
     DeadlineError,
     EngineError,
     FlowvecError,
+    InputTypeError,
     InputValueError,
     NonFiniteError,
     OverloadedError,
@@ -144,8 +146,11 @@ class SharedEncoder:
             InputValueError: a number is below 1.
             ClosedError: the Encoder is closed.
         """
-        if max_waiting < 1:
-            raise InputValueError(f"max_waiting must be at least 1, but is {max_waiting}")
+        if not isinstance(encoder, Encoder):
+            raise InputTypeError(
+                f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
+            )
+        whole_number("max_waiting", max_waiting)
         self._budget = encoder.job(max_batch_tokens=max_batch_tokens).max_batch_tokens
         self._encoder = encoder
         self._max_waiting = max_waiting
@@ -241,9 +246,10 @@ class SharedEncoder:
             OverloadedError: too many texts wait.
             FlowvecError: as for `submit`.
         """
+        seconds = seconds_or_none("timeout", timeout)
         future = self.submit(texts, **options)
         try:
-            return future.result(timeout)
+            return future.result(seconds)
         except FutureTimeoutError as error:
             if isinstance(error, FlowvecError):
                 raise

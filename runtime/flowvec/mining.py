@@ -166,6 +166,10 @@ def _unit_vectors(
     if any(isinstance(item, str) for item in listed[:1]):
         if encoder is None:
             raise InputValueError(f"{name} are texts: give an encoder to embed them")
+        if not isinstance(encoder, Encoder):
+            raise InputTypeError(
+                f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
+            )
         embed = encoder.encode_query if query else encoder.encode_document
         return normalize(embed(cast(list[str], listed)))
     try:

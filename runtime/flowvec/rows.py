@@ -78,7 +78,8 @@ def check_ids(ids: Iterable[object]) -> list[Id]:
     """Check ids before any work: any text, or any whole number of up to 1,024 bits.
 
     Raises:
-        InputValueError: an id is neither str nor int (a bool is no int here), or is out of range.
+        InputTypeError: an id is neither str nor int (a bool is not an int here).
+        InputValueError: an id is out of range.
     """
     checked: list[Id] = []
     for i, item in enumerate(ids):
@@ -94,7 +95,7 @@ def check_ids(ids: Iterable[object]) -> list[Id]:
                 raise InputValueError(f"id {i} is a number of more than {_MAX_ID_BITS} bits")
             checked.append(number)
         else:
-            raise InputValueError(f"id {i} is {type(item).__name__}; ids are str or int")
+            raise InputTypeError(f"id {i} is {type(item).__name__}; ids are str or int")
     return checked
 
 

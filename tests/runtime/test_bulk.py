@@ -711,7 +711,7 @@ def test_strict_stops_at_the_first(tmp_path: Path, tiny: Encoder) -> None:
         ('{"text": "x"}\n', {"max_text_bytes": 0}, "at least 1"),
         ('{"text": "x"}\n', {"share": (3, 2)}, "from 1 to n"),
         ('{"text": "x"}\n', {"share": (0, 2)}, "from 1 to n"),
-        ('{"text": "x"}\n', {"out_format": "csv"}, "parquet, npy or a collection"),
+        ('{"text": "x"}\n', {"out_format": "csv"}, "one of parquet, npy, collection"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_written(
@@ -938,7 +938,7 @@ def test_without_ray_nothing_is_begun(
     tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingDependencyError, match=r"flowvec\[cpu,files,ray\]"):
+    with pytest.raises(MissingDependencyError, match=r"\[cpu,files,ray\]"):
         encode_files(tiny, rows, tmp_path / "out", workers=RayWorkers(2), **COMMON)
     assert not (tmp_path / "out").exists()
 

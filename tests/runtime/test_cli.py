@@ -510,9 +510,13 @@ def test_what_the_output_cannot_show_is_replaced(
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4])
 def test_ctrl_c_while_it_starts_shows_no_traceback(tmp_path: Path, delay: float) -> None:
     code = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import builtins, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from flowvec_command import main\n"
-        "print('begun', flush=True)\n"
+        "known = builtins.__import__\n"
+        "def tell(name, *given, **more):\n"
+        "    if name == 'flowvec.cli': print('begun', flush=True)\n"
+        "    return known(name, *given, **more)\n"
+        "builtins.__import__ = tell\n"
         "main()"
     )
     process = subprocess.Popen(

@@ -255,8 +255,8 @@ def test_a_query_that_cannot_be_served_is_refused(tmp_path: Path, query, k, erro
         ([1], [[1, float("-inf")]], {}, InputValueError),
         ([1, 2], [[1, 0], [1e25, 0]], {}, InputValueError),  # its norm would be infinite
         ([1], [["a", "b"]], {}, InputTypeError),
-        ([None], [[1, 0]], {}, InputValueError),
-        ([1.5], [[1, 0]], {}, InputValueError),
+        ([None], [[1, 0]], {}, InputTypeError),
+        ([1.5], [[1, 0]], {}, InputTypeError),
         ([1], [[1, 0]], {"texts": ["a", "b"]}, InputValueError),
         ([1], [[1, 0]], {"texts": [3]}, InputTypeError),
         ([1], [[1, 0]], {"metadata": [3]}, InputTypeError),
@@ -305,7 +305,8 @@ def test_create_refuses_what_is_not_empty(tmp_path: Path) -> None:
     [{}, {"dim": 0}, {"dim": -1}, {"dim": 8.0}, {"dim": 2, "metric": "hamming"}, {"dim": True}],
 )
 def test_create_refuses_impossible_options(tmp_path: Path, options) -> None:
-    with pytest.raises(InputValueError):
+    kind = InputTypeError if type(options.get("dim", 0)) is not int else InputValueError
+    with pytest.raises(kind):
         Collection.create(tmp_path / "c", **options)
     assert not (tmp_path / "c" / "collection.sqlite").exists()
 

@@ -283,7 +283,7 @@ def test_deletions_before_there_is_a_graph_are_harmless(tmp_path: Path) -> None:
 
 
 def test_a_name_that_no_folder_can_have_is_a_typed_error(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="cannot create"):
+    with pytest.raises(InputValueError, match="cannot be a path"):
         Collection.create(tmp_path / "a\0b", dim=2)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvec.arguments import path_of
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.job import (
     Folder,
@@ -89,7 +90,7 @@ def folder_info(path: str | Path) -> FolderInfo:
     Raises:
         BulkError: no bulk job has written there, or its manifest cannot be read.
     """
-    folder = Path(path)
+    folder = path_of("the folder", path)
     shares = shares_of(folder)
     if not shares:
         raise BulkError(f"{folder} is not the folder of a bulk job: it has no manifest")
@@ -126,7 +127,7 @@ def verify_folder(path: str | Path) -> FolderCheck:
     Raises:
         BulkError: no bulk job has written there, or its manifest cannot be read.
     """
-    folder = Path(path)
+    folder = path_of("the folder", path)
     shares = shares_of(folder)
     if not shares:
         raise BulkError(f"{folder} is not the folder of a bulk job: it has no manifest")

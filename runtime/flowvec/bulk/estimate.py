@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flowvec.arguments import choice, whole_number
 from flowvec.bulk.options import (
     MAX_TEXT_BYTES,
     ROWS_PER_SHARD,
@@ -16,12 +17,12 @@ from flowvec.bulk.options import (
     itemsize,
 )
 from flowvec.bulk.reading import read_windows
-from flowvec.bulk.shards import BulkPrecision
+from flowvec.bulk.shards import BULK_PRECISIONS, BulkPrecision
 from flowvec.bulk.sources import STDIN, find_sources
 from flowvec.bulk.survey import survey
 from flowvec.bulk.work import job_of
 from flowvec.encoder import Encoder
-from flowvec.errors import InputValueError
+from flowvec.errors import InputTypeError, InputValueError
 
 __all__ = ["Estimate", "estimate_files"]
 
@@ -71,6 +72,12 @@ def estimate_files(
     Raises:
         InputValueError: an input cannot be read, or is standard input.
     """
+    if not isinstance(encoder, Encoder):
+        raise InputTypeError(
+            f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
+        )
+    whole_number("rows_per_shard", rows_per_shard)
+    choice("precision", precision, BULK_PRECISIONS)
     fields = checked_fields(text_field, id_field, keep, max_text_bytes)
     options = BulkOptions(
         "parquet", fields, precision, prompt_name, "truncate", False, rows_per_shard

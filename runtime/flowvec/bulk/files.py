@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from flowvec.arguments import flag, path_of
 from flowvec.bulk.into_collection import CollectionTarget, open_collection
 from flowvec.bulk.job import Folder
 from flowvec.bulk.on_ray import RayWorkers, imported_ray, shards_on_ray
@@ -176,7 +177,9 @@ def encode_files(
         InputValueError: an input cannot be read, a field is missing, an option is out of range.
         MissingDependencyError: Parquet and zstd need pyarrow (`flowvec[files]`).
     """
-    path = Path(out)
+    path = path_of("out", out)
+    flag("resume", resume)
+    flag("strict", strict)
     out_format = out_format_of(path, out_format)
     is_file = path.suffix in (".npy", ".parquet")
     fields = checked_fields(text_field, id_field, keep, max_text_bytes)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from flowvec.bulk.window import DeadLetter
-from flowvec.errors import BulkError, InputValueError
+from flowvec.errors import BulkError, InputTypeError, InputValueError
 from flowvec.hnsw import sync_folder
 from flowvec.locks import FileLock
 
@@ -418,5 +418,11 @@ def check_share(share: tuple[int, int]) -> None:
     Raises:
         InputValueError: it is not from 1 to the number of shares.
     """
+    if not (
+        isinstance(share, tuple | list)
+        and len(share) == 2
+        and all(isinstance(part, int) and not isinstance(part, bool) for part in share)
+    ):
+        raise InputTypeError(f"a share is two whole numbers, as (2, 8), not {share!r}")
     if not 1 <= share[0] <= share[1]:
         raise InputValueError(f"a share is i/n with i from 1 to n, not {share[0]}/{share[1]}")

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
+from flowvec.arguments import choice, flag, path_of, text_or_none, whole_number
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.job import check_share
 from flowvec.bulk.repeats import OnDuplicate
 from flowvec.bulk.shards import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
 from flowvec.bulk.window import Fields
 from flowvec.encoder import Truncation
-from flowvec.errors import InputValueError
+from flowvec.errors import InputTypeError, InputValueError
 from flowvec.pipeline import WINDOW
+from flowvec.sequences import as_list
 
 __all__ = [
     "MAX_TEXT_BYTES",
@@ -50,8 +52,15 @@ class BulkOptions:
 
 
 def as_inputs(inputs: str | Path | Iterable[str | Path]) -> list[str | Path]:
-    """One input, or several, as a list."""
-    return [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    """One input, or several, as a list.
+
+    Raises:
+        InputTypeError, InputValueError: one is not a path.
+    """
+    found = [inputs] if isinstance(inputs, str | Path) else as_list("inputs", inputs)
+    for one in found:
+        path_of("an input", one)
+    return found
 
 
 def checked_fields(text: str, key: str | None, keep: Sequence[str], max_text_bytes: int) -> Fields:
@@ -60,9 +69,15 @@ def checked_fields(text: str, key: str | None, keep: Sequence[str], max_text_byt
     Raises:
         InputValueError: a field cannot be kept, or no text would be short enough.
     """
-    if max_text_bytes < 1:
-        raise InputValueError(f"max_text_bytes must be at least 1, but is {max_text_bytes}")
-    fields = Fields(text, key, tuple(dict.fromkeys(keep)), max_text_bytes)
+    whole_number("max_text_bytes", max_text_bytes)
+    if text_or_none("text_field", text) is None:
+        raise InputTypeError("text_field must be a text, not None")
+    text_or_none("id_field", key)
+    names = as_list("keep", keep)
+    for name in names:
+        if not isinstance(name, str):
+            raise InputTypeError(f"keep must be names of fields, not {name!r}")
+    fields = Fields(text, key, tuple(dict.fromkeys(names)), max_text_bytes)
     check_names(fields)
     return fields
 
@@ -93,11 +108,11 @@ def out_format_of(path: Path, asked: OutFormat | None) -> OutFormat:
         )
     if path.suffix in (".npy", ".parquet"):
         named = cast(OutFormat, path.suffix[1:])
-        if asked not in (None, named):
+        if asked is not None and choice("out_format", asked, get_args(OutFormat)) != named:
             raise InputValueError(f"{path.name} is no name for a file of {asked}")
         return named
-    if asked not in (None, *get_args(OutFormat)):
-        raise InputValueError(f"the output is parquet, npy or a collection, not {asked}")
+    if asked is not None:
+        choice("out_format", asked, get_args(OutFormat))
     return asked or "parquet"
 
 
@@ -115,17 +130,11 @@ def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, p
         MissingDependencyError: Parquet needs pyarrow.
     """
     check_share(share)
-    if options.precision not in BULK_PRECISIONS:
-        raise InputValueError(
-            f"precision must be one of {', '.join(BULK_PRECISIONS)}, but is {options.precision!r}"
-        )
-    if not 1 <= options.rows_per_shard < ONE_FILE:
-        raise InputValueError(f"rows_per_shard must be at least 1, but is {options.rows_per_shard}")
-    if options.truncation not in get_args(Truncation):
-        raise InputValueError(
-            f"truncation must be one of {', '.join(get_args(Truncation))}, but is "
-            f"{options.truncation!r}"
-        )
+    choice("precision", options.precision, BULK_PRECISIONS)
+    whole_number("rows_per_shard", options.rows_per_shard, 1, ONE_FILE - 1)
+    choice("truncation", options.truncation, get_args(Truncation))
+    flag("dedup", options.dedup)
+    text_or_none("prompt_name", options.prompt_name)
     if is_file and share[1] > 1:
         raise InputValueError("a single file cannot be shared out; name a folder")
     if is_file and path.is_dir():

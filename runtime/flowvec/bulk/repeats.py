@@ -15,10 +15,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.arguments import choice
 from flowvec.bulk.reading import read_windows
 from flowvec.bulk.sources import Source
 from flowvec.bulk.window import Columns, DeadLetter, Fields, Window
-from flowvec.errors import BulkError, InputValueError
+from flowvec.errors import BulkError
 
 __all__ = ["OnDuplicate", "Repeats", "SeenIds", "check_rule", "find_repeats"]
 
@@ -35,10 +36,8 @@ def check_rule(rule: str | None) -> None:
     Raises:
         InputValueError: it is not one of `OnDuplicate`.
     """
-    if rule not in (None, *get_args(OnDuplicate)):
-        raise InputValueError(
-            f"on_duplicate must be one of {', '.join(get_args(OnDuplicate))}, but is {rule!r}"
-        )
+    if rule is not None:
+        choice("on_duplicate", rule, get_args(OnDuplicate))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from flowvec.arguments import choice
 from flowvec.bulk.remote import is_url, name_of, open_remote, remote_files, state_of
 from flowvec.errors import InputValueError
 from flowvec.text_files import (
@@ -118,8 +119,8 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
         InputValueError: there is no such file, a glob or folder holds none, a format is unknown,
             or a file is named twice.
     """
-    if file_format is not None and file_format not in FORMATS:
-        raise InputValueError(f"the format must be one of {', '.join(FORMATS)}, not {file_format}")
+    if file_format is not None:
+        choice("the format", file_format, FORMATS)
     named = [str(one) for one in inputs]
     if not named:
         raise InputValueError("there is nothing to read")

@@ -1,0 +1,123 @@
+"""Checks of what a caller gives: each names the argument, and says what it should have been."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowvec.errors import InputTypeError, InputValueError
+
+__all__ = ["choice", "flag", "number", "path_of", "seconds_or_none", "text_or_none", "whole_number"]
+
+# What a C integer takes.
+_MOST = (1 << 31) - 1
+_LONGEST = 1e9
+
+
+def path_of(name: str, value: object) -> Path:
+    """A path.
+
+    Raises:
+        InputTypeError: it is not a text or a path.
+        InputValueError: no file can have it.
+    """
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise InputTypeError(f"{name} must be a path, not {_shown(value)}")
+    text = os.fspath(value)
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise InputValueError(f"{name} cannot be a path: {text!r}") from None
+    if "\0" in text:
+        raise InputValueError(f"{name} cannot be a path: {text!r}")
+    return Path(text)
+
+
+def whole_number(name: str, value: object, least: int = 1, most: int = _MOST) -> int:
+    """A whole number; bounds are included.
+
+    Raises:
+        InputTypeError: it is not one.
+        InputValueError: it is out of bounds.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputTypeError(f"{name} must be a whole number, not {_shown(value)}")
+    if not least <= value <= most:
+        wanted = f"from {least} to {most}" if most < _MOST else f"at least {least}"
+        if value > _MOST:
+            wanted = f"at most {most}"
+        raise InputValueError(f"{name} must be {wanted}, but is {value}")
+    return int(value)
+
+
+def number(name: str, value: object) -> float:
+    """A number, infinity included.
+
+    Raises:
+        InputTypeError: it is not one.
+        InputValueError: it is NaN, or too large for a float.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InputTypeError(f"{name} must be a number, not {_shown(value)}")
+    try:
+        found = float(value)
+    except OverflowError:
+        raise InputValueError(f"{name} is too large: {value}") from None
+    if math.isnan(found):
+        raise InputValueError(f"{name} must be a number, but is nan")
+    return found
+
+
+def choice(name: str, value: object, choices: Sequence[Any]) -> Any:
+    """One of several texts.
+
+    Raises:
+        InputValueError: it is not one of them.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise InputValueError(f"{name} must be one of {', '.join(choices)}, but is {value!r}")
+    return value
+
+
+def seconds_or_none(name: str, value: object) -> float | None:
+    """A number of seconds to wait; None, and what no clock reaches, waits as long as it takes.
+
+    Raises:
+        InputTypeError: it is not a number.
+        InputValueError: it is NaN.
+    """
+    if value is None:
+        return None
+    found = number(name, value)
+    return None if found > _LONGEST else max(found, -1.0)
+
+
+def text_or_none(name: str, value: object) -> str | None:
+    """A text, or None.
+
+    Raises:
+        InputTypeError: it is neither.
+    """
+    if value is not None and not isinstance(value, str):
+        raise InputTypeError(f"{name} must be a text, not {_shown(value)}")
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False.
+
+    Raises:
+        InputTypeError: it is neither.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise InputTypeError(f"{name} must be True or False, not {_shown(value)}")
+    return bool(value)
+
+
+def _shown(value: object) -> str:
+    return "None" if value is None else f"{type(value).__name__} {value!r:.40}"

@@ -1,0 +1,185 @@
+"""Every public function, called with wrong types and values, raises flowvec's own errors alone."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvec
+from flowvec import AsyncEncoder, Bundle, Collection, Encoder, FlowvecError, SharedEncoder, bulk
+
+ODD: list[Any] = [
+    None, 3, -1, 0, 2.5, float("nan"), float("inf"), True, "a", "", "\0", "\ud800", b"a", [],
+    [None],
+    [3], ["a", 3], [[1.0], [1.0, 2.0]], {}, {"a": 1}, {"a"}, (), object(), np.zeros(3),
+    np.zeros((2, 2, 2)), np.array(["a"]), 1 << 80, range(3), Path("/nowhere/at/all"), lambda: None,
+    [float("nan")], "2", 1j,
+]  # fmt: skip
+
+
+class Called:
+    """Calls one argument after another with odd values, and the others with good ones."""
+
+    def __init__(self, function: Callable[..., Any], good: dict[str, Any]) -> None:
+        self.function = function
+        self.good = good
+
+    def with_odd(self, name: str, odd: Any) -> Any:
+        found = self.function(**(self.good | {name: odd}))
+        if inspect.iscoroutine(found):
+            found = asyncio.run(asyncio.wait_for(found, 60))
+        if isinstance(found, Iterator):
+            list(found)
+        if hasattr(found, "close") and not isinstance(found, np.ndarray):
+            found.close()
+        return found
+
+
+def shown(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.40}".encode("ascii", "replace").decode()
+
+
+def check(called: dict[str, Called]) -> None:
+    wrong = []
+    for what, call in called.items():
+        for name in inspect.signature(call.function).parameters:
+            if name in ("self", "options") or name.startswith("on_"):
+                continue
+            for odd in ODD:
+                try:
+                    call.with_odd(name, odd)
+                except FlowvecError as error:
+                    if not str(error).strip():
+                        wrong.append(f"{what}({name}={shown(odd)}): an empty message")
+                except BaseException as error:
+                    wrong.append(f"{what}({name}={shown(odd)}): {type(error).__name__}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.fixture
+def encoder(tiny_dir: Path) -> Iterator[Encoder]:
+    with Encoder.load(tiny_dir, provider="cpu", streams=1) as found:
+        yield found
+
+
+def test_encoders(tiny_dir: Path, encoder: Encoder) -> None:
+    two = ["a cat", "a dog"]
+    vectors = encoder.encode(two)
+    check({
+        "Encoder.load": Called(Encoder.load, {"name_or_dir": tiny_dir, "provider": "cpu"}),
+        "Encoder.encode": Called(encoder.encode, {"texts": two}),
+        "Encoder.stream": Called(encoder.stream, {"texts": two}),
+        "Encoder.encode_query": Called(lambda texts: encoder.encode_query(texts), {}),
+        "Encoder.encode_document": Called(lambda texts: encoder.encode_document(texts), {}),
+        "Encoder.similarity": Called(encoder.similarity, {"a": vectors, "b": vectors}),
+        "Encoder.tokenize": Called(encoder.tokenize, {"texts": two}),
+        "Bundle.load": Called(Bundle.load, {}),
+    })  # fmt: skip
+
+
+def test_asynchronous_and_shared_encoders(encoder: Encoder) -> None:
+    async def encode(texts: Any = "a cat", timeout: Any = None) -> Any:
+        async with AsyncEncoder(encoder) as found:
+            return await found.encode(texts, timeout=timeout)
+
+    def shared(texts: Any = "a cat", timeout: Any = 1.0) -> Any:
+        with SharedEncoder(encoder) as found:
+            return found.encode(texts, timeout=timeout)
+
+    def made(kind: Any, encoder: Any, **options: Any) -> None:
+        kind(encoder, **options).close()
+
+    check({
+        "AsyncEncoder.encode": Called(encode, {}),
+        "SharedEncoder.encode": Called(shared, {}),
+        "SharedEncoder": Called(SharedEncoder, {"encoder": encoder}),
+    })  # fmt: skip
+
+
+def test_collections(tmp_path: Path, encoder: Encoder) -> None:
+    names = iter(range(10**9))
+    rows = np.ones((2, 16), np.float32)
+
+    def create(path: Any = None, **given: Any) -> Any:
+        path = tmp_path / f"new{next(names)}" if path is None else path
+        return Collection.create(path, **({"encoder": encoder} | given))
+
+    def by_dim(dim: Any) -> Any:
+        return Collection.create(tmp_path / f"new{next(names)}", dim=dim)
+
+    def one(
+        encoder: Any = None, metric: Any = "cosine", vector_dtype: Any = "float32",
+        exist_ok: Any = False,
+    ) -> Any:  # fmt: skip
+        path = tmp_path / f"new{next(names)}"
+        dim = None if encoder is not None else 16
+        return Collection.create(path, encoder=encoder, dim=dim, metric=metric,
+                                 vector_dtype=vector_dtype, exist_ok=exist_ok)  # fmt: skip
+
+    def at(path: Any) -> Any:
+        if isinstance(path, str) and path in ("a", "2", ""):
+            path = str(tmp_path / f"new{next(names)}")  # not in the directory of the tests
+        return Collection.create(path, dim=16)
+
+    with Collection.create(tmp_path / "c", encoder=encoder) as c:
+        c.add([1, 2], ["a cat", "a dog"], [{"n": 1}, {"n": 2}])
+        check({
+            "Collection.create": Called(one, {}),
+            "Collection.create by dim": Called(by_dim, {}),
+            "Collection.create at": Called(at, {}),
+            "Collection.open": Called(Collection.open, {"path": tmp_path / "c"}),
+            "Collection.add": Called(c.add, {"ids": [1, 2], "texts": ["a cat", "a dog"]}),
+            "Collection.add_vectors": Called(c.add_vectors, {"ids": [1, 2], "vectors": rows}),
+            "Collection.delete": Called(c.delete, {}),
+            "Collection.get": Called(c.get, {}),
+            "Collection.search": Called(c.search, {"query": "a cat"}),
+            "Collection.search_batch": Called(c.search_batch, {"queries": ["a cat"]}),
+            "Collection.search_ids": Called(c.search_ids, {"queries": rows}),
+            "Collection.tune_recall": Called(c.tune_recall, {}),
+            "Collection.to_parquet": Called(
+                c.to_parquet, {"path": tmp_path / "out.parquet"}
+            ),
+            "Collection.salvage": Called(
+                lambda path: Collection.salvage(path, tmp_path / f"s{next(names)}"), {}
+            ),
+            "Collection.is_unmade": Called(Collection.is_unmade, {}),
+        })  # fmt: skip
+
+
+def test_mining(encoder: Encoder) -> None:
+    rows = encoder.encode(["a cat", "a dog", "a house"])
+    check({
+        "semantic_search": Called(flowvec.semantic_search, {"queries": rows, "corpus": rows}),
+        "most_similar_pairs": Called(
+            flowvec.most_similar_pairs, {"encoder": encoder, "items": ["a", "b"]}
+        ),
+    })  # fmt: skip
+
+
+def test_bulk(tmp_path: Path, encoder: Encoder) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a cat", "id": 1}\n')
+    names = iter(range(10**9))
+
+    def encode_files(**given: Any) -> Any:
+        good = {"encoder": encoder, "inputs": tmp_path / "a.jsonl", "out_format": "npy",
+                "out": tmp_path / f"o{next(names)}"}  # fmt: skip
+        return bulk.encode_files(**(good | given))
+
+    parameters = [
+        p for p in inspect.signature(bulk.encode_files).parameters.values()
+        if p.name not in ("stop", "workers", "out", "on_progress")
+    ]  # fmt: skip
+    encode_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    check({
+        "encode_files": Called(encode_files, {}),
+        "verify_folder": Called(bulk.verify_folder, {}),
+        "estimate_files": Called(
+            bulk.estimate_files, {"encoder": encoder, "inputs": tmp_path / "a.jsonl"}
+        ),
+    })  # fmt: skip
