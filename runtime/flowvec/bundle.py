@@ -12,6 +12,7 @@ or another hash is refused before any native code sees the bytes.
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -84,9 +85,14 @@ class Bundle:
             )
         try:
             found = np.load(self.path / RANGES)  # which unpickles nothing
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise BundleError(f"cannot read {self.path / RANGES}: {error}") from None
-        fits = found.dtype == np.float32 and found.shape == (2, self.manifest.dim)
+        # Of a file that is a zip it gives another kind.
+        fits = (
+            isinstance(found, np.ndarray)
+            and found.dtype == np.float32
+            and found.shape == (2, self.manifest.dim)
+        )
         if not (fits and np.isfinite(found).all() and (found[0] < found[1]).all()):
             raise BundleError(f"{self.path / RANGES} holds no ranges of {self.manifest.dim} dims")
         ranges: npt.NDArray[np.float32] = found

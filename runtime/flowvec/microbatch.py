@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
@@ -163,9 +164,16 @@ class SharedEncoder:
         self._process = os.getpid()
         self._taken = self._texts = self._batches = self._overloaded = self._dropped = 0
         self._workers = [
-            threading.Thread(target=self._work, name=f"flowvec-shared-{i}", daemon=True)
+            threading.Thread(
+                target=_work,
+                args=(weakref.ref(self), self._changed),
+                name=f"flowvec-shared-{i}",
+                daemon=True,
+            )
             for i in range(encoder.engine.streams)
         ]
+        # Its threads end where it is dropped without being closed.
+        weakref.finalize(self, _wake, self._changed)
         for worker in self._workers:
             worker.start()
 
@@ -274,32 +282,37 @@ class SharedEncoder:
 
     # --- working --------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        """One stream: tokenize what has come, choose, compute, deliver."""
-        while True:
+    @property
+    def has_work(self) -> bool:
+        """Whether texts wait; within the condition."""
+        return bool(self._calls or self._waiting)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it takes no more calls; within the condition."""
+        return self._closing
+
+    def work_once(self) -> None:
+        """For one stream: tokenize what has come, choose, compute, deliver."""
+        with self._changed:
+            calls = list(self._calls)
+            self._calls.clear()
+        chosen: list[_Waiting] = []
+        try:
+            if calls:
+                self._admit(calls)
+                calls = []
             with self._changed:
-                while not (self._calls or self._waiting):
-                    if self._closing:
-                        return
-                    self._changed.wait()
-                calls = list(self._calls)
-                self._calls.clear()
-            chosen: list[_Waiting] = []
-            try:
-                if calls:
-                    self._admit(calls)
-                    calls = []
-                with self._changed:
-                    chosen, length = self._choose()
-                    if self._waiting:
-                        self._changed.notify()
-                if chosen:
-                    self._compute(chosen, length)
-            except BaseException as error:  # a worker that ended would leave its callers waiting
-                logger.exception("a stream failed")
-                failure = EngineError(f"the text could not be computed: {first_line(error)}")
-                for call in [*calls, *(item.call for item in chosen)]:
-                    call.fail(failure)
+                chosen, length = self._choose()
+                if self._waiting:
+                    self._changed.notify()
+            if chosen:
+                self._compute(chosen, length)
+        except BaseException as error:  # a worker that ended would leave its callers waiting
+            logger.exception("a stream failed")
+            failure = EngineError(f"the text could not be computed: {first_line(error)}")
+            for call in [*calls, *(item.call for item in chosen)]:
+                call.fail(failure)
 
     def _admit(self, calls: list[_Call]) -> None:
         """Tokenize calls, and let their texts wait."""
@@ -451,3 +464,24 @@ class SharedEncoder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _work(shared: weakref.ref[SharedEncoder], changed: threading.Condition) -> None:
+    """One stream, until it is closed or dropped; while it waits it holds nothing of it."""
+    while True:
+        with changed:
+            while True:
+                found = shared()
+                if found is None or (found.is_closing and not found.has_work):
+                    return
+                if found.has_work:
+                    break
+                del found
+                changed.wait()
+        found.work_once()
+        del found
+
+
+def _wake(changed: threading.Condition) -> None:
+    with changed:
+        changed.notify_all()

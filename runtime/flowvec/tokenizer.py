@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
 
-from flowvec.errors import BundleError, InputTypeError, InputValueError
+from flowvec.errors import BundleError, InputTypeError, InputValueError, first_line
 
 __all__ = ["Tokenized", "Tokenizer", "check_texts", "joined", "replace_surrogates"]
 
@@ -60,17 +61,35 @@ class Tokenizer:
         Raises:
             BundleError: the file cannot be parsed, or max_length leaves no room for a token.
         """
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise BundleError(f"{path} is no tokenizer: {error}") from None
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._prefix, self._suffix = self._special_tokens()
+        self._path = path
+        with self._named():
+            try:
+                self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            except Exception as error:  # the library raises bare Exception
+                raise BundleError(f"{path} is not a tokenizer: {first_line(error)}") from None
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+            self._prefix, self._suffix = self._special_tokens()
         self.max_length = max_length
         self._room = max_length - len(self._prefix) - len(self._suffix)
         if self._room < 1:
             raise BundleError(f"max_length {max_length} leaves no room beside the special tokens")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the file where the library panics, which is not even an `Exception`.
+
+        Raises:
+            BundleError: it does.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            raise BundleError(
+                f"{self._path} makes the tokenizers library fail: {first_line(error)}"
+            ) from None
 
     def _special_tokens(self) -> tuple[list[int], list[int]]:
         """The ids that the template puts before and after a text."""
@@ -85,7 +104,14 @@ class Tokenizer:
         """Token ids of each text, cut at max_length as Hugging Face cuts them.
 
         Lone surrogates, which UTF-8 cannot hold, are replaced by U+FFFD and reported.
+
+        Raises:
+            BundleError: the tokenizer fails.
         """
+        with self._named():
+            return self._tokenized(texts)
+
+    def _tokenized(self, texts: Sequence[str]) -> Tokenized:
         texts, replaced = _repair(texts)
         limit = _CHARACTERS_PER_TOKEN * self.max_length
         long = [i for i, text in enumerate(texts) if len(text) > limit]

@@ -362,7 +362,7 @@ def test_zstd_is_read(tmp_path: Path, arrow, tiny: Encoder) -> None:
     with pa.CompressedOutputStream(str(tmp_path / "b.csv.zst"), "zstd") as file:
         file.write(b"text\nthe cat\na dog\n")
     for name in ("a.txt.zst", "b.csv.zst"):
-        encode_files(tiny, tmp_path / name, tmp_path / "out.npy")
+        encode_files(tiny, tmp_path / name, tmp_path / "out.npy", resume=False)
         np.testing.assert_allclose(
             np.load(tmp_path / "out.npy"), tiny.encode(["the cat", "a dog"]), atol=1e-6
         )
@@ -506,7 +506,7 @@ def test_a_single_file_has_a_row_map_where_it_says_something(tmp_path: Path, tin
     assert (letter["row"], letter["code"]) == (1, "null")
     # What an earlier run left must not be taken for this one's.
     (tmp_path / "b.txt").write_text("the cat\n")
-    encode_files(tiny, tmp_path / "b.txt", out)
+    encode_files(tiny, tmp_path / "b.txt", out, resume=False)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "b.txt", "out.npy"]
 
 

@@ -296,3 +296,36 @@ def test_a_full_disk_is_named_and_nothing_keeps_it_full(
         done = encode_files(encoder, tmp_path / "in.jsonl", tmp_path / "whole",
                             out_format=out_format, rows_per_shard=2000)  # fmt: skip
     assert (done.rows, done.dead_letters) == (4000, 2000)
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_a_home_and_the_folder_that_one_is_in(
+    tmp_path: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "in.txt").write_text("a cat\na dog\n")
+    encode_files(tiny, "~/in.txt", "~/vecs", out_format="npy")
+    assert (tmp_path / "vecs/part-000000.npy").exists()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    encode_files(tiny, "../in.txt", ".", out_format="collection")
+    with Collection.open(".") as c, Collection.open("~/here") as again:
+        assert len(c) == len(again) == 2
+    assert (tmp_path / "here.job/_manifest.json").exists()
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.parquet"])
+def test_one_file_is_replaced_only_where_asked(
+    tmp_path: Path, tiny: Encoder, arrow: Any, name: str
+) -> None:
+    (tmp_path / "in.txt").write_text("a cat\na dog\n")
+    encode_files(tiny, tmp_path / "in.txt", tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    (tmp_path / "in.txt").write_text("a cat\n")
+    with pytest.raises(BulkError, match="exists; name another file, or give --restart"):
+        encode_files(tiny, tmp_path / "in.txt", tmp_path / name)
+    assert (tmp_path / name).read_bytes() == before
+    encode_files(tiny, tmp_path / "in.txt", tmp_path / name, resume=False)
+    assert (tmp_path / name).read_bytes() != before

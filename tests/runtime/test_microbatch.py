@@ -6,6 +6,7 @@ A gate holds the model's first run until the others have come: nothing here depe
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -453,3 +454,20 @@ def test_numbers_below_one_are_errors(one: Encoder) -> None:
         SharedEncoder(one, max_waiting=0)
     with pytest.raises(InputValueError, match="max_batch_tokens"):
         SharedEncoder(one, max_batch_tokens=0)
+
+
+def test_threads_of_a_queue_that_was_dropped_end(tiny: Encoder) -> None:
+    def names() -> list[str]:
+        return [t.name for t in threading.enumerate() if t.name.startswith("flowvec-shared")]
+
+    before = len(names())
+    shared = SharedEncoder(tiny)
+    assert shared.encode("a cat").shape == (16,)
+    assert len(names()) > before
+    del shared
+    gc.collect()
+    for _ in range(600):
+        if len(names()) == before:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"they run on: {names()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowvec.bundle import Bundle
-from flowvec.errors import InputTypeError, InputValueError
+from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.tokenizer import Tokenizer, check_texts, replace_surrogates
 
 MINI = Bundle.load("mini").tokenizer
@@ -180,3 +181,24 @@ def test_the_path_of_a_broken_tokenizer_is_named(tmp_path: Path) -> None:
     broken.write_text("{}")
     with pytest.raises(BundleError, match=r"tokenizer\.json"):
         Tokenizer(broken, 16)
+
+
+def test_a_panic_of_the_library_is_an_error_that_names_the_file(tiny_copy: Path) -> None:
+    """A decoder's cleanup, or a template that names a token which is not there, panics."""
+    file = tiny_copy / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated",
+                                "invert": False}  # fmt: skip
+    file.write_text(json.dumps(content))
+    with pytest.raises(BundleError, match=r"tokenizer\.json"):
+        Tokenizer(file, 16)
+    content["pre_tokenizer"] = {"type": "Whitespace"}
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "[NOWHERE]", "type_id": 0}},
+                   {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [], "special_tokens": {},
+    }  # fmt: skip
+    file.write_text(json.dumps(content))
+    with pytest.raises(BundleError, match=r"tokenizer\.json"):
+        Tokenizer(file, 16)

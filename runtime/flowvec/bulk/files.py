@@ -24,6 +24,7 @@ from flowvec.bulk.options import (
     as_inputs,
     check_options,
     checked_fields,
+    expanded,
     out_format_of,
 )
 from flowvec.bulk.reading import first_columns
@@ -36,7 +37,7 @@ from flowvec.bulk.window import Columns
 from flowvec.bulk.work import BulkProgress, Tally, Work, job_of
 from flowvec.collection import Collection
 from flowvec.encoder import Encoder, Truncation
-from flowvec.errors import InputValueError
+from flowvec.errors import BulkError, InputValueError
 from flowvec.pipeline import Job
 
 __all__ = ["BulkSummary", "encode_files"]
@@ -163,7 +164,7 @@ def encode_files(
             one folder, with the same files as one would.
         workers: let so many Encoders on a Ray cluster do the shards, each as this one would be
             loaded, and with the cores that Ray gives it; needs the extra `[ray]`.
-        resume: False deletes what was done before, and begins anew.
+        resume: False deletes what was done before, and begins anew; of one file, it replaces it.
         stop: set it to end the job as soon as the batches that run are done. The shard that is
             being made is given up; it is made again when the job goes on.
         on_progress: called now and then, on another thread.
@@ -177,7 +178,7 @@ def encode_files(
         InputValueError: an input cannot be read, a field is missing, an option is out of range.
         MissingDependencyError: Parquet and zstd need pyarrow (`flowvec[files]`).
     """
-    path = path_of("out", out)
+    path = expanded(path_of("out", out))
     flag("resume", resume)
     flag("strict", strict)
     out_format = out_format_of(path, out_format)
@@ -202,6 +203,10 @@ def encode_files(
     check_options(options, share, is_file, path)
     if workers is not None and (is_file or out_format == "collection"):
         raise InputValueError("on Ray the output is a folder of shards")
+    if is_file and resume and path.exists():
+        raise BulkError(
+            f"{path} exists; name another file, or give --restart (resume=False) to replace it"
+        )
     if workers is not None:
         imported_ray()  # before anything is read or written
     if is_file:

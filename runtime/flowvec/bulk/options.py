@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
@@ -27,6 +28,7 @@ __all__ = [
     "as_inputs",
     "check_options",
     "checked_fields",
+    "expanded",
     "itemsize",
     "out_format_of",
 ]
@@ -60,7 +62,15 @@ def as_inputs(inputs: str | Path | Iterable[str | Path]) -> list[str | Path]:
     found = [inputs] if isinstance(inputs, str | Path) else as_list("inputs", inputs)
     for one in found:
         path_of("an input", one)
-    return found
+    # As it is written, but for a home: a job's manifest names it.
+    return [expanded(Path(one)) if str(one).startswith("~") else one for one in found]
+
+
+def expanded(path: Path) -> Path:
+    """A path with `~` expanded, and a name: `.` has none."""
+    with suppress(RuntimeError):  # an unknown user's
+        path = path.expanduser()
+    return path if path.name not in ("", "..") else path.resolve()
 
 
 def checked_fields(text: str, key: str | None, keep: Sequence[str], max_text_bytes: int) -> Fields:
