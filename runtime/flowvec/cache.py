@@ -117,7 +117,7 @@ class Cache:
             change: from the state that is shown now.
             staged: the graph that holds its new rows already, hidden.
         """
-        held = self.held
+        held = self._taken()
         if held.ids is not None:
             for label in change.gone:
                 held.ids.pop(label, None)
@@ -142,7 +142,13 @@ class Cache:
             self.ef_search = change.ef_search
         if len(change.labels):
             self._newest = int(change.labels[-1])
-        self.state = change.state
+        self.held, self.state = held, change.state
+
+    def _taken(self) -> Held:
+        """What is held, for a change of it: what ends in the midst leaves nothing, and not half."""
+        held, self.state = self.held, _UNKNOWN
+        self.held = Held()
+        return held
 
     def take_in(self) -> None:
         """Show the state that the store shows. Where it fails, all must be dropped.
@@ -151,8 +157,9 @@ class Cache:
         """
         counts = self.store.counts()
         self.ef_search = _ef_of(self.store)
-        held = self.held
-        if counts.deletions == self._deletions and self.state != _UNKNOWN:
+        before = self.state
+        held = self._taken()
+        if counts.deletions == self._deletions and before != _UNKNOWN:
             new = self.store.labels(after=self._newest)
             gone: Labels = np.empty(0, np.int64)
             if held.flat is not None:
@@ -169,21 +176,21 @@ class Cache:
         self.count, self._deletions = counts.rows, counts.deletions
         self._newest = self.store.newest_label()
         if held.graph is not None:
-            self._catch_up(held.graph, gone, new)
-        self.state = counts.state
+            self._catch_up(held, held.graph, gone, new)
+        self.held, self.state = held, counts.state
 
-    def _catch_up(self, graph: Graph, gone: Labels, new: Labels) -> None:
+    def _catch_up(self, held: Held, graph: Graph, gone: Labels, new: Labels) -> None:
         """Give the graph the rows that it lacks, and take those that are gone."""
         if not (len(gone) or len(new)):
             return
         # A file that the writer has saved may hold so many. A new row that is not above all that
         # the graph knows was hidden in it for a change whose end is not known.
         if len(new) > _MAX_CAUGHT_UP * max(len(graph), 1) or (len(new) and new[0] <= graph.newest):
-            self.held.graph = self.held.ids = None
+            held.graph = held.ids = None
             return
         self.graph_is_saved = False
         graph.delete(gone.tolist())
-        grow(graph, self.blocks(new, self.held.ids))
+        grow(graph, self.blocks(new, held.ids))
 
     def drop(self) -> None:
         """Forget all of it: the next search reads it again."""

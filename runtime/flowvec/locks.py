@@ -32,13 +32,12 @@ class ReadersWriter:
 
     A Ctrl-C may come between any two steps, in the midst of leaving as well. So whoever holds it is
     a key in a dict, which is added and removed in one step each, and removed twice. What a thread
-    still seems to hold when it comes again was left behind by a Ctrl-C.
+    still seems to hold when it comes again was left behind by a Ctrl-C. Who waits, waits for a lock
+    of its own: a condition's wait would be left without its lock.
     """
 
     def __init__(self) -> None:
-        # Every search enters it, and by itself it costs less than through its condition.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
         # Thread by the object that stands for a block.
         self._readers: dict[object, int] = {}
         self._writers: dict[object, int] = {}
@@ -48,26 +47,20 @@ class ReadersWriter:
         self._kept = (
             self._writers, self._waiting_readers, self._waiting_writers, self._admitted
         )  # fmt: skip
+        self._gates: dict[object, threading.Lock] = {}  # of those who wait
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Share it with other readers."""
-        block, thread = object(), threading.get_ident()
+        block = object()
         try:
             with self._lock:
+                thread = threading.get_ident()
                 self._forget(thread)
-                if self._writers or self._waiting_writers:
-                    self._waiting_readers[block] = thread
-                    self._wait_until(
-                        lambda: (
-                            not self._writers
-                            and (not self._waiting_writers or block in self._admitted)
-                        )
-                    )
-                    self._waiting_readers.pop(block)
-                    if self._admitted.pop(block, None) is not None:
-                        self._changed.notify_all()  # a writer may wait for the last of them
-                self._readers[block] = thread
+                if not (self._writers or self._waiting_writers):  # as nearly always
+                    self._readers[block] = thread
+            if block not in self._readers:
+                self._wait(block, thread, self._waiting_readers, self._reader_may_go, self._readers)
             yield
         finally:
             try:
@@ -79,16 +72,12 @@ class ReadersWriter:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Have it alone."""
-        block, thread = object(), threading.get_ident()
+        block = object()
         try:
             with self._lock:
+                thread = threading.get_ident()
                 self._forget(thread)
-                self._waiting_writers[block] = thread
-                self._wait_until(
-                    lambda: not self._writers and not self._readers and not self._admitted
-                )
-                self._writers[block] = thread
-                self._waiting_writers.pop(block)
+            self._wait(block, thread, self._waiting_writers, self._writer_may_go, self._writers)
             yield
         finally:
             try:
@@ -96,6 +85,38 @@ class ReadersWriter:
             finally:
                 if self._has(block):
                     self._leave(block)
+
+    def _reader_may_go(self, block: object) -> bool:
+        return not self._writers and (not self._waiting_writers or block in self._admitted)
+
+    def _writer_may_go(self, block: object) -> bool:
+        others = len(self._readers) + len(self._writers) + len(self._admitted)
+        return not others and next(iter(self._waiting_writers), block) is block
+
+    def _wait(
+        self,
+        block: object,
+        thread: int,
+        waiting: dict[object, int],
+        may_go: Callable[[object], bool],
+        holding: dict[object, int],
+    ) -> None:
+        """Wait until a block's turn has come, and let it hold."""
+        gate = threading.Lock()
+        gate.acquire()
+        while True:
+            with self._lock:
+                if may_go(block):
+                    holding[block] = thread
+                    waiting.pop(block, None)
+                    self._gates.pop(block, None)
+                    if self._admitted.pop(block, None) is not None:
+                        self._wake()  # a writer may wait for the last of them
+                    return
+                waiting[block] = thread
+                self._gates[block] = gate
+            # A Ctrl-C may come between leaving and telling of it: who waits looks by itself, too.
+            gate.acquire(timeout=_LOOK_AGAIN)
 
     def _leave(self, block: object) -> None:
         """Hold and wait no longer; twice is harmless."""
@@ -105,16 +126,17 @@ class ReadersWriter:
                     self._admitted.update(self._waiting_readers)
                 for kept in self._kept:
                     kept.pop(block, None)
-            if not self._readers and (self._waiting_writers or self._waiting_readers):
-                self._changed.notify_all()
+                self._gates.pop(block, None)
+            if not self._readers and self._gates:
+                self._wake()
+
+    def _wake(self) -> None:
+        for gate in list(self._gates.values()):
+            with suppress(RuntimeError):  # it is open already
+                gate.release()
 
     def _has(self, block: object) -> bool:
         return block in self._readers or any(block in kept for kept in self._kept)
-
-    def _wait_until(self, may_go: Callable[[], bool]) -> None:
-        # A Ctrl-C may come between leaving and telling of it: who waits looks by itself, too.
-        while not may_go():
-            self._changed.wait(_LOOK_AGAIN)
 
     def _forget(self, thread: int) -> None:
         """Drop what a thread left behind: it is here, and so in no block."""
@@ -124,7 +146,8 @@ class ReadersWriter:
             if thread in kept.values():
                 for block in [block for block, owner in kept.items() if owner == thread]:
                     kept.pop(block, None)
-                self._changed.notify_all()
+                    self._gates.pop(block, None)
+                self._wake()
 
 
 class WriterLock:

@@ -170,7 +170,10 @@ class Neighbours:
                     if graph is None or self._cache.held.graph is not graph:
                         break  # another is in its place, and takes all of them in the end
                     self._cache.graph_is_saved = False
+                    # It is hidden only once it is added: a Ctrl-C in between leaves no graph.
+                    self._cache.held.graph = None
                     graph.add(new[part], rows[part], hidden=True)
+                    self._cache.held.graph = graph
         except BaseException as error:
             with self._memory.writing():
                 self._cache.held.graph = graph = None

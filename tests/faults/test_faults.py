@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from flowvec import neighbours
-from tests.faults import bulk_kills, creating, damage, disk, kills, races, searches, threads
+from tests.faults import (
+    bulk_kills,
+    creating,
+    damage,
+    disk,
+    interrupts,
+    kills,
+    races,
+    searches,
+    threads,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +34,15 @@ def test_no_kill_loses_what_was_acknowledged(tmp_path: Path) -> None:
     assert sum(result.kills.values()) == 50
     assert sum(result.inside.values()) > 5  # in the middle of something
     assert (result.lost, result.phantoms, result.unopened) == (0, 0, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="alarms are POSIX's")
+def test_interrupts_leave_no_lock_and_no_half_of_a_change(tmp_path: Path) -> None:
+    result = interrupts.campaign(600, int(os.environ.get("FLOWVEC_SEED", "1")), tmp_path)
+    assert not result.wrong
+    assert result.interrupts == 600
+    assert result.done > 100
+    assert result.searches > 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")

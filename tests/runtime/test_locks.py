@@ -157,7 +157,8 @@ def test_who_stops_waiting_leaves_nothing_behind(
     holder.start()
     held.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(lock._changed, "wait", interrupted)
+        name = "_reader_may_go" if kind == "reading" else "_writer_may_go"
+        patch.setattr(lock, name, interrupted)
         with pytest.raises(KeyboardInterrupt), getattr(lock, kind)():
             pass
     end.set()

@@ -1,0 +1,164 @@
+"""Ctrl-C at random moments of adds, deletes, searches and hybrid searches.
+
+    python -m tests.faults.interrupts --interrupts 20000 --seed 0
+
+One thread changes and searches a collection and is interrupted all the time; another searches it
+meanwhile. Whatever was acknowledged is there, every row is there as a whole call put it there,
+nobody hangs, and the other thread sees no error at all. The work runs in a process of its own,
+which is killed where it shows no progress.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowvec import Collection, neighbours
+
+_DIM = 4
+_ROWS = 20
+_SECONDS_A_THOUSAND = 240
+
+
+@dataclass
+class Result:
+    """Counts of a campaign.
+
+    Attributes:
+        interrupts: that came while something ran.
+        done: calls that returned.
+        searches: of the other thread.
+        wrong: what was not as it must be.
+    """
+
+    interrupts: int = 0
+    done: int = 0
+    searches: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def _work(folder: Path, interrupts: int, seed: int) -> Result:
+    """Be interrupted so many times."""
+    rng, result = random.Random(seed), Result()
+    neighbours.EXACT_BELOW = 30  # so that there is a graph
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    end = threading.Event()
+    query = np.ones(_DIM, np.float32)
+    collection = Collection.create(folder / "c", dim=_DIM)
+    texts = [f"a cat number {i}" for i in range(_ROWS)]
+    collection.add_vectors(list(range(100)), np.random.default_rng(0).random((100, _DIM)))
+    collection.index_texts()
+
+    def search() -> None:
+        while not end.is_set():
+            try:
+                collection.search(query, k=5)
+                result.searches += 1
+            except BaseException as error:
+                result.wrong.append(f"the other thread: {type(error).__name__}: {error}")
+                return
+
+    other = threading.Thread(target=search, daemon=True)
+    other.start()
+    # What may be there: each group of rows is there whole, or not at all.
+    known: dict[int, set[bool]] = {group: {False} for group in range(1, 6)}
+    while result.interrupts < interrupts and not result.wrong:
+        group = rng.randint(1, 5)
+        ids = [1000 * group + i for i in range(_ROWS)]
+        kind = rng.choice(["add", "delete", "search", "hybrid", "ids"])
+        delay = rng.random() ** 2 * 0.004 + 1e-6
+        try:
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            if kind == "add":
+                before = known[group]
+                known[group] = before | {True}
+                collection.add_vectors(ids, np.full((_ROWS, _DIM), group), texts)
+                known[group] = {True}
+            elif kind == "delete":
+                known[group] = known[group] | {False}
+                collection.delete(ids)
+                known[group] = {False}
+            elif kind == "search":
+                collection.search(query, k=3)
+            elif kind == "ids":
+                collection.search_ids(query[None], k=3)
+            else:
+                collection._searcher.hybrid_hits(
+                    ["a cat"], query[None], 3, None, None, vector_weight=0.5
+                )
+            result.done += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            result.interrupts += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            continue
+        except Exception as error:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            result.wrong.append(f"{kind}: {type(error).__name__}: {error}")
+    end.set()
+    other.join(60)
+    if other.is_alive():
+        result.wrong.append("the other thread hangs")
+        return result
+    for group, may in known.items():
+        there = [item is not None for item in
+                 collection.get([1000 * group + i for i in range(_ROWS)])]  # fmt: skip
+        if len(set(there)) > 1:
+            result.wrong.append(f"half of group {group} is there")
+        elif there[0] not in may:
+            result.wrong.append(f"group {group} is {there[0]}, and should be one of {may}")
+    result.wrong += collection.verify()
+    collection.close()
+    return result
+
+
+def campaign(interrupts: int, seed: int, folder: Path) -> Result:
+    """Interrupt a process so many times.
+
+    Args:
+        interrupts: how many.
+        seed: of the moments.
+        folder: to work in.
+    """
+    words = [sys.executable, "-X", "faulthandler", "-m", "tests.faults.interrupts", "--inside",
+             str(folder), "--interrupts", str(interrupts), "--seed", str(seed)]  # fmt: skip
+    patience = 60 + _SECONDS_A_THOUSAND * interrupts / 1000
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=Path(__file__).resolve().parents[2], env=os.environ,
+    )  # fmt: skip
+    try:
+        out, told = process.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # faulthandler says where it hangs
+        _, told = process.communicate()
+        return Result(wrong=[f"it hangs: {told[-3000:]}"])
+    if process.returncode:
+        return Result(wrong=[f"exit code {process.returncode}: {told[-3000:]}"])
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return Result(**found)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--interrupts", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--inside", type=Path)
+    given = parser.parse_args()
+    if given.inside is not None:
+        print(json.dumps(asdict(_work(given.inside, given.interrupts, given.seed))))
+    else:
+        with tempfile.TemporaryDirectory() as name:
+            print(campaign(given.interrupts, given.seed, Path(name)))
