@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ from flowvec.store import Store
 __all__ = ["Cache", "Change", "grow", "joined"]
 
 logger = logging.getLogger("flowvec.neighbours")
+
+T = TypeVar("T")
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -207,14 +210,21 @@ class Cache:
         """Hold all rows' ids."""
         self.held.ids = self.store.ids()
 
-    def load_graph(self) -> None:
-        """Hold a graph: the newest good file's, caught up, or one that is built."""
+    def load_graph(self, stopped: Callable[[], bool] | None = None) -> None:
+        """Hold a graph: the newest good file's, caught up, or one that is built.
+
+        Args:
+            stopped: asked now and then whether to give up.
+
+        Raises:
+            InterruptedError: it was stopped; no graph is held then.
+        """
         found = self.snapshots.load()
         if found is not None:
             graph, after = found
             self.graph_is_saved, self.graph_was_built = True, False
             try:
-                if grow(graph, map(self._compared, self.store.scan(after))):
+                if grow(graph, map(self._compared, _until(stopped, self.store.scan(after)))):
                     self.graph_is_saved = False
             except CorruptCollectionError:
                 raise
@@ -223,32 +233,31 @@ class Cache:
             else:
                 self.held.graph = graph
                 return
-        self.hold_built(self.built())
+        self.hold_built(self.built(stopped))
 
     def hold_built(self, graph: Graph) -> None:
         """Hold a graph of all rows that was built here."""
         self.held.graph, self.graph_is_saved, self.graph_was_built = graph, False, True
 
-    def built(self, stopped: Callable[[], bool] | None = None) -> Graph:
+    def built(self, stopped: Callable[[], bool] | None = None, *, may_show: bool = True) -> Graph:
         """A graph of all rows; whatever is held stays as it is.
 
         Args:
-            stopped: asked now and then whether to give up; None shows progress, and never stops.
+            stopped: asked now and then whether to give up.
+            may_show: whether to show progress on a terminal.
 
         Raises:
             InterruptedError: it was stopped.
         """
         logger.info("building the graph of %d rows", self.count)
         graph = self.snapshots.new(self.count)
-        shown = stopped is None and sys.stderr.isatty()
+        shown = may_show and sys.stderr.isatty()
         # Even a bar that is not shown takes a lock that forked processes share: one that is killed
         # with it would stop all others.
         bar = tqdm(total=self.count, desc="graph", unit=" rows") if shown else None
 
         def blocks() -> Iterator[tuple[Labels, Floats]]:
-            for items in self.store.scan():
-                if stopped is not None and stopped():
-                    raise InterruptedError
+            for items in _until(stopped, self.store.scan()):
                 yield self._compared(items)
                 if bar is not None:
                     bar.update(len(items))
@@ -318,3 +327,15 @@ def _ef_of(store: Store) -> int:
     if not (found.isdecimal() and 0 < int(found) < 1 << 20):
         raise CorruptCollectionError(f"its table meta is damaged: ef_search is {found!r}")
     return int(found)
+
+
+def _until(stopped: Callable[[], bool] | None, parts: Iterator[T]) -> Iterator[T]:
+    """The parts, as long as nobody stops.
+
+    Raises:
+        InterruptedError: somebody did.
+    """
+    for part in parts:
+        if stopped is not None and stopped():
+            raise InterruptedError
+        yield part

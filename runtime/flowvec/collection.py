@@ -843,13 +843,19 @@ class Collection:
                     found.append(str(error))
         return found
 
-    def prepare(self) -> None:
+    def prepare(self, stop: threading.Event | None = None) -> bool:
         """Have all in memory that the first search would otherwise have to load or build.
 
         What had to be built is saved, at the latest when the collection is closed.
+
+        Args:
+            stop: set it to give up within seconds; a graph of a million rows takes minutes.
+
+        Returns:
+            Whether all of it is in memory; False where it was stopped.
         """
         with self._reading():
-            self._neighbours.prepare()
+            return self._neighbours.prepare(None if stop is None else stop.is_set)
 
     @classmethod
     def salvage(cls, path: str | Path, into: str | Path) -> int:

@@ -248,7 +248,9 @@ class Neighbours:
         self._rebuild_where_due()
 
     @contextmanager
-    def _showing(self, *, with_ids: bool = False) -> Iterator[int]:
+    def _showing(
+        self, *, with_ids: bool = False, stopped: Callable[[], bool] | None = None
+    ) -> Iterator[int]:
         """The number of one state, which the block finds both in memory and in the store.
 
         Within the store's `reading`, which goes on showing that state after the block. Nobody
@@ -262,12 +264,12 @@ class Neighbours:
                     return
             with self._memory.writing():
                 self._follow()
-                self._load(with_ids)
+                self._load(with_ids, stopped)
             self._rebuild_where_due()
         # The store changes faster than this thread gets its turn: others must wait for once.
         with self._memory.writing():
             self._follow()
-            self._load(with_ids)
+            self._load(with_ids, stopped)
             yield self._cache.state
 
     def _is_loaded(self, with_ids: bool) -> bool:
@@ -275,13 +277,13 @@ class Neighbours:
         rows = held.flat if self.is_exact else held.graph
         return rows is not None and (held.ids is not None or not with_ids)
 
-    def _load(self, with_ids: bool) -> None:
+    def _load(self, with_ids: bool, stopped: Callable[[], bool] | None = None) -> None:
         """Read into memory what a search lacks."""
         held = self._cache.held
         if self.is_exact and held.flat is None:
             self._cache.load_flat()
         elif not self.is_exact and held.graph is None:
-            self._cache.load_graph()
+            self._cache.load_graph(stopped)
         if with_ids and held.ids is None:
             self._cache.load_ids()
 
@@ -440,10 +442,20 @@ class Neighbours:
             scores = np.take_along_axis(scores, order, 1)
         return best, scores
 
-    def prepare(self) -> None:
-        """Hold what a search needs; within the store's `reading`."""
-        with self._showing(with_ids=True):
-            pass
+    def prepare(self, stopped: Callable[[], bool] | None = None) -> bool:
+        """Hold what a search needs; within the store's `reading`.
+
+        Args:
+            stopped: asked now and then whether to give up.
+
+        Returns:
+            Whether all of it is held; False where it was stopped.
+        """
+        try:
+            with self._showing(with_ids=True, stopped=stopped):
+                return True
+        except InterruptedError:
+            return False
 
     def measure_recall(self, target: float, queries: int | Floats, seed: int) -> tuple[int, float]:
         """The least `ef` whose recall of the ten nearest reaches a target, and that recall.
@@ -524,7 +536,7 @@ class Neighbours:
 
     def _rebuild(self, stopped: Callable[[], bool]) -> None:
         with self._store.reading():
-            self._swap(self._cache.built(stopped))
+            self._swap(self._cache.built(stopped, may_show=False))
 
 
 def _among(rows: tuple[Labels, Floats], eligible: Labels) -> tuple[Labels, Floats]:

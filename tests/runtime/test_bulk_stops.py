@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flowvec import Encoder
+from flowvec import Collection, Encoder, neighbours
 from flowvec.bulk import encode_files
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
@@ -88,6 +88,27 @@ def test_a_survey_is_given_up(tmp_path: Path, tiny: Encoder, long: Path) -> None
     done = encode_files(tiny, long, tmp_path / "v", stop=stop, out_format="npy")
     assert (done.complete, done.rows_in, stop.asked) == (False, 0, 1)
     assert not (tmp_path / "v").exists()
+
+
+def test_the_search_graph_is_given_up(
+    tmp_path: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows are there by then; the first search builds the graph."""
+    monkeypatch.setattr(neighbours, "EXACT_BELOW", 100)
+    (tmp_path / "in.txt").write_text("".join(f"the cat {i}\n" for i in range(500)))
+
+    class OnceComplete(threading.Event):
+        def is_set(self) -> bool:
+            manifest = tmp_path / "c.job/_manifest.json"
+            return manifest.exists() and '"shards"' in manifest.read_text()
+
+    done = encode_files(tiny, tmp_path / "in.txt", tmp_path / "c", out_format="collection",
+                        stop=OnceComplete())  # fmt: skip
+    assert (done.complete, done.rows) == (True, 500)
+    with Collection.open(tmp_path / "c", encoder=tiny) as c:
+        assert (len(c), c.info().graph_rows) == (500, 0)
+        assert len(c.search("the cat 7", k=3)) == 3
+        assert c.info().graph_rows == 500
 
 
 def test_an_idle_pipe_is_not_waited_for(tmp_path: Path, tiny_dir: Path) -> None:

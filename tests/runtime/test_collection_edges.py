@@ -680,3 +680,17 @@ def test_an_add_says_what_it_did(tmp_path: Path, tiny: Encoder, caplog: Any) -> 
         assert c.add([], []) == Added(0, 0, 0)
     (record,) = caplog.records  # once
     assert "1 of 2 texts have more than 64 tokens, and were cut" in record.getMessage()
+
+
+def test_preparing_is_given_up_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "EXACT_BELOW", 100)
+    rows = np.random.default_rng(0).standard_normal((3000, 8))
+    stop = threading.Event()
+    stop.set()
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        c.add_vectors(list(range(3000)), rows)
+        assert c.prepare(stop) is False
+        assert c.info().graph_rows == 0
+        assert c.prepare(threading.Event()) is True
+        assert c.info().graph_rows == 3000
+        assert c.search(rows[7], k=1)[0].id == 7

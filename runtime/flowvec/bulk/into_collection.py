@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -51,10 +52,10 @@ class CollectionTarget(FolderTarget):
         """A shard has no file of its own."""
         return ""
 
-    def complete(self) -> None:
+    def complete(self, stop: threading.Event | None = None) -> None:
         """Build the graph as well, which the first search would have to."""
-        self.collection.prepare()
-        super().complete()
+        super().complete()  # all rows are there, whatever comes of the graph
+        self.collection.prepare(stop)
 
 
 class _CollectionShard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -121,8 +122,8 @@ class Target(ABC):
         """Write down that a shard is finished."""
         return
 
-    def complete(self) -> None:
-        """All shards are done."""
+    def complete(self, stop: threading.Event | None = None) -> None:
+        """All shards are done; what may be left out is, once `stop` is set."""
         return
 
     def close(self) -> None:
@@ -324,7 +325,7 @@ class FolderTarget(_ShardsTarget):
         assert self._journal is not None
         self._folder.append(self._journal, record)
 
-    def complete(self) -> None:
+    def complete(self, stop: threading.Event | None = None) -> None:
         """Move what the journal says into the manifest."""
         if not self._is_complete:
             self.close()

@@ -250,7 +250,7 @@ class Work:
             self._end_shard(self._last_shard)
         self._check_rows()
         check_unchanged(self._known.sources)
-        self._target.complete()
+        self._target.complete(self._halt)
         self.is_complete = True
 
     def _check_rows(self) -> None:

@@ -195,6 +195,12 @@ def encode(
             command, what = command.replace(" --restart", ""), "this goes on"
         typer.echo(f"stopped; {what}:\n{command}", err=True)
         raise typer.Exit(128 + stop.number)
+    if stop.event.is_set():
+        told = "all rows are written"
+        if into is not None:
+            told += "; the first search builds what is left of the search graph"
+        typer.echo(told, err=True)
+        raise typer.Exit(128 + stop.number)
     if is_too_many(summary):
         typer.echo(f"{summary.dead_letters} of {summary.rows_in} rows are dead letters", err=True)
         raise typer.Exit(_TOO_MANY_DEAD)
