@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
@@ -101,7 +102,8 @@ def main() -> None:
         signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a text may hold what the terminal cannot show
-            stream.reconfigure(errors="replace")
+            with suppress(OSError):  # what was written before cannot always be looked up
+                stream.reconfigure(errors="replace")
     try:
         app()
     except FlowvecError as error:

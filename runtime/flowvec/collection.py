@@ -82,6 +82,7 @@ class Collection:
         >>> with Collection.open_or_create("notes", encoder=Encoder.load("mini")) as notes:
         ...     notes.add(["a", 2], ["The cat sleeps.", "Stocks fell."])
         ...     [hit.id for hit in notes.search("a sleeping animal", k=1)]
+        Added(rows=2, replaced=0, truncated=0)
         ['a']
 
     Any number of threads may search while one of them adds, deletes or compacts; those that write

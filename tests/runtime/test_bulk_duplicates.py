@@ -58,7 +58,7 @@ def test_a_collection_of_equal_ids_says_so(tmp_path: Path, flowvec, tiny_dir: Pa
     done = flowvec("encode", tiny_dir, "a.jsonl", "--into", "c", "--id-field", "id")
     assert done.returncode == 0, done.stderr
     assert "3 rows in, 1 x 16 float32 out" in done.stdout
-    assert "2 left out as another row has their id (7, ...)" in done.stdout
+    assert "2 left out as another row has the same id (7, ...)" in done.stdout
     with Collection.open(tmp_path / "c") as c:
         assert len(c) == 1
         assert c.get([7])[0].text == "the cat 2"
@@ -136,7 +136,9 @@ def test_equal_ids_of_several_files_and_formats(tmp_path: Path, tiny: Encoder) -
 
 def test_nothing_is_written_where_equal_ids_are_an_error(tmp_path: Path, tiny: Encoder) -> None:
     file = write(tmp_path / "a.jsonl", [*range(20), 5, 3])
-    with pytest.raises(BulkError, match=r"a\.jsonl, row 20: its id 5 is that of row 5 of .*2 rows"):
+    with pytest.raises(
+        BulkError, match=r"a\.jsonl, row 20: its id 5 is that of row 5 of .*2 in all"
+    ):
         encode_files(tiny, file, tmp_path / "out", id_field="id", on_duplicate="error")
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputValueError, match="on_duplicate must be one of"):

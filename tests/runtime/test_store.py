@@ -304,7 +304,7 @@ def test_any_text_and_any_whole_number_is_an_id(good: object) -> None:
 
 @pytest.mark.parametrize("bad", [1.0, float("nan"), None, True, b"a", ("a",)])
 def test_other_types_are_no_ids(bad: object) -> None:
-    with pytest.raises(InputValueError, match=f"id 1 is {type(bad).__name__}"):
+    with pytest.raises(InputTypeError, match=f"id 1 is {type(bad).__name__}"):
         check_ids(["fine", bad])
 
 

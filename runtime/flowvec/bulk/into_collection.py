@@ -17,6 +17,7 @@ from flowvec.collection import Collection, VectorDtype
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.parquet import json_value
+from flowvec.store import FILE
 
 __all__ = ["CollectionTarget", "open_collection"]
 
@@ -31,7 +32,7 @@ def open_collection(path: Path, encoder: Encoder, precision: str) -> Collection:
     """
     if precision not in ("float32", "float16"):
         raise InputValueError(f"a collection holds float32 or float16, not {precision}")
-    if path.is_dir() and any(path.iterdir()) and not Collection.is_unmade(path):
+    if (path / FILE).exists() and not Collection.is_unmade(path):
         return Collection.open(path, encoder=encoder)
     return Collection.create(path, encoder=encoder, vector_dtype=cast(VectorDtype, precision))
 

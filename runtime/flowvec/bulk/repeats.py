@@ -210,8 +210,8 @@ def _refuse(found: Repeats, columns: Columns | None) -> None:
             break
     raise BulkError(
         f"{source}, row {row}: its id{named} is that of row {before_row} of {before}; "
-        f"{len(found.rows)} rows in all have the id of another. Say which row is written: "
-        "on_duplicate is last, first or dead-letter"
+        f"{len(found.rows)} in all have the id of an earlier row. --on-duplicate (on_duplicate=) "
+        "last, first or dead-letter says which is written"
     )
 
 

@@ -305,22 +305,28 @@ def _bar() -> Iterator[Any]:
         yield show
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _told(summary: BulkSummary) -> str:
     """A summary in words."""
     rate = summary.encoded / summary.seconds if summary.seconds else 0.0
-    dead = f", {summary.dead_letters} dead letters" if summary.dead_letters else ""
+    dead = f", {_counted(summary.dead_letters, 'dead letter')}" if summary.dead_letters else ""
     if summary.dead_letters and summary.codes:
         dead += " (" + ", ".join(f"{n} {code}" for code, n in summary.codes.items()) + ")"
     if summary.duplicates:
-        named = ", ".join(map(repr, summary.duplicate_ids)) or "of an earlier run"
+        named = ", ".join(map(repr, summary.duplicate_ids))
         more = ", ..." if summary.duplicates > len(summary.duplicate_ids) else ""
-        dead += f", {summary.duplicates} left out as another row has their id ({named}{more})"
+        dead += f", {summary.duplicates} left out as another row has the same id"
+        dead += f" ({named}{more})" if named else ""
     before = f", {summary.shards_before} of them before" if summary.shards_before else ""
     cut = f"; {summary.truncated} texts were cut" if summary.truncated else ""
     return (
-        f"{summary.out}: {summary.rows_in} rows in, {summary.rows} x {summary.dim} "
+        f"{summary.out}: {_counted(summary.rows_in, 'row')} in, {summary.rows} x {summary.dim} "
         f"{summary.precision} out{dead}; "
-        f"{summary.shards} files{before}; {rate:,.0f} texts/s in {summary.seconds:.1f} s on "
+        f"{_counted(summary.shards, 'file')}{before}; "
+        f"{rate:,.0f} texts/s in {summary.seconds:.1f} s on "
         f"{summary.provider} in {summary.compute}{cut}"
     )
 

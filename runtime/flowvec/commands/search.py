@@ -105,7 +105,10 @@ def _show(hits: list[Hit], *, as_json: bool) -> None:
     if not hits:
         typer.echo("no rows")
     for hit in hits:
-        typer.echo(f"{hit.score:7.4f}  {hit.id}  {shorten(hit.text or '')}")
+        shown = hit.text
+        if shown is None and hit.metadata is not None:  # there may be vectors without texts
+            shown = json.dumps(hit.metadata, ensure_ascii=False)
+        typer.echo(f"{hit.score:7.4f}  {hit.id}  {shorten(shown or '')}")
 
 
 def _parsed(condition: str) -> Any:
