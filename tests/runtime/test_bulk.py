@@ -1077,7 +1077,7 @@ def test_the_command_encodes_folders_and_says_what_it_did(flowvec, tmp_path, tin
     options = ("--text-field", "t", "--id-field", "u", "--out-format", "npy", "--provider", "cpu")
     done = flowvec("encode", tiny_dir, "in", "-o", "out", *options)
     assert done.returncode == 0, done.stderr
-    assert "2 rows in, 1 x 16 float32 out, 1 dead letters (1 not_text); 1 files" in done.stdout
+    assert "2 rows in, 1 x 16 float32 out, 1 dead letter (1 not_text); 1 file;" in done.stdout
     again = flowvec("encode", tiny_dir, "in", "-o", "out", *options, "--json")
     found = json.loads(again.stdout)
     assert (found["encoded"], found["rows_in"], found["shards_before"]) == (0, 2, 1)

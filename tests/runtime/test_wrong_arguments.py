@@ -23,6 +23,13 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some odd values are paths that can be written; not into the directory of the tests."""
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+
+
 class Called:
     """Calls one argument after another with odd values, and the others with good ones."""
 
@@ -123,8 +130,6 @@ def test_collections(tmp_path: Path, encoder: Encoder) -> None:
                                  vector_dtype=vector_dtype, exist_ok=exist_ok)  # fmt: skip
 
     def at(path: Any) -> Any:
-        if isinstance(path, str) and path in ("a", "2", ""):
-            path = str(tmp_path / f"new{next(names)}")  # not in the directory of the tests
         return Collection.create(path, dim=16)
 
     with Collection.create(tmp_path / "c", encoder=encoder) as c:
