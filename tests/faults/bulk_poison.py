@@ -5,7 +5,8 @@
 A job reads a few files of one format, plain or compressed, in which each row is good, or one of the
 kinds that cannot be embedded, by chance. Then every good row must have its id, its kept field and
 its own vector, in order; every other one must be a dead letter with the number of its row and the
-code of what is wrong with it; and there must be nothing else.
+code of what is wrong with it; and there must be nothing else. Two jobs run at once in the process,
+with limits of their own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,15 +31,18 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from flowvec import Encoder
+from flowvec import Encoder, records
 from flowvec.bulk import encode_files, reading
 
 BUNDLE = Path(__file__).resolve().parents[1] / "data" / "bundles" / "tiny"
 FORMATS = ("jsonl", "csv", "txt", "parquet")
 _WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
-_MOST_BYTES = 50_000
+_LIMITS = (26_000, 50_000)  # bytes of a text, of the jobs that run at once
 _LONG = "the cat " * 3000  # more tokens than any model of the tests takes, and fewer bytes
-_LARGE = "z" * (_MOST_BYTES + 1)
+_WIDE = "the" + " " * 30_000 + "cat"  # two tokens, and more bytes than one of the jobs takes
+_LARGE = "z" * (_LIMITS[-1] + 1)
+_LARGE_LINES = ("x" * 70 + '",\n') * (_LIMITS[-1] // 73 + 1)
+_BLOCK = 997  # so that records lie across the borders of blocks
 _COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
     ".zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
@@ -74,8 +79,16 @@ class _Row:
     text: str = ""
 
 
-def _json_row(rng: random.Random, key: int, text: str) -> _Row:
+def _sized(rng: random.Random, text: str, limit: int) -> tuple[str, str]:
+    """A text that is allowed, and one that is too large."""
+    if len(_WIDE) > limit:
+        return text, rng.choice([_WIDE, _LARGE])
+    return _WIDE if rng.random() < 0.05 else text, _LARGE
+
+
+def _json_row(rng: random.Random, key: int, text: str, limit: int) -> _Row:
     """Most are good; the others are of all kinds."""
+    text, large = _sized(rng, text, limit)
     good = {"id": key, "text": text, "n": key % 7}
     if rng.random() < 0.75:
         return _Row(json.dumps(good, ensure_ascii=rng.random() < 0.5).encode(), None, text)
@@ -88,11 +101,23 @@ def _json_row(rng: random.Random, key: int, text: str) -> _Row:
         "nan": [with_(text=float("nan"))],
         "not_text": [with_(text=3), with_(text=True), with_(text=["a"]), with_(text={"a": "b"})],
         "invalid_utf8": [b'{"text": "\xff"}', with_()[:-1] + b', "else": "\xc3"}', b"\xfe"],
-        "malformed": [with_()[:-1], b"[1]", b"3", b"{", with_() + with_(), with_() + b"x", b"{'a'"],
+        "malformed": [
+            with_()[:-1],
+            b"[1]",
+            b"3",
+            b"{",
+            with_() + with_(),
+            with_() + b"x",
+            b"{'a'",
+            b"null",
+            b"null " + with_(),
+            with_() + b" null",
+            with_()[:-1] + b', "else": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+        ],
         "missing_field": [json.dumps({"id": key, "n": 1}).encode()],
         "bad_id": [with_(id=None), with_(id=1.5), with_(id=[1]), with_(id=True), b'{"text": "a"}'],
         "bad_field": [with_(n="seven"), with_(n=[7]), with_(n=1 << 70), with_(n=True)],
-        "too_large": [with_(text=_LARGE)],
+        "too_large": [with_(text=large), with_(text=_LARGE_LINES)],
         "too_long": [with_(text=_LONG)],
         "blank": [b"", b"  "],
     }
@@ -100,7 +125,9 @@ def _json_row(rng: random.Random, key: int, text: str) -> _Row:
     return _Row(rng.choice(kinds[code]), code, _LONG)
 
 
-def _csv_row(rng: random.Random, key: int, text: str) -> _Row:
+def _csv_row(rng: random.Random, key: int, text: str, limit: int) -> _Row:
+    text, large = _sized(rng, text, limit)
+
     def record(*values: Any) -> bytes:
         line = io.StringIO()
         csv.writer(line).writerow(values)
@@ -112,29 +139,31 @@ def _csv_row(rng: random.Random, key: int, text: str) -> _Row:
     kinds = {
         "malformed": [record(key), record(key, text, 1, 2), b'"x"y,a,b'],
         "invalid_utf8": [b"1,\xff,2", b"\xff,a,2", b"1,a,\xff"],
-        "too_large": [record(key, _LARGE, 1)],
+        "too_large": [record(key, large, 1), record(key, _LARGE_LINES, 1)],
         "too_long": [record(key, _LONG, 1)],
     }
     code = rng.choice(list(kinds))
     return _Row(rng.choice(kinds[code]), code, _LONG)
 
 
-def _txt_row(rng: random.Random, key: int, text: str) -> _Row:
+def _txt_row(rng: random.Random, key: int, text: str, limit: int) -> _Row:
+    text, large = _sized(rng, text, limit)
     if rng.random() < 0.75:
         return _Row(text.encode(), None, text)
     code, line = rng.choice(
-        [("invalid_utf8", b"a \xff"), ("too_large", _LARGE.encode()), ("too_long", _LONG.encode())]
+        [("invalid_utf8", b"a \xff"), ("too_large", large.encode()), ("too_long", _LONG.encode())]
     )
     return _Row(line, code, _LONG)
 
 
-def _parquet_row(rng: random.Random, key: int, text: str) -> _Row:
+def _parquet_row(rng: random.Random, key: int, text: str, limit: int) -> _Row:
+    text, large = _sized(rng, text, limit)
     if rng.random() < 0.75:
         return _Row((text.encode(), key, key % 7), None, text)
     kinds = {
         "null": (None, key, 1),
         "invalid_utf8": (b"\xff", key, 1),
-        "too_large": (_LARGE.encode(), key, 1),
+        "too_large": (large.encode(), key, 1),
         "too_long": (_LONG.encode(), key, 1),
         "bad_id": (b"a", None, 1),
     }
@@ -168,7 +197,10 @@ def _write(rng: random.Random, path: Path, rows: list[_Row]) -> Path:
     return path
 
 
-def _job(rng: random.Random, encoder: Encoder, folder: Path, result: Result) -> None:
+def _job(seed: str, limit: int, encoder: Encoder, folder: Path) -> Result:
+    """One job, into a folder that it makes."""
+    rng, result = random.Random(seed), Result(0, jobs=1)
+    folder.mkdir()
     kind = rng.choice(FORMATS)
     files: dict[str, list[_Row]] = {}
     key = 0
@@ -176,10 +208,10 @@ def _job(rng: random.Random, encoder: Encoder, folder: Path, result: Result) -> 
         rows: list[_Row] = []
         for place in range(rng.randint(8, 90)):
             text = " ".join(rng.choices(_WORDS, k=rng.randint(1, 9)))
-            row = _ROWS[kind](rng, key, text)
+            row = _ROWS[kind](rng, key, text, limit)
             # What a field holds goes by most of the first rows, and these are few.
             while place < 4 and number == 0 and row.code is not None:
-                row = _ROWS[kind](rng, key, text)
+                row = _ROWS[kind](rng, key, text, limit)
             rows.append(row)
             key += 1
         files[str(_write(rng, folder / f"{number}.{kind}", rows))] = rows
@@ -187,7 +219,7 @@ def _job(rng: random.Random, encoder: Encoder, folder: Path, result: Result) -> 
     done = encode_files(
         encoder, list(files), folder / "out", truncation="error", dedup=rng.random() < 0.5,
         id_field="id" if has_fields else None, keep=["n"] if has_fields else [],
-        rows_per_shard=rng.randint(1, 120), max_text_bytes=_MOST_BYTES,
+        rows_per_shard=rng.randint(1, 120), max_text_bytes=limit,
     )  # fmt: skip
     placed = [(s, place, row) for s, rows in files.items() for place, row in enumerate(rows)]
     good = [(key, row) for key, (_, _, row) in enumerate(placed) if row.code is None]
@@ -210,30 +242,43 @@ def _job(rng: random.Random, encoder: Encoder, folder: Path, result: Result) -> 
         "counts": (done.rows, done.dead_letters, done.rows_in)
         == (len(good), len(bad), len(good) + len(bad)),
     }
-    result.wrong += [f"job {result.jobs} ({kind}): {what}" for what, ok in checks.items() if not ok]
-    result.jobs += 1
-    result.rows += len(good) + len(bad)
-    result.good += len(good)
+    result.wrong = [f"job {seed} ({kind}): {what}" for what, ok in checks.items() if not ok]
+    result.rows, result.good = len(good) + len(bad), len(good)
     result.codes.update(str(code) for _, _, code in bad)
+    return result
 
 
 def campaign(jobs: int, seed: int, folder: Path) -> Result:
     """Run so many jobs.
 
     Args:
-        jobs: how many.
+        jobs: how many, of which two run at once.
         seed: of the inputs.
         folder: to work in.
     """
-    rng, result = random.Random(seed), Result(seed)
-    window, reading.WINDOW = reading.WINDOW, 16  # so that a small shard has several
+    result = Result(seed)
+    before = reading.WINDOW, records._BLOCK, csv.field_size_limit()
+    reading.WINDOW = 16  # so that a small shard has several
+    records._BLOCK = _BLOCK
     try:
-        with Encoder.load(BUNDLE, provider="cpu", streams=2) as encoder:
-            for number in range(jobs):
-                (folder / str(number)).mkdir()
-                _job(rng, encoder, folder / str(number), result)
+        with (
+            Encoder.load(BUNDLE, provider="cpu", streams=2) as encoder,
+            ThreadPoolExecutor(len(_LIMITS)) as jobs_at_once,
+        ):
+            for first in range(0, jobs, len(_LIMITS)):
+                names = [f"{seed}-{first + i}" for i in range(len(_LIMITS))]
+                for found in jobs_at_once.map(
+                    _job, names, _LIMITS, [encoder] * 2, [folder / name for name in names]
+                ):
+                    result.jobs += 1
+                    result.rows += found.rows
+                    result.good += found.good
+                    result.codes += found.codes
+                    result.wrong += found.wrong
     finally:
-        reading.WINDOW = window
+        reading.WINDOW, records._BLOCK = before[:2]
+    if csv.field_size_limit() != before[2]:
+        result.wrong.append("the csv module's own limit is another one")
     return result
 
 
