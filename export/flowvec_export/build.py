@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,15 @@ import numpy as np
 import onnx
 
 from flowvec import Bundle, Encoder, Manifest
+from flowvec.arguments import choice, flag, path_of
 from flowvec.bundle import absolute_path, record_file
-from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
+from flowvec.errors import (
+    BundleError,
+    EngineError,
+    ExportError,
+    InputTypeError,
+    NonFiniteError,
+)
 from flowvec.manifest import (
     INPUTS,
     MANIFEST,
@@ -26,7 +34,9 @@ from flowvec.manifest import (
 )
 from flowvec.proof import make_bundle_references
 from flowvec.providers import CPU, Engine
+from flowvec.sequences import as_list
 from flowvec.session import Session
+from flowvec_export.arguments import callback, check_source, prompts_of, several, texts_of, written
 from flowvec_export.calibration import calibration_texts, measure_ranges
 from flowvec_export.checkpoint_files import Trust
 from flowvec_export.draft import Draft, Weights
@@ -121,6 +131,8 @@ def export(
         The finished, verified bundle.
 
     Raises:
+        InputTypeError: an argument is of another type.
+        InputValueError: an argument has a value that it cannot have.
         ExportError: the source cannot be read or exported, leads out of its directory or needs a
             trust that was not given; or the graph misses parity (max |a - b| / ||b|| above 1e-4 or
             cosine below 0.99999; for float16 weights also a cosine below 0.999 to the weights
@@ -128,25 +140,40 @@ def export(
             0.995 to float32, for float16 0.999; on `sts` more than .5 points lost, for float16 .2).
             Nothing is left behind.
     """
-    say = on_step or logger.info
-    target = absolute_path(out)
-    check_target(target, overwrite, _is_bundle)
-    if weights not in ("float32", "float16"):
-        raise ExportError(f"weights must be float32 or float16, not {weights!r}")
-    if unknown := set(variants) - set(KINDS):
-        raise ExportError(f"variants must be of {', '.join(KINDS)}, not {min(unknown)!r}")
+    check_source(source, pooling=pooling, max_length=max_length, encoder_only=encoder_only)
+    target = absolute_path(path_of("out", out))
+    check_target(target, flag("overwrite", overwrite), _is_bundle)
+    choice("weights", weights, ("float32", "float16"))
+    for kind in as_list("variants", variants):
+        choice("each of variants", kind, KINDS)
     if pooling is not None:
         parse_pooling(pooling)
+    if normalize is not None:
+        flag("normalize", normalize)
+    written("name", name)
+    written("default_prompt_name", default_prompt_name)
+    prompts = prompts_of(prompts)
+    calibration = None if calibration is None else texts_of("calibration", calibration)
+    sts = several("sts", sts, StsTask)
+    callback("on_step", on_step)
+    trust = Trust(
+        remote_code=flag("trust_remote_code", trust_remote_code),
+        pickle=flag("allow_pickle", allow_pickle),
+    )
+    say = on_step or logger.info
     recipe: Recipe | None = None
-    if isinstance(transform, str | Path):
+    if isinstance(transform, str | os.PathLike):
         # torch, which this takes, is not needed otherwise where the source is a graph.
         require_torch(f"the transform {transform}")
         from flowvec_export.transform_file import load_transform
 
         transform, recipe = load_transform(transform)
         encoder_only = encoder_only or (recipe is not None and recipe.encoder_only)
+    elif transform is not None and not hasattr(transform, "to_latent"):  # not to import torch here
+        raise InputTypeError(
+            f"transform must be a Transform or a file of one, not {type(transform).__name__}"
+        )
     say(f"reading {source}")
-    trust = Trust(remote_code=trust_remote_code, pickle=allow_pickle)
     found = read_source(source, encoder_only=encoder_only, trust=trust)
     if heads := getattr(found, "unused", ()):
         say(f"leaving out what is above the encoder: {', '.join(heads)}")
@@ -194,10 +221,10 @@ def _is_bundle(folder: Path) -> bool:
 
 
 def _add_prompts(
-    source: Source, prompts: Mapping[str, str] | None, default_prompt_name: str | None
+    source: Source, prompts: Mapping[str, str], default_prompt_name: str | None
 ) -> None:
     """Put a user's prompts before the source's own."""
-    source.prompts |= dict(prompts or {})
+    source.prompts |= dict(prompts)
     if any(source.prompts.values()) and not source.prompts_are_pooled:
         raise ExportError(
             f"{source.origin} leaves its prompts out of pooling, which is not supported"

@@ -13,7 +13,9 @@ import numpy.typing as npt
 import torch
 
 from flowvec import __version__
-from flowvec.errors import InputValueError
+from flowvec.arguments import flag, number, whole_number
+from flowvec.errors import InputTypeError, InputValueError
+from flowvec_export.arguments import callback, check_source, instance, texts_of, written
 from flowvec_export.checkpoint_files import Trust
 from flowvec_export.flow_training import Epoch, FlowTraining, fit_flow
 from flowvec_export.raw_vectors import embed_raw
@@ -89,12 +91,16 @@ class FitSettings:
 
     def check(self, parts: Sequence[str], dim: int | None = None) -> None:
         """Raise InputValueError for a setting that these methods could not follow on any data, or
-        on none of `dim` dimensions.
+        on none of `dim` dimensions; InputTypeError for one of another type.
         """
-        used = self.used_by(parts)
         for name in ("k", "top"):
-            if used.get(name) is not None and used[name] < 1:
-                raise InputValueError(f"{name} must be at least 1, but is {used[name]}")
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
+        for name in ("eps", "beta", "gamma"):
+            number(name, getattr(self, name))
+        instance("shape", self.shape, FlowShape)
+        instance("training", self.training, FlowTraining)
+        used = self.used_by(parts)
         if not 0.0 <= used.get("eps", 0.0) < math.inf:
             raise InputValueError(f"eps must not be negative, but is {self.eps}")
         for name in ("beta", "gamma"):
@@ -149,8 +155,11 @@ def parse_method(name: str) -> tuple[str, ...]:
     """Split `pca+flow+whitening` into its parts, which are fitted in that order.
 
     Raises:
+        InputTypeError: it is not a text.
         InputValueError: a part is unknown, comes twice, or `rotation` has no flow behind it.
     """
+    if not isinstance(name, str):
+        raise InputTypeError(f"method must be a text, not {type(name).__name__}")
     parts = tuple(name.split("+"))
     for part in parts:
         if part not in METHODS:
@@ -196,12 +205,23 @@ def fit(
         on_epoch: called after each epoch of a flow.
 
     Raises:
+        InputTypeError: an argument is of another type.
         InputValueError: an unknown method, a setting out of range, or too few texts for it.
         ExportError: the source cannot be exported.
         NonFiniteError: a vector holds NaN or infinity; the message names the text.
         DivergedError: the flow became NaN or infinite.
     """
-    settings = settings or FitSettings()
+    check_source(
+        source, pooling=pooling, max_length=max_length, encoder_only=encoder_only, trust=trust
+    )
+    texts = texts_of("texts", texts)
+    written("corpus", corpus)
+    if show_progress_bar is not None:
+        flag("show_progress_bar", show_progress_bar)
+    callback("on_step", on_step)
+    callback("on_epoch", on_epoch)
+    settings = FitSettings() if settings is None else settings
+    instance("settings", settings, FitSettings)
     parts = parse_method(method)
     # Before any long work.
     settings.check(parts)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from flowvec.arguments import number, whole_number
 from flowvec.errors import DivergedError, InputValueError
 from flowvec_export.transforms import Flow, Rotation
 from flowvec_export.transforms.flow import MIN_ROWS
@@ -46,15 +47,16 @@ class FlowTraining:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise InputValueError for a setting that cannot be followed."""
-        if self.epochs < 1 or self.batch_size < 1 or self.patience < 1:
-            raise InputValueError("epochs, batch_size and patience must be at least 1")
+        """Raise InputValueError (or InputTypeError) for a setting that cannot be followed."""
+        for name in ("epochs", "batch_size", "patience"):
+            whole_number(name, getattr(self, name))
+        for name in ("learning_rate", "clip", "noise", "weight_decay"):
+            number(name, getattr(self, name))
         if not (0 < self.learning_rate < math.inf and self.clip > 0):
             raise InputValueError("learning_rate and clip must be above 0")
         if not (0 <= self.noise < math.inf and 0 <= self.weight_decay < math.inf):
             raise InputValueError("noise and weight_decay must not be negative")
-        if self.seed < 0:
-            raise InputValueError(f"a seed must not be negative, but is {self.seed}")
+        whole_number("seed", self.seed, 0)
 
 
 @dataclass(frozen=True, slots=True)

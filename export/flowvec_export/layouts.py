@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 import flowvec
 from flowvec import Bundle, Manifest
+from flowvec.arguments import choice, flag, path_of
 from flowvec.bundle import absolute_path
-from flowvec.errors import ExportError
 from flowvec_export.graph import OUTPUT, write_onnx
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.surgery import Surgeon
@@ -53,12 +53,14 @@ def export_bundle(
 
     Raises:
         BundleError: there is no such bundle, or it is damaged.
-        ExportError: the layout is unknown, or the directory exists or cannot be written.
+        InputTypeError: an argument is of another type.
+        InputValueError: the layout is unknown, or there can be no such path.
+        ExportError: the directory exists or cannot be written.
     """
-    if layout not in LAYOUTS:
-        raise ExportError(f"the layout must be {' or '.join(LAYOUTS)}, not {layout!r}")
+    choice("layout", layout, LAYOUTS)
+    target = absolute_path(path_of("out", out))
+    flag("overwrite", overwrite)
     found = Bundle.load(bundle)
-    target = absolute_path(out)
     check_target(target, overwrite, _is_ours)
     with staged_directory(target, overwrite, _is_ours) as staged:
         if layout == "tei":

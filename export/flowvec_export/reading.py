@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flowvec.bundle import shipped_bundles
 from flowvec.errors import ExportError, FlowvecError, first_line
 from flowvec.manifest import MANIFEST
+from flowvec_export.arguments import check_source
 from flowvec_export.checkpoint_files import Trust, check_links, has_weights, read_json
 from flowvec_export.modules import ReadEncoder, read_modules
 from flowvec_export.onnx_source import OnnxSource, find_graph, read_graph
@@ -40,9 +41,11 @@ def read_source(
         trust: what of it may be more than data; None is nothing: no code of a checkpoint is run.
 
     Raises:
+        InputTypeError: an argument is of another type.
         ExportError: it cannot be found or read, or is of a kind that is not supported.
     """
-    trust = trust or Trust()
+    check_source(source, encoder_only=encoder_only, trust=trust)
+    trust = Trust() if trust is None else trust
     root, graph = _locate(source, trust)
     if (root / MANIFEST).is_file() and not (root / "config.json").is_file():
         raise ExportError(f"{source} is a bundle, which has been exported; name its checkpoint")

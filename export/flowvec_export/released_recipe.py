@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from flowvec import __version__
+from flowvec.arguments import whole_number
 from flowvec.batching import Batch, pad
 from flowvec.errors import DivergedError
+from flowvec_export.arguments import callback, check_source, texts_of, written
 from flowvec_export.backbone import TransformersBackbone
 from flowvec_export.checkpoint import TorchSource
 from flowvec_export.checkpoint_files import Trust
@@ -63,10 +65,17 @@ def fit_like_the_paper(
         on_batch: called with the number of texts after each batch.
 
     Raises:
+        InputTypeError: an argument is of another type.
         InputValueError: too few texts.
         ExportError: the source cannot be read.
         DivergedError: the likelihood became NaN or infinite.
     """
+    check_source(source, pooling=pooling, encoder_only=encoder_only, trust=trust)
+    texts = texts_of("texts", texts)
+    written("corpus", corpus)
+    whole_number("seed", seed, 0)
+    callback("on_step", on_step)
+    callback("on_batch", on_batch)
     say = on_step or (lambda _: None)
     found = read_torch_source(source, encoder_only=encoder_only, trust=trust)
     modes = pooling or "first_last_mean"

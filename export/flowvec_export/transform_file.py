@@ -21,7 +21,8 @@ import safetensors
 import torch
 from safetensors.torch import save
 
-from flowvec.errors import ExportError, InputValueError, first_line
+from flowvec.arguments import path_of
+from flowvec.errors import ExportError, InputTypeError, InputValueError, first_line
 from flowvec_export.transforms import Transform, build_transform
 
 __all__ = ["FORMAT_VERSION", "Recipe", "load_transform", "save_transform"]
@@ -71,10 +72,15 @@ def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path
     """Write a transform, beside its name first and then renamed.
 
     Raises:
+        InputTypeError: an argument is of another type.
         InputValueError: the name does not end in .safetensors, the file cannot be written, or the
             transform holds NaN or infinity.
     """
-    target = Path(path)
+    target = path_of("path", path)
+    if not isinstance(transform, Transform):
+        raise InputTypeError(f"transform must be a Transform, not {type(transform).__name__}")
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise InputTypeError(f"recipe must be a Recipe or None, not {type(recipe).__name__}")
     if target.suffix != ".safetensors":
         raise InputValueError(f"a transform is a .safetensors file, not {target.name}")
     tensors = {
@@ -109,7 +115,7 @@ def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:
         ExportError: there is no such file, or it is not a transform of this format, whole and
             finite.
     """
-    target = Path(path)
+    target = path_of("path", path)
     if target.is_dir():
         raise ExportError(f"{target} is a directory, and no transform that `flowvec fit` wrote")
     try:

@@ -12,7 +12,7 @@ import pytest
 import transformers
 
 from flowvec import Encoder
-from flowvec.errors import BundleError, ExportError
+from flowvec.errors import BundleError, ExportError, InputValueError
 from flowvec_export import export, export_bundle
 from flowvec_export.parity import Parity
 
@@ -155,7 +155,7 @@ def test_the_command(flowvec_here, encoder, tmp_path) -> None:
 
 def test_mistakes_are_errors(encoder, tmp_path) -> None:
     source = encoder.bundle.path
-    with pytest.raises(ExportError, match="layout must be"):
+    with pytest.raises(InputValueError, match="layout must be"):
         export_bundle(source, tmp_path / "out", "torchserve")  # type: ignore[arg-type]
     with pytest.raises(BundleError, match="there is no bundle"):
         export_bundle(tmp_path / "nowhere", tmp_path / "out", "tei")

@@ -139,10 +139,13 @@ def test_nothing_is_written_where_equal_ids_are_an_error(tmp_path: Path, tiny: E
     with pytest.raises(
         BulkError, match=r"a\.jsonl, row 20: its id 5 is that of row 5 of .*2 in all"
     ):
-        encode_files(tiny, file, tmp_path / "out", id_field="id", on_duplicate="error")
+        encode_files(
+            tiny, file, tmp_path / "out", id_field="id", on_duplicate="error", out_format="npy"
+        )
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputValueError, match="on_duplicate must be one of"):
-        encode_files(tiny, file, tmp_path / "out", id_field="id", on_duplicate="both")  # type: ignore[arg-type]
+        encode_files(tiny, file, tmp_path / "out", id_field="id", out_format="npy",
+                     on_duplicate="both")  # type: ignore[arg-type]  # fmt: skip
 
 
 def test_ids_that_become_one_text_are_equal(tmp_path: Path, tiny: Encoder) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flowvec.arguments import choice, whole_number
 from flowvec.errors import InputValueError
 from flowvec_export.transforms.folded_flow import AFFINE_LIMIT
 from flowvec_export.transforms.moments import NULL
@@ -41,17 +42,14 @@ class FlowShape:
     seed: int = 0
 
     def check(self, dim: int | None = None) -> None:
-        """Raise InputValueError where there is no such flow, or none of `dim` dimensions."""
-        if min(self.levels, self.depth, self.width) < 1:
-            raise InputValueError("levels, depth and width of a flow must be at least 1")
-        if self.coupling not in ("additive", "affine"):
-            raise InputValueError(f"coupling must be additive or affine, not {self.coupling!r}")
-        if self.permutation not in ("reversal", "random"):
-            raise InputValueError(
-                f"permutation must be reversal or random, not {self.permutation!r}"
-            )
-        if self.seed < 0:
-            raise InputValueError(f"a seed must not be negative, but is {self.seed}")
+        """Raise InputValueError where there is no such flow, or none of `dim` dimensions;
+        InputTypeError where a size is not a whole number.
+        """
+        for name in ("levels", "depth", "width"):
+            whole_number(name, getattr(self, name))
+        choice("coupling", self.coupling, ("additive", "affine"))
+        choice("permutation", self.permutation, ("reversal", "random"))
+        whole_number("seed", self.seed, 0)
         if dim is not None and dim >> (self.levels - 1) < 2:
             raise InputValueError(f"{dim} dimensions are too few for {self.levels} levels")
 
