@@ -26,7 +26,7 @@ _MIB = 1 << 20
 
 _BundleName = Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")]
 _JsonOut = Annotated[
-    Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
+    Path | None, typer.Option("--json-out", metavar="OUT", help="Also write the result as JSON.")
 ]
 
 app = typer.Typer(
@@ -51,7 +51,7 @@ app.command(epilog="Example: flowvec bench retrieval --corpus wiki.txt.xz --rows
 app.command(epilog="Example: flowvec bench bulk --corpus wiki.txt.xz --rows 1000000")(bulk)
 
 
-@app.command(epilog="Example: flowvec bench throughput mini --json result.json")
+@app.command(epilog="Example: flowvec bench throughput mini --json-out result.json")
 def throughput(
     bundle: _BundleName,
     texts: Annotated[

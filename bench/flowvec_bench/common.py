@@ -38,7 +38,7 @@ Corpus = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of the sample of texts.")]
 JsonOut = Annotated[
-    Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
+    Path | None, typer.Option("--json-out", metavar="OUT", help="Also write the result as JSON.")
 ]
 Report = Annotated[
     Path | None, typer.Option(metavar="OUT", help="Also write a Markdown report with a chart.")

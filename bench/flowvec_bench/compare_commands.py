@@ -53,7 +53,8 @@ def compare(
     text_field: TextField = "text",
     file_format: Format = None,
     json_out: Annotated[
-        Path | None, typer.Option("--json", metavar="OUT", help="Also write the result as JSON.")
+        Path | None,
+        typer.Option("--json-out", metavar="OUT", help="Also write the result as JSON."),
     ] = None,
 ) -> None:
     """Every pooling with every transform: STS, isotropy, cost; and which one to take, if any."""

@@ -6,16 +6,18 @@ import logging
 import sqlite3
 
 from flowvec.database import Database
+from flowvec.errors import CorruptCollectionError
 from flowvec.filters import Condition
 
 __all__ = ["FullText"]
 
 logger = logging.getLogger("flowvec.store")
 
+_TOKENS = "tokenize='porter unicode61 remove_diacritics 2'"
 # The index reads texts from the rows; triggers let any version of flowvec keep it.
 _WORDS = (
     "CREATE VIRTUAL TABLE words USING fts5(text, content='items', content_rowid='label', "
-    "tokenize='porter unicode61 remove_diacritics 2')",
+    f"{_TOKENS})",
     "CREATE TRIGGER words_of_new AFTER INSERT ON items BEGIN "
     "INSERT INTO words(rowid, text) VALUES (new.label, new.text); END",
     "CREATE TRIGGER words_of_old AFTER DELETE ON items BEGIN "
@@ -84,15 +86,40 @@ class FullText(Database):
         if not self.has_words():
             is_part = self.has_part_of_words()
             return _NOT_WHOLE if is_part else None
-        if not self.is_writable:
-            return None  # it cannot be asked, and all that it was made of was checked
         try:
-            # Compares every word with the rows. To SQLite it is a change, so it needs its turn.
-            self._writer.execute("INSERT INTO words(words, rank) VALUES('integrity-check', 1)")
-        except sqlite3.OperationalError as error:  # another handle is writing
-            logger.warning("the full-text index was not checked: %s", error)
-        except sqlite3.DatabaseError as error:
-            return (
-                f"its full-text index does not match its rows; compacting makes it anew ({error})"
-            )
+            db = self._connect()
+            try:
+                _compare_words(db)
+            finally:
+                db.close()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if isinstance(self._ours(error), CorruptCollectionError):
+                return (
+                    "its full-text index does not match its rows; compacting makes it anew "
+                    f"({error})"
+                )
+            logger.warning("the full-text index was not checked: %s", error)  # no room for a copy
         return None
+
+
+def _compare_words(db: sqlite3.Connection) -> None:
+    """Compare every word of the index with the rows.
+
+    To SQLite this check is a change of the index, which would keep all writers waiting while it
+    lasts. So it checks a copy of the index in its temporary files, over a view of the rows: that
+    only reads the collection, one state of it, and works where nothing can be written, too.
+
+    Raises:
+        sqlite3.DatabaseError: they differ.
+    """
+    db.execute("BEGIN")
+    db.execute("CREATE TEMP VIEW rows_of_copy AS SELECT label, text FROM main.items")
+    db.execute(
+        "CREATE VIRTUAL TABLE temp.copy USING fts5(text, content='rows_of_copy', "
+        f"content_rowid='label', {_TOKENS})"
+    )
+    for part in ("data", "idx", "docsize", "config"):
+        db.execute(f"DELETE FROM temp.copy_{part}")  # noqa: S608 - of this tuple
+        db.execute(f"INSERT INTO temp.copy_{part} SELECT * FROM main.words_{part}")  # noqa: S608
+    db.execute("INSERT INTO temp.copy(copy, rank) VALUES('integrity-check', 1)")
+    db.execute("ROLLBACK")

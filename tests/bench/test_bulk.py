@@ -34,7 +34,7 @@ def test_the_command_races_and_reports(flowvec, tmp_path: Path, tiny_dir: Path) 
     (tmp_path / "c.txt").write_text("\n".join(sentence.format(i) for i in range(1200)))
     done = flowvec(
         "bench", "bulk", "--corpus", "c.txt", "--model", tiny_dir, "--rows", "1000",
-        "--rounds", "1", "--folder", ".", "--report", "r.md", "--json", "r.json",
+        "--rounds", "1", "--folder", ".", "--report", "r.md", "--json-out", "r.json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "r.json").read_text())

@@ -276,7 +276,7 @@ def test_the_command_prints_a_table_and_writes_json(
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     done = flowvec_here(
         "compare", trained, "--corpus", "texts.txt", "--sts", sts_folder, "--poolings",
-        "own", "--transforms", "soft-zca", "--rows", 500, "--json", "out.json",
+        "own", "--transforms", "soft-zca", "--rows", 500, "--json-out", "out.json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for part in ("AB dev", "YEAR wmean", "soft-zca", "Take "):
@@ -292,7 +292,7 @@ def test_the_command_prints_a_table_and_writes_json(
     [
         (["--transforms", "glow"], "'glow' is unknown"),
         (["--poolings", "middle"], "'middle' is unknown"),
-        (["--json", "no/out.json"], "no directory"),
+        (["--json-out", "no/out.json"], "no directory"),
         (["--corpus", "nowhere.txt"], "cannot read nowhere.txt"),
         (["--sts", "nowhere"], "no directory of STS files"),
     ],

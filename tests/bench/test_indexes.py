@@ -127,7 +127,7 @@ def test_the_command_takes_vectors(tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app,
         ["bench", "retrieval", "--vectors", str(tmp_path / "v.npy"), "--rows", "300", "--queries",
-         "20", "--only", "hnswlib", "--rounds", "1", "--json", str(out)],
+         "20", "--only", "hnswlib", "--rounds", "1", "--json-out", str(out)],
         catch_exceptions=False,
     )  # fmt: skip
     assert done.exit_code == 0, done.output

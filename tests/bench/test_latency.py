@@ -239,7 +239,7 @@ def test_the_first_peer_must_run(tiny_dir: Path, tmp_path: Path) -> None:
 def test_the_command_measures_a_bundle_by_itself(flowvec, tmp_path: Path) -> None:
     done = flowvec(
         "bench", "latency", "mini", "--callers", "1,3", "--rates", "40", "--seconds", "0.2",
-        "--rounds", "1", "--json", tmp_path / "r.json", "--report", tmp_path / "r.md",
+        "--rounds", "1", "--json-out", tmp_path / "r.json", "--report", tmp_path / "r.md",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "3 callers" in done.stdout

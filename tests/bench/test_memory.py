@@ -40,7 +40,7 @@ def test_texts_without_an_end_are_those_of_a_count() -> None:
 def test_the_command_watches_every_text(tmp_path: Path) -> None:
     out = tmp_path / "memory.json"
     found = CliRunner().invoke(
-        app, ["bench", "memory", "mini", "--texts", "500", "--warm", "100", "--json", str(out)]
+        app, ["bench", "memory", "mini", "--texts", "500", "--warm", "100", "--json-out", str(out)]
     )
     assert found.exit_code == 0, found.output
     assert "500 texts of mixed lengths" in found.output

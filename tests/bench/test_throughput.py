@@ -61,7 +61,15 @@ def test_nothing_cannot_be_measured(tiny: Encoder) -> None:
 def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, tiny_dir) -> None:
     (tmp_path / "texts.txt").write_text("the cat\na dog runs\n" * 30)
     done = flowvec(
-        "bench", "throughput", tiny_dir, "--texts", "texts.txt", "--repeats", 1, "--json", "r.json"
+        "bench",
+        "throughput",
+        tiny_dir,
+        "--texts",
+        "texts.txt",
+        "--repeats",
+        1,
+        "--json-out",
+        "r.json",
     )
     assert done.returncode == 0, done.stderr
     for batching in BATCHINGS:
@@ -80,7 +88,7 @@ def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, tiny_dir)
     [
         (["--batching", "magic"], "magic"),
         (["--texts", "nowhere.txt"], "cannot read"),
-        (["--json", "no/where.json"], "no directory"),
+        (["--json-out", "no/where.json"], "no directory"),
         (["--texts", "-"], "at least one text"),
     ],
 )

@@ -6,6 +6,7 @@ import enum
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -457,6 +458,29 @@ def test_a_damaged_full_text_index_is_said_and_mended(
         c.add([3], ["the man"])
         assert c.search("man", k=1, hybrid=True)[0].id == 3
         assert c.verify() == []
+
+
+def test_the_full_text_index_is_checked_beside_a_writer(tmp_path: Path, tiny: Encoder) -> None:
+    """Checking it keeps nobody waiting, and waits for nobody: it only reads."""
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add([1, 2], ["the cat", "the dog"])
+        c.index_texts()
+        writing = sqlite3.connect(tmp_path / "c" / FILE, isolation_level=None)
+        writing.execute("BEGIN IMMEDIATE")
+        assert c.verify() == []
+        writing.execute("ROLLBACK")
+        writing.execute("DROP TRIGGER words_of_old")
+        writing.execute("UPDATE words SET text = 'b' WHERE rowid = 1")
+        writing.execute(
+            "CREATE TRIGGER words_of_old AFTER DELETE ON items BEGIN INSERT INTO words(words, "
+            "rowid, text) VALUES ('delete', old.label, old.text); END"
+        )
+        writing.execute("BEGIN IMMEDIATE")
+        assert "full-text index does not match its rows" in "".join(c.verify())
+        writing.close()
+        before = set(tmp_path.rglob("*"))
+        assert c.verify()
+        assert set(tmp_path.rglob("*")) == before
 
 
 def test_a_collection_whose_making_was_killed_is_made_again(tmp_path: Path) -> None:
