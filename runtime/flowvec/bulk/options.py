@@ -119,7 +119,8 @@ def out_format_of(path: Path, asked: OutFormat | None) -> OutFormat:
     if path.suffix in (".npy", ".parquet"):
         named = cast(OutFormat, path.suffix[1:])
         if asked is not None and choice("out_format", asked, get_args(OutFormat)) != named:
-            raise InputValueError(f"{path.name} is no name for a file of {asked}")
+            what = "a collection is a directory" if asked == "collection" else f"asked for {asked}"
+            raise InputValueError(f"{path.name} names a {named} file, but {what}")
         return named
     if asked is not None:
         choice("out_format", asked, get_args(OutFormat))

@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Compute", "Format", "Json", "MaxBatchTokens", "Provider", "TextField", "print_json"]
+__all__ = [
+    "Compute",
+    "Format",
+    "Json",
+    "MaxBatchTokens",
+    "Provider",
+    "TextField",
+    "counted",
+    "print_json",
+]
 
 Provider = Annotated[
     str | None,
@@ -30,6 +39,11 @@ Format = Annotated[
     typer.Option("--format", help="txt, jsonl or csv; without it the file's extension decides."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its word: `1 row`, `2 rows`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def print_json(value: Any) -> None:

@@ -19,7 +19,15 @@ from tqdm import tqdm
 
 from flowvec.bulk import BulkProgress, BulkSummary, RayWorkers, encode_files, estimate_files
 from flowvec.bulk.options import MAX_TEXT_BYTES, ROWS_PER_SHARD
-from flowvec.commands import Compute, Json, MaxBatchTokens, Provider, TextField, print_json
+from flowvec.commands import (
+    Compute,
+    Json,
+    MaxBatchTokens,
+    Provider,
+    TextField,
+    counted,
+    print_json,
+)
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
 
@@ -186,7 +194,7 @@ def encode(
     if as_json:
         print_json(asdict(summary))
     else:
-        typer.echo(_told(summary))
+        typer.echo(_told(summary, into))
     if not summary.complete:
         command = shlex.join(["flowvec", *sys.argv[1:]])
         if Path(summary.out).suffix in (".npy", ".parquet"):
@@ -305,14 +313,15 @@ def _bar() -> Iterator[Any]:
         yield show
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _told(summary: BulkSummary, into: Path | None = None) -> str:
+    """A summary in words.
 
-
-def _told(summary: BulkSummary) -> str:
-    """A summary in words."""
+    Args:
+        summary: of a job.
+        into: the collection that it fills, if any: a user knows it, and not the job's own folder.
+    """
     rate = summary.encoded / summary.seconds if summary.seconds else 0.0
-    dead = f", {_counted(summary.dead_letters, 'dead letter')}" if summary.dead_letters else ""
+    dead = f", {counted(summary.dead_letters, 'dead letter')}" if summary.dead_letters else ""
     if summary.dead_letters and summary.codes:
         dead += " (" + ", ".join(f"{n} {code}" for code, n in summary.codes.items()) + ")"
     if summary.duplicates:
@@ -323,9 +332,9 @@ def _told(summary: BulkSummary) -> str:
     before = f", {summary.shards_before} of them before" if summary.shards_before else ""
     cut = f"; {summary.truncated} texts were cut" if summary.truncated else ""
     return (
-        f"{summary.out}: {_counted(summary.rows_in, 'row')} in, {summary.rows} x {summary.dim} "
-        f"{summary.precision} out{dead}; "
-        f"{_counted(summary.shards, 'file')}{before}; "
+        f"{into or summary.out}: {counted(summary.rows_in, 'row')} in, "
+        f"{summary.rows} x {summary.dim} {summary.precision} out{dead}; "
+        f"{counted(summary.shards, 'file')}{before}; "
         f"{rate:,.0f} texts/s in {summary.seconds:.1f} s on "
         f"{summary.provider} in {summary.compute}{cut}"
     )

@@ -11,7 +11,7 @@ import typer
 from flowvec.bulk import verify_folder
 from flowvec.bulk.checking import is_bulk_folder
 from flowvec.collection import Collection
-from flowvec.commands import Json, print_json
+from flowvec.commands import Json, counted, print_json
 from flowvec.errors import CorruptCollectionError, InputValueError
 
 app = typer.Typer(add_completion=False)
@@ -67,8 +67,8 @@ def _verify_bulk(directory: Path, as_json: bool) -> None:
     else:
         left_out = f"{found.duplicates} duplicates left out, " if found.duplicates else ""
         whole = (
-            f"{directory}: {found.rows} rows in {found.shards} shards, "
-            f"{found.dead_letters} dead letters, {left_out}all well"
+            f"{directory}: {found.rows} rows in {counted(found.shards, 'shard')}, "
+            f"{counted(found.dead_letters, 'dead letter')}, {left_out}all well"
         )
         typer.echo("\n".join((*found.problems, _AGAIN)) if found.problems else whole)
     if found.problems:

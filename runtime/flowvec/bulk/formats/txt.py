@@ -19,7 +19,10 @@ class TxtReader(LineReader):
     def __init__(self, source: Source, fields: Fields, lines: Iterator[list[bytes | None]]) -> None:
         super().__init__(source, fields, lines)
         if fields.named:
-            raise InputValueError(f"{self.name} is a txt file, and has no fields to keep")
+            raise InputValueError(
+                f"{self.name} is read as txt, which has no fields: give its format (jsonl, csv), "
+                "or no fields"
+            )
 
     def columns(self, records: Sequence[bytes | None]) -> Columns:
         """See `Reader.columns`."""
