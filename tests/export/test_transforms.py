@@ -421,8 +421,8 @@ def test_a_flow_that_diverges_is_an_error() -> None:
     [
         (7, FlowShape(3, 3, 8), "too few for 3 levels"),
         (8, FlowShape(0, 3, 8), "at least 1"),
-        (8, FlowShape(1, 3, 8, "cubic"), "additive or affine"),  # type: ignore[arg-type]
-        (8, FlowShape(1, 3, 8, "additive", "none"), "reversal or random"),  # type: ignore[arg-type]
+        (8, FlowShape(1, 3, 8, "cubic"), "coupling must be one of additive, affine"),  # type: ignore[arg-type]
+        (8, FlowShape(1, 3, 8, "additive", "none"), "permutation must be one of reversal, random"),  # type: ignore[arg-type]
     ],
 )
 def test_a_shape_that_does_not_fit_is_an_error(dim: int, shape: FlowShape, part: str) -> None:
