@@ -334,7 +334,7 @@ def _told(summary: BulkSummary, into: Path | None = None) -> str:
     return (
         f"{into or summary.out}: {counted(summary.rows_in, 'row')} in, "
         f"{summary.rows} x {summary.dim} {summary.precision} out{dead}; "
-        f"{counted(summary.shards, 'file')}{before}; "
+        f"{counted(summary.shards, 'file' if into is None else 'part')}{before}; "
         f"{rate:,.0f} texts/s in {summary.seconds:.1f} s on "
         f"{summary.provider} in {summary.compute}{cut}"
     )
