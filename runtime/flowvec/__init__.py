@@ -13,6 +13,7 @@ from flowvec.bundle import Bundle
 from flowvec.collection import Collection
 from flowvec.encoder import Encoder, EncoderInfo
 from flowvec.errors import (
+    BulkError,
     BundleError,
     ClosedError,
     CollectionError,
@@ -20,6 +21,7 @@ from flowvec.errors import (
     DeadlineError,
     DivergedError,
     EngineError,
+    EngineNotProvedError,
     ExportError,
     FingerprintMismatchError,
     FlowvecError,
@@ -32,16 +34,20 @@ from flowvec.errors import (
 )
 from flowvec.hits import Added, CollectionInfo, Hit
 from flowvec.manifest import Manifest
-from flowvec.microbatch import SharedEncoder
+from flowvec.microbatch import QueueStatistics, SharedEncoder
 from flowvec.mining import Pair, most_similar_pairs, semantic_search
-from flowvec.pipeline import EncodeStatistics
+from flowvec.pipeline import Encoded, EncodeJob, EncodeStatistics
+from flowvec.proof import Proof
+from flowvec.providers import Engine
 from flowvec.rows import Item
 from flowvec.telemetry import silence_onnxruntime
+from flowvec.tokenizer import Tokenized
 from flowvec.version import __version__
 
 __all__ = [
     "Added",
     "AsyncEncoder",
+    "BulkError",
     "Bundle",
     "BundleError",
     "ClosedError",
@@ -51,10 +57,14 @@ __all__ = [
     "CorruptCollectionError",
     "DeadlineError",
     "DivergedError",
+    "EncodeJob",
     "EncodeStatistics",
+    "Encoded",
     "Encoder",
     "EncoderInfo",
+    "Engine",
     "EngineError",
+    "EngineNotProvedError",
     "ExportError",
     "FingerprintMismatchError",
     "FlowvecError",
@@ -67,8 +77,11 @@ __all__ = [
     "NonFiniteError",
     "OverloadedError",
     "Pair",
+    "Proof",
     "ProviderUnavailableError",
+    "QueueStatistics",
     "SharedEncoder",
+    "Tokenized",
     "__version__",
     "most_similar_pairs",
     "semantic_search",

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -628,21 +628,8 @@ class Collection:
                 filter that cannot be asked.
             CollectionError: a text, but the collection was opened without an Encoder.
         """
-        if isinstance(query, str):
-            return self.search_batch(
-                [query],
-                k,
-                filter=filter,
-                hybrid=hybrid,
-                vector_weight=vector_weight,
-                min_score=min_score,
-                exact=exact,
-            )[0]
-        if hybrid:
-            raise InputValueError("a hybrid search needs a text: a vector has no words")
-        count, condition, min_score = check_k(k), _condition(filter), check_score(min_score)
-        vectors = check_vectors(cast(npt.ArrayLike, [query]), self._dim, "query")
-        return self._searcher.hits(vectors, count, condition, min_score, exact=exact)[0]
+        options = (hybrid, vector_weight, min_score, exact)
+        return self._search([query], "query", k, filter, *options)[0]
 
     def search_batch(
         self,
@@ -657,6 +644,21 @@ class Collection:
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once."""
         refuse_single("queries", queries)
+        options = (hybrid, vector_weight, min_score, exact)
+        return self._search(queries, "queries", k, filter, *options)
+
+    def _search(
+        self,
+        queries: Sequence[Any] | npt.ArrayLike,
+        name: str,
+        k: int,
+        filter: Filter | None,
+        hybrid: bool,
+        vector_weight: float,
+        min_score: float | None,
+        exact: bool,
+    ) -> list[list[Hit]]:
+        """`search_batch`; `name` is what the caller calls its queries."""
         flag("exact", exact)
         flag("hybrid", hybrid)
         count, condition, min_score = check_k(k), _condition(filter), check_score(min_score)
@@ -667,27 +669,21 @@ class Collection:
                 f"{min_score}"
             )
         texts = texts_of(queries)
-        if texts is not None:
-            vectors = self._query_vectors(texts)
-            if hybrid:
-                with self._reading():
-                    has_words = self._store.has_words()
-                if not has_words:
-                    self.index_texts()
-                return self._searcher.hybrid_hits(
-                    texts,
-                    vectors,
-                    count,
-                    condition,
-                    min_score,
-                    vector_weight=vector_weight,
-                    exact=exact,
-                )
-        else:
-            vectors = self._query_vectors(queries)
+        if texts is None:
+            vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, name)
             if hybrid and len(vectors):
-                raise InputValueError("a hybrid search needs texts: vectors have no words")
-        return self._searcher.hits(vectors, count, condition, min_score, exact=exact)
+                raise InputValueError("a hybrid search needs a text: a vector has no words")
+        else:
+            vectors = self._encoder_of_all().encode_query(texts)
+        if texts is None or not hybrid:
+            return self._searcher.hits(vectors, count, condition, min_score, exact=exact)
+        with self._reading():
+            has_words = self._store.has_words()
+        if not has_words:
+            self.index_texts()
+        return self._searcher.hybrid_hits(
+            texts, vectors, count, condition, min_score, vector_weight=vector_weight, exact=exact
+        )
 
     def search_ids(
         self,

@@ -31,8 +31,8 @@ from flowvec.manifest import RANGES, FileRecord
 from flowvec.pipeline import (
     WINDOW,
     Encoded,
+    EncodeJob,
     EncodeStatistics,
-    Job,
     Pipeline,
     refuse_non_finite,
     windows_of,
@@ -372,7 +372,7 @@ class Encoder:
         self,
         out: npt.NDArray[Any],
         items: list[str],
-        job: Job,
+        job: EncodeJob,
         done: Callable[[int], object] | None = None,
     ) -> None:
         filled = 0
@@ -483,7 +483,7 @@ class Encoder:
     def windows(
         self,
         parts: Iterable[Sequence[str]],
-        job: Job,
+        job: EncodeJob,
         stop: threading.Event | None = None,
     ) -> Generator[Encoded, None, None]:
         """What becomes of one window of texts after another, at constant memory.
@@ -510,7 +510,7 @@ class Encoder:
         truncation: Truncation = "truncate",
         precision: Precision = "float32",
         truncate_dim: int | None = None,
-    ) -> Job:
+    ) -> EncodeJob:
         """Check a call's options, before any text is touched; arguments are `encode`'s.
 
         Raises:
@@ -521,7 +521,7 @@ class Encoder:
         choice("truncation", truncation, get_args(Truncation))
         budget = self._max_batch_tokens if max_batch_tokens is None else max_batch_tokens
         budget = whole_number("max_batch_tokens", budget)
-        return Job(
+        return EncodeJob(
             prompt=self._prompt(prompt_name),
             postprocess=self._postprocess(normalize_embeddings, precision, truncate_dim),
             max_batch_tokens=budget,

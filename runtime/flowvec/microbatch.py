@@ -37,7 +37,7 @@ from flowvec.errors import (
     first_line,
 )
 from flowvec.packing import LOOKAHEAD, pack
-from flowvec.pipeline import Job
+from flowvec.pipeline import EncodeJob
 from flowvec.postprocess import Precision
 
 __all__ = ["DEFAULT_MAX_WAITING", "QueueStatistics", "SharedEncoder"]
@@ -79,7 +79,7 @@ class _Call:
     """One caller's texts on their way."""
 
     texts: list[str]
-    job: Job
+    job: EncodeJob
     single: bool
     out: Floats
     left: int

@@ -32,9 +32,9 @@ from flowvec.tokenizer import Tokenized, Tokenizer, joined
 
 __all__ = [
     "WINDOW",
+    "EncodeJob",
     "EncodeStatistics",
     "Encoded",
-    "Job",
     "Pipeline",
     "refuse_non_finite",
     "windows_of",
@@ -116,7 +116,7 @@ class _Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EncodeJob:
     """What one call asks of the pipeline; all of it is checked already.
 
     Attributes:
@@ -261,7 +261,7 @@ class Pipeline:
     def windows(
         self,
         parts: Iterator[Sequence[str]],
-        job: Job,
+        job: EncodeJob,
         finished: Callable[[EncodeStatistics], object],
         done: Callable[[int], object] | None = None,
         stop: threading.Event | None = None,
@@ -314,7 +314,7 @@ class Pipeline:
             return budget
         return min(budget, max(tokens // (_BATCHES_A_STREAM * streams), _LEAST_BUDGET))
 
-    def _prepare(self, texts: Sequence[str], job: Job) -> _Window:
+    def _prepare(self, texts: Sequence[str], job: EncodeJob) -> _Window:
         """Tokenize a window, and begin to compute it."""
         start = time.perf_counter()
         prompt = job.prompt
@@ -348,7 +348,7 @@ class Pipeline:
     def _finished(
         self,
         window: _Window,
-        job: Job,
+        job: EncodeJob,
         tally: _Tally,
         done: Callable[[int], object] | None,
         stop: threading.Event | None,

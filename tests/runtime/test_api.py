@@ -4,64 +4,75 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import flowvec
+import flowvec.bulk
 
 RUNTIME = Path(flowvec.__file__).resolve().parent
 
 PUBLIC = {
-    "Added",
-    "AsyncEncoder",
-    "SharedEncoder",
-    "DeadlineError",
-    "OverloadedError",
-    "Bundle",
-    "BundleError",
-    "ClosedError",
-    "Collection",
-    "CollectionError",
-    "CollectionInfo",
-    "CorruptCollectionError",
-    "DivergedError",
-    "EncodeStatistics",
-    "Encoder",
-    "EncoderInfo",
-    "EngineError",
-    "ExportError",
-    "FingerprintMismatchError",
-    "FlowvecError",
-    "Hit",
-    "InputTypeError",
-    "InputValueError",
-    "Item",
-    "Manifest",
-    "MissingDependencyError",
-    "NonFiniteError",
-    "Pair",
-    "ProviderUnavailableError",
-    "most_similar_pairs",
-    "semantic_search",
-    "__version__",
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (flowvec, flowvec.bulk)
+    for name in module.__all__
+    if not name.startswith("__")
 }
 
 
-def test_the_public_names_are_exactly_these() -> None:
-    assert set(flowvec.__all__) == PUBLIC
-    assert all(hasattr(flowvec, name) for name in flowvec.__all__)
+def methods(thing: Any) -> Iterator[tuple[str, Any]]:
+    """What a user calls of a public name, by its name: a function itself, a class's methods."""
+    if inspect.isfunction(thing):
+        yield thing.__name__, thing
+    for name, value in vars(thing).items() if inspect.isclass(thing) else ():
+        if isinstance(value, property):
+            yield name, value.fget
+        elif isinstance(value, classmethod | staticmethod):
+            yield name, value.__func__
+        elif inspect.isfunction(value):
+            yield name, value
 
 
-def test_every_public_method_is_documented() -> None:
-    for name in sorted(PUBLIC - {"__version__"}):
-        thing = getattr(flowvec, name)
+def test_every_public_name_is_documented() -> None:
+    for name, thing in PUBLIC.items():
+        if not inspect.isclass(thing) and not inspect.isfunction(thing):
+            continue  # a type of texts, as OutFormat
         assert inspect.getdoc(thing), name
-        for attribute, value in vars(thing).items():
-            if not attribute.startswith("_") and (
-                inspect.isfunction(value) or isinstance(value, classmethod | property)
-            ):
-                assert inspect.getdoc(getattr(thing, attribute)), f"{name}.{attribute}"
+        for method, function in methods(thing):
+            if not method.startswith("_"):
+                assert inspect.getdoc(function) or hasattr(thing.__base__, method), (
+                    f"{name}.{method}"
+                )
+
+
+def test_what_is_returned_or_raised_can_be_imported() -> None:
+    """Every class of flowvec that a public function says it gives or raises has a public name."""
+    public = {id(thing) for thing in PUBLIC.values()}
+    hidden = set()
+    for name, thing in PUBLIC.items():
+        for method, function in methods(thing):
+            if method.startswith("_") and method != "__init__":
+                continue
+            returned = re.findall(r"\w+", str(function.__annotations__.get("return", "")))
+            raised = re.findall(
+                r"^ {4,12}(\w+Error):", inspect.getdoc(function) or "", re.MULTILINE
+            )
+            for word in (*returned, *raised):
+                found = function.__globals__.get(word, getattr(flowvec.errors, word, None))
+                if not inspect.isclass(found) or not found.__module__.startswith("flowvec"):
+                    continue
+                if id(found) not in public:
+                    hidden.add(f"{name}.{method}: {word}")
+    assert not hidden
+
+
+def test_every_error_is_public() -> None:
+    errors = {e for e in vars(flowvec.errors).values() if inspect.isclass(e)}
+    assert {e for e in errors if issubclass(e, flowvec.FlowvecError)} <= set(PUBLIC.values())
 
 
 def test_errors_are_also_the_builtins_that_a_caller_expects() -> None:

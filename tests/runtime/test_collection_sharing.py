@@ -473,6 +473,8 @@ def test_a_weight_that_is_no_share_is_refused(tmp_path: Path, tiny: Encoder, wei
         c.add(["a"], ["a cat"])
         with pytest.raises((InputValueError, InputTypeError), match="vector_weight"):
             c.search("cat", hybrid=True, vector_weight=weight)
+        with pytest.raises((InputValueError, InputTypeError), match="vector_weight"):
+            c.search(tiny.encode("cat"), vector_weight=weight)
 
 
 def test_a_hybrid_search_finds_what_has_the_words(tmp_path: Path, mini: Encoder) -> None:

@@ -12,8 +12,10 @@ from flowvec.bulk.on_ray import RayWorkers
 from flowvec.bulk.shards import BulkPrecision, OutFormat
 from flowvec.bulk.window import DeadLetter
 from flowvec.bulk.work import BulkProgress
+from flowvec.errors import BulkError
 
 __all__ = [
+    "BulkError",
     "BulkPrecision",
     "BulkProgress",
     "BulkSummary",

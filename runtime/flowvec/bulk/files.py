@@ -38,7 +38,7 @@ from flowvec.bulk.work import BulkProgress, Tally, Work, job_of
 from flowvec.collection import Collection
 from flowvec.encoder import Encoder, Truncation
 from flowvec.errors import BulkError, InputValueError
-from flowvec.pipeline import Job
+from flowvec.pipeline import EncodeJob
 
 __all__ = ["BulkSummary", "encode_files"]
 
@@ -338,7 +338,7 @@ def _run_on_ray(
 def _summary(
     encoder: Encoder,
     options: BulkOptions,
-    job: Job,
+    job: EncodeJob,
     target: Target,
     done: _Done,
     surveyed: float,

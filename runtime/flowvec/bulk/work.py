@@ -30,7 +30,7 @@ from flowvec.bulk.window import Columns, DeadLetter, Window
 from flowvec.encoder import Encoder
 from flowvec.errors import BulkError
 from flowvec.machine import trim_memory
-from flowvec.pipeline import Encoded, Job
+from flowvec.pipeline import Encoded, EncodeJob
 
 __all__ = ["BulkProgress", "ShardResult", "Tally", "Work", "job_of", "run_shard"]
 
@@ -130,7 +130,7 @@ class Work:
     def __init__(
         self,
         encoder: Encoder,
-        job: Job,
+        job: EncodeJob,
         known: Survey,
         options: BulkOptions,
         columns: Columns | None,
@@ -379,7 +379,7 @@ def _once(texts: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
     return list(places), of
 
 
-def job_of(encoder: Encoder, options: BulkOptions) -> Job:
+def job_of(encoder: Encoder, options: BulkOptions) -> EncodeJob:
     """What is asked of the pipeline; errors are `Encoder.job`'s."""
     precision = "float32" if options.precision == "float16" else options.precision
     job = encoder.job(
