@@ -12,14 +12,15 @@ from typing import Annotated
 import typer
 
 from flowvec.errors import InputValueError
+from flowvec.optional import require
 from flowvec_bench.common import (
+    EXTRAS,
     Corpus,
     JsonOut,
     Report,
     about_machine,
     check_corpus,
     check_outputs,
-    require,
     say,
     write_json,
 )
@@ -43,7 +44,9 @@ def bulk(
     report: Report = None,
 ) -> None:
     """Rows a second of bulk jobs beside `Encoder.encode` in memory, and their memory."""
-    require("bulk", "psutil", "matplotlib", "pyarrow", *(["ray"] if ray_workers else []))
+    require("flowvec bench bulk", EXTRAS, "psutil", "matplotlib", "pyarrow")
+    if ray_workers:
+        require("flowvec bench bulk --ray-workers", f"{EXTRAS},ray", "ray")
     from flowvec_bench.bulk import measure_bulk
     from flowvec_bench.bulk_report import HEADER, cells, write_bulk_report
     from flowvec_bench.tables import format_table

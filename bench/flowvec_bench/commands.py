@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from dataclasses import asdict
@@ -14,9 +13,9 @@ from tqdm import tqdm
 
 from flowvec.commands import Compute, Format, MaxBatchTokens, Provider, TextField
 from flowvec.encoder import Encoder, EncoderInfo
-from flowvec.errors import InputValueError, MissingDependencyError
+from flowvec.errors import InputValueError
 from flowvec.inputs import read_rows
-from flowvec.version import install_line
+from flowvec.optional import require
 from flowvec_bench.bulk_commands import bulk
 from flowvec_bench.index_commands import retrieval
 from flowvec_bench.pair_commands import pairs
@@ -72,7 +71,7 @@ def throughput(
     json_out: _JsonOut = None,
 ) -> None:
     """Texts and tokens a second: batches in input order, by characters, and by token count."""
-    _require_psutil()
+    require("flowvec bench", "cpu,bench", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.mix import mixed_lengths
     from flowvec_bench.throughput import BATCHINGS, measure_throughput
@@ -146,7 +145,7 @@ def memory(
     json_out: _JsonOut = None,
 ) -> None:
     """How far resident memory grows over a long stream of texts of mixed lengths."""
-    _require_psutil()
+    require("flowvec bench", "cpu,bench", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.memory import measure_memory
 
@@ -198,11 +197,6 @@ def _named(info: EncoderInfo) -> dict[str, Any]:
 def _write(out: Path | None, **result: Any) -> None:
     if out is not None:
         out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-
-
-def _require_psutil() -> None:
-    if importlib.util.find_spec("psutil") is None:
-        raise MissingDependencyError(f"flowvec bench needs psutil: {install_line('cpu,bench')}")
 
 
 def _require_folder(out: Path | None) -> None:

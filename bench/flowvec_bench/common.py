@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import lzma
 import sys
@@ -13,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from flowvec.errors import InputValueError, MissingDependencyError
-from flowvec.version import install_line
+from flowvec.errors import InputValueError
 
 __all__ = [
+    "EXTRAS",
     "Corpus",
     "JsonOut",
     "Report",
@@ -26,12 +25,14 @@ __all__ = [
     "check_outputs",
     "chosen",
     "numbers",
-    "require",
     "sample",
     "say",
     "whole_numbers",
     "write_json",
 ]
+
+# What brings all that the races take.
+EXTRAS = "cpu,export,bench"
 
 Corpus = Annotated[
     Path, typer.Option(help="A file of paragraphs, one a line (may be .xz): texts to race on.")
@@ -43,15 +44,6 @@ JsonOut = Annotated[
 Report = Annotated[
     Path | None, typer.Option(metavar="OUT", help="Also write a Markdown report with a chart.")
 ]
-
-
-def require(command: str, *names: str) -> None:
-    """Raises MissingDependencyError where a package is missing."""
-    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
-        raise MissingDependencyError(
-            f"flowvec bench {command} needs {', '.join(missing)}: "
-            f"{install_line('cpu,export,bench')}"
-        )
 
 
 def say() -> Callable[[str], object] | None:

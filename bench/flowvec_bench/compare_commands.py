@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from dataclasses import asdict, replace
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flowvec.commands import Format, TextField
-from flowvec.errors import InputValueError, MissingDependencyError
-from flowvec.version import install_line
+from flowvec.errors import InputValueError
+from flowvec.optional import require
 
 if TYPE_CHECKING:
     from flowvec_bench.compare import Comparison
@@ -58,10 +57,7 @@ def compare(
     ] = None,
 ) -> None:
     """Every pooling with every transform: STS, isotropy, cost; and which one to take, if any."""
-    if missing := [name for name in _NEEDS if importlib.util.find_spec(name) is None]:
-        raise MissingDependencyError(
-            f"flowvec compare needs {', '.join(missing)}: {install_line('cpu,export,bench')}"
-        )
+    require("flowvec compare", "cpu,export,bench", *_NEEDS)
     from flowvec_bench.advice import TRANSFORMS
     from flowvec_bench.compare import compare as measure
     from flowvec_bench.compare import parse_transforms

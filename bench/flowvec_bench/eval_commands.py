@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import sys
 from dataclasses import asdict
@@ -14,9 +13,8 @@ from tqdm import tqdm
 
 from flowvec import Bundle, Encoder
 from flowvec.commands import Compute, Format, Json, Provider, TextField, print_json
-from flowvec.errors import MissingDependencyError
 from flowvec.inputs import read_rows
-from flowvec.version import install_line
+from flowvec.optional import require
 
 if TYPE_CHECKING:
     from flowvec_bench.word_frequency import WordFrequency
@@ -42,13 +40,6 @@ def evaluate() -> None:
     """Measure how good vectors are, on data of your own."""
 
 
-def _require(*packages: str, extras: str = "cpu,bench") -> None:
-    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise MissingDependencyError(
-            f"flowvec eval needs {', '.join(missing)}: {install_line(extras)}"
-        )
-
-
 def _load(bundle: str | Path, provider: str | None, compute: str) -> Encoder:
     return Encoder.load(bundle, provider=provider, compute=cast(Any, compute))
 
@@ -69,7 +60,7 @@ def sts(
     as_json: Json = False,
 ) -> None:
     """Spearman x 100 of cosine with people's scores: each file, all pairs, weighted mean."""
-    _require("scipy", "psutil")
+    require("flowvec eval", "cpu,bench", "scipy", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.tables import format_figure, format_table
     from flowvec_export.sts import read_sts, score_sts
@@ -106,7 +97,7 @@ def lexical(
     as_json: Json = False,
 ) -> None:
     """Spearman x 100 of edit distance with gold and with cosine: does a model go by the letters?"""
-    _require("scipy", "rapidfuzz", "psutil")
+    require("flowvec eval", "cpu,bench", "scipy", "rapidfuzz", "psutil")
     from flowvec_bench.isotropy_report import label_bundles
     from flowvec_bench.lexical import measure_lexical
     from flowvec_bench.machine import describe_machine
@@ -157,7 +148,7 @@ def retrieval(
     as_json: Json = False,
 ) -> None:
     """nDCG@10, recall@10, recall@100 and MRR@10 of exact search, with BM25 beside it."""
-    _require("ir_measures", "bm25s", "Stemmer", "psutil")
+    require("flowvec eval", "cpu,bench", "ir_measures", "bm25s", "Stemmer", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.retrieval import BM25_SETTINGS, score_retrieval
     from flowvec_bench.retrieval_sets import read_retrieval
@@ -236,9 +227,9 @@ def isotropy(
     """How evenly vectors fill their space, as figures and as a report with charts."""
     needs = ("scipy", "matplotlib", "jinja2", "psutil")
     if source is None:
-        _require(*needs)
+        require("flowvec eval", "cpu,bench", *needs)
     else:
-        _require(*needs, "torch", "transformers", extras="cpu,export,bench")
+        require("flowvec eval", "cpu,export,bench", *needs, "torch", "transformers")
     from flowvec_bench.isotropy_figures import explain, report_lines
     from flowvec_bench.isotropy_report import (
         IsotropyReport,

@@ -17,14 +17,15 @@ from tqdm import tqdm
 
 from flowvec.encoder import Encoder
 from flowvec.errors import InputValueError
+from flowvec.optional import require
 from flowvec_bench.common import (
+    EXTRAS,
     JsonOut,
     Report,
     about_machine,
     check_corpus,
     check_outputs,
     chosen,
-    require,
     say,
     write_json,
 )
@@ -73,7 +74,7 @@ def retrieval(
     recall. flowvec's rows are on disk with checksums when they are added; the others hold vectors
     in memory and write one file.
     """
-    require("retrieval", *_NEEDS)
+    require("flowvec bench retrieval", EXTRAS, *_NEEDS)
     from flowvec_bench.ann.race import INDEXES, race_indexes
     from flowvec_bench.ann.report import write_index_report
 

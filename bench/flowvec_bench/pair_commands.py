@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from flowvec.optional import require
 from flowvec_bench.common import (
+    EXTRAS,
     Corpus,
     JsonOut,
     Report,
@@ -16,7 +18,6 @@ from flowvec_bench.common import (
     check_corpus,
     check_outputs,
     chosen,
-    require,
     sample,
     say,
     write_json,
@@ -51,7 +52,7 @@ def pairs(
     report: Report = None,
 ) -> None:
     """Seconds to find the most alike of all pairs of sentences, from raw text, beside peers."""
-    require("pairs", *NEEDS, *NEEDS_FOR_PEERS)
+    require("flowvec bench pairs", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
     from flowvec_bench.peers.forms import check_model, opened_forms
     from flowvec_bench.peers.pair_report import HEADER, cells, write_pair_report
     from flowvec_bench.peers.pairs import pair_peers, race_pairs

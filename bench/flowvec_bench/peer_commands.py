@@ -14,8 +14,10 @@ import typer
 from flowvec.bundle import shipped_bundles
 from flowvec.demo import load_passages
 from flowvec.manifest import MANIFEST
+from flowvec.optional import require
 from flowvec.sentences import split_sentences
 from flowvec_bench.common import (
+    EXTRAS,
     Corpus,
     JsonOut,
     Report,
@@ -24,7 +26,6 @@ from flowvec_bench.common import (
     check_outputs,
     chosen,
     numbers,
-    require,
     sample,
     say,
     whole_numbers,
@@ -76,7 +77,7 @@ def peers(
     Every peer is installed into an environment of its own, which is kept in the user's cache. Leave
     the machine alone meanwhile.
     """
-    require("peers", *NEEDS, *NEEDS_FOR_PEERS)
+    require("flowvec bench peers", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
     from flowvec_bench.peers.forms import check_model, opened_forms
     from flowvec_bench.peers.race import race
     from flowvec_bench.peers.report import write_peer_report
@@ -146,7 +147,7 @@ def latency(
     First a fixed number of callers, each of whom sends its next text when it has its vector; then
     arrivals at random moments, whether or not the last one was answered.
     """
-    require("latency", *NEEDS)
+    require("flowvec bench latency", EXTRAS, *NEEDS)
     from flowvec_bench.peers.latency import measure_latency
     from flowvec_bench.peers.latency_report import write_latency_report
     from flowvec_bench.peers.roster import FLOWVEC, PEERS
@@ -159,7 +160,7 @@ def latency(
     # By itself a bundle is measured as it comes.
     racers = chosen("flowvec" if alone and only is None else only, known)
     if not alone:
-        require("latency", *NEEDS_FOR_PEERS)
+        require("flowvec bench latency", EXTRAS, *NEEDS_FOR_PEERS)
         from flowvec_bench.peers.forms import check_model, opened_forms
 
         check_model(model, tokenizer)

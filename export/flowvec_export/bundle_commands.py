@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from flowvec.commands import Json, print_json
-from flowvec_export.commands import require_packages
+from flowvec.optional import require
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -40,7 +40,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a bundle in the layout that another library or server reads."""
-    require_packages("bundle export", ("onnx", "onnx_ir"))
+    require("flowvec bundle export", "cpu,export", "onnx", "onnx_ir")
     from flowvec_export.layouts import export_bundle
 
     written = export_bundle(source, out, cast(Any, layout), overwrite=overwrite)

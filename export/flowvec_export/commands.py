@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +10,15 @@ from typing import Annotated, Any, cast
 import typer
 
 from flowvec.commands import Json, print_json
-from flowvec.errors import InputValueError, MissingDependencyError
-from flowvec.version import install_line
+from flowvec.errors import InputValueError
+from flowvec.optional import require
 
 app = typer.Typer(add_completion=False)
 
 
 # So many texts meet nearly every range that a larger corpus has.
 _CALIBRATION_ROWS = 5000
-_NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy")
+NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy")
 # What a graph that somebody else exported takes; `reading` asks for torch where torch is needed.
 _GRAPHS_NEED = ("onnx", "onnx_ir", "scipy")
 
@@ -27,14 +26,6 @@ _GRAPHS_NEED = ("onnx", "onnx_ir", "scipy")
 def say(line: str) -> None:
     """Tell what is being done, beside the results."""
     typer.echo(line, err=True)
-
-
-def require_packages(command: str, packages: tuple[str, ...] = _NEEDS) -> None:
-    """Raise MissingDependencyError with the pip line where a package of the extra is missing."""
-    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
-        raise MissingDependencyError(
-            f"flowvec {command} needs {', '.join(missing)}: {install_line('cpu,export')}"
-        )
 
 
 RemoteCode = Annotated[
@@ -131,7 +122,7 @@ def export(
 
     The graph is compared with its source before the bundle appears.
     """
-    require_packages("export", _GRAPHS_NEED)
+    require("flowvec export", "cpu,export", *_GRAPHS_NEED)
     from flowvec_export.build import export as build
     from flowvec_export.raw_vectors import read_corpus
     from flowvec_export.sts import read_sts

@@ -14,7 +14,8 @@ from tqdm import tqdm
 
 from flowvec.commands import Format, Json, TextField, print_json
 from flowvec.errors import InputValueError
-from flowvec_export.commands import Pickle, RemoteCode, require_packages, say
+from flowvec.optional import require
+from flowvec_export.commands import NEEDS, Pickle, RemoteCode, say
 
 if TYPE_CHECKING:
     from flowvec_export.fitting import FitSettings, Fitted
@@ -113,7 +114,7 @@ def fit(
     Vectors are computed once by flowvec's own runtime. A model that was trained for cosine is
     mostly better left alone: `flowvec compare` measures what each transform does to it.
     """
-    require_packages("fit")
+    require("flowvec fit", "cpu,export", *NEEDS)
     from flowvec_export.checkpoint_files import Trust
     from flowvec_export.fitting import FitSettings, parse_method
     from flowvec_export.flow_training import FlowTraining

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowvec.errors import InputValueError, MissingDependencyError
-from flowvec.version import install_line
+from flowvec.errors import InputValueError
+from flowvec.optional import require
 from flowvec_export.flow_training import Epoch
 from flowvec_export.transform_file import Recipe
 
@@ -20,8 +19,7 @@ def check_plot(path: Path) -> None:
     """Raise InputValueError or MissingDependencyError where this plot could not be drawn."""
     if path.suffix not in _SUFFIXES:
         raise InputValueError(f"a plot is one of {', '.join(_SUFFIXES)}, not {path.name}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingDependencyError(f"a plot needs matplotlib: {install_line('cpu,export,bench')}")
+    require("a plot", "cpu,export,bench", "matplotlib")
 
 
 def draw_learning_curve(history: Sequence[Epoch], recipe: Recipe, path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 from tokenizers import normalizers
 
-from flowvec.errors import ExportError, MissingDependencyError
-from flowvec.version import install_line
+from flowvec.errors import ExportError
+from flowvec.optional import require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -174,11 +173,7 @@ def bounded_length(origin: str, asked: Any, positions: int | None) -> int | None
 
 def require_torch(what: str) -> None:
     """Raise MissingDependencyError where there is no torch to read something with."""
-    missing = [name for name in _TORCH if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"{what} takes {', '.join(missing)}: {install_line('cpu,export')}"
-        )
+    require(what, "cpu,export", *_TORCH)
 
 
 def model_name(root: Path, origin: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvec.errors import MissingDependencyError
-from flowvec.version import install_line
+from flowvec.optional import require
 
 __all__ = ["imported_arrow"]
 
@@ -16,10 +15,9 @@ def imported_arrow() -> Any:
     Raises:
         MissingDependencyError: it is not installed.
     """
-    try:
-        import pyarrow
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingDependencyError(f"this needs pyarrow: {install_line('cpu,files')}") from None
+    require("this", "cpu,files", "pyarrow")
+    import pyarrow
+    import pyarrow.compute
+    import pyarrow.parquet
+
     return pyarrow

@@ -14,9 +14,9 @@ from flowvec.bundle import Bundle
 from flowvec.errors import BundleError, EngineError, ProviderUnavailableError, first_line
 from flowvec.machine import cpu_features
 from flowvec.manifest import INPUTS
+from flowvec.optional import install_line
 from flowvec.providers import OPENVINO_RUNTIME, Engine, has_bfloat16
 from flowvec.telemetry import import_openvino
-from flowvec.version import install_line
 
 __all__ = ["OpenVinoSession", "openvino_config", "openvino_status"]
 

@@ -29,8 +29,8 @@ from flowvec.errors import (
 from flowvec.machine import cpu_features, cpu_name
 from flowvec.manifest import INPUTS
 from flowvec.openvino_session import openvino_config
+from flowvec.optional import install_line
 from flowvec.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine
-from flowvec.version import install_line
 
 __all__ = [
     "Session",

@@ -422,7 +422,7 @@ main()
     (plain / "model.safetensors").touch()
     refused = python(code, plain, "-o", "c")
     assert refused.returncode == 2
-    needed = "takes torch, transformers, onnxscript: python -m pip install"
+    needed = "needs torch, transformers, onnxscript: python -m pip install"
     assert needed in refused.stderr
     for more in ([OPTIMUM / "hub"], [OPTIMUM / "bert", "--transform", "flow.safetensors"]):
         refused = python(code, *more, "-o", "c")

@@ -24,8 +24,8 @@ from flowvec.bulk.survey import Survey
 from flowvec.bulk.window import Columns
 from flowvec.bulk.work import ShardResult, Tally, run_shard
 from flowvec.encoder import Encoder
-from flowvec.errors import BulkError, FlowvecError, MissingDependencyError, first_line
-from flowvec.version import install_line
+from flowvec.errors import BulkError, FlowvecError, first_line
+from flowvec.optional import require
 
 __all__ = ["RayWorkers", "cause_of", "connected_ray", "cpus_of", "imported_ray", "shards_on_ray"]
 
@@ -53,11 +53,10 @@ def imported_ray() -> Any:
     Raises:
         MissingDependencyError: it is not installed.
     """
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        raise MissingDependencyError(f"this needs Ray: {install_line('cpu,files,ray')}") from None
+    require("this", "cpu,files,ray", "ray", "pyarrow")
+    import ray
+    import ray.data
+
     return ray
 
 

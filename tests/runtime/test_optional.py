@@ -19,7 +19,7 @@ def line_of(site: Path, origin: object | None) -> str:
     if origin is not None:
         text = origin if isinstance(origin, str) else json.dumps(origin)
         (info / "direct_url.json").write_text(text)
-    code = "from flowvec.version import install_line; print(install_line('cpu,files'))"
+    code = "from flowvec.optional import install_line; print(install_line('cpu,files'))"
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
                          check=True, env=os.environ | {"PYTHONPATH": path})  # fmt: skip
