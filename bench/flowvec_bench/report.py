@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from flowvec.errors import InputValueError
+from flowvec.files import write_file
 from flowvec_bench.charts import (
     cosine_chart,
     distance_chart,
@@ -91,12 +91,4 @@ def _sts_rows(report: IsotropyReport) -> list[tuple[str, str, int, list[str]]]:
 
 def write_report(path: Path, page: str) -> None:
     """Write a page beside its place and rename it: it appears whole or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_file(path, page.encode())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flowvec.errors import ExportError
+from flowvec.files import sync_file
 
 __all__ = ["check_target", "staged_directory"]
 
@@ -79,8 +80,7 @@ def _make_folders(staged: Path) -> list[Path]:
 def _put_in_place(staged: Path, target: Path) -> None:
     """Rename the finished bundle to its name, keeping an old one until then."""
     for file in (path for path in staged.rglob("*") if path.is_file()):
-        with file.open("rb+") as handle:
-            os.fsync(handle.fileno())
+        sync_file(file)
     if not target.exists():
         staged.rename(target)
         return

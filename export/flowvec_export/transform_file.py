@@ -8,10 +8,8 @@ equal recipes are equal bytes. Nothing in the file is ever run.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -23,6 +21,7 @@ from safetensors.torch import save
 
 from flowvec.arguments import path_of
 from flowvec.errors import ExportError, InputTypeError, InputValueError, first_line
+from flowvec.files import write_file
 from flowvec_export.transforms import Transform, build_transform
 
 __all__ = ["FORMAT_VERSION", "Recipe", "load_transform", "save_transform"]
@@ -96,16 +95,11 @@ def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path
         "config": transform.config(),
         "recipe": None if recipe is None else asdict(recipe),
     }
-    staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         # Not `save_file`, which makes files that only their owner may read.
-        staged.write_bytes(save(tensors, {_KEY: json.dumps(header, sort_keys=True)}))
-        staged.rename(target)
+        write_file(target, save(tensors, {_KEY: json.dumps(header, sort_keys=True)}))
     except OSError as error:
         raise InputValueError(f"cannot write {target}: {error.strerror or error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            staged.unlink()
 
 
 def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:

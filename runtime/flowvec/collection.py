@@ -39,9 +39,10 @@ from flowvec.errors import (
     InputValueError,
 )
 from flowvec.exact import METRICS, Metric
+from flowvec.files import sync_folder
 from flowvec.filters import Condition, Filter, compile_filter
 from flowvec.hits import Added, CollectionInfo, Hit
-from flowvec.hnsw import EF_CONSTRUCTION, M, sync_folder
+from flowvec.hnsw import EF_CONSTRUCTION, M
 from flowvec.hybrid import HYBRID_BEST
 from flowvec.locks import LOCK_FILE, WriterLock
 from flowvec.neighbours import Neighbours

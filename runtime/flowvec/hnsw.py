@@ -7,10 +7,8 @@ before `load`, since hnswlib checks nothing of what it reads.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import hnswlib
@@ -20,6 +18,7 @@ import numpy.typing as npt
 from flowvec import huge_pages
 from flowvec.errors import CollectionError
 from flowvec.exact import Metric
+from flowvec.files import staged_file
 from flowvec.graph_file import check_graph_file
 from flowvec.machine import available_cores
 from flowvec.rows import without
@@ -201,19 +200,13 @@ class Graph:
         Raises:
             CollectionError: it could not be written whole.
         """
-        partial = path.with_name(path.name + ".partial")
         try:
-            self._index.save_index(str(partial))
-            # hnswlib does not notice a full disk: it must be the size that it says.
-            if partial.stat().st_size != self._index.index_file_size():
-                raise CollectionError(f"{partial} was not written whole; is the disk full?")
-            with partial.open("rb+") as file:
-                os.fsync(file.fileno())
-            partial.replace(path)
-            sync_folder(path.parent)
+            with staged_file(path, path.with_name(f"{path.name}.partial")) as partial:
+                self._index.save_index(str(partial))
+                # hnswlib does not notice a full disk: it must be the size that it says.
+                if partial.stat().st_size != self._index.index_file_size():
+                    raise CollectionError(f"{partial} was not written whole; is the disk full?")
         except (OSError, RuntimeError) as error:
-            with suppress(OSError):
-                partial.unlink()
             if isinstance(error, CollectionError):
                 raise
             raise CollectionError(f"cannot write {path}: {error}") from error
@@ -237,20 +230,3 @@ class Graph:
         # Those marked before the file was written refuse to be marked again, but count.
         self._deleted = set(gone.tolist())
         self._newest = int(labels.max()) if len(labels) else 0
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a directory, so that a rename in it survives a power cut.
-
-    Not possible on Windows, nor of a folder that may be entered and not listed.
-    """
-    if os.name == "nt":
-        return
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import glob
 import json
 import math
-import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time
 from itertools import islice
@@ -24,6 +22,7 @@ import numpy as np
 from flowvec.arrow import imported_arrow
 from flowvec.bundle import absolute_path
 from flowvec.errors import CollectionError, InputTypeError, InputValueError
+from flowvec.files import staged_file
 from flowvec.rows import Id, Item, Rows
 from flowvec.sequences import as_list
 from flowvec.text_files import is_hidden
@@ -64,10 +63,9 @@ def write_parquet(
         ],
         metadata={_KEY: json.dumps(dict(about))},
     )
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     source, count = iter(rows), 0
     try:
-        with pa.parquet.ParquetWriter(partial, schema) as writer:
+        with staged_file(path) as partial, pa.parquet.ParquetWriter(partial, schema) as writer:
             while items := list(islice(source, _ROWS)):
                 flat = np.stack([item.vector for item in items]).astype(dtype).ravel()
                 columns = [
@@ -82,14 +80,8 @@ def write_parquet(
                 ]
                 writer.write_batch(pa.record_batch(columns, schema=schema))
                 count += len(items)
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
     except (OSError, pa.ArrowException) as error:
         raise CollectionError(f"cannot write {path}: {error}") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
     return count
 
 

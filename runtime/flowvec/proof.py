@@ -52,7 +52,7 @@ from flowvec.references import (
 )
 from flowvec.session import Session
 from flowvec.tokenizer import Tokenizer
-from flowvec.user_cache import cache_folder, installed_versions, write_atomically
+from flowvec.user_cache import cache_folder, installed_versions, write_cached
 from flowvec.version import __version__
 
 __all__ = [
@@ -308,7 +308,7 @@ def _references_of(bundle: Bundle, session: GraphSession) -> References | None:
     references = make_bundle_references(bundle, exact)
     if file is not None:
         try:
-            write_atomically(file, references.to_bytes())
+            write_cached(file, references.to_bytes())
         except _CACHE_ERRORS as error:
             logger.debug("references are not kept: %s", error)
     return references
@@ -392,6 +392,6 @@ def _keep(bundle: Bundle, engine: Engine, proof: Proof) -> None:
     """Keep what was found; without a cache the next load finds it again."""
     content = {"bundle": bundle.manifest.name, **asdict(engine), **asdict(proof)}
     try:
-        write_atomically(_file(bundle, engine), (json.dumps(content, indent=2) + "\n").encode())
+        write_cached(_file(bundle, engine), (json.dumps(content, indent=2) + "\n").encode())
     except _CACHE_ERRORS as error:
         logger.debug("the proof is not kept, so that the next load repeats it: %s", error)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from flowvec.machine import available_cores, cpu_features, cpu_name, gpu_names
-from flowvec.user_cache import cache_folder, installed_versions, write_atomically
+from flowvec.user_cache import cache_folder, installed_versions, write_cached
 
 __all__ = [
     "Tuned",
@@ -95,7 +95,7 @@ def why_not_kept(fingerprint: str) -> str | None:
     try:
         path = cache_file(fingerprint)
         probe = path.with_name(f"{path.name}.probe")
-        write_atomically(probe, b"\n")
+        write_cached(probe, b"\n")
         probe.unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
         return str(error)
@@ -106,7 +106,7 @@ def save_tuned(fingerprint: str, tuned: Tuned) -> Path:
     """Keep settings; written beside and renamed. Returns the file."""
     path = cache_file(fingerprint)
     text = json.dumps({"format": _FORMAT, **asdict(tuned)}, indent=2)
-    write_atomically(path, (text + "\n").encode())
+    write_cached(path, (text + "\n").encode())
     return path
 
 

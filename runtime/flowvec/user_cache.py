@@ -9,7 +9,9 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-__all__ = ["ENGINE_PACKAGES", "cache_folder", "installed_versions", "write_atomically"]
+from flowvec.files import write_file
+
+__all__ = ["ENGINE_PACKAGES", "cache_folder", "installed_versions", "write_cached"]
 
 # The packages whose version decides how an engine computes, and how fast.
 ENGINE_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-openvino", "openvino")
@@ -36,16 +38,11 @@ def installed_versions(packages: Iterable[str] = ENGINE_PACKAGES) -> dict[str, s
     return versions
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file beside its name and rename it, so that nobody reads half of it.
+def write_cached(path: Path, content: bytes) -> None:
+    """Write a file of the cache, and its folder where there is none.
 
     Raises:
         OSError: it cannot be written; nothing is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_file(path, content)

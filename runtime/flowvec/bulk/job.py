@@ -29,7 +29,7 @@ from typing import IO, Any
 
 from flowvec.bulk.window import DeadLetter
 from flowvec.errors import BulkError, InputTypeError, InputValueError
-from flowvec.hnsw import sync_folder
+from flowvec.files import staged_file, sync_folder, write_file
 from flowvec.locks import FileLock
 
 __all__ = [
@@ -331,28 +331,21 @@ def shares_of(path: Path) -> list[tuple[int, int]]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a small file, whole or not at all, and durably."""
-    with written_whole(path) as file:
-        file.write(content)
+    """Write a small file of the job, whole or not at all, and durably."""
+    write_file(path, content, partial_of(path))
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name at the end, durably; nothing of it stays where that fails."""
-    partial = partial_of(path)
-    file = partial.open("wb")
-    try:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
-        partial.replace(path)
-    finally:
-        with suppress(OSError):  # what it still holds does not fit on a full disk
+    """A file of the job that gets its name at the end, durably."""
+    with staged_file(path, partial_of(path)) as partial:
+        file = partial.open("wb")
+        try:
+            yield file
             file.close()
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        finally:
+            with suppress(OSError):  # what it still holds does not fit on a full disk
+                file.close()
 
 
 def differences(before: dict[str, Any], now: dict[str, Any], at: str = "") -> Iterator[str]:

@@ -19,7 +19,7 @@ from flowvec.bulk.job import partial_of, row_map_of
 from flowvec.bulk.window import Columns, Fields, Window, of_rows
 from flowvec.bundle import record_file
 from flowvec.errors import InputValueError
-from flowvec.hnsw import sync_folder
+from flowvec.files import sync_file, sync_folder
 
 __all__ = [
     "BULK_PRECISIONS",
@@ -248,8 +248,7 @@ class _ParquetFile(_File):
         if self._writer is None:
             self._open(columns, {})
         self._writer.close()
-        with self.partial.open("rb+") as file:
-            os.fsync(file.fileno())
+        sync_file(self.partial)
 
     def abandon(self) -> None:
         if self._writer is not None:

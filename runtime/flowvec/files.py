@@ -1,0 +1,65 @@
+"""Files that appear whole or not at all, and survive a power cut."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["staged_file", "sync_file", "sync_folder", "write_file"]
+
+
+@contextmanager
+def staged_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
+    """A temporary name to write a file under, which takes its place when the block ends.
+
+    It is flushed to disk before it is renamed, and its directory after that. Where the block fails
+    nothing of it stays, and what stood under the name before is as it was.
+
+    Args:
+        path: the file's name.
+        partial: the temporary name, in the same directory; None has one with this process's number.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if partial is None:
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        sync_file(partial)
+        partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_file(path: Path, content: bytes, partial: Path | None = None) -> None:
+    """Write a small file through `staged_file`."""
+    with staged_file(path, partial) as staged:
+        staged.write_bytes(content)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file that was written and closed to disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a directory, so that a rename in it survives a power cut.
+
+    Not possible on Windows, nor of a folder that may be entered and not listed.
+    """
+    if os.name == "nt":
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
