@@ -92,7 +92,9 @@ class Collection:
     readers see what was committed at their next call.
     """
 
-    def __init__(self, path: Path, store: Store, encoder: Encoder | None) -> None:
+    def __init__(
+        self, path: Path, store: Store, encoder: Encoder | None, exact_below: int | None = None
+    ) -> None:
         """Wrap an open store; use `Collection.create` or `Collection.open`."""
         self._path = path
         self._store = store
@@ -109,7 +111,9 @@ class Collection:
         self._vector_dtype = self._meta.get("vector_dtype", "float32")
         # Held by a thread that writes; searches do not wait for it.
         self._turn = threading.RLock()
-        self._neighbours = Neighbours(store, path, self._dim, self._metric, m, ef_construction)
+        self._neighbours = Neighbours(
+            store, path, self._dim, self._metric, m, ef_construction, exact_below
+        )
         self._searcher = Searcher(store, self._neighbours, self._reading)
         self._writer_lock = WriterLock(path)
         # Ours alone to change, with all that others wrote before taken in.
@@ -130,6 +134,7 @@ class Collection:
         metric: Metric = "cosine",
         vector_dtype: VectorDtype = "float32",
         exist_ok: bool = False,
+        exact_below: int | None = None,
     ) -> Collection:
         """Make a new, empty collection.
 
@@ -141,6 +146,7 @@ class Collection:
             vector_dtype: how vectors are stored: `float32`, or `float16` at half the size.
             exist_ok: open the collection that is there instead, if there is one: of the same model
                 or length, metric and vector_dtype.
+            exact_below: as for `open`.
 
         Raises:
             InputValueError: not exactly one of encoder and dim, or an unknown metric; with
@@ -156,6 +162,7 @@ class Collection:
         flag("exist_ok", exist_ok)
         if dim is not None:
             dim = whole_number("dim", dim)
+        exact_below = _rows_below(exact_below)
         folder = absolute_path(path)
         meta = {
             "dim": str(encoder.dim if encoder else dim),
@@ -172,13 +179,13 @@ class Collection:
             folder.mkdir(parents=True, exist_ok=True)
             with cls._making(folder) as is_there:
                 if not is_there:
-                    return cls._made(folder, meta, encoder)
+                    return cls._made(folder, meta, encoder, exact_below)
         except (OSError, ValueError) as error:  # a NUL in a name is a ValueError
             reason = getattr(error, "strerror", None) or error
             raise CollectionError(f"cannot create {folder}: {reason}") from error
         if not exist_ok:
             raise CollectionError(f"{folder} is not empty: it holds a collection")
-        return cls._opened_as(folder, encoder, meta)
+        return cls._opened_as(folder, encoder, meta, exact_below)
 
     @classmethod
     @contextmanager
@@ -212,22 +219,32 @@ class Collection:
             lock.release()
 
     @classmethod
-    def _made(cls, folder: Path, meta: dict[str, str], encoder: Encoder | None) -> Collection:
+    def _made(
+        cls,
+        folder: Path,
+        meta: dict[str, str],
+        encoder: Encoder | None,
+        exact_below: int | None,
+    ) -> Collection:
         store = Store(folder / FILE, create=meta)
         try:
             for level in (folder, folder.parent):
                 sync_folder(level)
-            return cls(folder, store, encoder)
+            return cls(folder, store, encoder, exact_below)
         except BaseException:
             store.close()
             raise
 
     @classmethod
     def _opened_as(
-        cls, folder: Path, encoder: Encoder | None, meta: Mapping[str, str]
+        cls,
+        folder: Path,
+        encoder: Encoder | None,
+        meta: Mapping[str, str],
+        exact_below: int | None,
     ) -> Collection:
         """Open what is there, if it is what `create` was asked for."""
-        collection = cls.open(folder, encoder=encoder)
+        collection = cls.open(folder, encoder=encoder, exact_below=exact_below)
         for name in ("dim", "metric", "vector_dtype"):
             there = collection._meta.get(name, "float32")
             if there != meta[name]:
@@ -244,13 +261,20 @@ class Collection:
         dim: int | None = None,
         metric: Metric = "cosine",
         vector_dtype: VectorDtype = "float32",
+        exact_below: int | None = None,
     ) -> Collection:
         """Open the collection that is there, or make one: `create(..., exist_ok=True)`.
 
         Arguments and errors are those of `create`.
         """
         return cls.create(
-            path, encoder=encoder, dim=dim, metric=metric, vector_dtype=vector_dtype, exist_ok=True
+            path,
+            encoder=encoder,
+            dim=dim,
+            metric=metric,
+            vector_dtype=vector_dtype,
+            exist_ok=True,
+            exact_below=exact_below,
         )
 
     @staticmethod
@@ -269,7 +293,13 @@ class Collection:
         return False
 
     @classmethod
-    def open(cls, path: str | Path, *, encoder: Encoder | None = None) -> Collection:
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        encoder: Encoder | None = None,
+        exact_below: int | None = None,
+    ) -> Collection:
         """Open an existing collection.
 
         One that cannot be written, by its permissions or its disk's, is read as it lies there.
@@ -279,6 +309,8 @@ class Collection:
         Args:
             path: its directory.
             encoder: needed to add or search texts; without it vectors can be added and searched.
+            exact_below: up to so many rows every row is compared, and no graph is built; None is
+                10,000. It is of this Collection object, and not kept on disk.
 
         Raises:
             CollectionError: there is no collection, or it is of another layout version.
@@ -286,10 +318,11 @@ class Collection:
             CorruptCollectionError: the database is damaged.
         """
         _check_type(encoder)
+        exact_below = _rows_below(exact_below)
         folder = absolute_path(path)
         store = Store(folder / FILE)
         try:
-            collection = cls(folder, store, encoder)
+            collection = cls(folder, store, encoder, exact_below)
             if encoder is not None:
                 collection._check_encoder(encoder)
         except BaseException:
@@ -602,6 +635,7 @@ class Collection:
         vector_weight: float = 0.5,
         min_score: float | None = None,
         exact: bool = False,
+        ef: int | None = None,
     ) -> list[Hit]:
         """The rows nearest to a text or a vector.
 
@@ -620,6 +654,8 @@ class Collection:
             min_score: the least score of a hit.
             exact: compare every eligible row, as small collections always do, and not ask the
                 graph, which may miss some (`tune_recall`). All rows are read for it.
+            ef: how far the graph is searched: more finds more of the true neighbours, and takes
+                longer. None is as far as the collection's own (`info().ef_search`).
 
         Returns:
             Hits, best first.
@@ -629,7 +665,7 @@ class Collection:
                 filter that cannot be asked.
             CollectionError: a text, but the collection was opened without an Encoder.
         """
-        options = (hybrid, vector_weight, min_score, exact)
+        options = (hybrid, vector_weight, min_score, exact, ef)
         return self._search([query], "query", k, filter, *options)[0]
 
     def search_batch(
@@ -642,10 +678,11 @@ class Collection:
         vector_weight: float = 0.5,
         min_score: float | None = None,
         exact: bool = False,
+        ef: int | None = None,
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once."""
         refuse_single("queries", queries)
-        options = (hybrid, vector_weight, min_score, exact)
+        options = (hybrid, vector_weight, min_score, exact, ef)
         return self._search(queries, "queries", k, filter, *options)
 
     def _search(
@@ -658,10 +695,12 @@ class Collection:
         vector_weight: float,
         min_score: float | None,
         exact: bool,
+        ef: int | None,
     ) -> list[list[Hit]]:
         """`search_batch`; `name` is what the caller calls its queries."""
         flag("exact", exact)
         flag("hybrid", hybrid)
+        ef = _effort(ef)
         count, condition, min_score = check_k(k), _condition(filter), check_score(min_score)
         vector_weight = check_weight(vector_weight)
         if hybrid and min_score is not None and min_score > HYBRID_BEST:
@@ -677,13 +716,20 @@ class Collection:
         else:
             vectors = self._encoder_of_all().encode_query(texts)
         if texts is None or not hybrid:
-            return self._searcher.hits(vectors, count, condition, min_score, exact=exact)
+            return self._searcher.hits(vectors, count, condition, min_score, exact=exact, ef=ef)
         with self._reading():
             has_words = self._store.has_words()
         if not has_words:
             self.index_texts()
         return self._searcher.hybrid_hits(
-            texts, vectors, count, condition, min_score, vector_weight=vector_weight, exact=exact
+            texts,
+            vectors,
+            count,
+            condition,
+            min_score,
+            vector_weight=vector_weight,
+            exact=exact,
+            ef=ef,
         )
 
     def search_ids(
@@ -693,6 +739,7 @@ class Collection:
         *,
         filter: Filter | None = None,
         exact: bool = False,
+        ef: int | None = None,
     ) -> tuple[list[list[Id]], Floats]:
         """Ids and scores alone, as fast as the graph gives them: no row is read from disk.
 
@@ -701,6 +748,7 @@ class Collection:
             k: as for `search`.
             filter: as for `search`.
             exact: as for `search`.
+            ef: as for `search`.
 
         Returns:
             For each query min(k, eligible rows) ids, best first, and scores, float32 (queries,
@@ -709,7 +757,9 @@ class Collection:
         self._check_usable()
         flag("exact", exact)
         vectors = check_vectors(queries, self._dim, "queries")
-        return self._searcher.ids(vectors, check_k(k), _condition(filter), exact=exact)
+        return self._searcher.ids(
+            vectors, check_k(k), _condition(filter), exact=exact, ef=_effort(ef)
+        )
 
     def info(self) -> CollectionInfo:
         """The collection's figures."""
@@ -1022,6 +1072,14 @@ def _model_of(encoder: Encoder) -> dict[str, str]:
         "fingerprint": encoder.fingerprint,
         "compute": encoder.engine.compute,
     }
+
+
+def _rows_below(exact_below: object) -> int | None:
+    return None if exact_below is None else whole_number("exact_below", exact_below, least=0)
+
+
+def _effort(ef: object) -> int | None:
+    return None if ef is None else whole_number("ef", ef)
 
 
 def _condition(wanted: Filter | None) -> Condition | None:

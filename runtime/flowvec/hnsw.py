@@ -64,7 +64,6 @@ class Graph:
         self._newest = 0
         self._rows = rows
         self._capacity = 0
-        self._ef = 0
         self._threads: ThreadPoolExecutor | None = None
         # Asked once: the answer costs a search of its own.
         self._cores = available_cores()
@@ -143,41 +142,55 @@ class Graph:
     def search(self, queries: Floats, k: int, ef: int = EF_SEARCH) -> tuple[Labels, Floats] | None:
         """The k nearest of each query: labels int64 and scores float32, (queries, k).
 
+        Args:
+            queries: float32 (queries, dim), finite.
+            k: how many.
+            ef: how far to search: of so many candidates the k nearest are taken.
+
         Returns None where the graph cannot reach k live vectors; the caller then searches exactly.
         """
         if k > len(self):
             return None
-        if ef != self._ef:
-            self._index.set_ef(ef)  # where k is larger, hnswlib takes k
-            self._ef = ef
+        # hnswlib has one `ef` for all threads; but where more are asked for, it takes that number.
+        # So each search asks for as many as it wants candidates. (A new graph has an `ef` of 10.)
+        self._index.set_ef(1)
+        wanted = min(max(k, ef), len(self))
         # The order of inner products does not depend on the query's length.
         lengths = self._query_lengths(queries)
         asked = queries * self.scale if self.metric == "l2" else queries / lengths
-        try:
-            labels, distances = self._query(asked, k)
-        except RuntimeError:  # fewer than k could be reached
+        found = self._query(asked, wanted)
+        if found is None and wanted > k:
+            found = self._query(asked, k)
+        if found is None:
             return None
+        labels, distances = (part[:, :k] for part in found)
         if self.metric == "l2":
             scores = -np.sqrt(np.maximum(distances, 0.0)) / self.scale
         else:
             scores = (1.0 - distances) * (lengths / self.scale)
         return labels.view(np.int64), scores.astype(np.float32, copy=False)
 
-    def _query(self, queries: Floats, k: int) -> tuple[npt.NDArray[np.uint64], Floats]:
-        """hnswlib works on one core where there are few queries: those are split here."""
+    def _query(self, queries: Floats, k: int) -> tuple[npt.NDArray[np.uint64], Floats] | None:
+        """The k nearest, or None where fewer can be reached.
+
+        hnswlib works on one core where there are few queries: those are split here.
+        """
         cores = self._cores
-        if not 1 < len(queries) <= 4 * cores:
-            found: tuple[npt.NDArray[np.uint64], Floats] = self._index.knn_query(
-                queries, k=k, num_threads=cores
+        try:
+            if not 1 < len(queries) <= 4 * cores:
+                found: tuple[npt.NDArray[np.uint64], Floats] = self._index.knn_query(
+                    queries, k=k, num_threads=cores
+                )
+                return found
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(cores, thread_name_prefix="flowvec-search")
+            parts = np.array_split(queries, min(cores, len(queries)))
+            done = self._threads.map(
+                lambda part: self._index.knn_query(part, k=k, num_threads=1), parts
             )
-            return found
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(cores, thread_name_prefix="flowvec-search")
-        parts = np.array_split(queries, min(cores, len(queries)))
-        done = self._threads.map(
-            lambda part: self._index.knn_query(part, k=k, num_threads=1), parts
-        )
-        labels, distances = zip(*done, strict=True)
+            labels, distances = zip(*done, strict=True)
+        except RuntimeError:  # hnswlib's: fewer than k could be reached
+            return None
         return np.concatenate(labels), np.concatenate(distances)
 
     def _query_lengths(self, queries: Floats) -> Floats | float:

@@ -83,9 +83,17 @@ class Neighbours:
     """
 
     def __init__(
-        self, store: Store, folder: Path, dim: int, metric: Metric, m: int, ef_construction: int
+        self,
+        store: Store,
+        folder: Path,
+        dim: int,
+        metric: Metric,
+        m: int,
+        ef_construction: int,
+        exact_below: int | None = None,
     ) -> None:
         self._store = store
+        self._exact_below = exact_below
         snapshots = GraphSnapshots(store, folder, dim, metric, m, ef_construction)
         self._snapshots = snapshots
         self._cache = Cache(store, snapshots, dim, metric)
@@ -100,7 +108,8 @@ class Neighbours:
     @property
     def is_exact(self) -> bool:
         """Whether searches are exact."""
-        return self._cache.count <= EXACT_BELOW
+        least = EXACT_BELOW if self._exact_below is None else self._exact_below
+        return self._cache.count <= least
 
     @property
     def ef_search(self) -> int:
@@ -297,6 +306,7 @@ class Neighbours:
         *,
         with_ids: bool = False,
         exact: bool = False,
+        ef: int | None = None,
     ) -> Found:
         """The min(k, eligible) nearest rows of each query, best first.
 
@@ -310,6 +320,7 @@ class Neighbours:
                 a number, which is the one that the store shows; None is all.
             with_ids: whether ids are given.
             exact: whether to compare every eligible row, and not ask the graph.
+            ef: how far the graph is searched; None is as far as the collection's own.
         """
         compared = self._cache.comparable(queries)
         for attempt in range(_ATTEMPTS):
@@ -328,7 +339,7 @@ class Neighbours:
                     able = eligible(state)
                 most = self._cache.count if able is None else len(able)
                 if self.is_exact or not exact:  # it may have grown since it was looked at above
-                    found = self._search_memory(compared, min(k, most), able)
+                    found = self._search_memory(compared, min(k, most), able, ef)
                 else:
                     found = None
                 if found is not None:
@@ -347,7 +358,7 @@ class Neighbours:
         found: list[float] = exact_scores(compared, rows, self._cache.metric)[0].tolist()
         return found
 
-    def search_held(self, queries: Floats, k: int) -> Found | None:
+    def search_held(self, queries: Floats, k: int, ef: int | None = None) -> Found | None:
         """`search` with ids, of all that is in memory already and shows the newest state.
 
         Not within the store's `reading`: this reads no row, and costs a single query so much less
@@ -357,7 +368,7 @@ class Neighbours:
         with self._memory.reading():
             if self._store.newest_state() != self._cache.state or not self._is_loaded(True):
                 return None
-            found = self._search_memory(compared, min(k, self._cache.count), None)
+            found = self._search_memory(compared, min(k, self._cache.count), None, ef)
             return None if found is None else self._with_ids(found, with_ids=True)
 
     def _with_ids(self, found: tuple[Labels, Floats], with_ids: bool) -> Found:
@@ -368,7 +379,7 @@ class Neighbours:
         return Found(labels, scores, [list(map(known.__getitem__, i)) for i in labels.tolist()])
 
     def _search_memory(
-        self, queries: Floats, k: int, eligible: Labels | None
+        self, queries: Floats, k: int, eligible: Labels | None, ef: int | None
     ) -> tuple[Labels, Floats] | None:
         """Among what is in memory; None where that cannot reach so many."""
         if k == 0:
@@ -379,7 +390,8 @@ class Neighbours:
             best, scores = top_k(queries, vectors, k, self._cache.metric)
             return labels[best], scores
         assert held.graph is not None
-        return self._search_graph(held.graph, queries, k, eligible)
+        effort = self._cache.ef_search if ef is None else ef
+        return self._search_graph(held.graph, queries, k, eligible, effort)
 
     def _few_eligible(self, k: int) -> float:
         """So few that reading them all is as fast as to fetch k from among many with the graph.
@@ -390,17 +402,17 @@ class Neighbours:
         return math.sqrt(k * self._cache.count)
 
     def _search_graph(
-        self, graph: Graph, queries: Floats, k: int, eligible: Labels | None
+        self, graph: Graph, queries: Floats, k: int, eligible: Labels | None, ef: int
     ) -> tuple[Labels, Floats] | None:
         """By the graph; None where it cannot reach so many."""
         if eligible is None:
-            return graph.search(queries, k, self._cache.ef_search)
+            return graph.search(queries, k, ef)
         # More than were asked for, so that enough of them are eligible.
         fetched = int(k * len(graph) / len(eligible) * _OVER_FETCH) + _OVER_FETCH_LEAST
         while fetched <= _MAX_FETCHED_SHARE * len(graph):
             if len(queries) > 1 and len(queries) * fetched > _MOST_FETCHED:
-                return self._search_graph_in_parts(graph, queries, k, eligible, fetched)
-            found = graph.search(queries, fetched, self._cache.ef_search)
+                return self._search_graph_in_parts(graph, queries, k, eligible, ef, fetched)
+            found = graph.search(queries, fetched, ef)
             if found is None:
                 return None
             labels, scores = found
@@ -413,13 +425,13 @@ class Neighbours:
         return None
 
     def _search_graph_in_parts(
-        self, graph: Graph, queries: Floats, k: int, eligible: Labels, fetched: int
+        self, graph: Graph, queries: Floats, k: int, eligible: Labels, ef: int, fetched: int
     ) -> tuple[Labels, Floats] | None:
         """A part of the queries at a time, for the sake of memory."""
         step = max(1, _MOST_FETCHED // fetched)
         parts: list[tuple[Labels, Floats]] = []
         for first in range(0, len(queries), step):
-            part = self._search_graph(graph, queries[first : first + step], k, eligible)
+            part = self._search_graph(graph, queries[first : first + step], k, eligible, ef)
             if part is None:
                 return None
             parts.append(part)
@@ -472,7 +484,7 @@ class Neighbours:
         exact, _ = self._search_all(asked, min(_RECALL_OF, self._cache.count), None)
 
         def search(ef: int) -> Labels | None:
-            with self._memory.writing():  # `ef` is the graph's, not a search's
+            with self._memory.reading():
                 graph = self._cache.held.graph
                 found = None if graph is None else graph.search(asked, exact.shape[1], ef)
             return None if found is None else found[0]

@@ -63,10 +63,11 @@ class Searcher:
         min_score: float | None,
         *,
         exact: bool = False,
+        ef: int | None = None,
     ) -> list[list[Hit]]:
         """The k nearest rows of each vector, best first."""
         with self._reading():
-            found = self._nearest(vectors, k, condition, exact=exact)
+            found = self._nearest(vectors, k, condition, exact=exact, ef=ef)
             items = self._items(np.unique(found.labels).tolist())
         ranked = zip(found.labels.tolist(), found.scores.tolist(), strict=True)
         return [_hits(zip(*line, strict=True), items, min_score) for line in ranked]
@@ -81,12 +82,13 @@ class Searcher:
         *,
         vector_weight: float,
         exact: bool = False,
+        ef: int | None = None,
     ) -> list[list[Hit]]:
         """The k rows of each text that rank highest by its vector and by its words together."""
         with self._reading():
             # More than there are rows is no deeper, and would be no number to SQLite.
             depth = min(max(_HYBRID_LEAST, _HYBRID_DEPTH * k), _MOST_HYBRID)
-            found = self._nearest(vectors, depth, condition, exact=exact)
+            found = self._nearest(vectors, depth, condition, exact=exact, ef=ef)
             fused = []
             for text, vector, labels, scores in zip(
                 texts, vectors, found.labels.tolist(), found.scores.tolist(), strict=True
@@ -111,15 +113,21 @@ class Searcher:
         return dict(zip(labels, scores, strict=True))
 
     def ids(
-        self, vectors: Floats, k: int, condition: Condition | None, *, exact: bool = False
+        self,
+        vectors: Floats,
+        k: int,
+        condition: Condition | None,
+        *,
+        exact: bool = False,
+        ef: int | None = None,
     ) -> tuple[list[list[Id]], Floats]:
         """Ids and scores of the k nearest rows of each vector; no row is read."""
         found = None
         if condition is None and not exact:
-            found = self._neighbours.search_held(vectors, k)
+            found = self._neighbours.search_held(vectors, k, ef)
         if found is None:
             with self._reading():
-                found = self._nearest(vectors, k, condition, with_ids=True, exact=exact)
+                found = self._nearest(vectors, k, condition, with_ids=True, exact=exact, ef=ef)
         assert found.ids is not None
         return found.ids, found.scores
 
@@ -131,11 +139,12 @@ class Searcher:
         *,
         with_ids: bool = False,
         exact: bool = False,
+        ef: int | None = None,
     ) -> Found:
         eligible: Callable[[int], Labels] | None = None
         if condition is not None:
             eligible = partial(self._eligible_rows, condition)
-        return self._neighbours.search(vectors, k, eligible, with_ids=with_ids, exact=exact)
+        return self._neighbours.search(vectors, k, eligible, with_ids=with_ids, exact=exact, ef=ef)
 
     def _eligible_rows(self, condition: Condition, state: int) -> Labels:
         """Labels of a state's rows that meet a condition; services ask the same ones again."""

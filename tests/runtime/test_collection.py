@@ -447,7 +447,6 @@ def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
     with Collection.create(tmp_path / "c", dim=24, metric=metric) as c:
         c.add_vectors(range(3000), rows, metadata=[{"half": i % 2} for i in range(3000)])
         assert c.info().search == "hnsw"
-        c._neighbours._cache.ef_search = 10  # so that the graph does miss some
         left, right = (
             (a / np.linalg.norm(a, axis=1, keepdims=True) if metric == "cosine" else a)
             for a in (queries, rows)
@@ -456,12 +455,62 @@ def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
             best, _ = top_k(left, right[::stride], 10, metric)
             true = (best * stride).tolist()
             if condition is None:  # a filter fetches more, and may well miss none
-                assert c.search_ids(queries, 10)[0] != true
+                assert c.search_ids(queries, 10, ef=10)[0] != true
             assert c.search_ids(queries, 10, filter=condition, exact=True)[0] == true
             found = c.search_batch(queries, 10, filter=condition, exact=True)
             assert [[hit.id for hit in line] for line in found] == true
             one = c.search(queries[0], 10, filter=condition, exact=True)
             assert [hit.id for hit in one] == true[0]
+
+
+def test_how_far_a_search_goes_is_its_own(tmp_path: Path) -> None:
+    """Searches with other `ef` at the same time give what each gives alone."""
+    rows, queries = vectors(4000, 24), vectors(30, 24, seed=1)
+    with Collection.create(tmp_path / "c", dim=24, metric="ip", exact_below=0) as c:
+        c.add_vectors(range(4000), rows, metadata=[{"half": i % 2} for i in range(4000)])
+        efs = (1, 10, 40, 400)
+        alone = {ef: c.search_ids(queries, 10, ef=ef)[0] for ef in efs}
+        true = c.search_ids(queries, 10, exact=True)[0]
+        recalls = [np.mean([x == y for x, y in zip(alone[ef], true, strict=True)]) for ef in efs]
+        assert recalls[0] == recalls[1] < recalls[2] < recalls[3]  # ten are asked for in any case
+        assert alone[400] != alone[10]
+        assert c.search_ids(queries, 10)[0] == c.search_ids(queries, 10, ef=c.info().ef_search)[0]
+        with ThreadPoolExecutor(4) as pool:
+            found = list(
+                pool.map(
+                    lambda ef: (ef, c.search_ids(queries, 10, ef=ef)[0]), [*efs * 25], chunksize=1
+                )
+            )
+        assert all(ids == alone[ef] for ef, ids in found)
+        for ef in (10, 400):
+            batch = c.search_batch(queries, 10, ef=ef)
+            assert [[hit.id for hit in line] for line in batch] == alone[ef]
+            assert [hit.id for hit in c.search(queries[0], 10, ef=ef)] == alone[ef][0]
+            assert len(c.search(queries[0], 5000, ef=ef)) == 4000
+            assert len(c.search(queries[0], 10, ef=ef, filter={"half": 1})) == 10
+
+
+def test_a_search_goes_no_further_than_there_are_rows(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=0) as c:
+        c.add_vectors(range(20), vectors(20))
+        c.delete(range(15))
+        assert c.info().search == "hnsw"
+        for k in (1, 5, 9):
+            assert len(c.search(vectors(1)[0], k, ef=1000)) == min(k, 5)
+
+
+def test_up_to_how_many_rows_a_search_is_exact_is_the_callers(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=60) as c:
+        c.add_vectors(range(60), vectors(60))
+        assert c.info().search == "exact"
+        c.add_vectors([60], vectors(1))
+        assert c.info().search == "hnsw"
+    with Collection.open(tmp_path / "c") as c:
+        assert c.info().search == "exact"
+    with Collection.open(tmp_path / "c", exact_below=0) as c:
+        assert c.info().search == "hnsw"
+    with Collection.open_or_create(tmp_path / "c", dim=8, exact_below=0) as c:
+        assert c.info().search == "hnsw"
 
 
 @pytest.mark.usefixtures("small_graphs")

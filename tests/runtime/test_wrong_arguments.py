@@ -75,12 +75,13 @@ def test_collections(tmp_path: Path, encoder: Encoder) -> None:
 
     def one(
         encoder: Any = None, metric: Any = "cosine", vector_dtype: Any = "float32",
-        exist_ok: Any = False,
+        exist_ok: Any = False, exact_below: Any = None,
     ) -> Any:  # fmt: skip
         path = tmp_path / f"new{next(names)}"
         dim = None if encoder is not None else 16
         return Collection.create(path, encoder=encoder, dim=dim, metric=metric,
-                                 vector_dtype=vector_dtype, exist_ok=exist_ok)  # fmt: skip
+                                 vector_dtype=vector_dtype, exist_ok=exist_ok,
+                                 exact_below=exact_below)  # fmt: skip
 
     def at(path: Any) -> Any:
         return Collection.create(path, dim=16)

@@ -176,10 +176,12 @@ class Flowvec(Engine):
 
     def build(self) -> None:
         """Add all vectors, ten thousand at a time, and let the graph grow with them."""
-        from flowvec import Collection, neighbours
+        from flowvec import Collection
 
-        neighbours.EXACT_BELOW = 0  # the graph is what races, however few rows there are
-        self.collection = Collection.create(self.folder, dim=self.vectors.shape[1], metric="ip")
+        # The graph is what races, however few rows there are.
+        self.collection = Collection.create(
+            self.folder, dim=self.vectors.shape[1], metric="ip", exact_below=0
+        )
         for first in range(0, len(self.vectors), 10_000):
             rows = self.vectors[first : first + 10_000]
             self.collection.add_vectors(
@@ -195,20 +197,18 @@ class Flowvec(Engine):
 
     def open(self) -> None:
         """Read it again, up to the first answer."""
-        from flowvec import Collection, neighbours
+        from flowvec import Collection
 
         if self.collection is not None:
             self.collection.close()
-        neighbours.EXACT_BELOW = 0
-        self.collection = Collection.open(self.folder)
+        self.collection = Collection.open(self.folder, exact_below=0)
         self.collection.search(self.vectors[0], k=1)
 
     def search(self, queries: Floats, ef: int) -> Any:
         """The nearest ten of each query, as the collection gives them."""
-        self.collection._neighbours._cache.ef_search = ef
         if self.options.get("rows"):
-            return self.collection.search_batch(queries, K)
-        return self.collection.search_ids(queries, K)[0]
+            return self.collection.search_batch(queries, K, ef=ef)
+        return self.collection.search_ids(queries, K, ef=ef)[0]
 
     def numbers(self, found: Any) -> Ids:
         """As for all, of hits."""
