@@ -6,7 +6,7 @@ A job reads a few files of one format, plain or compressed, in which each row is
 kinds that cannot be embedded, by chance. Then every good row must have its id, its kept field and
 its own vector, in order; every other one must be a dead letter with the number of its row and the
 code of what is wrong with it; and there must be nothing else. Two jobs run at once in the process,
-with limits of their own.
+with limits of their own, and read the same format.
 """
 
 from __future__ import annotations
@@ -197,11 +197,11 @@ def _write(rng: random.Random, path: Path, rows: list[_Row]) -> Path:
     return path
 
 
-def _job(seed: str, limit: int, encoder: Encoder, folder: Path) -> Result:
+def _job(seed: str, pair: int, limit: int, encoder: Encoder, folder: Path) -> Result:
     """One job, into a folder that it makes."""
     rng, result = random.Random(seed), Result(0, jobs=1)
     folder.mkdir()
-    kind = rng.choice(FORMATS)
+    kind = random.Random(pair).choice(FORMATS)  # both jobs of a pair read one format
     files: dict[str, list[_Row]] = {}
     key = 0
     for number in range(rng.randint(1, 3)):
@@ -268,7 +268,12 @@ def campaign(jobs: int, seed: int, folder: Path) -> Result:
             for first in range(0, jobs, len(_LIMITS)):
                 names = [f"{seed}-{first + i}" for i in range(len(_LIMITS))]
                 for found in jobs_at_once.map(
-                    _job, names, _LIMITS, [encoder] * 2, [folder / name for name in names]
+                    _job,
+                    names,
+                    [seed + first] * 2,
+                    _LIMITS,
+                    [encoder] * 2,
+                    [folder / name for name in names],
                 ):
                     result.jobs += 1
                     result.rows += found.rows
