@@ -16,9 +16,9 @@ import time
 from typing import Any
 
 from flowvec import Encoder
-from flowvec.engine import available_providers
+from flowvec.engine.providers import TENSORRT, computes_of
+from flowvec.engine.selection import available_providers
 from flowvec.errors import ProviderUnavailableError
-from flowvec.providers import TENSORRT, computes_of
 
 MODES = ("never", "always", "cached")
 

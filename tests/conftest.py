@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from flowvec import Encoder
-from flowvec.engine import available_providers
+from flowvec.engine.selection import available_providers
 
 DATA = Path(__file__).resolve().parent / "data"
 SHARED = Path(os.environ.get("FLOWVEC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -181,7 +181,12 @@ def _in_a_process(folder: Path) -> RunCommand:
     def run(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         done = subprocess.run(
-            [sys.executable, "-c", "from flowvec.cli import main; main()", *map(str, arguments)],
+            [
+                sys.executable,
+                "-c",
+                "from flowvec.cli.main import main; main()",
+                *map(str, arguments),
+            ],
             input=data,
             capture_output=True,
             cwd=folder,
@@ -208,7 +213,7 @@ def flowvec_here(
     """The command line in this process, in an empty folder: torch is loaded but once."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        from flowvec.cli import main
+        from flowvec.cli.main import main
 
         words = ["flowvec", *map(str, arguments)]
         with monkeypatch.context() as patch:

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import flowvec.collection
-import flowvec.encoder
+import flowvec.collection.collection
+import flowvec.encoder.encoder
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("module", [flowvec.encoder, flowvec.collection], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [flowvec.encoder.encoder, flowvec.collection.collection], ids=lambda m: m.__name__
+)
 def test_the_docstrings_examples_run(module, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(module, extraglobs={"Encoder": flowvec.Encoder})
@@ -24,5 +26,5 @@ def test_the_docstrings_examples_run(module, tmp_path: Path, monkeypatch) -> Non
 def test_the_readme_names_every_command() -> None:
     from importlib.metadata import entry_points
 
-    for point in entry_points(group="flowvec.commands"):
+    for point in entry_points(group="flowvec.cli.options"):
         assert f"flowvec {point.name}" in README

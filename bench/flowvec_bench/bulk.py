@@ -20,7 +20,7 @@ import psutil
 
 from flowvec import Encoder
 from flowvec.bulk import RayWorkers, encode_files
-from flowvec.bulk.on_ray import connected_ray
+from flowvec.bulk.ray_workers import connected_ray
 
 __all__ = ["MODES", "BulkRow", "Resident", "grown", "measure_bulk"]
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any, cast
 import typer
 from tqdm import tqdm
 
-from flowvec.commands import Compute, Format, MaxBatchTokens, Provider, TextField
-from flowvec.encoder import Encoder, EncoderInfo
+from flowvec.cli.options import Compute, Format, MaxBatchTokens, Provider, TextField
+from flowvec.encoder.encoder import Encoder, EncoderInfo
 from flowvec.errors import InputValueError
-from flowvec.inputs import read_rows
 from flowvec.optional import require
+from flowvec.texts.inputs import read_rows
 from flowvec_bench.bulk_commands import bulk
 from flowvec_bench.index_commands import retrieval
 from flowvec_bench.pair_commands import pairs

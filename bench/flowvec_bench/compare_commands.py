@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowvec.commands import Format, TextField
+from flowvec.cli.options import Format, TextField
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 

@@ -12,9 +12,9 @@ import typer
 from tqdm import tqdm
 
 from flowvec import Bundle, Encoder
-from flowvec.commands import Compute, Format, Json, Provider, TextField, print_json
-from flowvec.inputs import read_rows
+from flowvec.cli.options import Compute, Format, Json, Provider, TextField, print_json
 from flowvec.optional import require
+from flowvec.texts.inputs import read_rows
 
 if TYPE_CHECKING:
     from flowvec_bench.word_frequency import WordFrequency

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import typer
 from tqdm import tqdm
 
-from flowvec.encoder import Encoder
+from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec_bench.common import (

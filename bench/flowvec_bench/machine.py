@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from flowvec.doctor import examine
+from flowvec.cli.report import examine
 
 __all__ = ["Machine", "describe_machine"]
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowvec.bundle import shipped_bundles
+from flowvec.bundle.bundle import shipped_bundles
+from flowvec.bundle.manifest import MANIFEST
 from flowvec.demo import load_passages
-from flowvec.manifest import MANIFEST
 from flowvec.optional import require
-from flowvec.sentences import split_sentences
+from flowvec.texts.sentences import split_sentences
 from flowvec_bench.common import (
     EXTRAS,
     Corpus,

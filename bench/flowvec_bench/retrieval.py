@@ -21,8 +21,8 @@ import Stemmer
 from ir_measures import RR, R, nDCG
 
 from flowvec import Collection, Encoder
-from flowvec.exact import Metric, top_k
-from flowvec.postprocess import normalize
+from flowvec.encoder.postprocess import normalize
+from flowvec.vectors import Metric, top_k
 from flowvec_bench.retrieval_sets import RetrievalSet
 
 __all__ = [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from flowvec.sentences import split_sentences
+from flowvec.texts.sentences import split_sentences
 
 __all__ = ["natural_sentences", "open_text", "read_paragraphs", "sample", "split_sentences"]
 

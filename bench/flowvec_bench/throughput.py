@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec import Encoder
-from flowvec.batching import Batch, padded_tokens, plan, plan_in_order
+from flowvec.encoder.batching import Batch, padded_tokens, plan, plan_in_order
 from flowvec.errors import InputValueError
 
 __all__ = ["BATCHINGS", "Batching", "Throughput", "make_plan", "measure_throughput"]

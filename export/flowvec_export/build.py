@@ -15,15 +15,8 @@ import onnx
 
 from flowvec import Bundle, Encoder, Manifest
 from flowvec.arguments import choice, flag, path_of
-from flowvec.bundle import absolute_path, record_file
-from flowvec.errors import (
-    BundleError,
-    EngineError,
-    ExportError,
-    InputTypeError,
-    NonFiniteError,
-)
-from flowvec.manifest import (
+from flowvec.bundle.bundle import absolute_path, record_file
+from flowvec.bundle.manifest import (
     INPUTS,
     MANIFEST,
     MODEL,
@@ -32,10 +25,17 @@ from flowvec.manifest import (
     TOKENIZER,
     VARIANTS,
 )
-from flowvec.proof import make_bundle_references
-from flowvec.providers import CPU, Engine
+from flowvec.encoder.proof import make_bundle_references
+from flowvec.engine.onnxruntime_session import Session
+from flowvec.engine.providers import CPU, Engine
+from flowvec.errors import (
+    BundleError,
+    EngineError,
+    ExportError,
+    InputTypeError,
+    NonFiniteError,
+)
 from flowvec.sequences import as_list
-from flowvec.session import Session
 from flowvec_export.arguments import callback, check_source, prompts_of, several, texts_of, written
 from flowvec_export.calibration import calibration_texts, measure_ranges
 from flowvec_export.checkpoint_files import Trust

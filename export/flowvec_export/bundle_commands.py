@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from flowvec.commands import Json, print_json
+from flowvec.cli.options import Json, print_json
 from flowvec.optional import require
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)

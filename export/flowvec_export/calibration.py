@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.demo import load_passages
-from flowvec.sentences import split_sentences
+from flowvec.texts.sentences import split_sentences
 
 __all__ = ["calibration_texts", "measure_ranges"]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from flowvec.commands import Json, print_json
+from flowvec.cli.options import Json, print_json
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 

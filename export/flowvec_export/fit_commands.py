@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from tqdm import tqdm
 
-from flowvec.commands import Format, Json, TextField, print_json
+from flowvec.cli.options import Format, Json, TextField, print_json
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec_export.commands import NEEDS, Pickle, RemoteCode, say

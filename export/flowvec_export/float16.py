@@ -19,8 +19,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from flowvec.bundle.manifest import INPUTS
 from flowvec.errors import ExportError
-from flowvec.manifest import INPUTS
 from flowvec_export.graph import drop_unused
 
 __all__ = ["half_precision_graph"]

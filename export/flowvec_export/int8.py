@@ -28,9 +28,9 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
+from flowvec.bundle.manifest import INPUTS
+from flowvec.encoder.tokenizer import Tokenizer
 from flowvec.errors import ExportError
-from flowvec.manifest import INPUTS
-from flowvec.tokenizer import Tokenizer
 from flowvec_export.graph import drop_unused
 from flowvec_export.rounding import Rounded, observe, round_matrix, smoothing
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import flowvec
 from flowvec import Bundle, Manifest
 from flowvec.arguments import choice, flag, path_of
-from flowvec.bundle import absolute_path
+from flowvec.bundle.bundle import absolute_path
 from flowvec_export.graph import OUTPUT, write_onnx
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.surgery import Surgeon

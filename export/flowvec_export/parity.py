@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec import Encoder
-from flowvec.batching import Batch, pad
+from flowvec.encoder.batching import Batch, pad
 from flowvec.errors import ExportError
 
 __all__ = ["MAX_RELATIVE_ERROR", "MIN_COSINE", "Parity", "Reference", "measure"]

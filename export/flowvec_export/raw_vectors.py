@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from flowvec import Encoder
 from flowvec.errors import InputValueError
-from flowvec.inputs import read_rows
-from flowvec.sentences import split_sentences
+from flowvec.texts.inputs import read_rows
+from flowvec.texts.sentences import split_sentences
 from flowvec_export.build import export
 from flowvec_export.checkpoint_files import Trust
 

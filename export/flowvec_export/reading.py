@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowvec.bundle import shipped_bundles
+from flowvec.bundle.bundle import shipped_bundles
+from flowvec.bundle.manifest import MANIFEST
 from flowvec.errors import ExportError, FlowvecError, first_line
-from flowvec.manifest import MANIFEST
 from flowvec_export.arguments import check_source
 from flowvec_export.checkpoint_files import Trust, check_links, has_weights, read_json
 from flowvec_export.modules import ReadEncoder, read_modules

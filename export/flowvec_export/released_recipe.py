@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from flowvec import __version__
 from flowvec.arguments import whole_number
-from flowvec.batching import Batch, pad
+from flowvec.encoder.batching import Batch, pad
 from flowvec.errors import DivergedError
 from flowvec_export.arguments import callback, check_source, texts_of, written
 from flowvec_export.backbone import TransformersBackbone

@@ -21,10 +21,10 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from flowvec.batching import pad, plan
+from flowvec.bundle.manifest import INPUTS
+from flowvec.encoder.batching import pad, plan
+from flowvec.encoder.tokenizer import Tokenizer
 from flowvec.errors import ExportError
-from flowvec.manifest import INPUTS
-from flowvec.tokenizer import Tokenizer
 
 __all__ = ["Observed", "Rounded", "observe", "round_matrix", "smoothing"]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from flowvec.manifest import INPUTS
+from flowvec.bundle.manifest import INPUTS
 from flowvec_export.graph import OUTPUT, all_graphs, all_nodes
 
 __all__ = ["Surgeon"]

@@ -13,8 +13,8 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from flowvec.bundle.manifest import INPUTS
 from flowvec.errors import ExportError, first_line
-from flowvec.manifest import INPUTS
 from flowvec_export.graph import OPSET, OUTPUT, clean, require_standard
 from flowvec_export.pooling import Pooling
 from flowvec_export.storage import store

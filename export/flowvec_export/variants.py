@@ -13,15 +13,15 @@ import numpy.typing as npt
 import onnx
 
 from flowvec import Bundle, Encoder
-from flowvec.bundle import read_manifest, record_file
-from flowvec.engine import open_session, provider_status
+from flowvec.bundle.bundle import read_manifest, record_file
+from flowvec.bundle.manifest import MANIFEST, REFERENCES, VARIANTS
+from flowvec.encoder.proof import compare
+from flowvec.encoder.references import References
+from flowvec.encoder.tokenizer import Tokenizer
+from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, Engine, why_not
+from flowvec.engine.selection import open_session, provider_status
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec.machine import available_cores, cpu_features, cpu_name
-from flowvec.manifest import MANIFEST, REFERENCES, VARIANTS
-from flowvec.proof import compare
-from flowvec.providers import CPU, OPENVINO_RUNTIME, Engine, why_not
-from flowvec.references import References
-from flowvec.tokenizer import Tokenizer
 from flowvec_export.float16 import half_precision_graph
 from flowvec_export.graph import write_onnx
 from flowvec_export.int8 import quantize_graph

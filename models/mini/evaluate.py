@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 from train import sif_weights, soft_zca, unit
 
 from flowvec import Encoder
-from flowvec.exact import top_k
+from flowvec.vectors import top_k
 from flowvec_bench.isotropy import measure_isotropy
 from flowvec_bench.retrieval import score_run, search_bm25, search_encoder, search_hybrid
 from flowvec_bench.retrieval_sets import RetrievalSet, read_retrieval

@@ -8,10 +8,20 @@ with Encoder.load("mini") as encoder:
 
 from __future__ import annotations
 
-from flowvec.async_encoder import AsyncEncoder
-from flowvec.bundle import Bundle
-from flowvec.collection import Collection
-from flowvec.encoder import Encoder, EncoderInfo
+from flowvec.bundle.bundle import Bundle
+from flowvec.bundle.manifest import Manifest
+from flowvec.collection.collection import Collection
+from flowvec.collection.mining import Pair, most_similar_pairs, semantic_search
+from flowvec.collection.results import Added, CollectionInfo, Hit
+from flowvec.collection.store.rows import Item
+from flowvec.encoder.async_encoder import AsyncEncoder
+from flowvec.encoder.encoder import Encoder, EncoderInfo
+from flowvec.encoder.pipeline import Encoded, EncodeJob, EncodeStatistics
+from flowvec.encoder.proof import Proof
+from flowvec.encoder.shared_encoder import QueueStatistics, SharedEncoder
+from flowvec.encoder.tokenizer import Tokenized
+from flowvec.engine.providers import Engine
+from flowvec.engine.telemetry import silence_onnxruntime
 from flowvec.errors import (
     BulkError,
     BundleError,
@@ -32,16 +42,6 @@ from flowvec.errors import (
     OverloadedError,
     ProviderUnavailableError,
 )
-from flowvec.hits import Added, CollectionInfo, Hit
-from flowvec.manifest import Manifest
-from flowvec.microbatch import QueueStatistics, SharedEncoder
-from flowvec.mining import Pair, most_similar_pairs, semantic_search
-from flowvec.pipeline import Encoded, EncodeJob, EncodeStatistics
-from flowvec.proof import Proof
-from flowvec.providers import Engine
-from flowvec.rows import Item
-from flowvec.telemetry import silence_onnxruntime
-from flowvec.tokenizer import Tokenized
 from flowvec.version import __version__
 
 __all__ = [

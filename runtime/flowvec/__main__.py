@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from flowvec.cli import main
+from flowvec.cli.main import main
 
 main()

@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bulk import BulkSummary, RayWorkers, encode_files
-from flowvec.bulk.on_ray import cause_of, connected_ray, cpus_of
-from flowvec.bulk.remote import from_anywhere
-from flowvec.collection import Collection
-from flowvec.encoder import Encoder
+from flowvec.bulk.ray_workers import cause_of, connected_ray, cpus_of
+from flowvec.collection.collection import Collection
+from flowvec.collection.results import Hit
+from flowvec.collection.store.filters import Filter
+from flowvec.encoder.encoder import Encoder
 from flowvec.errors import (
     ClosedError,
     CollectionError,
@@ -33,8 +34,7 @@ from flowvec.errors import (
     InputValueError,
     first_line,
 )
-from flowvec.filters import Filter
-from flowvec.hits import Hit
+from flowvec.texts.remote import from_anywhere
 
 __all__ = ["ShardedHits", "ShardedSearcher", "index_shards", "is_sharded", "shards_model"]
 

@@ -12,11 +12,11 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Import and run `flowvec.cli.main`."""
+    """Import and run `flowvec.cli.main.main`."""
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
-    from flowvec.cli import main as run
+    from flowvec.cli.main import main as run
 
     signal.signal(signal.SIGINT, handler)
     run()

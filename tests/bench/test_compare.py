@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="needs the extra [export]")
 from flowvec import Encoder
 from flowvec.demo import load_passages
 from flowvec.errors import InputValueError
-from flowvec.sentences import split_sentences
+from flowvec.texts.sentences import split_sentences
 from flowvec_bench.advice import NONE, TRANSFORMS, WORD_VECTORS, Candidate, advise
 from flowvec_bench.compare import Comparison, compare, figure_names, parse_transforms
 from flowvec_bench.tail import added_microseconds

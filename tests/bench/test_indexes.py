@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 pytest.importorskip("psutil", reason="needs the extra [bench]")
 pytest.importorskip("matplotlib", reason="needs the extra [bench]")
 
-from flowvec.cli import app
+from flowvec.cli.main import app
 from flowvec.errors import FlowvecError, InputValueError
 from flowvec_bench.ann.race import (
     EFS,
@@ -166,7 +166,7 @@ def test_a_mistake_is_one_line(
 def test_pairs_are_found_by_all_who_can(tmp_path: Path, trained: Path) -> None:
     pytest.importorskip("torch", reason="needs the extra [export]")
     from flowvec.demo import load_passages
-    from flowvec.sentences import split_sentences
+    from flowvec.texts.sentences import split_sentences
     from flowvec_bench.peers.forms import make_forms
     from flowvec_bench.peers.pairs import pair_peers, race_pairs
     from flowvec_bench.peers.roster import PEERS

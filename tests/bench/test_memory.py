@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("psutil")
 
-from flowvec.cli import app
+from flowvec.cli.main import app
 from flowvec.errors import InputValueError
 from flowvec_bench.memory import growth
 from flowvec_bench.mix import mixed_lengths, mixed_texts

@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib", reason="needs the extra [bench]")
 from flowvec import Bundle
 from flowvec.demo import load_passages
 from flowvec.errors import FlowvecError, InputValueError
-from flowvec.sentences import split_sentences
+from flowvec.texts.sentences import split_sentences
 from flowvec_bench.peers import forms as forms_module
 from flowvec_bench.peers.environments import PeerEnvironmentError, make_environment
 from flowvec_bench.peers.forms import make_forms, random_model

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("psutil", reason="needs the extra [bench]")
 
 from flowvec import Encoder
-from flowvec.batching import padded_tokens
+from flowvec.encoder.batching import padded_tokens
 from flowvec.errors import InputValueError
 from flowvec_bench import measure_throughput
 from flowvec_bench.mix import mixed_lengths

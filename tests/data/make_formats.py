@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flowvec.locks import LOCK_FILE
 
 from flowvec import Collection, Encoder, neighbours
-from flowvec.locks import LOCK_FILE
 
 DATA = Path(__file__).resolve().parent
 FORMATS = DATA / "formats"

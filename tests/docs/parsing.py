@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from flowvec.cli import app
+from flowvec.cli.main import app
 
 _PACKAGES = ("flowvec", "flowvec_export", "flowvec_bench")
 _BEFORE_COMMANDS = ("time", "exec", "nohup", "sudo", "env", "do", "then", "else", "!")

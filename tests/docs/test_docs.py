@@ -77,7 +77,7 @@ def commands_on_path(tmp_path: Path, fork: list[str]) -> Path:
     """A folder whose `python` and `flowvec` are those that run the tests."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    flowvec = shlex.join([*fork, "from flowvec.cli import main; main()"])
+    flowvec = shlex.join([*fork, "from flowvec.cli.main import main; main()"])
     for name, start in {"python": shlex.quote(sys.executable), "flowvec": flowvec}.items():
         (folder / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')
         (folder / name).chmod(0o755)

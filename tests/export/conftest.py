@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec.engine import available_providers  # noqa: F401  (fails early without onnxruntime)
+from flowvec.engine.selection import available_providers  # noqa: F401  (fails early without onnxruntime)
 
 torch = pytest.importorskip("torch", reason="needs the extra [export]")
 transformers = pytest.importorskip("transformers", reason="needs the extra [export]")

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from flowvec import Bundle, Encoder
-from flowvec.batching import pad, plan
 from flowvec.demo import load_passages
+from flowvec.encoder.batching import pad, plan
+from flowvec.engine.providers import OPENVINO_RUNTIME, has_bfloat16
 from flowvec.machine import cpu_features
-from flowvec.providers import OPENVINO_RUNTIME, has_bfloat16
-from flowvec.sentences import split_sentences
+from flowvec.texts.sentences import split_sentences
 from flowvec_export import export
 from flowvec_export.fitting import FitSettings, fit, mean_cosine
 from flowvec_export.flow_training import FlowTraining

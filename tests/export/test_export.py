@@ -18,10 +18,10 @@ import torch
 import transformers
 
 from flowvec import Bundle, Encoder, InputValueError
-from flowvec.batching import Batch, pad
-from flowvec.engine import available_providers
+from flowvec.encoder.batching import Batch, pad
+from flowvec.engine.providers import CPU, OPENVINO, OPENVINO_RUNTIME
+from flowvec.engine.selection import available_providers
 from flowvec.errors import ExportError
-from flowvec.providers import CPU, OPENVINO, OPENVINO_RUNTIME
 from flowvec_export import Dense, Identity, export, storage, torch_draft
 from flowvec_export.backbone import Backbone
 from flowvec_export.parity import Parity

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flowvec.cli import main
+from flowvec.cli.main import main
 from flowvec_export.transform_file import load_transform
 
 from .conftest import WIDTH, make_texts
@@ -148,7 +148,7 @@ def test_a_fit_that_is_asked_to_end_leaves_nothing(checkpoint, corpus, tmp_path)
     scratch.mkdir()
     command = ["fit", "flow", "--model", str(checkpoint("bert")), "--corpus", str(corpus)]
     with subprocess.Popen(
-        [sys.executable, "-c", "from flowvec.cli import main; main()", *command,
+        [sys.executable, "-c", "from flowvec.cli.main import main; main()", *command,
          "-o", "t.safetensors"],
         cwd=tmp_path, env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip

@@ -411,7 +411,7 @@ class Hide:
 sys.meta_path.insert(0, Hide())
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name in hidden else found(name)
-from flowvec.cli import main
+from flowvec.cli.main import main
 sys.argv = ["flowvec", "export", *sys.argv[1:]]
 main()
 """

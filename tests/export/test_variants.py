@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvec import Bundle, Encoder, proof, session
+from flowvec import Bundle, Encoder
+from flowvec.bundle.manifest import VARIANTS
 from flowvec.demo import load_passages
-from flowvec.engine import available_providers
+from flowvec.encoder import proof
+from flowvec.engine import onnxruntime_session as session
+from flowvec.engine.providers import CPU, CUDA, OPENVINO_RUNTIME, Engine, why_not
+from flowvec.engine.selection import available_providers
 from flowvec.errors import ExportError, InputValueError, ProviderUnavailableError
 from flowvec.machine import cpu_features
-from flowvec.manifest import VARIANTS
-from flowvec.providers import CPU, CUDA, OPENVINO_RUNTIME, Engine, why_not
-from flowvec.sentences import split_sentences
+from flowvec.texts.sentences import split_sentences
 from flowvec_export import export, rounding, variants
 from flowvec_export.rounding import round_matrix
 from flowvec_export.sts import StsPairs, StsTask, read_sts

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files, reading
+from flowvec.bulk import encode_files
+from flowvec.bulk import windows as reading
 
 BUNDLE = Path(__file__).resolve().parents[1] / "data" / "bundles" / "tiny"
 ROWS = 900

@@ -31,8 +31,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from flowvec import Encoder, records
-from flowvec.bulk import encode_files, reading
+from flowvec import Encoder
+from flowvec.bulk import encode_files
+from flowvec.bulk import windows as reading
+from flowvec.texts import lines as records
 
 BUNDLE = Path(__file__).resolve().parents[1] / "data" / "bundles" / "tiny"
 FORMATS = ("jsonl", "csv", "txt", "parquet")

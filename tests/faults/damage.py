@@ -33,9 +33,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flowvec import Bundle, BundleError, Collection, neighbours
+from flowvec import Bundle, BundleError, Collection
+from flowvec.collection.index import vector_index as neighbours
+from flowvec.collection.index.hnsw_file import HEADER
 from flowvec.errors import FlowvecError
-from flowvec.graph_file import HEADER
 
 ROWS, DIM = 300, 8
 _EXACT_BELOW = 20

@@ -31,7 +31,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flowvec import Collection, neighbours
+from flowvec import Collection
+from flowvec.collection.index import vector_index as neighbours
 from flowvec.errors import FlowvecError
 
 DIM = 8

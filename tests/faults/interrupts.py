@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvec import Collection, neighbours
+from flowvec import Collection
+from flowvec.collection.index import vector_index as neighbours
 
 _DIM = 4
 _ROWS = 20

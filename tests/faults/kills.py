@@ -26,7 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flowvec import Collection, neighbours
+from flowvec import Collection
+from flowvec.collection.index import vector_index as neighbours
 
 PHASES = ("add", "delete", "snapshot", "compact", "rebuild")
 DIM = 8

@@ -25,7 +25,8 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from flowvec import Collection, neighbours
+from flowvec import Collection
+from flowvec.collection.index import vector_index as neighbours
 
 DIM = 4
 MOST = 48

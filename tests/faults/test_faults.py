@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowvec import neighbours
+from flowvec.collection.index import vector_index as neighbours
 from tests.faults import (
     bulk_kills,
     creating,

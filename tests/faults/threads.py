@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flowvec import Collection, neighbours
+from flowvec import Collection
+from flowvec.collection.index import vector_index as neighbours
 
 DIM = 32
 FIXED = 2000

@@ -136,7 +136,7 @@ import sys
 reached = []
 sys.addaudithook(lambda name, _: name.startswith("socket.") and reached.append(name))
 import flowvec
-from flowvec.engine import available_providers
+from flowvec.engine.selection import available_providers
 for provider in available_providers():
     flowvec.Encoder.load("mini", provider=provider, compute="float32").encode(["a text"])
 assert "onnxruntime" in sys.modules and not reached, reached

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowvec.batching import Batch, bucket_length, pad, padded_tokens, plan, plan_in_order
+from flowvec.encoder.batching import Batch, bucket_length, pad, padded_tokens, plan, plan_in_order
 
 LENGTHS = st.lists(st.integers(1, 600), max_size=300)
 

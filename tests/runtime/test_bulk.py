@@ -25,19 +25,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvec import Collection, Encoder, records
-from flowvec.bulk import RayWorkers, encode_files, estimate_files, files, reading, work
-from flowvec.bulk.ahead import run_ahead
-from flowvec.bulk.job import Folder
+from flowvec import Collection, Encoder
+from flowvec.bulk import RayWorkers, encode_files, estimate_files
+from flowvec.bulk import encoding as files
+from flowvec.bulk import runner as work
+from flowvec.bulk import windows as reading
+from flowvec.bulk.journal import Folder
 from flowvec.bulk.options import BulkOptions
-from flowvec.bulk.reading import read_windows
-from flowvec.bulk.shards import ShardFile
-from flowvec.bulk.sources import find_sources
-from flowvec.bulk.survey import survey
-from flowvec.bulk.window import Fields
-from flowvec.bulk.work import job_of, run_shard
+from flowvec.bulk.part_files import ShardFile
+from flowvec.bulk.prefetch import run_ahead
+from flowvec.bulk.runner import job_of, run_shard
+from flowvec.bulk.windows import read_windows
 from flowvec.errors import BulkError, FlowvecError, InputValueError, MissingDependencyError
-from flowvec.records import BadRecord, csv_records, lines_of
+from flowvec.texts import lines as records
+from flowvec.texts.inventory import survey
+from flowvec.texts.lines import BadRecord, csv_records, lines_of
+from flowvec.texts.sources import find_sources
+from flowvec.texts.window import Fields
 
 WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
 
@@ -1100,7 +1104,7 @@ def test_a_signal_ends_it_after_a_shard_and_shows_how_to_go_on(
     (tmp_path / "a.txt").write_text("\n".join(texts_of(60_000)))
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from flowvec.cli import main; main()"
+        "from flowvec.cli.main import main; main()"
     )
     words = ["encode", str(tiny_dir), "a.txt", "-o", "out", "--out-format", "npy",
              "--rows-per-shard", "500", "--provider", "cpu"]  # fmt: skip

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder
-from flowvec.bulk import encode_files, reading, verify_folder
+from flowvec.bulk import encode_files, verify_folder
+from flowvec.bulk import windows as reading
 from flowvec.errors import BulkError, InputValueError
 
 RULES = ("last", "first", "dead-letter")

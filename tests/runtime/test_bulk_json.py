@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvec.bulk.formats import json_lines
-from flowvec.bulk.reading import read_windows
-from flowvec.bulk.sources import find_sources
-from flowvec.bulk.window import Fields, Window
+from flowvec.bulk.windows import read_windows
+from flowvec.texts.readers import jsonl as json_lines
+from flowvec.texts.sources import find_sources
+from flowvec.texts.window import Fields, Window
 
 PLAIN = b'{"text": "a cat", "key": 7, "score": 0.5, "good": true, "name": "caf\\u00e9"}'
 FIELDS = Fields("text", "key", ("score", "good", "name"))
@@ -210,9 +210,9 @@ def test_a_window_that_is_no_object_does_not_end_the_process(
     (tmp_path / "a.jsonl").write_text(text)
     done = python(
         f"""
-from flowvec.bulk.reading import read_windows
-from flowvec.bulk.sources import find_sources
-from flowvec.bulk.window import Fields
+from flowvec.bulk.windows import read_windows
+from flowvec.texts.sources import find_sources
+from flowvec.texts.window import Fields
 for _ in range(20):
     found = list(read_windows(find_sources([{str(tmp_path / "a.jsonl")!r}]), Fields(),
                               rows_per_shard=10, columns={{}}))

@@ -14,10 +14,10 @@ import pytest
 
 from flowvec import Encoder
 from flowvec.bulk import encode_files
-from flowvec.bulk.remote import _pattern, from_anywhere, is_url, name_of, remote_files
-from flowvec.bulk.sources import Source, find_sources
-from flowvec.bulk.survey import survey
 from flowvec.errors import BulkError, InputValueError
+from flowvec.texts.inventory import survey
+from flowvec.texts.remote import _pattern, from_anywhere, is_url, name_of, remote_files
+from flowvec.texts.sources import Source, find_sources
 
 pytest.importorskip("pyarrow.fs", reason="needs the extra [files]")
 TEXTS = [f"the cat number {i} sleeps" for i in range(40)]

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flowvec import Collection, Encoder, neighbours
+from flowvec import Collection, Encoder
 from flowvec.bulk import encode_files
+from flowvec.collection.index import vector_index as neighbours
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POS
 PATIENCE = 90
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    "from flowvec.cli import main; main()"
+    "from flowvec.cli.main import main; main()"
 )
 
 

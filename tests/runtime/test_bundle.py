@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flowvec import Bundle, BundleError, Encoder
-from flowvec.bundle import record_file, shipped_bundles
-from flowvec.manifest import Manifest
+from flowvec.bundle.bundle import record_file, shipped_bundles
+from flowvec.bundle.manifest import Manifest
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from flowvec.cache import grow
+from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.index.state import grow
 from flowvec.errors import CollectionError
-from flowvec.hnsw import Graph
 
 ROWS = 2000
 

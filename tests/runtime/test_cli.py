@@ -185,7 +185,7 @@ def test_index_and_search_end_to_end(flowvec, tmp_path, tiny_dir) -> None:
 
 
 def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> None:
-    from flowvec.pipeline import WINDOW
+    from flowvec.texts.window import WINDOW
 
     (tmp_path / "long.txt").write_text("the cat\n" * (2 * WINDOW + 1))
     done = flowvec("index", "c", "long.txt", "--model", tiny_dir, "--json")
@@ -194,12 +194,12 @@ def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> N
 
 @pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process")
 def test_an_interrupted_index_says_how_to_go_on(flowvec, tmp_path: Path, tiny_dir) -> None:
-    from flowvec.pipeline import WINDOW
+    from flowvec.texts.window import WINDOW
 
     lines = [f"{i} the cat\n" for i in range(2 * WINDOW)]
     # Where tests run in the background a shell has set Ctrl-C to be ignored.
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{listen}; from flowvec.cli import main; main()"]
+    command = [sys.executable, "-c", f"{listen}; from flowvec.cli.main import main; main()"]
     with subprocess.Popen(
         [*command, "index", "c", "-", "--model", tiny_dir],
         stdin=subprocess.PIPE,
@@ -401,7 +401,7 @@ class Absent(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Absent())
 real = __import__("importlib.util").util.find_spec
 __import__("importlib.util").util.find_spec = lambda n, p=None: None if n in absent else real(n, p)
-from flowvec.cli import main
+from flowvec.cli.main import main
 main()
 """
     done = python(code, package, *command)
@@ -413,7 +413,7 @@ main()
 def test_a_reader_that_goes_away_causes_no_noise(python) -> None:
     code = """
 import subprocess, sys
-flowvec = [sys.executable, "-c", "from flowvec.cli import main; main()"]
+flowvec = [sys.executable, "-c", "from flowvec.cli.main import main; main()"]
 child = subprocess.Popen([*flowvec, "info", "mini"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 child.stdout.close()
 print(child.stderr.read().decode())
@@ -514,7 +514,7 @@ def test_ctrl_c_while_it_starts_shows_no_traceback(tmp_path: Path, delay: float)
         "from flowvec_command import main\n"
         "known = builtins.__import__\n"
         "def tell(name, *given, **more):\n"
-        "    if name == 'flowvec.cli': print('begun', flush=True)\n"
+        "    if name == 'flowvec.cli.main': print('begun', flush=True)\n"
         "    return known(name, *given, **more)\n"
         "builtins.__import__ = tell\n"
         "main()"
@@ -534,7 +534,7 @@ def test_ctrl_c_while_it_starts_shows_no_traceback(tmp_path: Path, delay: float)
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes are POSIX's")
 def test_a_closed_pipe_is_no_traceback(tmp_path: Path, tiny_dir: Path) -> None:
     lines = "".join(f"the cat {i}\n" for i in range(3000))
-    code = "from flowvec.cli import main; main()"
+    code = "from flowvec.cli.main import main; main()"
     words = [sys.executable, "-c", code]
     subprocess.run([*words, "index", "c", "-", "--model", str(tiny_dir)], cwd=tmp_path,
                    input=lines.encode(), check=True, capture_output=True)  # fmt: skip

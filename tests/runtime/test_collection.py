@@ -22,10 +22,10 @@ from flowvec import (
     Hit,
     InputTypeError,
     InputValueError,
-    neighbours,
 )
-from flowvec.cache import Cache
-from flowvec.exact import Metric, top_k
+from flowvec.collection.index import vector_index as neighbours
+from flowvec.collection.index.state import Cache
+from flowvec.vectors import Metric, top_k
 
 TEXTS = ["the cat sleeps", "a dog runs", "stocks fell", "a man eats bread"]
 

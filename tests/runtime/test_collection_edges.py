@@ -28,10 +28,10 @@ from flowvec import (
     FingerprintMismatchError,
     InputTypeError,
     InputValueError,
-    neighbours,
 )
-from flowvec.locks import LOCK_FILE, WriterLock
-from flowvec.store import FILE
+from flowvec.collection.index import vector_index as neighbours
+from flowvec.collection.store.locks import LOCK_FILE, WriterLock
+from flowvec.collection.store.store import FILE
 
 DIM = 4
 
@@ -293,7 +293,9 @@ def test_nothing_is_shown_where_nobody_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """tqdm's lock is shared by forked processes: one that is killed with it stops the others."""
-    monkeypatch.setattr("flowvec.cache.tqdm", lambda **_: pytest.fail("a bar was made"))
+    monkeypatch.setattr(
+        "flowvec.collection.index.state.tqdm", lambda **_: pytest.fail("a bar was made")
+    )
     with Collection.create(tmp_path / "c", dim=DIM) as c:
         c.add_vectors(range(30), vectors(30))
         assert len(c.search(vectors(1)[0])) == 10

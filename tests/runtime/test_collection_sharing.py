@@ -17,20 +17,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from flowvec import (
-    Collection,
-    CollectionError,
-    Encoder,
-    InputTypeError,
-    InputValueError,
-    Item,
-    neighbours,
-)
-from flowvec.cache import Cache
-from flowvec.filters import Condition
-from flowvec.hybrid import fuse, match_expression
-from flowvec.postprocess import normalize
-from flowvec.store import FILE, Store
+from flowvec import Collection, CollectionError, Encoder, InputTypeError, InputValueError, Item
+from flowvec.collection.hybrid import fuse, match_expression
+from flowvec.collection.index import vector_index as neighbours
+from flowvec.collection.index.state import Cache
+from flowvec.collection.store.filters import Condition
+from flowvec.collection.store.store import FILE, Store
+from flowvec.encoder.postprocess import normalize
 
 
 def vectors(n: int, dim: int = 8, seed: int = 0) -> np.ndarray:

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import flowvec
-from flowvec import Collection, Hit, neighbours
-from flowvec.cache import Cache
-from flowvec.hnsw import Graph
-from flowvec.neighbours import Neighbours
-from flowvec.store import Store
+from flowvec import Collection, Hit
+from flowvec.collection.index import vector_index as neighbours
+from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.index.state import Cache
+from flowvec.collection.index.vector_index import Neighbours
+from flowvec.collection.store.store import Store
 
 DIM = 8
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flowvec import doctor, session
+from flowvec.cli import report as doctor
+from flowvec.engine import onnxruntime_session as session
 
 
 def test_two_wheels_of_one_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,16 +28,16 @@ from flowvec import (
     InputValueError,
     NonFiniteError,
     ProviderUnavailableError,
-    engine,
-    pipeline,
-    session,
 )
-from flowvec.batching import pad
-from flowvec.bundle import read_manifest, record_file
-from flowvec.engine import available_providers
-from flowvec.manifest import MANIFEST, RANGES
-from flowvec.pipeline import WINDOW
-from flowvec.providers import CPU, OPENVINO_RUNTIME, PROVIDERS
+from flowvec.bundle.bundle import read_manifest, record_file
+from flowvec.bundle.manifest import MANIFEST, RANGES
+from flowvec.encoder import pipeline
+from flowvec.encoder.batching import pad
+from flowvec.engine import onnxruntime_session as session
+from flowvec.engine import selection as engine
+from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, PROVIDERS
+from flowvec.engine.selection import available_providers
+from flowvec.texts.window import WINDOW
 
 WORDS = [
     "the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "woman",

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowvec import exact
+from flowvec import vectors as exact
 from flowvec.errors import InputValueError
-from flowvec.exact import METRICS, scores, top_k
+from flowvec.vectors import METRICS, scores, top_k
 
 
 def by_definition(query: np.ndarray, rows: np.ndarray, metric: str) -> np.ndarray:

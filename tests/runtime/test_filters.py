@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowvec import Collection, InputTypeError, InputValueError
-from flowvec import neighbours as neighbours_module
-from flowvec.filters import add_functions, compile_filter
-from flowvec.rows import encode_metadata
+from flowvec.collection.index import vector_index as neighbours_module
+from flowvec.collection.store.filters import add_functions, compile_filter
+from flowvec.collection.store.rows import encode_metadata
 
 MISSING = object()
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Collection, Encoder, neighbours
-from flowvec.cache import Cache
-from flowvec.manifest import READABLE_VERSIONS
-from flowvec.meta_table import LAYOUT_VERSIONS
+from flowvec import Collection, Encoder
+from flowvec.bundle.manifest import READABLE_VERSIONS
+from flowvec.collection.index import vector_index as neighbours
+from flowvec.collection.index.state import Cache
+from flowvec.collection.store.metadata import LAYOUT_VERSIONS
 
 FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
 BUNDLES = sorted(path.stem for path in FORMATS.glob("bundle-*.json"))

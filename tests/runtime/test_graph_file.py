@@ -8,8 +8,8 @@ import hnswlib
 import numpy as np
 import pytest
 
+from flowvec.collection.index.hnsw_file import HEADER, check_graph_file
 from flowvec.errors import CollectionError
-from flowvec.graph_file import HEADER, check_graph_file
 
 DIM, M, ROWS = 5, 4, 700
 ELEMENT = 4 * 2 * M + 4 + 4 * DIM + 8

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flowvec.collection.index.hnsw import Graph
+from flowvec.encoder.postprocess import normalize
 from flowvec.errors import CollectionError
-from flowvec.exact import METRICS, top_k
-from flowvec.hnsw import Graph
-from flowvec.postprocess import normalize
+from flowvec.vectors import METRICS, top_k
 
 
 def vectors(n: int, dim: int = 16, seed: int = 0) -> np.ndarray:
@@ -58,7 +58,10 @@ def test_deleted_rows_are_never_found() -> None:
 
 def test_a_graph_without_rows_bears_deletions(python) -> None:
     """hnswlib would end the process."""
-    done = python("from flowvec.hnsw import Graph; Graph(4, 'l2').delete([1, 2]); print('alive')")
+    done = python(
+        "from flowvec.collection.index.hnsw import Graph\n"
+        "Graph(4, 'l2').delete([1, 2]); print('alive')"
+    )
     assert done.stdout == "alive\n"
 
 

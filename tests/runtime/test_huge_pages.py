@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import huge_pages
-from flowvec.hnsw import Graph
+from flowvec.collection.index import huge_pages
+from flowvec.collection.index.hnsw import Graph
 
 DIM = 4096
 ROWS = 2200  # 36 MB, which no allocator takes from its heap

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec.inputs import Row, read_rows
+from flowvec.texts.inputs import Row, read_rows
 
 
 def write(folder: Path, name: str, data: str | bytes) -> str:
@@ -131,9 +131,9 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(data)
     texts = [row.text for row in read_rows(str(tmp_path / "a.txt"))]
     assert texts == ["one\rstill one", "two\x0bx\x85\u2028y"]
-    from flowvec.bulk.reading import read_windows
-    from flowvec.bulk.sources import find_sources
-    from flowvec.bulk.window import Fields
+    from flowvec.bulk.windows import read_windows
+    from flowvec.texts.sources import find_sources
+    from flowvec.texts.window import Fields
 
     windows = read_windows(find_sources([tmp_path / "a.txt"]), Fields(), rows_per_shard=9)
     assert [text for window in windows for text in window.texts] == texts

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from flowvec import locks
+from flowvec.collection.store import locks
+from flowvec.collection.store.locks import LOCK_FILE, ReadersWriter, WriterLock
 from flowvec.errors import CollectionError
-from flowvec.locks import LOCK_FILE, ReadersWriter, WriterLock
 
 
 def test_readers_share_and_a_writer_is_alone() -> None:
@@ -247,7 +247,7 @@ def test_who_is_soon_done_is_waited_for(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
-from flowvec.locks import WriterLock
+from flowvec.collection.store.locks import WriterLock
 lock = WriterLock(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 lock.acquire()
@@ -265,7 +265,7 @@ def test_a_full_disk_hinders_no_lock(tmp_path: Path) -> None:
 FORKED = """
 import os, sys, time
 from pathlib import Path
-from flowvec.locks import WriterLock
+from flowvec.collection.store.locks import WriterLock
 lock = WriterLock(Path(sys.argv[1]))
 lock.acquire()
 if os.fork() == 0:
@@ -310,7 +310,7 @@ def test_one_handle_writes_and_the_other_is_told_who(tmp_path: Path) -> None:
 CHILD = """
 import sys, time
 from pathlib import Path
-from flowvec.locks import WriterLock
+from flowvec.collection.store.locks import WriterLock
 lock = WriterLock(Path(sys.argv[1]))
 lock.acquire()
 print("held", flush=True)

@@ -29,7 +29,7 @@ from flowvec import (
     OverloadedError,
     SharedEncoder,
 )
-from flowvec.session import Session
+from flowvec.engine.onnxruntime_session import Session
 
 WORDS = ["the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "eats"]
 

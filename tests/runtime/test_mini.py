@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from flowvec import Encoder
-from flowvec.engine import available_providers
-from flowvec.providers import CPU, CUDA, OPENVINO, OPENVINO_RUNTIME
+from flowvec.engine.providers import CPU, CUDA, OPENVINO, OPENVINO_RUNTIME
+from flowvec.engine.selection import available_providers
 
 GOLDEN = json.loads(
     (Path(__file__).resolve().parents[1] / "data/golden/mini.json").read_text(encoding="utf-8")

@@ -15,10 +15,10 @@ from flowvec import (
     InputTypeError,
     InputValueError,
     Pair,
-    mining,
     most_similar_pairs,
     semantic_search,
 )
+from flowvec.collection import mining
 
 
 def vectors(rows: int, dim: int = 6, seed: int = 0, values: int = 0) -> np.ndarray:

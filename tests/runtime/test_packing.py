@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowvec.packing import LOOKAHEAD, pack
+from flowvec.encoder.scheduling import LOOKAHEAD, pack
 
 # A tokenizer without special tokens gives an empty text no token at all.
 lengths_of = st.lists(st.integers(0, 300), min_size=1, max_size=120)

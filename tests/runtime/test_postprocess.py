@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowvec.postprocess import PRECISIONS, Postprocess, non_finite_rows, normalize, quantize
+from flowvec.encoder.postprocess import (
+    PRECISIONS,
+    Postprocess,
+    non_finite_rows,
+    normalize,
+    quantize,
+)
 
 
 def test_normalised_rows_have_length_one_and_keep_their_direction() -> None:

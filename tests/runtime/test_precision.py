@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from flowvec import BundleError, Encoder, InputValueError, SharedEncoder
-from flowvec.bundle import record_file
-from flowvec.manifest import RANGES
+from flowvec.bundle.bundle import record_file
+from flowvec.bundle.manifest import RANGES
 
 TEXTS = ["the cat", "a dog runs in the garden", "stocks fell", "", "the man eats bread"] * 9
 

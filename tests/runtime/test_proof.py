@@ -16,14 +16,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Bundle, BundleError, Encoder, InputValueError, doctor, proof, tune
-from flowvec.engine import available_providers
+from flowvec import Bundle, BundleError, Encoder, InputValueError
+from flowvec.bundle.manifest import REFERENCES
+from flowvec.cli import report as doctor
+from flowvec.encoder import autotune as tune
+from flowvec.encoder import proof
+from flowvec.encoder.proof import MIN_COSINE_OF, open_proved
+from flowvec.encoder.references import References
+from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, Engine, choose
+from flowvec.engine.selection import available_providers
+from flowvec.engine.tuned import Tuned, save_tuned
 from flowvec.errors import EngineError, EngineNotProvedError, ProviderUnavailableError
-from flowvec.manifest import REFERENCES
-from flowvec.proof import MIN_COSINE_OF, open_proved
-from flowvec.providers import CPU, OPENVINO_RUNTIME, Engine, choose
-from flowvec.references import References
-from flowvec.settings import Tuned, save_tuned
 
 FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
 

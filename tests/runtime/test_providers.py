@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowvec import InputValueError, ProviderUnavailableError
-from flowvec.providers import (
+from flowvec.engine.providers import (
     CPU,
     CUDA,
     OPENVINO,

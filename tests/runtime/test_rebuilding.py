@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flowvec.rebuilding import Rebuilding
+from flowvec.collection.index.rebuild import Rebuilding
 
 _SECONDS = 30.0
 

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Bundle, BundleError, Encoder
-from flowvec.batching import bucket_length
-from flowvec.manifest import REFERENCES
-from flowvec.proof import make_bundle_references
-from flowvec.providers import CPU, Engine
-from flowvec.references import (
+from flowvec.bundle.manifest import REFERENCES
+from flowvec.encoder.batching import bucket_length
+from flowvec.encoder.proof import make_bundle_references
+from flowvec.encoder.references import (
     MAX_BYTES,
     References,
     make_references,
     reference_batches,
     reference_ids,
 )
-from flowvec.session import Session
-from flowvec.tokenizer import Tokenizer
+from flowvec.encoder.tokenizer import Tokenizer
+from flowvec.engine.onnxruntime_session import Session
+from flowvec.engine.providers import CPU, Engine
 
 
 def words(texts):

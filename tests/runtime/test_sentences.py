@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowvec.sentences import split_sentences
+from flowvec.texts.sentences import split_sentences
 
 
 @pytest.mark.parametrize(

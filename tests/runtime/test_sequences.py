@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowvec import AsyncEncoder, Collection, Encoder, InputTypeError
-from flowvec.microbatch import SharedEncoder
+from flowvec.encoder.shared_encoder import SharedEncoder
 
 TEXTS = ["the cat", "a dog runs"]
 

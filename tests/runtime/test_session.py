@@ -10,13 +10,26 @@ import numpy as np
 import pytest
 
 from flowvec import Bundle, Encoder, EngineError, InputValueError, ProviderUnavailableError
-from flowvec import engine as engine_module
-from flowvec import session as session_module
-from flowvec.engine import available_providers, choose_engine, open_session, provider_status
+from flowvec.engine import onnxruntime_session as session_module
+from flowvec.engine import selection as engine_module
+from flowvec.engine.onnxruntime_session import Session, conflicting_wheels
+from flowvec.engine.providers import (
+    CPU,
+    CUDA,
+    OPENVINO,
+    OPENVINO_RUNTIME,
+    PROVIDERS,
+    TENSORRT,
+    Engine,
+)
+from flowvec.engine.selection import (
+    available_providers,
+    choose_engine,
+    open_session,
+    provider_status,
+)
 from flowvec.errors import BundleError, MissingDependencyError
 from flowvec.machine import available_cores, cpu_features
-from flowvec.providers import CPU, CUDA, OPENVINO, OPENVINO_RUNTIME, PROVIDERS, TENSORRT, Engine
-from flowvec.session import Session, conflicting_wheels
 
 
 def test_the_cpu_provider_can_always_run() -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flowvec.collection.store.metadata import Counts
+from flowvec.collection.store.rows import check_ids, checksum, encode_metadata, id_sum
+from flowvec.collection.store.store import FILE, Snapshot, Store
 from flowvec.errors import (
     CollectionError,
     CorruptCollectionError,
     InputTypeError,
     InputValueError,
 )
-from flowvec.meta_table import Counts
-from flowvec.rows import check_ids, checksum, encode_metadata, id_sum
-from flowvec.store import FILE, Snapshot, Store
 
 
 def counted(store: Store) -> Counts:
@@ -180,7 +180,9 @@ def test_a_transaction_reads_what_it_has_written(store: Store) -> None:
 def test_a_folder_that_cannot_be_written_is_read_all_the_same(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowvec.database.os.access", lambda path, mode, **_: not mode & os.W_OK)
+    monkeypatch.setattr(
+        "flowvec.collection.store.sqlite.os.access", lambda path, mode, **_: not mode & os.W_OK
+    )
     Store(tmp_path / FILE).close()  # another reads the log together with the one that writes it
     alone = tmp_path / "alone"
     alone.mkdir()

@@ -10,9 +10,10 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvec.bundle import Bundle
+from flowvec.bundle.bundle import Bundle
+from flowvec.encoder.tokenizer import Tokenizer, check_texts
 from flowvec.errors import BundleError, InputTypeError, InputValueError
-from flowvec.tokenizer import Tokenizer, check_texts, replace_surrogates
+from flowvec.texts.unicode import replace_surrogates
 
 MINI = Bundle.load("mini").tokenizer
 MAX_LENGTH = 32

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from flowvec import Bundle, Encoder, InputValueError, settings
-from flowvec.engine import available_providers, choose_engine, tuned_engine
+from flowvec import Bundle, Encoder, InputValueError
+from flowvec.encoder.autotune import KINDS, Candidate, Measured, kinds_of_texts, tune, winner
+from flowvec.engine import tuned as settings
+from flowvec.engine.providers import CPU, Engine
+from flowvec.engine.selection import available_providers, choose_engine, tuned_engine
+from flowvec.engine.tuned import Tuned, cache_file, forget, load_tuned, machine_key, save_tuned
 from flowvec.machine import available_cores
-from flowvec.providers import CPU, Engine
-from flowvec.settings import Tuned, cache_file, forget, load_tuned, machine_key, save_tuned
-from flowvec.tune import KINDS, Candidate, Measured, kinds_of_texts, tune, winner
 
 TUNED = Tuned(CPU, "float32", 1, 2, 333, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.errors import InputValueError
-from flowvec.exact import top_k
+from flowvec.vectors import top_k
 from flowvec_bench.peers.roster import Peer
 from flowvec_bench.peers.runner import Lineup, Runner, lined_up
 

@@ -15,9 +15,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from flowvec.engine import provider_status
+from flowvec.engine.providers import CUDA, OPENVINO_RUNTIME
+from flowvec.engine.selection import provider_status
 from flowvec.errors import InputValueError
-from flowvec.providers import CUDA, OPENVINO_RUNTIME
 from flowvec_bench.peers.roster import Forms, Peer
 from flowvec_export import export
 from flowvec_export.checkpoint import TorchSource, quiet_transformers

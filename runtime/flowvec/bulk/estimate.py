@@ -16,13 +16,13 @@ from flowvec.bulk.options import (
     checked_fields,
     itemsize,
 )
-from flowvec.bulk.reading import read_windows
-from flowvec.bulk.shards import BULK_PRECISIONS, BulkPrecision
-from flowvec.bulk.sources import STDIN, find_sources
-from flowvec.bulk.survey import survey
-from flowvec.bulk.work import job_of
-from flowvec.encoder import Encoder
+from flowvec.bulk.part_files import BULK_PRECISIONS, BulkPrecision
+from flowvec.bulk.runner import job_of
+from flowvec.bulk.windows import read_windows
+from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.texts.inventory import survey
+from flowvec.texts.sources import STDIN, find_sources
 
 __all__ = ["Estimate", "estimate_files"]
 

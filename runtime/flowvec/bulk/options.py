@@ -11,14 +11,13 @@ from typing import cast, get_args
 
 from flowvec.arguments import choice, flag, path_of, text_or_none, whole_number
 from flowvec.arrow import imported_arrow
-from flowvec.bulk.job import check_share
+from flowvec.bulk.journal import check_share
+from flowvec.bulk.part_files import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
 from flowvec.bulk.repeats import OnDuplicate
-from flowvec.bulk.shards import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
-from flowvec.bulk.window import Fields
-from flowvec.encoder import Truncation
+from flowvec.encoder.encoder import Truncation
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec.pipeline import WINDOW
 from flowvec.sequences import as_list
+from flowvec.texts.window import WINDOW, Fields
 
 __all__ = [
     "MAX_TEXT_BYTES",

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.arguments import choice
-from flowvec.bulk.reading import read_windows
-from flowvec.bulk.sources import Source
-from flowvec.bulk.window import Columns, DeadLetter, Fields, Window
+from flowvec.bulk.windows import read_windows
 from flowvec.errors import BulkError
+from flowvec.texts.sources import Source
+from flowvec.texts.window import Columns, DeadLetter, Fields, Window
 
 __all__ = ["OnDuplicate", "Repeats", "SeenIds", "check_rule", "find_repeats"]
 

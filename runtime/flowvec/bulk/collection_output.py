@@ -1,0 +1,100 @@
+"""A bulk job whose vectors go straight into a collection."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy.typing as npt
+
+from flowvec.bulk.outputs import FolderTarget
+from flowvec.bulk.part_files import ShardSettings, ShardWriter, Written, taken
+from flowvec.collection.collection import Collection, VectorDtype
+from flowvec.collection.parquet import json_value
+from flowvec.collection.store.store import FILE
+from flowvec.encoder.encoder import Encoder
+from flowvec.errors import InputValueError
+from flowvec.texts.window import Columns, Window
+
+__all__ = ["CollectionTarget", "open_collection"]
+
+
+def open_collection(path: Path, encoder: Encoder, precision: str) -> Collection:
+    """The collection there, or a new one.
+
+    Raises:
+        InputValueError: it cannot hold vectors of this precision.
+        CollectionError: the folder holds something else.
+        FingerprintMismatchError: its vectors were made by another model.
+    """
+    if precision not in ("float32", "float16"):
+        raise InputValueError(f"a collection holds float32 or float16, not {precision}")
+    if (path / FILE).exists() and not Collection.is_unmade(path):
+        return Collection.open(path, encoder=encoder)
+    return Collection.create(path, encoder=encoder, vector_dtype=cast(VectorDtype, precision))
+
+
+class CollectionTarget(FolderTarget):
+    """A collection; the folder keeps the job's manifest, journal and dead letters.
+
+    Rows of the same ids are replaced, so a shard that is done twice is there once.
+    """
+
+    collection: Collection
+
+    def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
+        """Rows that go into the collection a window at a time."""
+        return _CollectionShard(self.collection, settings)
+
+    def file_name(self, shard: int) -> str:
+        """A shard has no file of its own."""
+        return ""
+
+    def complete(self, stop: threading.Event | None = None) -> None:
+        """Build the graph as well, which the first search would have to."""
+        super().complete()  # all rows are there, whatever comes of the graph
+        self.collection.prepare(stop)
+
+
+class _CollectionShard:
+    def __init__(self, collection: Collection, settings: ShardSettings) -> None:
+        self._collection = collection
+        self._fields = settings.fields
+        self._rows = 0
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    def write(self, window: Window, kept: Sequence[int] | None, vectors: npt.NDArray[Any]) -> None:
+        if not len(vectors):
+            return
+        places = range(len(window.texts)) if kept is None else kept
+        ids = window.ids(self._fields)
+        names = self._fields.beside_id
+        columns = {name: _plain(taken(window, name, kept), window.columns[name]) for name in names}
+        metadata = None
+        if names:
+            metadata = [{n: columns[n][i] for n in names} for i in range(len(places))]
+        self._collection.add_vectors(
+            [ids[i] for i in places], vectors, [window.texts[i] for i in places], metadata
+        )
+        self._rows += len(vectors)
+
+    def finish(self, columns: Columns) -> Written:
+        return Written(0, "", None)  # what was added is on disk already
+
+    def abandon(self) -> None:
+        pass  # what is there is whole; the journal does not name it, and it will be replaced
+
+
+def _plain(values: Any, kind: str) -> list[Any]:
+    """Values that JSON can hold: those of Arrow's times and dates as texts."""
+    if not isinstance(values, list):
+        return [json_value(value) for value in values.to_pylist()]
+    if kind == "json":
+        return [None if value is None else json.loads(value) for value in values]
+    return values

@@ -1,0 +1,407 @@
+"""Bulk jobs from files to files: what they take, what they tell, and how they begin."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from flowvec.arguments import flag, path_of
+from flowvec.bulk.collection_output import CollectionTarget, open_collection
+from flowvec.bulk.journal import Folder
+from flowvec.bulk.options import (
+    MAX_TEXT_BYTES,
+    ONE_FILE,
+    ROWS_PER_SHARD,
+    BulkOptions,
+    as_inputs,
+    check_options,
+    checked_fields,
+    expanded,
+    out_format_of,
+)
+from flowvec.bulk.outputs import FileTarget, FolderTarget, Target, naming_output
+from flowvec.bulk.part_files import BulkPrecision, OutFormat
+from flowvec.bulk.ray_workers import RayWorkers, imported_ray, shards_on_ray
+from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find_repeats
+from flowvec.bulk.runner import BulkProgress, Tally, Work, job_of
+from flowvec.bulk.windows import first_columns
+from flowvec.collection.collection import Collection
+from flowvec.encoder.encoder import Encoder, Truncation
+from flowvec.encoder.pipeline import EncodeJob
+from flowvec.errors import BulkError, InputValueError
+from flowvec.texts.inventory import Survey, check_unchanged, survey
+from flowvec.texts.sources import STDIN, find_sources
+from flowvec.texts.window import Columns
+
+__all__ = ["BulkSummary", "encode_files"]
+
+# Of an input, in the manifest.
+_RECORDED = ("path", "format", "bytes", "modified", "sha256", "rows")
+
+
+@dataclass(frozen=True, slots=True)
+class BulkSummary:
+    """What a job did.
+
+    Attributes:
+        out: where the vectors are.
+        complete: whether all is done; False where it was asked to stop.
+        rows_in: rows read, in all runs of the job: the sum of the three that follow.
+        rows: vectors written, in all runs.
+        dead_letters: rows that could not be embedded, in all runs.
+        duplicates: rows left out because another row has their id, in all runs.
+        duplicate_ids: the first few of their ids, of this run.
+        codes: how many dead letters are of each kind, in all runs. They do not count those that a
+            version of flowvec before 0.2 has written.
+        blank: blank lines of jsonl, which count as no rows.
+        shards: files written, in all runs.
+        shards_before: of those, what earlier runs had finished.
+        dim: length of a vector as it is written.
+        precision: of its numbers.
+        encoded: texts encoded in this run; without repeated ones where they were left out.
+        truncated: texts cut at max_length in this run.
+        replaced: texts of this run in which lone surrogates became U+FFFD.
+        tokens: tokens encoded in this run.
+        padding: share of the tokens computed in this run that was padding.
+        survey_seconds: counting and hashing of the inputs.
+        seconds: encoding, reading and writing, in this run.
+        provider: what ran the model.
+        compute: in which type of number.
+    """
+
+    out: str
+    complete: bool
+    rows_in: int
+    rows: int
+    dead_letters: int
+    duplicates: int
+    duplicate_ids: tuple[str | int, ...]
+    codes: dict[str, int]
+    blank: int
+    shards: int
+    shards_before: int
+    dim: int
+    precision: str
+    encoded: int
+    truncated: int
+    replaced: int
+    tokens: int
+    padding: float
+    survey_seconds: float
+    seconds: float
+    provider: str
+    compute: str
+
+
+def encode_files(
+    encoder: Encoder | str | Path,
+    inputs: str | Path | Iterable[str | Path],
+    out: str | Path,
+    *,
+    input_format: str | None = None,
+    text_field: str = "text",
+    id_field: str | None = None,
+    keep: Sequence[str] = (),
+    out_format: OutFormat | None = None,
+    precision: BulkPrecision = "float32",
+    prompt_name: str | None = None,
+    truncation: Truncation = "truncate",
+    dedup: bool = False,
+    on_duplicate: OnDuplicate | None = None,
+    strict: bool = False,
+    rows_per_shard: int = ROWS_PER_SHARD,
+    max_text_bytes: int = MAX_TEXT_BYTES,
+    share: tuple[int, int] = (1, 1),
+    workers: RayWorkers | None = None,
+    resume: bool = True,
+    stop: threading.Event | None = None,
+    on_progress: Callable[[BulkProgress], object] | None = None,
+) -> BulkSummary:
+    """Embed the texts of files into shards of vectors, at constant memory.
+
+    A job that was killed, or told to stop, goes on where it was when it is called again, and ends
+    with the same bytes. Rows that cannot be embedded go to `_dead_letter.jsonl`.
+
+    Args:
+        encoder: an Encoder, or what `Encoder.load` takes.
+        inputs: files, folders or globs of txt, jsonl, csv (each also .gz, .bz2, .xz or .zst) and
+            Parquet, or `-` for standard input.
+        out: a folder for shards, a manifest and dead letters; or a name that ends in .npy or
+            .parquet for one file, which appears whole or not at all and cannot be resumed.
+        input_format: `txt`, `jsonl`, `csv` or `parquet`; None goes by the extensions.
+        text_field: the field of jsonl, csv or Parquet that holds the text.
+        id_field: the field that holds the id, a text or a whole number; None numbers the rows from
+            0 over all inputs.
+        keep: further fields to write beside the vector. What one of jsonl holds is what most of its
+            first 4,096 rows hold; a number where those hold texts, say, is a dead letter.
+        out_format: `parquet` (columns id, the kept fields and vector, a list of fixed length);
+            `npy` (with a row map beside it, a line of JSON for each row); or `collection`: `out` is
+            a collection, which is made if there is none, texts are stored, kept fields are its
+            metadata, and what the job keeps of itself lies beside it in `OUT.job`. None goes by the
+            name, and by `parquet` for a folder.
+        precision: of the vectors' numbers: `float32`, `float16`, or as in `Encoder.encode`.
+        prompt_name: as in `Encoder.encode`.
+        truncation: `truncate` cuts texts at max_length, `error` makes dead letters of longer ones.
+        dedup: encode equal texts of a window of 4,096 rows once.
+        on_duplicate: what happens where several rows have the same id: the `last` of them is
+            written, the `first`, all but the first are dead letters (`dead-letter`), or nothing is
+            written at all (`error`). None is `last`. All ids are read before the work begins, for
+            which memory holds 24 bytes for each row. Which row of an id is written does not depend
+            on whether its text turns out to be too long. Standard input cannot be read twice: there
+            None is `first`, and `last` is for a collection alone, where a later row replaces an
+            earlier one; memory holds all ids.
+        strict: stop at the first row that cannot be embedded.
+        rows_per_shard: rows of the input for each shard, a multiple of nothing in particular.
+        max_text_bytes: longer texts, and longer lines of jsonl, are dead letters.
+        share: which share of the shards to do and of how many, from 1: several machines can fill
+            one folder, with the same files as one would.
+        workers: let so many Encoders on a Ray cluster do the shards, each as this one would be
+            loaded, and with the cores that Ray gives it; needs the extra `[ray]`.
+        resume: False deletes what was done before, and begins anew; of one file, it replaces it.
+        stop: set it to end the job as soon as the batches that run are done. The shard that is
+            being made is given up; it is made again when the job goes on.
+        on_progress: called now and then, on another thread.
+
+    Returns:
+        What was done.
+
+    Raises:
+        BulkError: the folder holds another job, or one of another model, input or option, which
+            the message names; a row cannot be embedded, with `strict`; something cannot be written.
+        InputValueError: an input cannot be read, a field is missing, an option is out of range.
+        MissingDependencyError: Parquet and zstd need pyarrow (`flowvec[files]`).
+    """
+    path = expanded(path_of("out", out))
+    flag("resume", resume)
+    flag("strict", strict)
+    out_format = out_format_of(path, out_format)
+    is_file = path.suffix in (".npy", ".parquet")
+    fields = checked_fields(text_field, id_field, keep, max_text_bytes)
+    fields = replace(fields, kept_as_json=out_format != "parquet")
+    check_rule(on_duplicate)
+    sources = find_sources(as_inputs(inputs), input_format)
+    is_stdin = sources[0].path == STDIN
+    if is_stdin and (share[1] > 1 or workers is not None):
+        raise InputValueError("standard input cannot be shared out")
+    if on_duplicate is None:
+        on_duplicate = "first" if is_stdin and out_format != "collection" else "last"
+    elif is_stdin and on_duplicate == "last" and out_format != "collection":
+        raise InputValueError(
+            "standard input cannot be read twice, so which row of an id is the last is not known "
+            "in time; on_duplicate is first, error or dead-letter there"
+        )
+    options = BulkOptions(
+        out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, on_duplicate
+    )
+    check_options(options, share, is_file, path)
+    if workers is not None and (is_file or out_format == "collection"):
+        raise InputValueError("on Ray the output is a folder of shards")
+    if is_file and resume and path.exists():
+        raise BulkError(
+            f"{path} exists; name another file, or give --restart (resume=False) to replace it"
+        )
+    if workers is not None:
+        imported_ray()  # before anything is read or written
+    if is_file:
+        options = replace(options, rows_per_shard=ONE_FILE)
+    columns = first_columns(sources, fields, rows_per_shard)
+    with ExitStack() as stack:
+        if not isinstance(encoder, Encoder):
+            encoder = stack.enter_context(Encoder.load(encoder))
+        job = job_of(encoder, options)
+        begun = time.perf_counter()
+        try:
+            known = survey(sources, options.rows_per_shard, max_text_bytes, _asking(stop))
+            repeats = _repeats(known, options, columns, _asking(stop))
+        except _StoppedError:
+            nothing = _Done(Tally(), 0.0, is_complete=False)
+            return _summary(encoder, options, job, FileTarget(path), nothing, 0.0)
+        surveyed = time.perf_counter() - begun
+        stack.enter_context(naming_output(path))
+        target: Target
+        if is_file:
+            target = FileTarget(path)
+        else:
+            kind: type[FolderTarget] = FolderTarget
+            collection: Collection | None = None
+            folder = Folder(path, share)
+            if out_format == "collection":
+                kind = CollectionTarget
+                collection = stack.enter_context(open_collection(path, encoder, precision))
+                folder = Folder(path.with_name(path.name + ".job"), share)
+                if id_field is None and len(collection) and not folder.manifest.exists():
+                    raise InputValueError(
+                        f"{path} holds {len(collection)} rows, and numbers from 0 would replace "
+                        "some; give an id_field"
+                    )
+            stack.enter_context(folder.held())
+            described = _described(encoder, known, options, columns, share)
+            target = kind(folder, known, rows_per_shard, out_format, described, resume=resume)
+            if isinstance(target, CollectionTarget):
+                target.collection = cast(Collection, collection)
+        stack.callback(target.close)
+        if workers is not None and known.rows:
+            assert isinstance(target, FolderTarget)
+            assert not isinstance(repeats, SeenIds)  # which is for standard input
+            done = _run_on_ray(
+                encoder, known, options, columns, target, workers, repeats,
+                stop=stop, strict=strict, on_progress=on_progress,
+            )  # fmt: skip
+        else:
+            work = Work(encoder, job, known, options, columns, target, repeats)
+            work.run(stop, strict=strict, on_progress=on_progress)
+            done = _Done(work.tally, work.seconds, work.is_complete)
+        return _summary(encoder, options, job, target, done, surveyed)
+
+
+class _StoppedError(Exception):
+    """The job was asked to stop before anything was encoded."""
+
+
+def _asking(stop: threading.Event | None) -> Callable[[], None]:
+    """What gives up once `stop` is set."""
+
+    def ask() -> None:
+        if stop is not None and stop.is_set():
+            raise _StoppedError
+
+    return ask
+
+
+def _repeats(
+    known: Survey, options: BulkOptions, columns: Columns | None, stop: Callable[[], None]
+) -> Repeats | SeenIds | None:
+    """Which rows are left out, because another has their id."""
+    if options.fields.id is None:
+        return None
+    if known.rows is None:
+        return SeenIds(options.fields, options.on_duplicate)
+    return find_repeats(
+        known.sources, options.fields, columns, options.on_duplicate, stop,
+        ids_become_texts=options.out_format == "parquet",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a run did."""
+
+    tally: Tally
+    seconds: float
+    is_complete: bool
+
+
+def _run_on_ray(
+    encoder: Encoder,
+    known: Survey,
+    options: BulkOptions,
+    columns: Columns | None,
+    target: FolderTarget,
+    workers: RayWorkers,
+    repeats: Repeats | None,
+    *,
+    stop: threading.Event | None,
+    strict: bool,
+    on_progress: Callable[[BulkProgress], object] | None,
+) -> _Done:
+    """Let workers do the shards, and keep the journal."""
+    tally, begun, is_complete = Tally(), time.perf_counter(), True
+    with closing(
+        shards_on_ray(
+            target.missing(), encoder, target.folder, known, options, columns, workers,
+            repeats=repeats, strict=strict,
+        )
+    ) as results:  # fmt: skip
+        for result in results:
+            target.take_over(result.record)
+            tally.add(result.tally)
+            if on_progress is not None:
+                rows = sum(r.rows_in for r in target.finished)
+                seconds = time.perf_counter() - begun
+                on_progress(BulkProgress(rows, known.rows, tally.tokens, tally.padded, seconds))
+            if stop is not None and stop.is_set() and target.missing():
+                is_complete = False
+                break
+    if is_complete:
+        check_unchanged(known.sources)
+        target.complete()
+    return _Done(tally, time.perf_counter() - begun, is_complete)
+
+
+def _summary(
+    encoder: Encoder,
+    options: BulkOptions,
+    job: EncodeJob,
+    target: Target,
+    done: _Done,
+    surveyed: float,
+) -> BulkSummary:
+    tally, info, finished = done.tally, encoder.info(), target.finished
+    rows, dead = sum(r.rows for r in finished), sum(r.dead for r in finished)
+    duplicates = sum(r.duplicates for r in finished)
+    codes: Counter[str] = Counter()
+    for record in finished:
+        codes.update(record.codes)
+    return BulkSummary(
+        out=str(target.path),
+        complete=done.is_complete,
+        rows_in=rows + dead + duplicates,
+        rows=rows,
+        dead_letters=dead,
+        duplicates=duplicates,
+        duplicate_ids=tuple(tally.repeated_ids),
+        codes=dict(sorted(codes.items())),
+        blank=sum(r.blank for r in finished),
+        shards=len(finished),
+        shards_before=len(target.before),
+        dim=job.postprocess.out_dim,
+        precision=options.precision,
+        encoded=tally.encoded,
+        truncated=tally.truncated,
+        replaced=tally.replaced,
+        tokens=tally.tokens,
+        padding=1.0 - tally.tokens / tally.padded if tally.padded else 0.0,
+        survey_seconds=surveyed,
+        seconds=done.seconds,
+        provider=info.provider,
+        compute=info.compute,
+    )
+
+
+def _described(
+    encoder: Encoder,
+    known: Survey,
+    options: BulkOptions,
+    columns: Columns | None,
+    share: tuple[int, int],
+) -> dict[str, Any]:
+    """All that decides the bytes that a job writes; see `job.py`."""
+    info = encoder.info()
+    chosen = asdict(options)
+    del chosen["fields"]["kept_as_json"]  # goes by the format
+    if options.fields.id is None:  # rows are numbered: no two have one id
+        del chosen["on_duplicate"]
+    described = {
+        "model": {
+            "name": info.name,
+            "fingerprint": info.fingerprint,
+            "dim": info.dim,
+            "max_length": info.max_length,
+            "provider": info.provider,
+            "compute": info.compute,
+            "max_batch_tokens": info.max_batch_tokens,
+        },
+        "options": {**chosen.pop("fields"), **chosen, "share": list(share)},
+        "rows": known.rows,
+        "columns": columns,
+        "inputs": [{name: getattr(source, name) for name in _RECORDED} for source in known.sources],
+    }
+    found: dict[str, Any] = json.loads(json.dumps(described))  # as it is read again
+    return found

@@ -1,0 +1,340 @@
+"""Where a bulk job's shards go: one file, or a folder with a journal."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from flowvec.bulk.journal import (
+    Folder,
+    ShardRecord,
+    comparable,
+    differences,
+    differences_of_shares,
+    letter_lines,
+    partial_of,
+    records_of,
+)
+from flowvec.bulk.part_files import OutFormat, ShardFile, ShardSettings, ShardWriter, Written
+from flowvec.errors import BulkError
+from flowvec.texts.inventory import Survey
+from flowvec.texts.sources import STDIN
+from flowvec.texts.window import DeadLetter
+
+__all__ = [
+    "FileTarget",
+    "FolderTarget",
+    "OneShardTarget",
+    "ShardCounts",
+    "Target",
+    "naming_output",
+]
+
+
+@dataclass(slots=True)
+class ShardCounts:
+    """What became of the rows of a shard.
+
+    Attributes:
+        rows: that are written.
+        blank: blank lines of jsonl.
+        duplicates: left out, because another row has their id.
+        codes: how many dead letters are of each kind.
+    """
+
+    rows: int = 0
+    blank: int = 0
+    duplicates: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+
+
+class Target(ABC):
+    """Where shards go; the calls of one run come from one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the file or folder."""
+        self.path = path
+        # What earlier runs had finished, and what they and this one have.
+        self.before: Sequence[ShardRecord] = ()
+        self.finished: list[ShardRecord] = []
+        self._letters: IO[bytes] | None = None
+        self._letters_path = path  # of the shard that is being written
+
+    @abstractmethod
+    def spans(self) -> Iterator[tuple[int, int | None]]:
+        """Shards that are to be done, as runs of neighbours: the first, and the one to end before.
+
+        None goes on to the end.
+        """
+
+    @abstractmethod
+    def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
+        """Begin to write a shard."""
+
+    @abstractmethod
+    def file_name(self, shard: int) -> str:
+        """The name of a shard's file."""
+
+    @abstractmethod
+    def letters_path(self, shard: int) -> Path:
+        """Where a shard's dead letters lie."""
+
+    def add_letters(self, shard: int, letters: Sequence[DeadLetter]) -> None:
+        """Write dead letters of the shard that is being written, under another name until then."""
+        if self._letters is None:
+            self._letters_path = self.letters_path(shard)
+            self._letters = partial_of(self._letters_path).open("wb")
+        self._letters.write(letter_lines(letters))
+
+    def commit(self, shard: int, counts: ShardCounts, written: Written) -> None:
+        """A shard is written: its dead letters get their name, and it counts as finished."""
+        if self._letters is None:
+            self.letters_path(shard).unlink(missing_ok=True)  # of an earlier run
+        else:
+            file, self._letters = self._letters, None
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            partial_of(self._letters_path).replace(self._letters_path)
+        record = ShardRecord(
+            shard,
+            self.file_name(shard),
+            counts.rows,
+            counts.codes.total(),
+            counts.blank,
+            written.bytes,
+            written.sha256,
+            written.map_sha256,
+            counts.duplicates,
+            dict(sorted(counts.codes.items())),
+        )
+        self.acknowledge(record)
+        self.finished.append(record)
+
+    def acknowledge(self, record: ShardRecord) -> None:
+        """Write down that a shard is finished."""
+        return
+
+    def complete(self, stop: threading.Event | None = None) -> None:
+        """All shards are done; what may be left out is, once `stop` is set."""
+        return
+
+    def close(self) -> None:
+        """Let go of what is open; what was not committed is as if it had never been."""
+        if self._letters is not None:
+            file, self._letters = self._letters, None
+            with suppress(OSError):  # what it still holds does not fit on a full disk
+                file.close()
+            with suppress(OSError):
+                partial_of(self._letters_path).unlink()
+
+
+@contextmanager
+def naming_output(path: Path) -> Iterator[None]:
+    """Name the output where the system refuses to write: the disk is full, say.
+
+    Raises:
+        BulkError: it does.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise BulkError(f"cannot write into {path}: {error.strerror or error}") from error
+
+
+class FileTarget(Target):
+    """One file; its dead letters, if there are any, beside it."""
+
+    def spans(self) -> Iterator[tuple[int, int | None]]:
+        """All that there is."""
+        yield 0, None
+
+    def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
+        """The one file; row i of a .npy is row i of the input where no map says otherwise."""
+        return ShardFile(self.path, settings, always_mapped=False)
+
+    def file_name(self, shard: int) -> str:
+        """The one file's."""
+        return self.path.name
+
+    def letters_path(self, shard: int) -> Path:
+        """Beside it."""
+        return self.path.with_name(f"{self.path.stem}.dead_letter.jsonl")
+
+
+class _ShardsTarget(Target):
+    """Shards in a folder, by their numbers."""
+
+    def __init__(self, folder: Folder, out_format: OutFormat) -> None:
+        super().__init__(folder.path)
+        self._folder = folder
+        self._out_format = out_format
+
+    def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
+        """A file of the folder."""
+        return ShardFile(self.path / self.file_name(shard), settings)
+
+    def file_name(self, shard: int) -> str:
+        """By its number."""
+        return f"part-{shard:06}.{self._out_format}"
+
+    def letters_path(self, shard: int) -> Path:
+        """Beside it, until the job is complete."""
+        return self._folder.shard_letters(shard)
+
+
+class OneShardTarget(_ShardsTarget):
+    """One shard of a job that somebody else keeps the journal of."""
+
+    def __init__(self, folder: Folder, out_format: OutFormat, shard: int) -> None:
+        """Name the shard."""
+        super().__init__(folder, out_format)
+        self._shard = shard
+
+    def spans(self) -> Iterator[tuple[int, int | None]]:
+        """The one shard."""
+        yield self._shard, self._shard + 1
+
+
+class FolderTarget(_ShardsTarget):
+    """A folder of shards, which other runs can go on with."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        known: Survey,
+        rows_per_shard: int,
+        out_format: OutFormat,
+        described: dict[str, Any],
+        *,
+        resume: bool,
+    ) -> None:
+        """Begin a job, or take up one that was begun; the folder must be held.
+
+        Args:
+            folder: the job's folder.
+            known: the inputs.
+            rows_per_shard: rows of the input for each shard.
+            out_format: of the shards.
+            described: all that decides the bytes that are written.
+            resume: go on with what is there; False deletes it.
+
+        Raises:
+            BulkError: there is something else.
+        """
+        super().__init__(folder, out_format)
+        self._shards = None if known.rows is None else -(-known.rows // rows_per_shard)
+        self._described = described
+        self._journal: IO[bytes] | None = None
+        self._is_complete = False
+        self.before = self._take_up(known, resume=resume)
+        self.finished = list(self.before)
+        if not self._is_complete:
+            self._journal = folder.begin(self.before)
+
+    def _take_up(self, known: Survey, *, resume: bool) -> list[ShardRecord]:
+        folder = self._folder
+        if strangers := folder.strangers():
+            raise BulkError(
+                f"{folder.path} holds other files ({', '.join(strangers[:3])}); name a new folder"
+            )
+        if not resume:
+            folder.clear()
+        manifest = folder.read_manifest()
+        self._check_other_shares()
+        if manifest is None:
+            folder.write_manifest(self._described)
+            return []
+        shards = manifest.pop("shards", None)
+        for name in ("on_duplicate",):  # options that earlier versions did not have
+            if name not in manifest.get("options", {}):
+                self._described.get("options", {}).pop(name, None)
+        changed = list(differences(comparable(manifest), comparable(self._described)))
+        if changed:
+            raise BulkError(
+                f"{folder.path} holds another job: {'; '.join(changed[:5])}. Name another folder, "
+                "or give --restart to delete what it has done"
+            )
+        if known.sources[0].path == STDIN:
+            raise BulkError(
+                f"{folder.path} holds a job that read standard input, which cannot be read again; "
+                "name another folder, or give --restart to delete what it has done"
+            )
+        self._described = manifest  # with the files' times as they were
+        if shards is None:
+            return folder.present(folder.read_journal())
+        records = records_of(shards, folder.manifest)
+        present = folder.present(records, are_merged=True)
+        self._is_complete = len(present) == len(records)
+        if not self._is_complete:  # somebody has deleted some
+            folder.part_letters(records, present)
+            folder.write_manifest(manifest)
+        return present
+
+    def _check_other_shares(self) -> None:
+        """Refuse a folder in which shares of another job lie."""
+        for other in self._folder.others():
+            manifest = other.read_manifest() or {}
+            if changed := list(differences_of_shares(manifest, self._described)):
+                raise BulkError(
+                    f"{self._folder.path} holds a share of another job ({other.manifest.name}): "
+                    f"{'; '.join(changed[:5])}. Name another folder"
+                )
+
+    def missing(self) -> list[int]:
+        """Numbers of the shards of this share that are not there yet, ascending."""
+        index, of = self._folder.share
+        done = {record.shard for record in self.finished}
+        return [n for n in range(index - 1, self._shards or 0, of) if n not in done]
+
+    def spans(self) -> Iterator[tuple[int, int | None]]:
+        """The shards of this share that are not there yet."""
+        if self._shards is None:
+            yield 0, None
+            return
+        first: int | None = None
+        end = 0
+        for shard in self.missing():
+            if first is not None and shard != end:
+                yield first, end
+                first = None
+            first = shard if first is None else first
+            end = shard + 1
+        if first is not None:
+            yield first, end
+
+    @property
+    def folder(self) -> Folder:
+        """The job's folder."""
+        return self._folder
+
+    def take_over(self, record: ShardRecord) -> None:
+        """Count a shard that somebody else has written."""
+        self.acknowledge(record)
+        self.finished.append(record)
+
+    def acknowledge(self, record: ShardRecord) -> None:
+        """Say in the journal that a shard is done."""
+        assert self._journal is not None
+        self._folder.append(self._journal, record)
+
+    def complete(self, stop: threading.Event | None = None) -> None:
+        """Move what the journal says into the manifest."""
+        if not self._is_complete:
+            self.close()
+            self._folder.finish(self._described, self.finished)
+            self._is_complete = True
+        self._folder.tidy()
+
+    def close(self) -> None:
+        """Close the journal; twice is harmless."""
+        super().close()
+        if self._journal is not None:
+            self._journal.close()

@@ -1,0 +1,204 @@
+"""What a folder of vectors is, and whether it is what its manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowvec.arguments import path_of
+from flowvec.arrow import imported_arrow
+from flowvec.bulk.journal import (
+    Folder,
+    ShardRecord,
+    differences_of_shares,
+    records_of,
+    row_map_of,
+    shares_of,
+)
+from flowvec.bundle.bundle import record_file
+from flowvec.collection.store.store import FILE
+from flowvec.errors import BulkError
+
+__all__ = ["FolderCheck", "FolderInfo", "folder_info", "is_bulk_folder", "verify_folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderCheck:
+    """What a folder of vectors holds.
+
+    Attributes:
+        rows: vectors, going by the manifests.
+        shards: files of them.
+        dead_letters: rows that could not be embedded.
+        duplicates: rows that were left out, because another row has their id.
+        problems: what is wrong, a line each.
+    """
+
+    rows: int
+    shards: int
+    dead_letters: int
+    duplicates: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderInfo:
+    """What the manifests of a folder of vectors say.
+
+    Attributes:
+        complete: whether all shards of all shares are there.
+        rows: vectors in the shards that are finished.
+        shards: files of them.
+        dead_letters: rows that could not be embedded.
+        duplicates: rows that were left out, because another row has their id.
+        model: name of the model.
+        fingerprint: of the model.
+        precision: of the vectors' numbers.
+        out_format: of the shards.
+        inputs: the files that were read.
+    """
+
+    complete: bool
+    rows: int
+    shards: int
+    dead_letters: int
+    duplicates: int
+    model: str
+    fingerprint: str
+    precision: str
+    out_format: str
+    inputs: tuple[str, ...]
+
+
+def is_bulk_folder(path: Path) -> bool:
+    """Whether a bulk job has written there, whole or not."""
+    if not path.is_dir() or (path / FILE).exists():
+        return False
+    return any(Folder(path, share).is_ours() for share in shares_of(path))
+
+
+def folder_info(path: str | Path) -> FolderInfo:
+    """What the manifests say, without a look at the shards.
+
+    Args:
+        path: the folder that `encode_files` has written, by one run or by several shares.
+
+    Raises:
+        BulkError: no bulk job has written there, or its manifest cannot be read.
+    """
+    folder = path_of("the folder", path)
+    shares = shares_of(folder)
+    if not shares:
+        raise BulkError(f"{folder} is not the folder of a bulk job: it has no manifest")
+    records: list[ShardRecord] = []
+    manifests = [Folder(folder, share) for share in shares]
+    read = [own.read_manifest() or {} for own in manifests]
+    for own, manifest in zip(manifests, read, strict=True):
+        shards = manifest.get("shards")
+        records += own.read_journal() if shards is None else records_of(shards, own.manifest)
+    first = read[0]
+    try:
+        return FolderInfo(
+            complete=len(shares) == shares[0][1] and all("shards" in one for one in read),
+            rows=sum(record.rows for record in records),
+            shards=len(records),
+            dead_letters=sum(record.dead for record in records),
+            duplicates=sum(record.duplicates for record in records),
+            model=first["model"]["name"],
+            fingerprint=first["model"]["fingerprint"],
+            precision=first["options"]["precision"],
+            out_format=first["options"]["out_format"],
+            inputs=tuple(one["path"] for one in first["inputs"]),
+        )
+    except (KeyError, TypeError):
+        raise BulkError(f"{manifests[0].manifest} does not describe its job") from None
+
+
+def verify_folder(path: str | Path) -> FolderCheck:
+    """Read every shard again: size, SHA-256, number of rows; row maps and dead letters too.
+
+    Args:
+        path: the folder that `encode_files` has written, by one run or by several shares.
+
+    Raises:
+        BulkError: no bulk job has written there, or its manifest cannot be read.
+    """
+    folder = path_of("the folder", path)
+    shares = shares_of(folder)
+    if not shares:
+        raise BulkError(f"{folder} is not the folder of a bulk job: it has no manifest")
+    problems: list[str] = []
+    records: list[ShardRecord] = []
+    total = shares[0][1]
+    if missing := [i for i in range(1, total + 1) if (i, total) not in shares]:
+        named = ", ".join(f"{i}/{total}" for i in missing)
+        problems.append(f"the manifest of share {named} is missing")
+    first: dict[str, Any] = {}
+    for share in shares:
+        own = Folder(folder, share)
+        manifest = own.read_manifest() or {}
+        if first and (changed := list(differences_of_shares(first, manifest))):
+            problems.append(f"{own.manifest.name} is of another job: {'; '.join(changed[:5])}")
+        first = first or manifest
+        shards = manifest.get("shards")
+        if shards is None:
+            problems.append(f"{own.manifest.name}: the job is not complete; start it again")
+            continue
+        try:
+            found = records_of(shards, own.manifest)
+        except BulkError as error:
+            problems.append(str(error))
+            continue
+        records += found
+        for record in found:
+            problems += _problems(folder, record)
+        dead = sum(record.dead for record in found)
+        there = own.letters.read_bytes().count(b"\n") if own.letters.exists() else 0
+        if there != dead:
+            problems.append(f"{own.letters.name} has {there} lines, and should have {dead}")
+    return FolderCheck(
+        sum(record.rows for record in records),
+        len(records),
+        sum(record.dead for record in records),
+        sum(record.duplicates for record in records),
+        tuple(problems),
+    )
+
+
+def _problems(folder: Path, record: ShardRecord) -> Iterator[str]:
+    if not record.file:  # its rows are in a collection, which has checks of its own
+        return
+    file = folder / record.file
+    if not file.is_file():
+        yield f"{record.file} is missing"
+        return
+    found = record_file(file)
+    if (found.bytes, found.sha256) != (record.bytes, record.sha256):
+        yield f"{record.file} is not what was written: its size or SHA-256 differs"
+        return
+    try:
+        rows = _rows(file)
+    except (OSError, ValueError) as error:
+        yield f"{record.file} cannot be read: {error}"
+        return
+    if rows != record.rows:
+        yield f"{record.file} has {rows} rows, and should have {record.rows}"
+    if record.map_sha256 is not None:
+        row_map = row_map_of(file)
+        if not row_map.is_file() or record_file(row_map).sha256 != record.map_sha256:
+            yield f"{row_map.name} is missing, or not what was written"
+
+
+def _rows(file: Path) -> int:
+    if file.suffix == ".npy":
+        return int(np.load(file, mmap_mode="r").shape[0])
+    arrow = imported_arrow()
+    try:
+        rows: int = arrow.parquet.read_metadata(file).num_rows
+    except arrow.ArrowException as error:
+        raise ValueError(str(error)) from None
+    return rows

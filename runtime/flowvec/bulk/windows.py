@@ -1,0 +1,123 @@
+"""Reading a bulk job's rows, a window at a time: what can be embedded, and what cannot and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from flowvec.errors import InputValueError
+from flowvec.texts.inventory import Start
+from flowvec.texts.readers import Reader, open_reader, schema_of
+from flowvec.texts.sources import STDIN, Source
+from flowvec.texts.window import WINDOW, Columns, Fields, Window
+
+__all__ = ["first_columns", "read_windows"]
+
+
+def read_windows(
+    sources: Sequence[Source],
+    fields: Fields,
+    *,
+    rows_per_shard: int,
+    start: Start | None = None,
+    first: int = 0,
+    stop: int | None = None,
+    columns: Columns | None = None,
+) -> Iterator[Window]:
+    """Rows a window at a time, at constant memory. A window ends where a shard does.
+
+    Args:
+        sources: the files.
+        fields: what is read of a row.
+        rows_per_shard: a shard ends at every so many rows.
+        start: where to begin; None is the beginning of all.
+        first: number of the first row, over all inputs.
+        stop: number of the row to end before; None reads all.
+        columns: what the named fields hold; None goes by the first window.
+
+    Raises:
+        InputValueError: a file cannot be read, lacks a field, or is damaged.
+    """
+    place = Start(0, 0, 0) if start is None else start
+    row = first
+    window = Window(row)
+    raw: list[tuple[Reader, int, Any]] = []  # of this window: who read it, from which row, what
+    end = _window_end(row, rows_per_shard, stop)
+    for index in range(place.source, len(sources)):
+        is_first = index == place.source
+        with ExitStack() as stack:
+            reader = open_reader(
+                sources[index], fields, stack, place if is_first else Start(index, 0, 0)
+            )
+            while True:
+                begun = reader.row
+                got, records = reader.take(end - row)
+                if got:
+                    raw.append((reader, begun, records))
+                    row += got
+                if row < end:
+                    break  # this file is at its end
+                window = _read(window, raw, columns)
+                columns = window.columns
+                yield window
+                if row == stop:
+                    return
+                window, raw, end = Window(row), [], _window_end(row, rows_per_shard, stop)
+            if raw:  # its records cannot wait until the file is closed
+                window = _read(window, raw, columns)
+                columns, raw = window.columns, []
+    if window.rows:
+        yield window
+
+
+def first_columns(sources: Sequence[Source], fields: Fields, rows_per_shard: int) -> Columns | None:
+    """What the named fields hold, by the first window; None of standard input.
+
+    Raises:
+        InputValueError: as `read_windows`; or files whose fields cannot stand in one column.
+    """
+    if sources[0].path == STDIN:
+        return None
+    if fields.named:
+        _check_alike(sources, fields)
+    return next(read_windows(sources, fields, rows_per_shard=rows_per_shard), Window(0)).columns
+
+
+def _check_alike(sources: Sequence[Source], fields: Fields) -> None:
+    """Refuse files whose fields cannot stand in one column."""
+    formats = {source.format for source in sources}
+    if len(formats) > 1:
+        raise InputValueError(
+            "to keep fields or ids all inputs must be of one format, not "
+            + " and ".join(sorted(formats))
+        )
+    if formats == {"parquet"}:
+        known: dict[str, tuple[str, str]] = {}
+        for source in sources:
+            schema = schema_of(source)
+            for name in fields.named:
+                kind = str(schema.field(name).type) if name in schema.names else "nothing"
+                where, before = known.setdefault(name, (source.path, kind))
+                if before != kind:
+                    raise InputValueError(
+                        f"{name} is {before} in {where}, but {kind} in {source.path}"
+                    )
+
+
+def _window_end(row: int, rows_per_shard: int, stop: int | None) -> int:
+    shard = row // rows_per_shard * rows_per_shard
+    end = min(row + WINDOW - (row - shard) % WINDOW, shard + rows_per_shard)
+    return end if stop is None else min(end, stop)
+
+
+def _read(
+    window: Window, raw: Sequence[tuple[Reader, int, Any]], columns: Columns | None
+) -> Window:
+    """Add records to a window."""
+    if columns is None:
+        columns = raw[0][0].columns(raw[0][2])
+    window.columns = columns
+    for reader, begun, records in raw:
+        reader.read(records, begun, window, columns)
+    return window

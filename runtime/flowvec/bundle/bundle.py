@@ -1,0 +1,214 @@
+"""The bundle: a directory with one ONNX graph, its tokenizer and a manifest.
+
+    manifest.json     what the bundle is, and the SHA-256 and size of every other file
+    model.onnx        tokens in, vectors out, in one file
+    tokenizer.json    a Hugging Face `tokenizers` file, without truncation or padding
+    references.npz    token ids with their vectors: what an engine must agree with (from format 2)
+
+The manifest is a closed list: a file that it does not name, a missing file, a link, another size
+or another hash is refused before any native code sees the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.arguments import path_of
+from flowvec.bundle.manifest import (
+    MANIFEST,
+    MODEL,
+    RANGES,
+    TOKENIZER,
+    VARIANTS,
+    FileRecord,
+    Manifest,
+)
+from flowvec.errors import BundleError, InputValueError
+
+__all__ = [
+    "Bundle",
+    "absolute_path",
+    "read_manifest",
+    "record_file",
+    "shipped_bundles",
+    "verify_files",
+]
+
+# An untrusted bundle must not make the loader read the disk full.
+_MAX_MANIFEST_BYTES = 1 << 20
+
+
+def record_file(path: Path) -> FileRecord:
+    """Size and SHA-256 of a file, read in blocks."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return FileRecord(bytes=file.tell(), sha256=digest.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A verified bundle on disk."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def model(self) -> Path:
+        """Path of the graph."""
+        return self.path / MODEL
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The further graphs that the bundle holds, by their names in `manifest.VARIANTS`."""
+        return tuple(kind for kind, file in VARIANTS.items() if file in self.manifest.files)
+
+    def graph(self, variant: str | None) -> Path:
+        """Path of a variant's graph; None is the float32 graph."""
+        return self.path / (MODEL if variant is None else VARIANTS[variant])
+
+    @property
+    def tokenizer(self) -> Path:
+        """Path of the tokenizer."""
+        return self.path / TOKENIZER
+
+    def ranges(self) -> npt.NDArray[np.float32]:
+        """Each dimension's lower and upper end over calibration texts, float32 (2, dim).
+
+        Raises:
+            InputValueError: the bundle has none.
+            BundleError: they are damaged.
+        """
+        if RANGES not in self.manifest.files:
+            raise InputValueError(
+                f"{self.manifest.name} has no {RANGES}, which vectors in 8 bits need; export it "
+                "again"
+            )
+        try:
+            found = np.load(self.path / RANGES)  # which unpickles nothing
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise BundleError(f"cannot read {self.path / RANGES}: {error}") from None
+        # Of a file that is a zip it gives another kind.
+        fits = (
+            isinstance(found, np.ndarray)
+            and found.dtype == np.float32
+            and found.shape == (2, self.manifest.dim)
+        )
+        if not (fits and np.isfinite(found).all() and (found[0] < found[1]).all()):
+            raise BundleError(f"{self.path / RANGES} holds no ranges of {self.manifest.dim} dims")
+        ranges: npt.NDArray[np.float32] = found
+        return ranges
+
+    @property
+    def handle(self) -> str:
+        """What to load this bundle by later: its name if it ships with flowvec, else its path."""
+        for name, path in shipped_bundles().items():
+            if path == self.path:
+                return name
+        return str(self.path)
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Manifest.fingerprint`."""
+        return self.manifest.fingerprint
+
+    @classmethod
+    def load(cls, name_or_dir: str | Path) -> Bundle:
+        """Open a bundle by the name of a shipped one or by its directory, and verify each file.
+
+        A directory that exists wins over a shipped name only if it is written as a path: `mini`
+        is the shipped model, `./mini` a directory.
+
+        Raises:
+            BundleError: there is no such bundle, or its files are not what its manifest says.
+        """
+        path = _locate(name_or_dir)
+        manifest = read_manifest(path)
+        verify_files(path, manifest.files)
+        return cls(path, manifest)
+
+
+def _locate(name_or_dir: str | Path) -> Path:
+    shipped = shipped_bundles()
+    if isinstance(name_or_dir, str) and name_or_dir in shipped:
+        return shipped[name_or_dir]
+    path = absolute_path(name_or_dir)
+    if not path.is_dir():
+        names = ", ".join(sorted(shipped)) or "none"
+        raise BundleError(
+            f"there is no bundle {str(name_or_dir)!r}: it is neither a directory nor a model that "
+            f"ships with flowvec ({names}); make one with `flowvec export`"
+        )
+    return path
+
+
+def absolute_path(path: str | Path) -> Path:
+    """A path with `~` expanded; an unknown user's `~name` stays as it is written.
+
+    Raises:
+        InputTypeError, InputValueError: it is not a path.
+    """
+    found = path_of("the path", path)
+    try:
+        return found.expanduser().absolute()
+    except RuntimeError:
+        return found.absolute()
+
+
+def shipped_bundles() -> Mapping[str, Path]:
+    """The bundles inside the package, by name."""
+    folder = Path(str(resources.files("flowvec"))) / "models"
+    if not folder.is_dir():
+        return {}
+    return {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{MANIFEST}"))}
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a bundle directory's manifest without touching its other files.
+
+    Raises:
+        BundleError: there is none, it is a link or too large, or `Manifest.from_json` refuses it.
+    """
+    file = path / MANIFEST
+    if file.is_symlink() or not file.is_file():
+        raise BundleError(
+            f"{path} is no bundle: it has no file {MANIFEST}; `flowvec export` makes a bundle of a "
+            "checkpoint"
+        )
+    if file.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise BundleError(f"{file} is larger than {_MAX_MANIFEST_BYTES} bytes")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"cannot read {file}: {error}") from None
+    return Manifest.from_json(text, str(file))
+
+
+def verify_files(path: Path, records: Mapping[str, FileRecord]) -> None:
+    """Check that a bundle's directory holds exactly the recorded files, unchanged.
+
+    Raises:
+        BundleError: a file is missing, extra, a link, or differs in size or SHA-256.
+    """
+    present = {entry.name for entry in path.iterdir()}
+    if extra := sorted(present - records.keys() - {MANIFEST}):
+        raise BundleError(f"{path} holds files that its manifest does not list: {', '.join(extra)}")
+    for name, record in records.items():
+        file = path / name
+        if file.is_symlink():
+            raise BundleError(f"{file} is a link; a bundle's files must be plain files")
+        if not file.is_file():
+            raise BundleError(f"{file} is missing")
+        if file.stat().st_size != record.bytes:
+            raise BundleError(
+                f"{file} has {file.stat().st_size} bytes, but its manifest says {record.bytes}"
+            )
+        if record_file(file).sha256 != record.sha256:
+            raise BundleError(f"{file} is damaged: its SHA-256 is not the manifest's")

@@ -1,0 +1,232 @@
+"""The manifest: what a bundle says of itself, checked field by field."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from flowvec.errors import BundleError
+
+__all__ = [
+    "FORMAT_VERSION",
+    "INPUTS",
+    "MANIFEST",
+    "MODEL",
+    "RANGES",
+    "READABLE_VERSIONS",
+    "REFERENCES",
+    "TOKENIZER",
+    "VARIANTS",
+    "FileRecord",
+    "Manifest",
+    "Similarity",
+]
+
+# 2: references.npz is part of every bundle.
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+MANIFEST = "manifest.json"
+MODEL = "model.onnx"
+TOKENIZER = "tokenizer.json"
+# Reference texts with their vectors: see `flowvec.encoder.references`.
+REFERENCES = "references.npz"
+# Each dimension's range, for vectors in 8 bits: a .npy file, float32 (2, dim).
+RANGES = "int8_ranges.npy"
+INPUTS = ("input_ids", "attention_mask")
+# Further forms of the graph. int8 has two: OpenVINO does not read the one that is fast in ONNX
+# Runtime, which is slow on the other.
+VARIANTS = {
+    "float16": "model.fp16.onnx",
+    "int8": "model.int8.onnx",
+    "int8-openvino": "model.int8.openvino.onnx",
+}
+
+_MAX_FILES = 16
+
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+_SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """Size in bytes and SHA-256 (hex) of one file of a bundle."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a bundle says of itself; `manifest.json` holds exactly these fields.
+
+    Attributes:
+        name: the model's name.
+        dim: length of a vector.
+        max_length: the most tokens of a text, special tokens counted; longer texts are cut.
+        pooling: how token vectors become one, e.g. `mean` or `cls+max`.
+        transform: the steps between pooling and normalisation, e.g. `("dense(256->256)",)`.
+        normalised: the graph ends in L2 normalisation.
+        prompts: prefixes by name, e.g. `{"query": "query: "}`.
+        default_prompt_name: the prompt that is used when none is asked for.
+        similarity: what `Encoder.similarity` computes.
+        pad_id: the token that fills up a batch.
+        inputs: names of the graph's inputs, int64 (batch_size, sequence_length).
+        output: name of the graph's output, float32 (batch_size, dim).
+        opset: version of the standard operator set.
+        weights: storage of the weight matrices, `float32`, or `float16` cast to float32 on load.
+        source: where the checkpoint came from.
+        licence: licence of the weights, if known.
+        parity: figures of the comparison with the source model in torch.
+        files: every other file of the bundle.
+        layers: transformer layers of the graph; 0 where it is but a sum over embeddings. None where
+            nobody wrote it down.
+        proved_on: for a variant the processor on which the exporter compared it with float32, by
+            the variant's name. A load compares again: see `flowvec.encoder.proof`.
+        format_version: version of this format.
+    """
+
+    name: str
+    dim: int
+    max_length: int
+    pooling: str
+    transform: tuple[str, ...]
+    normalised: bool
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    similarity: Similarity
+    pad_id: int
+    inputs: tuple[str, ...]
+    output: str
+    opset: int
+    weights: Literal["float32", "float16"]
+    source: str
+    licence: str | None
+    parity: dict[str, float]
+    files: dict[str, FileRecord]
+    layers: int | None = None
+    proved_on: dict[str, str] = field(default_factory=dict)
+    format_version: int = field(default=FORMAT_VERSION)
+
+    def to_json(self) -> str:
+        """The text of `manifest.json`: sorted keys, so that equal manifests are equal bytes."""
+        content = asdict(self)
+        if self.layers is None:
+            del content["layers"]
+        if not self.proved_on:
+            del content["proved_on"]
+        return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Manifest:
+        """Read a manifest and check every field.
+
+        Raises:
+            BundleError: not JSON, another format version, a field missing or out of range.
+        """
+        try:
+            raw = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BundleError(f"{where} is not JSON: {error}") from None
+        if not isinstance(raw, dict):
+            raise BundleError(f"{where} must hold a JSON object")
+        version = raw.get("format_version")
+        if type(version) is not int or version not in READABLE_VERSIONS:
+            raise BundleError(
+                f"{where} has format_version {version!r}; this flowvec reads "
+                f"{' and '.join(map(str, READABLE_VERSIONS))}"
+            )
+        names = {f.name for f in fields(cls)}
+        needed = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
+        if missing := sorted(needed - raw.keys()):
+            raise BundleError(f"{where} lacks {', '.join(missing)}")
+        if unknown := sorted(raw.keys() - names):
+            raise BundleError(f"{where} has unknown fields {', '.join(map(str, unknown))}")
+        return cls(**_checked({"layers": None, "proved_on": {}, **raw}, where))
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over all that decides a vector: two models with one fingerprint agree.
+
+        It covers the hashes of the graph and the tokenizer, max_length, prompts and output
+        options; names, parity figures and further variants of the graph do not change it.
+        """
+        material = {
+            "model": self.files[MODEL].sha256,
+            "tokenizer": self.files[TOKENIZER].sha256,
+            "max_length": self.max_length,
+            "prompts": self.prompts,
+            "default_prompt_name": self.default_prompt_name,
+            "normalised": self.normalised,
+            "dim": self.dim,
+        }
+        return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()
+
+
+def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
+    """Validate a manifest's fields and turn lists and records into their types."""
+
+    def need(condition: bool, what: str) -> None:
+        if not condition:
+            raise BundleError(f"{where}: {what}")
+
+    def is_count(value: object, most: int) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
+
+    def is_texts(value: object) -> bool:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+    for key in ("name", "pooling", "output", "source"):
+        need(isinstance(raw[key], str), f"{key} must be a text")
+    for key, most in (("dim", 1 << 20), ("max_length", 1 << 20), ("opset", 1 << 10)):
+        need(is_count(raw[key], most), f"{key} must be a whole number from 1 to {most}")
+    layers = raw["layers"]
+    no_layers = layers is None or (layers == 0 and not isinstance(layers, bool))
+    need(no_layers or is_count(layers, 1 << 10), "layers must be a whole number up to 1024")
+    need(raw["pad_id"] == 0 or is_count(raw["pad_id"], 1 << 31), "pad_id must be a token id")
+    need(isinstance(raw["normalised"], bool), "normalised must be true or false")
+    need(raw["similarity"] in _SIMILARITIES, f"similarity must be one of {_SIMILARITIES}")
+    need(raw["weights"] in ("float32", "float16"), "weights must be float32 or float16")
+    for key in ("transform", "inputs"):
+        need(is_texts(raw[key]), f"{key} must be a list of texts")
+    need(tuple(raw["inputs"]) == INPUTS, f"inputs must be {', '.join(INPUTS)}")
+    prompts = raw["prompts"]
+    need(
+        isinstance(prompts, dict) and all(isinstance(p, str) for p in prompts.values()),
+        "prompts must map names to texts",
+    )
+    default = raw["default_prompt_name"]
+    need(
+        default is None or (isinstance(default, str) and default in prompts),
+        "default_prompt_name must name a prompt",
+    )
+    need(raw["licence"] is None or isinstance(raw["licence"], str), "licence must be a text")
+    need(isinstance(raw["parity"], dict), "parity must map names to figures")
+    proved_on = raw["proved_on"]
+    need(
+        isinstance(proved_on, dict) and all(isinstance(v, str) for v in proved_on.values()),
+        "proved_on must map variants to texts",
+    )
+    files = raw["files"]
+    need(isinstance(files, dict) and len(files) <= _MAX_FILES, "files must map names to records")
+    records = {}
+    for name, record in files.items():
+        plain = name not in ("", ".", "..") and not set(name) & set("/\\\0:")
+        need(plain and name != MANIFEST, f"{name!r} is no plain file name")
+        need(
+            isinstance(record, dict)
+            and record.keys() == {"bytes", "sha256"}
+            and (record["bytes"] == 0 or is_count(record["bytes"], 1 << 40))
+            and isinstance(record["sha256"], str)
+            and len(record["sha256"]) == 64,
+            f"the record of {name} must hold bytes and sha256",
+        )
+        records[name] = FileRecord(**record)
+    needed = (MODEL, TOKENIZER) if raw["format_version"] == 1 else (MODEL, TOKENIZER, REFERENCES)
+    for name in needed:
+        need(name in records, f"files must list {name}")
+    checked = dict(raw)
+    checked |= {"transform": tuple(raw["transform"]), "inputs": tuple(raw["inputs"])}
+    checked["files"] = records
+    return checked

@@ -1,0 +1,1 @@
+"""The command `flowvec`: one module a subcommand."""

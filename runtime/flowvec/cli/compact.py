@@ -1,0 +1,29 @@
+"""`flowvec compact`: a collection without what deleted rows have left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowvec.cli.options import Json, print_json
+from flowvec.collection.collection import Collection
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Example: flowvec compact ./notes")
+def compact(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
+    as_json: Json = False,
+) -> None:
+    """Build the graph anew without tombstones, and give free space back to the disk."""
+    with Collection.open(directory) as collection:
+        before = collection.info().bytes
+        collection.compact()
+        info = collection.info()
+    if as_json:
+        print_json({"path": info.path, "rows": info.rows, "before": before, "bytes": info.bytes})
+    else:
+        typer.echo(f"{directory}: {info.rows} rows, {before:,} bytes before, {info.bytes:,} now")

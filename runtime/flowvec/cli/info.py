@@ -1,0 +1,67 @@
+"""`flowvec info`: what a bundle or a collection is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flowvec.bulk.verify import folder_info, is_bulk_folder
+from flowvec.bundle.bundle import Bundle
+from flowvec.cli.options import Json, print_json
+from flowvec.collection.collection import Collection
+from flowvec.collection.store.store import FILE
+from flowvec.errors import BundleError
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Example: flowvec info mini")
+def info(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A shipped model (mini), or the directory of a bundle, a collection or a bulk job."
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Print what a collection or a bulk job holds, or what a bundle is, after verifying it."""
+    if (Path(target) / FILE).is_file():
+        with Collection.open(target) as collection:
+            figures: dict[str, Any] = {"kind": "collection", **asdict(collection.info())}
+    elif is_bulk_folder(Path(target)):
+        figures = {"kind": "folder of a bulk job", **asdict(folder_info(target))}
+    else:
+        try:
+            bundle = Bundle.load(target)
+        except BundleError as error:
+            if Path(target).is_dir() and not (Path(target) / "manifest.json").exists():
+                raise BundleError(
+                    f"{target} is not a bundle, a collection or the folder of a bulk job"
+                ) from error
+            raise
+        figures = {
+            "kind": "bundle",
+            "path": str(bundle.path),
+            "fingerprint": bundle.fingerprint,
+            **asdict(bundle.manifest),
+        }
+    if as_json:
+        print_json(figures)
+        return
+    files = figures.pop("files", {})
+    figures |= {f"file {name}": f"{record['bytes']:,} bytes" for name, record in files.items()}
+    width = max(map(len, figures))
+    for key, value in figures.items():
+        typer.echo(f"{key:{width}}  {_plain(value)}")
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={v!r}" for k, v in value.items()) or "none"
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,128 @@
+"""The command `flowvec`: its subcommands come from entry points and load when they are called."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import signal
+import sys
+from contextlib import suppress
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from flowvec.errors import FlowvecError
+from flowvec.version import __version__
+
+__all__ = ["main"]
+
+_GROUP = "flowvec.cli.options"
+
+
+# Shells know it as the code of a command that Ctrl-C ended.
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+class _LazyGroup(TyperGroup):
+    """A group whose commands are the entry points of `flowvec.cli.options`.
+
+    Each entry point names a `typer.Typer`. Its module is imported only when the command is called
+    or listed, so `flowvec search` never imports what `flowvec export` needs.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(point.name for point in entry_points(group=_GROUP))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found: list[EntryPoint] = [
+            point for point in entry_points(group=_GROUP) if point.name == cmd_name
+        ]
+        if not found:
+            return None
+        command = get_command(found[0].load())
+        command.name = cmd_name
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click; a command that does not exist is answered with the nearest that does."""
+        name = args[0] if args else ""
+        known = self.list_commands(ctx)
+        if name and not name.startswith("-") and name not in known:
+            near = difflib.get_close_matches(name, known, 3)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f"No such command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """See click; a Ctrl-C ends the command without a word of its own."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise SystemExit(_INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Text to vectors to neighbours, without torch. Begin with: flowvec demo",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"flowvec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Text to vectors to neighbours, without torch. Begin with: flowvec demo."""
+
+
+def main() -> None:
+    """Run the command line: a user's mistake is one line on stderr and exit code 2."""
+    # As an interrupt does, so that what a command has begun to write is cleared away.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    interrupted = signal.getsignal(signal.SIGINT)
+    if interrupted is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a text may hold what the terminal cannot show
+            with suppress(OSError):  # what was written before cannot always be looked up
+                stream.reconfigure(errors="replace")
+    try:
+        app()
+    except FlowvecError as error:
+        typer.echo(f"flowvec: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        typer.echo(f"flowvec: {_why(error)}", err=True)
+        sys.exit(1)
+    finally:
+        signal.signal(signal.SIGINT, interrupted)
+
+
+def _interrupt(*_: object) -> None:
+    """Let the first Ctrl-C clear away what was begun, and the next one end the process at once."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    raise KeyboardInterrupt
+
+
+def _why(error: OSError) -> str:
+    """What the system refused, and of which file."""
+    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    return f"{error.strerror or error}{': ' if names else ''}{' -> '.join(names)}"

@@ -1,0 +1,126 @@
+"""`flowvec search`: the nearest rows of a collection."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from flowvec.cli.index import encoder_of
+from flowvec.cli.options import Compute, Json, Provider, print_json
+from flowvec.collection.collection import Collection
+from flowvec.collection.results import Hit
+from flowvec.collection.store.filters import compile_filter
+from flowvec.encoder.encoder import Encoder
+from flowvec.errors import InputValueError
+from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
+
+app = typer.Typer(add_completion=False)
+# Rows that are added to a graph in a second or so.
+_WORTH_SAYING = 2000
+
+
+@app.command(epilog='Example: flowvec search ./notes "how do plants make food" -k 5')
+def search(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
+    query: Annotated[str, typer.Argument(help="The text to search for.")],
+    k: Annotated[int, typer.Option("-k", min=0, help="How many rows to show.")] = 10,
+    condition: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="JSON",
+            help='Which rows by their metadata, as \'{"lang": "en", "year": {">=": 2020}}\'.',
+        ),
+    ] = None,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Rank by the words as well as by the vectors.")
+    ] = False,
+    vector_weight: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Share of the vectors in --hybrid, 0 to 1."),
+    ] = 0.5,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compare every row: slower, and misses none.")
+    ] = False,
+    min_score: Annotated[
+        float | None,
+        typer.Option(help="Leave out rows that score less than this; at most 1 with --hybrid."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The bundle, where it has moved since the collection was made."),
+    ] = None,
+    provider: Provider = None,
+    compute: Compute = "auto",
+    as_json: Json = False,
+) -> None:
+    """Print the rows of a collection that are nearest to a text, best first."""
+    wanted = None if condition is None else _parsed(condition)
+    if is_sharded(directory):
+        if hybrid:
+            raise InputValueError("a collection in shards is searched by vectors alone")
+        loaded = Encoder.load(
+            model or shards_model(directory), provider=provider, compute=cast(Any, compute)
+        )
+        with loaded as encoder, ShardedSearcher(directory, encoder=encoder) as searcher:
+            found = searcher.search(query, k, filter=wanted, exact=exact)
+        for name, reason in found.missing.items():
+            typer.echo(f"{name} is missing: {reason}", err=True)
+        least = -float("inf") if min_score is None else min_score
+        _show([hit for hit in found.hits[0] if hit.score >= least], as_json=as_json)
+        return
+    with (
+        encoder_of(directory, model, provider, compute) as encoder,
+        Collection.open(directory, encoder=encoder) as collection,
+    ):
+        tell_of_building(collection)
+        hits = collection.search(
+            query,
+            k,
+            filter=wanted,
+            hybrid=hybrid,
+            vector_weight=vector_weight,
+            min_score=min_score,
+            exact=exact,
+        )
+    _show(hits, as_json=as_json)
+
+
+def tell_of_building(collection: Collection) -> None:
+    """Say that the first search builds the graph, where that takes long enough to wonder."""
+    info = collection.info()
+    missing = info.rows - info.graph_rows
+    if info.search == "hnsw" and missing > _WORTH_SAYING:
+        typer.echo(f"{info.path}: adding {missing:,} rows to the search graph first", err=True)
+
+
+def _show(hits: list[Hit], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(hit) for hit in hits])
+        return
+    if not hits:
+        typer.echo("no rows")
+    for hit in hits:
+        shown = hit.text
+        if shown is None and hit.metadata is not None:  # there may be vectors without texts
+            shown = json.dumps(hit.metadata, ensure_ascii=False)
+        typer.echo(f"{hit.score:7.4f}  {hit.id}  {shorten(shown or '')}")
+
+
+def _parsed(condition: str) -> Any:
+    try:
+        found = json.loads(condition)
+    except (ValueError, RecursionError) as error:
+        raise InputValueError(f"--filter is no JSON: {error}") from None
+    compile_filter(found)  # before a model is loaded
+    return found
+
+
+def shorten(text: str, width: int = 100) -> str:
+    """A text on one line of at most `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

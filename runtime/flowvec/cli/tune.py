@@ -1,0 +1,100 @@
+"""`flowvec tune`: the fastest settings for a bundle on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowvec.bundle.bundle import Bundle
+from flowvec.cli.options import Json, print_json
+from flowvec.encoder.autotune import Measured
+from flowvec.encoder.autotune import tune as find
+from flowvec.engine.tuned import forget, save_tuned, why_not_kept
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Example: flowvec tune mini")
+def tune(
+    bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
+    seconds: Annotated[
+        float, typer.Option(min=1.0, max=3600.0, help="How long to measure, loading aside.")
+    ] = 100.0,
+    allow_compute: Annotated[
+        bool,
+        typer.Option(
+            "--allow-compute", help="Try other compute types too; vectors differ slightly."
+        ),
+    ] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Forget what was found, and measure nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure providers, streams and token budgets, and keep the fastest for `Encoder.load`.
+
+    Leave the machine alone meanwhile. The winner is kept in the user's cache (or in the folder
+    named by FLOWVEC_CACHE), for this bundle on this machine; arguments of `Encoder.load` win over
+    it.
+    """
+    found = Bundle.load(bundle)
+    if reset:
+        gone = forget(found.fingerprint)
+        if as_json:
+            print_json({"forgotten": gone})
+        else:
+            typer.echo("forgotten" if gone else "there was nothing to forget")
+        return
+    if problem := why_not_kept(found.fingerprint):
+        typer.echo(f"what is found cannot be kept: {problem}; it is printed at the end", err=True)
+    steps: dict[str, list[Measured]] = {}
+
+    def show(name: str, measured: Sequence[Measured]) -> None:
+        steps[name] = list(measured)
+        if sys.stderr.isatty():
+            typer.echo("\n".join(_lines(name, measured)), err=True)
+
+    tuned = find(found, seconds=seconds, allow_compute=allow_compute, on_measured=show)
+    kept: Path | None = None
+    try:
+        kept = save_tuned(found.fingerprint, tuned)
+    except (OSError, RuntimeError) as error:
+        problem = problem or str(error)
+    if as_json:
+        shown = {name: [asdict(m) for m in measured] for name, measured in steps.items()}
+        print_json({"tuned": asdict(tuned), "steps": shown, "file": kept and str(kept)})
+        return
+    if not sys.stderr.isatty():
+        for name, measured in steps.items():
+            typer.echo("\n".join(_lines(name, measured)))
+    rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in tuned.texts_per_second.items())
+    typer.echo(
+        f"{found.manifest.name}: {tuned.provider} in {tuned.compute}, {tuned.streams} streams "
+        f"of {tuned.threads} threads, "
+        f"{tuned.max_batch_tokens} tokens a batch; texts/s: {rates}"
+    )
+    if kept is not None:
+        typer.echo(f"kept in {kept}; `flowvec tune {bundle} --reset` forgets it")
+        return
+    typer.echo(
+        f"not kept ({problem}); say it yourself:\n"
+        f"Encoder.load({bundle!r}, provider={tuned.provider!r}, compute={tuned.compute!r}, "
+        f"streams={tuned.streams}, threads={tuned.threads}, "
+        f"max_batch_tokens={tuned.max_batch_tokens})"
+    )
+
+
+def _lines(name: str, measured: Sequence[Measured]) -> list[str]:
+    lines = [f"{name}:"]
+    for m in measured:
+        engine = m.candidate.engine
+        rates = "  ".join(f"{kind} {rate:7.0f}" for kind, rate in m.texts_per_second.items())
+        what = f"{engine.provider:26} {engine.compute:8} {engine.streams:3} x {engine.threads}"
+        budget = f"{m.candidate.max_batch_tokens:6} tokens"
+        lines.append(f"  {what} threads {budget}  {rates}  {m.score:.2f}")
+    return lines

@@ -1,0 +1,75 @@
+"""`flowvec verify`: whether a collection, or what a bulk job has written, is whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowvec.bulk import verify_folder
+from flowvec.bulk.verify import is_bulk_folder
+from flowvec.cli.options import Json, counted, print_json
+from flowvec.collection.collection import Collection
+from flowvec.errors import CorruptCollectionError, InputValueError
+
+app = typer.Typer(add_completion=False)
+_AGAIN = "delete what is damaged and start the job again: it makes what is missing"
+
+
+@app.command(epilog="Example: flowvec verify ./notes")
+def verify(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A collection, or the folder of a bulk job.")
+    ],
+    salvage: Annotated[
+        Path | None,
+        typer.Option(metavar="NEW", help="Make a new collection there of all intact rows."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check every row's checksum, SQLite's own structure and the graph's file.
+
+    Of a bulk job's folder: that it is complete, and each shard's size, SHA-256 and rows.
+
+    The exit code is 1 where something is wrong. A damaged graph is rebuilt by itself at the next
+    search, and `flowvec compact` makes a damaged full-text index anew; a damaged row is lost, and
+    --salvage saves all others.
+    """
+    if is_bulk_folder(directory):
+        if salvage is not None:
+            raise InputValueError(f"--salvage is for collections; {_AGAIN}")
+        _verify_bulk(directory, as_json)
+        return
+    rows: int | None = None
+    try:
+        with Collection.open(directory) as collection:
+            rows = len(collection)
+            problems = collection.verify()
+    except CorruptCollectionError as error:  # so much that it cannot even be opened
+        problems = [str(error)]
+    lost = None if salvage is None else Collection.salvage(directory, salvage)
+    if as_json:
+        print_json({"rows": rows, "problems": problems, "lost": lost})
+    else:
+        typer.echo("\n".join(problems) or f"{directory}: {rows} rows, all well")
+        if salvage is not None:
+            typer.echo(f"{salvage}: made of all intact rows; {lost} were lost")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _verify_bulk(directory: Path, as_json: bool) -> None:
+    found = verify_folder(directory)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        left_out = f"{found.duplicates} duplicates left out, " if found.duplicates else ""
+        whole = (
+            f"{directory}: {found.rows} rows in {counted(found.shards, 'shard')}, "
+            f"{counted(found.dead_letters, 'dead letter')}, {left_out}all well"
+        )
+        typer.echo("\n".join((*found.problems, _AGAIN)) if found.problems else whole)
+    if found.problems:
+        raise typer.Exit(1)

@@ -1,0 +1,5 @@
+"""The nearest of a store's vectors: exactly, or by an HNSW graph that is a cache of the store."""
+
+from flowvec.collection.index.vector_index import Found, Neighbours
+
+__all__ = ["Found", "Neighbours"]

@@ -1,0 +1,245 @@
+"""The HNSW graph over a collection's vectors: hnswlib, with growth, tombstones and safe files.
+
+A graph is a cache. Its files are written beside and renamed, and the caller verifies their hash
+before `load`, since hnswlib checks nothing of what it reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import hnswlib
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.collection.index import huge_pages
+from flowvec.collection.index.hnsw_file import check_graph_file
+from flowvec.collection.store.rows import without
+from flowvec.errors import CollectionError
+from flowvec.files import staged_file
+from flowvec.machine import available_cores
+from flowvec.vectors import Metric
+
+__all__ = ["EF_CONSTRUCTION", "EF_SEARCH", "Graph", "M"]
+
+M = 16
+EF_CONSTRUCTION = 200
+EF_SEARCH = 100
+
+Floats = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+
+class Graph:
+    """An HNSW graph of labelled vectors; labels are whole numbers from 1 on.
+
+    Any number of threads may search; nobody may while it grows or marks deletions.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        metric: Metric,
+        m: int = M,
+        ef_construction: int = EF_CONSTRUCTION,
+        scale: float = 1.0,
+        rows: int = 0,
+    ) -> None:
+        """An empty graph, with room for so many rows before it must move.
+
+        Vectors of the metric `cosine` must come normalised.
+
+        hnswlib's distance for inner products is 1 - dot in float32, in which dots of tiny vectors
+        all become 1. So vectors are multiplied by `scale`, which brings them to norms about 1.
+        """
+        self.metric = metric
+        self.scale = np.float32(scale)
+        self.m = m
+        self.ef_construction = ef_construction
+        self._index = hnswlib.Index(space="l2" if metric == "l2" else "ip", dim=dim)
+        self._deleted: set[int] = set()
+        self._newest = 0
+        self._rows = rows
+        self._capacity = 0
+        self._threads: ThreadPoolExecutor | None = None
+        # Asked once: the answer costs a search of its own.
+        self._cores = available_cores()
+
+    def __len__(self) -> int:
+        """Vectors that a search can find."""
+        return self.total - len(self._deleted)
+
+    def labels(self) -> Labels:
+        """Labels that a search can find, ascending, int64 (rows,)."""
+        known = np.asarray(self._index.get_ids_list() if self._capacity else [], dtype=np.int64)
+        gone = np.fromiter(self._deleted, dtype=np.int64, count=len(self._deleted))
+        return np.sort(without(known, gone))
+
+    @property
+    def total(self) -> int:
+        """Vectors in the graph, tombstones included."""
+        return int(self._index.get_current_count()) if self._capacity else 0
+
+    @property
+    def newest(self) -> int:
+        """The highest label that it knows, hidden ones and tombstones included; 0 where none."""
+        return self._newest
+
+    def add(self, labels: Labels, vectors: Floats, *, hidden: bool = False) -> None:
+        """Add vectors, float32 (rows, dim), under new labels, int64 (rows,).
+
+        Args:
+            labels: ascending, and above all that it knows.
+            vectors: as many.
+            hidden: nobody may find them before `reveal`.
+
+        Raises:
+            CollectionError: a label is known, or may have been.
+        """
+        if not len(labels):
+            return
+        if labels[0] <= self._newest or (np.diff(labels) <= 0).any():
+            raise CollectionError("a graph takes labels in ascending order, each once")
+        self._newest = int(labels[-1])
+        needed = self.total + len(labels)
+        if self._capacity == 0:
+            self._capacity = max(1024, needed, self._rows)
+            self._index.init_index(
+                max_elements=self._capacity,
+                ef_construction=self.ef_construction,
+                M=self.m,
+                random_seed=0,
+            )
+            huge_pages.advise(self._block_bytes())
+        elif needed > self._capacity:
+            self._capacity = max(needed, self._capacity + self._capacity // 2)
+            self._index.resize_index(self._capacity)
+            huge_pages.advise(self._block_bytes())
+        self._index.add_items(vectors * self.scale, labels, num_threads=self._cores)
+        if hidden:
+            self.delete(labels.tolist())
+
+    def reveal(self, labels: Sequence[int]) -> None:
+        """Let rows be found that were added hidden."""
+        for label in labels:
+            self._index.unmark_deleted(label)
+        self._deleted.difference_update(labels)
+
+    def delete(self, labels: Sequence[int]) -> None:
+        """Mark labels as tombstones; those already marked or never added are ignored."""
+        if not self._capacity:  # hnswlib would follow a null pointer
+            return
+        for label in labels:
+            try:
+                self._index.mark_deleted(int(label))
+            except RuntimeError:
+                continue
+            self._deleted.add(int(label))
+
+    def search(self, queries: Floats, k: int, ef: int = EF_SEARCH) -> tuple[Labels, Floats] | None:
+        """The k nearest of each query: labels int64 and scores float32, (queries, k).
+
+        Args:
+            queries: float32 (queries, dim), finite.
+            k: how many.
+            ef: how far to search: of so many candidates the k nearest are taken.
+
+        Returns None where the graph cannot reach k live vectors; the caller then searches exactly.
+        """
+        if k > len(self):
+            return None
+        # hnswlib has one `ef` for all threads; but where more are asked for, it takes that number.
+        # So each search asks for as many as it wants candidates. (A new graph has an `ef` of 10.)
+        self._index.set_ef(1)
+        wanted = min(max(k, ef), len(self))
+        # The order of inner products does not depend on the query's length.
+        lengths = self._query_lengths(queries)
+        asked = queries * self.scale if self.metric == "l2" else queries / lengths
+        found = self._query(asked, wanted)
+        if found is None and wanted > k:
+            found = self._query(asked, k)
+        if found is None:
+            return None
+        labels, distances = (part[:, :k] for part in found)
+        if self.metric == "l2":
+            scores = -np.sqrt(np.maximum(distances, 0.0)) / self.scale
+        else:
+            scores = (1.0 - distances) * (lengths / self.scale)
+        return labels.view(np.int64), scores.astype(np.float32, copy=False)
+
+    def _query(self, queries: Floats, k: int) -> tuple[npt.NDArray[np.uint64], Floats] | None:
+        """The k nearest, or None where fewer can be reached.
+
+        hnswlib works on one core where there are few queries: those are split here.
+        """
+        cores = self._cores
+        try:
+            if not 1 < len(queries) <= 4 * cores:
+                found: tuple[npt.NDArray[np.uint64], Floats] = self._index.knn_query(
+                    queries, k=k, num_threads=cores
+                )
+                return found
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(cores, thread_name_prefix="flowvec-search")
+            parts = np.array_split(queries, min(cores, len(queries)))
+            done = self._threads.map(
+                lambda part: self._index.knn_query(part, k=k, num_threads=1), parts
+            )
+            labels, distances = zip(*done, strict=True)
+        except RuntimeError:  # hnswlib's: fewer than k could be reached
+            return None
+        return np.concatenate(labels), np.concatenate(distances)
+
+    def _query_lengths(self, queries: Floats) -> Floats | float:
+        """Norms of the queries, (queries, 1); 1 for cosine, whose queries are normalised."""
+        if self.metric != "ip":
+            return 1.0
+        if len(queries) == 1:  # what costs nothing among many is a twentieth of a single search
+            return math.sqrt(np.vdot(queries, queries)) or 1.0
+        norms: Floats = np.sqrt(np.einsum("ij,ij->i", queries, queries))[:, None]
+        norms[norms == 0] = 1.0
+        return norms
+
+    def _block_bytes(self) -> int:
+        """The least that hnswlib's block of vectors and links takes."""
+        return self._capacity * int(self._index.dim) * 4
+
+    def save(self, path: Path) -> None:
+        """Write the graph to a temporary name, flush it to disk and rename it to `path`.
+
+        Raises:
+            CollectionError: it could not be written whole.
+        """
+        try:
+            with staged_file(path, path.with_name(f"{path.name}.partial")) as partial:
+                self._index.save_index(str(partial))
+                # hnswlib does not notice a full disk: it must be the size that it says.
+                if partial.stat().st_size != self._index.index_file_size():
+                    raise CollectionError(f"{partial} was not written whole; is the disk full?")
+        except (OSError, RuntimeError) as error:
+            if isinstance(error, CollectionError):
+                raise
+            raise CollectionError(f"cannot write {path}: {error}") from error
+
+    def load(self, path: Path, live: Labels) -> None:
+        """Read a verified file, and mark as tombstones all of its labels that are not in `live`.
+
+        Raises:
+            CollectionError: it is no sound graph of vectors of this length.
+        """
+        check_graph_file(path, self._index.dim, self.m)
+        try:
+            self._index.load_index(str(path))
+        except RuntimeError as error:
+            raise CollectionError(f"{path} is no graph: {error}") from error
+        self._capacity = int(self._index.get_max_elements())
+        huge_pages.collapse(self._block_bytes())
+        labels = np.asarray(self._index.get_ids_list(), dtype=np.int64)
+        gone = without(labels, live)
+        self.delete(gone.tolist())
+        # Those marked before the file was written refuse to be marked again, but count.
+        self._deleted = set(gone.tolist())
+        self._newest = int(labels.max()) if len(labels) else 0

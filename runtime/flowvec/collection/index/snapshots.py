@@ -1,0 +1,152 @@
+"""A graph's files beside its store: written whole or not at all, and verified before they are read.
+
+A file's size, SHA-256 and the rows that it knows of are recorded in the store. The newest two are
+kept, for where one is damaged, or is being read by another process while a newer one is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.bundle.bundle import record_file
+from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.store.locks import LOCK_FILE
+from flowvec.collection.store.store import FILE, Snapshot, Store
+from flowvec.errors import CollectionError
+from flowvec.vectors import Metric
+
+__all__ = ["GraphSnapshots", "is_mostly_tombstones"]
+
+logger = logging.getLogger(__name__)
+
+# A graph is rebuilt once this share of it is tombstones, which cost time and recall.
+_MAX_TOMBSTONES = 0.5
+_KEPT = 2
+
+
+class GraphSnapshots:
+    """Makes, saves and loads the graphs of one collection; callers hold the locks."""
+
+    def __init__(
+        self, store: Store, folder: Path, dim: int, metric: Metric, m: int, ef_construction: int
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._dim = dim
+        self._metric = metric
+        self._m = m
+        self._ef_construction = ef_construction
+
+    def new(self, rows: int) -> Graph:
+        """An empty graph with room for so many rows.
+
+        For inner products it is scaled by a typical vector of the first rows: the graph compares
+        1 - product in float32, in which much smaller products are rounded away. Of larger ones
+        nothing is lost, so that a few long vectors among them change nothing.
+        """
+        scale = 1.0
+        if self._metric == "ip":
+            norms = [float(np.linalg.norm(item.vector)) for item in self._store.page()]
+            typical = float(np.median([n for n in norms if n > 0.0] or [1.0]))
+            scale = 2.0 ** -round(math.log2(typical))  # a power of two rounds nothing
+        return Graph(self._dim, self._metric, self._m, self._ef_construction, scale, rows)
+
+    def load(self) -> tuple[Graph, int] | None:
+        """The newest good graph and the highest label that it knows of; None if no file is good."""
+        live = self._store.labels()
+        for snapshot in self._store.snapshots():
+            try:
+                graph = self._load(snapshot, live)
+            except (CollectionError, OSError, TypeError, ValueError) as error:
+                logger.warning("the graph is rebuilt from the store: %s", error)
+            else:
+                if not is_mostly_tombstones(graph):
+                    return graph, snapshot.max_label
+        return None
+
+    def _load(self, snapshot: Snapshot, live: npt.NDArray[np.int64]) -> Graph:
+        file = self._folder / snapshot.file
+        if file.parent != self._folder or file.is_symlink() or not file.is_file():
+            raise CollectionError(f"{file} is missing")
+        if file.stat().st_size != snapshot.bytes or record_file(file).sha256 != snapshot.sha256:
+            raise CollectionError(f"{file} is damaged")
+        scale = float(self._store.read_meta().get(_scale_key(snapshot.file), 1.0))
+        graph = Graph(self._dim, self._metric, snapshot.m, snapshot.ef_construction, scale)
+        graph.load(file, live)
+        # A label that the file should hold and does not would never be found again.
+        if len(graph) != int(np.count_nonzero(live <= snapshot.max_label)):
+            raise CollectionError(f"{file} lacks rows")
+        return graph
+
+    def save(self, graph: Graph) -> None:
+        """Write a graph that holds all rows: the file first, then its record.
+
+        Raises:
+            CollectionError: it could not be written; the older files stay.
+        """
+        old = self._store.snapshots()
+        number = max((snapshot.n for snapshot in old), default=0) + 1
+        file = self._folder / f"graph-{number}.hnsw"
+        graph.save(file)
+        try:
+            record = record_file(file)
+        except OSError as error:
+            raise CollectionError(f"cannot read {file}: {error}") from error
+        labels = self._store.labels()
+        snapshot = Snapshot(
+            n=number,
+            file=file.name,
+            bytes=record.bytes,
+            sha256=record.sha256,
+            max_label=int(labels[-1]) if len(labels) else 0,
+            count=len(labels),
+            m=graph.m,
+            ef_construction=graph.ef_construction,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        kept = old[: _KEPT - 1]
+        with self._store.transaction():
+            self._store.add_snapshot(snapshot, graph.newest)
+            self._store.forget_snapshots(s.n for s in old[_KEPT - 1 :])
+            self._store.forget_meta(_scale_key(s.file) for s in old[_KEPT - 1 :])
+            if graph.scale != 1.0:
+                self._store.write_meta({_scale_key(file.name): repr(float(graph.scale))})
+        names = {file.name, *(str(s.file) for s in kept)}
+        for stale in self._folder.glob("graph-*.hnsw*"):
+            if stale.name not in names:
+                with suppress(OSError):  # the next one tries again
+                    stale.unlink()
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the files, in words; the last to read in a `reading` of the store."""
+        live = self._store.labels()
+        known = {LOCK_FILE, FILE, f"{FILE}-wal", f"{FILE}-shm"}
+        for snapshot in self._store.snapshots():
+            known.add(snapshot.file)
+            try:
+                self._load(snapshot, live)
+            except (CollectionError, OSError, TypeError, ValueError) as error:
+                self._store.renew()
+                if snapshot in self._store.snapshots():  # and nobody has cleared it away meanwhile
+                    yield str(error)
+        for file in sorted(self._folder.iterdir()):
+            # What a kill leaves beside a graph is cleared away when the next one is saved.
+            if file.name not in known and not file.name.startswith("graph-"):
+                yield f"{file} is no part of a collection"
+
+
+def is_mostly_tombstones(graph: Graph) -> bool:
+    """Whether a graph is due to be built anew."""
+    return len(graph) < (1 - _MAX_TOMBSTONES) * graph.total
+
+
+def _scale_key(file: str) -> str:
+    return f"scale of {file}"

@@ -1,0 +1,188 @@
+"""Searches within vectors in memory: the most alike of all pairs, and the nearest of a corpus.
+
+Exact, in blocks of bounded size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.collection.validation import check_score
+from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.postprocess import normalize
+from flowvec.errors import InputTypeError, InputValueError
+from flowvec.vectors import top_k as nearest
+
+__all__ = ["Pair", "most_similar_pairs", "semantic_search"]
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+TextsOrVectors = Iterable[str] | npt.ArrayLike
+
+_BLOCK_ELEMENTS = 1 << 23  # scores held at once: 32 MiB of float32
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two items and the cosine of their vectors; `left` is the smaller index."""
+
+    score: float
+    left: int
+    right: int
+
+
+def most_similar_pairs(
+    items: TextsOrVectors,
+    *,
+    encoder: Encoder | None = None,
+    top_k: int = 1000,
+    threshold: float | None = None,
+) -> list[Pair]:
+    """The most alike of all pairs of items: every pair is compared, none is guessed.
+
+    10,000 items are 50 million pairs. Memory does not grow with their number.
+
+    Args:
+        items: texts, or vectors float32 (items, dim), normalised or not.
+        encoder: embeds texts.
+        top_k: how many pairs, over all items.
+        threshold: the least cosine of a pair; None takes any.
+
+    Returns:
+        Pairs, the most alike first, ties by their indices.
+
+    Raises:
+        InputTypeError: the items are neither texts nor numbers.
+        InputValueError: texts without an encoder, vectors with NaN or infinity, or a negative
+            `top_k`.
+    """
+    _check_count("top_k", top_k)
+    rows = _unit_vectors("items", items, encoder)
+    floor = check_score(threshold, "threshold")
+    floor = -np.inf if floor is None else floor
+    count = len(rows)
+    scores = np.empty(0, dtype=np.float32)
+    pairs = np.empty((0, 2), dtype=np.int64)
+    if top_k == 0:
+        return []
+    step = max(1, _BLOCK_ELEMENTS // max(count, 1))
+    for first in range(0, count - 1, step):
+        block: Floats = rows[first : first + step] @ rows[first + 1 :].T
+        # Row i of the block is item first + i, column j is item first + 1 + j: i <= j are pairs.
+        for i in range(1, len(block)):
+            block[i, :i] = -np.inf
+        full = len(scores) == top_k
+        found = _best(block.ravel(), top_k, floor, strictly=full)
+        left, right = np.divmod(found, block.shape[1])
+        new = np.stack((left + first, right + first + 1), axis=1)
+        # What was found before comes first, so that among equals the smaller indices stay.
+        scores = np.concatenate((scores, block.ravel()[found]))
+        pairs = np.concatenate((pairs, new))
+        kept = np.argsort(-scores, kind="stable")[:top_k]
+        scores, pairs = scores[kept], pairs[kept]
+        if len(scores) == top_k:
+            floor = max(floor, float(scores[-1]))
+    return [
+        Pair(score, left, right)
+        for score, (left, right) in zip(scores.tolist(), pairs.tolist(), strict=True)
+    ]
+
+
+def _best(scores: Floats, k: int, floor: float, *, strictly: bool) -> Indices:
+    """Indices of the k largest that are not below the floor, ascending; ties by index."""
+    able = (scores > floor) if strictly else (scores >= floor) & (scores > -np.inf)
+    found = np.flatnonzero(able)
+    if len(found) > k:
+        values = scores[found]
+        least = np.partition(values, len(values) - k)[len(values) - k]
+        above = found[values > least]
+        equal = found[values == least][: k - len(above)]
+        found = np.sort(np.concatenate((above, equal)))
+    return found.astype(np.int64)
+
+
+def semantic_search(
+    queries: str | TextsOrVectors,
+    corpus: TextsOrVectors,
+    *,
+    encoder: Encoder | None = None,
+    top_k: int = 10,
+) -> list[list[dict[str, Any]]]:
+    """The nearest of a corpus to each query, by cosine, in sentence-transformers' result shape.
+
+    Args:
+        queries: texts (or a single one), or vectors float32 (queries, dim) or (dim,).
+        corpus: texts, or vectors float32 (rows, dim).
+        encoder: embeds texts: queries by `encode_query`, the corpus by `encode_document`.
+        top_k: how many for each query.
+
+    Returns:
+        For each query a list of `{"corpus_id": row, "score": cosine}`, best first, with
+        min(top_k, rows) entries.
+
+    Raises:
+        InputTypeError, InputValueError: as `most_similar_pairs`, or lengths that differ.
+    """
+    _check_count("top_k", top_k)
+    left = _unit_vectors("queries", queries, encoder, query=True)
+    right = _unit_vectors("corpus", corpus, encoder)
+    if len(left) and len(right) and left.shape[1] != right.shape[1]:
+        raise InputValueError(
+            f"queries have {left.shape[1]} dimensions, and the corpus has {right.shape[1]}"
+        )
+    if not len(right):
+        return [[] for _ in left]
+    rows, scores = nearest(left, right, int(top_k), "cosine")
+    return [
+        [{"corpus_id": row, "score": score} for row, score in zip(r, s, strict=True)]
+        for r, s in zip(rows.tolist(), scores.tolist(), strict=True)
+    ]
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputTypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if value < 0:
+        raise InputValueError(f"{name} must not be negative, but is {value}")
+
+
+def _unit_vectors(
+    name: str, items: object, encoder: Encoder | None, *, query: bool = False
+) -> Floats:
+    """Vectors of length one, float32 (items, dim)."""
+    if isinstance(items, str):
+        if not query:
+            raise InputTypeError(f"{name} must be a list, not a single str")
+        items = [items]
+    # pandas' and other libraries' columns have no fixed type: a list shows what they hold.
+    if not isinstance(items, Iterable):
+        raise InputTypeError(f"{name} must be a list, not {type(items).__name__}")
+    listed = items if isinstance(items, np.ndarray) else list(items)
+    if any(isinstance(item, str) for item in listed[:1]):
+        if encoder is None:
+            raise InputValueError(f"{name} are texts: give an encoder to embed them")
+        if not isinstance(encoder, Encoder):
+            raise InputTypeError(
+                f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
+            )
+        embed = encoder.encode_query if query else encoder.encode_document
+        return normalize(embed(cast(list[str], listed)))
+    try:
+        rows = np.asarray(listed, dtype=np.float32)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InputTypeError(f"{name} are neither texts nor vectors: {error}") from None
+    if query and rows.ndim == 1 and rows.size:
+        rows = rows[None]
+    if rows.ndim == 1 and not rows.size:
+        rows = rows.reshape(0, 0)
+    if rows.ndim != 2:
+        raise InputValueError(f"{name} must be texts, or vectors (items, dim), not {rows.shape}")
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(bad):
+        raise InputValueError(f"row {bad[0]} of {name} holds NaN or infinity")
+    return normalize(rows)

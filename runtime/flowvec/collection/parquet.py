@@ -1,0 +1,314 @@
+"""Rows of a collection as a Parquet file, and back, so that another engine can take over.
+
+Columns: `id` (text), `id_is_int`, `text`, `metadata` (JSON), and `vector`, a list of as many
+numbers as the collection has dimensions, float32 or float16. The schema's own metadata tells the
+rest. What a bulk job wrote is read as well, and files of other origin.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowvec.arrow import imported_arrow
+from flowvec.bundle.bundle import absolute_path
+from flowvec.collection.store.rows import Id, Item, Rows
+from flowvec.errors import CollectionError, InputTypeError, InputValueError
+from flowvec.files import staged_file
+from flowvec.sequences import as_list
+from flowvec.texts.compression import is_hidden
+
+__all__ = ["ParquetRows", "json_value", "read_parquet", "write_parquet"]
+
+_ROWS = 4096
+_KEY = b"flowvec"
+
+
+def write_parquet(
+    path: Path, rows: Iterable[Item], dim: int, dtype: str, about: Mapping[str, str]
+) -> int:
+    """Write rows at constant memory; the file appears whole or not at all.
+
+    Args:
+        path: the file.
+        rows: what to write.
+        dim: length of the vectors.
+        dtype: how they are stored, `float32` or `float16`.
+        about: kept in the schema's metadata.
+
+    Returns:
+        How many rows.
+
+    Raises:
+        CollectionError: it cannot be written.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    pa = imported_arrow()
+    schema = pa.schema(
+        [
+            ("id", pa.string()),
+            ("id_is_int", pa.bool_()),
+            ("text", pa.string()),
+            ("metadata", pa.string()),
+            ("vector", pa.list_(pa.float16() if dtype == "float16" else pa.float32(), dim)),
+        ],
+        metadata={_KEY: json.dumps(dict(about))},
+    )
+    source, count = iter(rows), 0
+    try:
+        with staged_file(path) as partial, pa.parquet.ParquetWriter(partial, schema) as writer:
+            while items := list(islice(source, _ROWS)):
+                flat = np.stack([item.vector for item in items]).astype(dtype).ravel()
+                columns = [
+                    pa.array([str(item.id) for item in items]),
+                    pa.array([isinstance(item.id, int) for item in items]),
+                    pa.array([item.text for item in items], pa.string()),
+                    pa.array(
+                        [None if i.metadata is None else json.dumps(i.metadata) for i in items],
+                        pa.string(),
+                    ),
+                    pa.FixedSizeListArray.from_arrays(pa.array(flat), dim),
+                ]
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+                count += len(items)
+    except (OSError, pa.ArrowException) as error:
+        raise CollectionError(f"cannot write {path}: {error}") from error
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """Rows of one or more Parquet files.
+
+    Attributes:
+        about: what the files say of themselves, such as model and fingerprint.
+        dim: length of the vectors.
+        dtype: how they are stored, `float32` or `float16`.
+        batches: the rows.
+    """
+
+    about: Mapping[str, str]
+    dim: int
+    dtype: str
+    batches: Iterator[Rows]
+
+
+def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
+    """Rows of one or more files, in their order.
+
+    A file needs the columns `id` (text or whole numbers) and `vector` (lists of equal length, of
+    floating-point numbers). `text` and `metadata` (JSON) may be there; every other column is
+    metadata, too.
+
+    Args:
+        source: a file, a folder of them, such as `flowvec encode` writes, or a glob; or several.
+
+    Raises:
+        InputTypeError: the source is something else.
+        InputValueError: a file cannot be read, lacks a column, or a row holds something else; the
+            files are of different models or lengths; a folder's job is not complete.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    imported_arrow()
+    several = as_list("parquet", source) if not isinstance(source, str | Path) else [source]
+    opened: list[_File] = []
+    for one in several:
+        if not isinstance(one, str | Path):
+            raise InputTypeError(f"parquet is a file, a folder or a glob, not {one!r}")
+        paths, of_job = _found(absolute_path(one))
+        opened += [_File(path, of_job) for path in paths]
+    if not opened:
+        raise InputValueError("parquet names no file")
+    first = opened[0]
+    for other in opened[1:]:
+        for name, mine, its in (
+            ("vectors of length", first.dim, other.dim),
+            ("vectors of", first.dtype, other.dtype),
+            ("vectors of the model", first.model, other.model),
+        ):
+            if mine != its:
+                raise InputValueError(
+                    f"{first.path} holds {name} {mine}, and {other.path} {its}: they cannot stand "
+                    "in one collection"
+                )
+    batches = (rows for file in opened for rows in file.rows())
+    return ParquetRows(first.about, first.dim, first.dtype, batches)
+
+
+def _found(path: Path) -> tuple[list[Path], dict[str, str]]:
+    """The files that a path stands for, by name, and what the manifest beside them says."""
+    if path.is_dir():
+        files = sorted(path.glob("*.parquet"))
+        files = [file for file in files if not is_hidden((file.name,))]
+        if not files:
+            raise InputValueError(f"{path} holds no Parquet file")
+        return files, _of_job(path)
+    if not path.exists() and glob.has_magic(str(path)):
+        names = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute ones, too
+        files = [Path(name) for name in names if Path(name).is_file()]
+        if not files:
+            raise InputValueError(f"{path} matches no file")
+        return files, {}
+    return [path], {}
+
+
+def _of_job(folder: Path) -> dict[str, str]:
+    """Model and fingerprint from the manifest of a bulk job; nothing where there is none.
+
+    Raises:
+        InputValueError: the job is not complete.
+    """
+    found: dict[str, str] = {}
+    for file in sorted((*folder.glob("_manifest*.json"), *folder.glob("manifest*.json"))):
+        try:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            if "flowvec_bulk" not in manifest:
+                continue
+            model = manifest["model"]
+            found = {"model": model["name"], "fingerprint": model["fingerprint"],
+                     "compute": model["compute"]}  # fmt: skip
+            share = manifest["options"]["share"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputValueError(f"{file} cannot be read: {error}") from None
+        if "shards" not in manifest or len(list(folder.glob(f"*manifest*of-{share[1]}.json"))) != (
+            share[1] if share[1] > 1 else 0
+        ):
+            raise InputValueError(
+                f"{folder} holds a bulk job that is not complete; finish it, or name its parts"
+            )
+    return found
+
+
+class _File:
+    """An open Parquet file of rows."""
+
+    def __init__(self, path: Path, of_job: Mapping[str, str]) -> None:
+        pa = imported_arrow()
+        self.path = path
+        try:
+            self._file = pa.parquet.ParquetFile(path)
+            schema = self._file.schema_arrow
+            for name in ("id", "vector"):
+                if name not in schema.names:
+                    raise InputValueError(f"{path} has no column {name!r}; it has {schema.names}")
+            kind = schema.field("vector").type
+            number = getattr(kind, "value_type", None)
+            if number in (pa.int8(), pa.uint8()):  # as quantised by a bulk job
+                raise InputValueError(
+                    f"{path} holds vectors of {number}; a collection takes float32 or float16"
+                )
+            self.dim = int(getattr(kind, "list_size", 0)) or _first_length(self._file, path)
+        except (OSError, pa.ArrowException) as error:
+            raise InputValueError(f"cannot read {path}: {error}") from None
+        self.dtype = "float16" if number == pa.float16() else "float32"
+        self.about = {**of_job, **_about(schema)}
+        self.model = self.about.get("fingerprint", "unknown")[:12]
+
+    def rows(self) -> Iterator[Rows]:
+        """The rows, some at a time."""
+        return _batches(imported_arrow(), self._file, self.path, self.dim, self.about)
+
+
+def _about(schema: Any) -> dict[str, str]:
+    """What flowvec wrote into the schema's metadata."""
+    try:
+        about = json.loads((schema.metadata or {}).get(_KEY, b"{}"))
+    except ValueError:
+        return {}
+    if not isinstance(about, dict) or not all(isinstance(v, str) for v in about.values()):
+        return {}
+    return about
+
+
+def _first_length(file: Any, path: Path) -> int:
+    """The vectors' length, where the column's type does not say it."""
+    for batch in file.iter_batches(batch_size=1, columns=["vector"]):
+        values = batch.column(0)[0].as_py()
+        if isinstance(values, list) and values:
+            return len(values)
+        break
+    raise InputValueError(f"{path} holds no vectors")
+
+
+def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str]) -> Iterator[Rows]:
+    first = 0
+    as_json = set(json.loads(about.get("json_columns", "[]")))
+    try:
+        for batch in file.iter_batches(batch_size=_ROWS):
+            columns = {name: batch.column(name).to_pylist() for name in batch.schema.names
+                       if name != "vector"}  # fmt: skip
+            column = batch.column("vector")
+            flat = np.asarray(column.flatten().to_numpy(zero_copy_only=False), dtype=np.float32)
+            lengths = pa.compute.unique(pa.compute.list_value_length(column)).to_pylist()
+            if column.null_count or lengths != [dim]:
+                raise InputValueError(f"{path}: rows from {first} on have no {dim} numbers each")
+            none = [None] * len(batch)
+            ids = _ids(columns.pop("id"), columns.pop("id_is_int", none), path, first)
+            texts = columns.pop("text", none)
+            yield Rows(
+                ids,
+                flat.reshape(len(batch), dim),
+                texts,
+                _metadata(columns.pop("metadata", none), columns, as_json),
+            )
+            first += len(batch)
+    except (OSError, pa.ArrowException, TypeError, ValueError) as error:
+        if isinstance(error, InputValueError):
+            raise
+        raise InputValueError(f"{path}: rows from {first} on cannot be read: {error}") from None
+
+
+def _metadata(
+    written: list[Any], columns: Mapping[str, list[Any]], as_json: Container[str]
+) -> list[Any]:
+    """Each row's metadata: a JSON object, and further columns."""
+    found = [json.loads(item) if isinstance(item, str) else item for item in written]
+    if not columns:
+        return found
+    plain = {
+        name: [
+            json.loads(value) if name in as_json and value is not None else json_value(value)
+            for value in values
+        ]
+        for name, values in columns.items()
+    }
+    return [
+        {**(before or {}), **{name: values[i] for name, values in plain.items()}}
+        for i, before in enumerate(found)
+    ]
+
+
+def json_value(value: Any) -> Any:
+    """A value of Parquet as JSON holds it.
+
+    Times and dates are ISO 8601, NaN is null, and what JSON lacks is a text.
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    return json.loads(json.dumps(value, default=_shown))
+
+
+def _shown(value: Any) -> str:
+    return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+def _ids(ids: list[Any], are_ints: list[bool | None], path: Path, first: int) -> list[Id]:
+    found: list[Id] = []
+    for place, (item, is_int) in enumerate(zip(ids, are_ints, strict=True), first):
+        if is_int and isinstance(item, str):
+            item = int(item)
+        if isinstance(item, bool) or not isinstance(item, str | int):
+            raise InputValueError(f"{path}: row {place} has no id: {item!r}")
+        found.append(item)
+    return found

@@ -1,0 +1,203 @@
+"""Checks of what callers give a Collection, all of them before anything is changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.arguments import number
+from flowvec.collection.store.rows import Id, encode_metadata
+from flowvec.errors import InputTypeError, InputValueError
+from flowvec.sequences import as_list
+
+__all__ = [
+    "Metadata",
+    "check_count",
+    "check_k",
+    "check_metadata",
+    "check_score",
+    "check_vectors",
+    "check_weight",
+    "check_whole",
+    "last_of_each",
+    "texts_of",
+]
+
+
+class DataFrame(Protocol):
+    """What is needed of a pandas or polars DataFrame."""
+
+    @property
+    def columns(self) -> Any:
+        """Names of the columns."""
+
+    def __getitem__(self, name: Any) -> Any:
+        """A column."""
+
+
+# More rows than any collection has, and still a number to everything below.
+_MOST_HITS = 1 << 40
+
+Metadata = Sequence[dict[str, Any] | None] | DataFrame
+
+
+def check_k(k: object) -> int:
+    """How many hits to give.
+
+    Raises:
+        InputTypeError: it is no whole number.
+        InputValueError: it is negative.
+    """
+    if isinstance(k, bool) or not isinstance(k, int | np.integer):
+        raise InputTypeError(f"k must be a whole number, not {type(k).__name__}")
+    if k < 0:
+        raise InputValueError(f"k must not be negative, but is {k}")
+    return min(int(k), _MOST_HITS)
+
+
+def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np.float32]:
+    """Vectors as float32 (rows, dim).
+
+    Raises:
+        InputTypeError: they are no numbers.
+        InputValueError: they have another shape, or a row holds NaN, infinity or a number whose
+            square is infinite.
+    """
+    try:
+        given = np.asarray(vectors)
+        if given.dtype.kind not in "fiubO":
+            raise InputTypeError(f"{what} are no real numbers, but {given.dtype}")
+        rows = np.asarray(given, dtype=np.float32)
+    except InputTypeError:
+        raise
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InputTypeError(f"{what} are no numbers: {error}") from None
+    if rows.size == 0 and rows.ndim == 1:
+        rows = rows.reshape(0, dim)
+    if rows.ndim != 2 or rows.shape[1] != dim:
+        raise InputValueError(
+            f"{what} must have {dim} dimensions each, but their shape is {rows.shape}"
+        )
+    # A square that overflows would give an infinite norm, and NaN for a score. Of most vectors one
+    # sum says that there is none; else each row's tells which it is.
+    if math.isfinite(np.vdot(rows, rows)):
+        return rows
+    with np.errstate(over="ignore"):
+        bad = np.flatnonzero(~np.isfinite(np.einsum("ij,ij->i", rows, rows)))
+    if len(bad):
+        raise InputValueError(f"row {bad[0]} of {what} holds NaN, infinity or a huge number")
+    return rows
+
+
+def check_score(score: object, name: str = "min_score") -> float | None:
+    """The least score, None for any.
+
+    Raises:
+        InputTypeError: it is no number.
+        InputValueError: it is NaN.
+    """
+    if score is None:
+        return None
+    return number(name, score)
+
+
+def check_weight(value: object) -> float:
+    """The share of the vectors in a hybrid search.
+
+    Raises:
+        InputTypeError: it is no number.
+        InputValueError: it is not from 0 to 1.
+    """
+    weight = check_score(value, "vector_weight")
+    if weight is None:
+        raise InputTypeError("vector_weight must be a number, not NoneType")
+    if not 0.0 <= weight <= 1.0:
+        raise InputValueError(f"vector_weight must be from 0 to 1, but is {weight:g}")
+    return weight
+
+
+def check_whole(name: str, value: object, least: int) -> int:
+    """A whole number of at least `least`.
+
+    Raises:
+        InputTypeError: it is no whole number.
+        InputValueError: it is less.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputTypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if value < least:
+        raise InputValueError(f"{name} must be at least {least}, but is {value}")
+    return int(value)
+
+
+def texts_of(values: object) -> list[str] | None:
+    """Texts as a list, whatever holds them: a list, an array or a DataFrame's column; else None."""
+    if not isinstance(values, Sequence) and hasattr(values, "dtype"):
+        kind = getattr(values.dtype, "kind", "O")
+        if kind not in "OUST" or getattr(values, "ndim", 1) != 1:
+            return None
+        values = list(cast(Iterable[Any], values))
+    if isinstance(values, list | tuple) and any(isinstance(value, str) for value in values):
+        return list(values)
+    return None
+
+
+def check_count(name: str, count: int, ids: int) -> None:
+    """Raises InputValueError where there are not as many as ids."""
+    if count != ids:
+        raise InputValueError(f"{ids} ids for {count} {name}")
+
+
+def check_metadata(metadata: Metadata | None, count: int) -> list[str | None]:
+    """Each row's metadata as JSON; errors are those of `encode_metadata`."""
+    if metadata is None:
+        return [None] * count
+    if isinstance(metadata, Mapping) and not hasattr(metadata, "columns"):
+        raise InputTypeError("metadata must be a list of dicts, one for each row, not a dict")
+    if hasattr(metadata, "column_names") and hasattr(metadata, "to_pylist"):  # a pyarrow Table
+        rows: list[Any] = metadata.to_pylist()
+    elif hasattr(metadata, "columns"):
+        rows = _records(metadata)
+    else:
+        rows = as_list("metadata", metadata)
+    items = [encode_metadata(item, i) for i, item in enumerate(rows)]
+    check_count("metadata", len(items), count)
+    return items
+
+
+def _records(frame: DataFrame) -> list[dict[str, Any]]:
+    """A DataFrame's rows as dicts of plain values."""
+    names = list(frame.columns)
+    if len({str(name) for name in names}) < len(names):
+        raise InputValueError(f"the metadata has two columns of one name: {names}")
+    try:
+        columns = [[_plain(value) for value in frame[name]] for name in names]
+    except TypeError as error:  # a frame that is not computed yet
+        raise InputTypeError(f"the metadata's columns cannot be read: {error}") from None
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """A cell as JSON has it: a missing one is null, a date is its ISO 8601 text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray) or type(value).__name__ == "Series":  # a column of lists
+        return [_plain(part) for part in value]
+    if isinstance(value, list | tuple | dict):
+        return value
+    if isinstance(value, date):  # a datetime, or pandas' Timestamp, is one; NaT says that it is not
+        return value.isoformat() if value == value else None
+    # pandas' NA is neither equal nor unequal to itself.
+    missing = type(value).__name__ in ("NAType", "NaTType") or value != value
+    return None if missing is True else value
+
+
+def last_of_each(ids: Sequence[Id]) -> list[int]:
+    """Indices of the last occurrence of each id, ascending."""
+    last = {item: i for i, item in enumerate(ids)}
+    return sorted(last.values())

@@ -1,0 +1,94 @@
+"""`SharedEncoder` for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+import numpy.typing as npt
+
+from flowvec.arguments import seconds_or_none
+from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.shared_encoder import DEFAULT_MAX_WAITING, QueueStatistics, SharedEncoder
+from flowvec.errors import DeadlineError
+
+__all__ = ["AsyncEncoder"]
+
+# Checking more texts than these would hold the event loop up: a thread takes them in.
+_FEW_TEXTS = 64
+
+_Vectors = Future[npt.NDArray[Any]]
+
+
+class AsyncEncoder:
+    """An Encoder for any number of asyncio tasks, whose texts are computed together.
+
+    The event loop is never blocked: tokenizing and the model run on threads.
+
+        async with AsyncEncoder(encoder) as model:
+            vector = await model.encode("A man is eating.")
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        max_waiting: int = DEFAULT_MAX_WAITING,
+        max_batch_tokens: int | None = None,
+    ) -> None:
+        """As `SharedEncoder`."""
+        self._shared = SharedEncoder(
+            encoder, max_waiting=max_waiting, max_batch_tokens=max_batch_tokens
+        )
+
+    async def encode(
+        self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any
+    ) -> npt.NDArray[Any]:
+        """Embed texts; see `SharedEncoder.encode`. Cancelling the task drops what has not begun."""
+        seconds = seconds_or_none("timeout", timeout)
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await asyncio.wrap_future(await self._submit(texts, options))
+        except TimeoutError:
+            if not limit.expired():  # a caller's own, from what its texts are read
+                raise
+            raise DeadlineError(f"not done within {timeout} s") from None
+
+    async def _submit(self, texts: str | Iterable[str], options: dict[str, Any]) -> _Vectors:
+        if isinstance(texts, str) or (isinstance(texts, list | tuple) and len(texts) <= _FEW_TEXTS):
+            return self._shared.submit(texts, **options)
+        taking = asyncio.ensure_future(asyncio.to_thread(self._shared.submit, texts, **options))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped; what it has taken in is dropped.
+            taking.add_done_callback(_drop)
+            raise
+
+    def statistics(self) -> QueueStatistics:
+        """What was done so far, and what waits."""
+        return self._shared.statistics()
+
+    async def close(self, *, drain: bool = True) -> None:
+        """See `SharedEncoder.close`; the event loop goes on meanwhile."""
+        await asyncio.to_thread(self._shared.close, drain=drain)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close(drain=kind is None)
+
+
+def _drop(taking: asyncio.Task[_Vectors]) -> None:
+    """Cancel what a call that nobody waits for any more has taken in."""
+    if not taking.cancelled() and taking.exception() is None:
+        taking.result().cancel()

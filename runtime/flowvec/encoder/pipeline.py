@@ -1,0 +1,528 @@
+"""The pipeline behind `Encoder`: windows of texts to windows of vectors.
+
+A window is tokenized once, planned by token count, run batch by batch on one worker thread for each
+stream, and scattered back into input order. The next window is tokenized meanwhile, and its batches
+wait behind those of the one before, so that no stream waits for another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.bundle.bundle import Bundle, verify_files
+from flowvec.encoder.batching import Batch, pad, padded_tokens, plan
+from flowvec.encoder.postprocess import Postprocess, non_finite_rows
+from flowvec.encoder.proof import ProofMode, open_proved
+from flowvec.encoder.tokenizer import Tokenized, Tokenizer, joined
+from flowvec.engine.providers import Engine
+from flowvec.engine.selection import GraphSession
+from flowvec.errors import ClosedError, InputValueError, NonFiniteError
+from flowvec.texts.window import WINDOW
+
+__all__ = [
+    "EncodeJob",
+    "EncodeStatistics",
+    "Encoded",
+    "Pipeline",
+    "refuse_non_finite",
+    "windows_of",
+]
+
+logger = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float32]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Texts tokenized together.
+_PIECE = 1024
+_MOST_CALLERS = 64
+# How soon it is seen that a call is to stop, in seconds.
+_PATIENCE = 0.1
+# A window of fewer batches than these is cut into smaller ones, which take no longer each, down to
+# those that cost more in calls than they save in waiting.
+_BATCHES_A_STREAM = 4
+_LEAST_BUDGET = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeStatistics:
+    """What one call of `encode`, or one exhausted `stream`, did.
+
+    Attributes:
+        texts: texts encoded.
+        tokens: their tokens after truncation, special tokens included.
+        padding: share of the computed tokens that was padding, 0 to 1.
+        truncated: texts cut at max_length.
+        replaced: texts in which lone surrogates became U+FFFD.
+        batches: runs of the graph.
+        seconds: wall time from the first text to the last vector; for a stream it includes the time
+            that its consumer took.
+        tokenize_seconds: time spent tokenizing (it overlaps with the graph's).
+        session_seconds: time spent inside the graph, added up over the streams.
+    """
+
+    texts: int
+    tokens: int
+    padding: float
+    truncated: int
+    replaced: int
+    batches: int
+    seconds: float
+    tokenize_seconds: float
+    session_seconds: float
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts of a running call, gathered on the caller's thread alone."""
+
+    texts: int = 0
+    tokens: int = 0
+    padded: int = 0
+    truncated: int = 0
+    replaced: int = 0
+    batches: int = 0
+    tokenize_seconds: float = 0.0
+    session_seconds: float = 0.0
+
+    def finish(self, seconds: float) -> EncodeStatistics:
+        padding = 1.0 - self.tokens / self.padded if self.padded else 0.0
+        return EncodeStatistics(
+            self.texts,
+            self.tokens,
+            padding,
+            self.truncated,
+            self.replaced,
+            self.batches,
+            seconds,
+            self.tokenize_seconds,
+            self.session_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeJob:
+    """What one call asks of the pipeline; all of it is checked already.
+
+    Attributes:
+        prompt: put before each text.
+        postprocess: what is done to the graph's output.
+        max_batch_tokens: budget of padded tokens for a batch.
+        refuse_long: raise at a text above max_length instead of cutting it.
+        refuse_non_finite: raise where the model gives NaN or infinity, instead of saying where.
+        shared_out: take a smaller budget where that keeps all streams busy; False for a caller who
+            named one.
+    """
+
+    prompt: str
+    postprocess: Postprocess
+    max_batch_tokens: int
+    refuse_long: bool
+    shared_out: bool = True
+    refuse_non_finite: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """What became of one window of texts.
+
+    Attributes:
+        vectors: (texts, out_dim), in input order.
+        truncated: indices of the texts that were cut at max_length.
+        replaced: indices of the texts in which lone surrogates became U+FFFD.
+        non_finite: indices of the texts for which the model gave NaN or infinity.
+        tokens: of all texts after truncation, special tokens included.
+        padded: tokens computed, padding included.
+    """
+
+    vectors: npt.NDArray[Any]
+    truncated: Sequence[int]
+    replaced: Sequence[int]
+    non_finite: Sequence[int]
+    tokens: int
+    padded: int
+
+
+class Pipeline:
+    """A bundle's tokenizer and session, and the threads that keep its streams busy."""
+
+    def __init__(self, bundle: Bundle, engine: Engine, proof: ProofMode = "cached") -> None:
+        self._bundle = bundle
+        self._engine = engine
+        self._proof_mode = proof
+        self._dim = bundle.manifest.dim
+        self._max_length = bundle.manifest.max_length
+        self.tokenizer = Tokenizer(bundle.tokenizer, self._max_length)
+        self._closed = False
+        _living.add(self)
+        self._open()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._session: GraphSession | None
+        self._session, self.proof = open_proved(self._bundle, self._engine, self._proof_mode)
+        # Callers with a single batch run it on their own thread; together with the workers they
+        # must not be more than the streams.
+        self._free_streams = threading.BoundedSemaphore(self._engine.streams)
+        self._workers = ThreadPoolExecutor(
+            self._engine.streams, thread_name_prefix="flowvec-stream"
+        )
+        # Threads that stay, as the C library keeps memory for each that it has seen: of the windows
+        # after those that are waited for, one for each caller at a time.
+        self._preparing = ThreadPoolExecutor(_MOST_CALLERS, "flowvec-prepare")
+        self._tokenizing = ThreadPoolExecutor(_MOST_CALLERS, "flowvec-tokenize")
+        self._process = os.getpid()
+
+    def ready(self) -> tuple[GraphSession, ThreadPoolExecutor]:
+        """The session and workers of this process: a forked child inherits neither's threads.
+
+        Raises:
+            ClosedError: after `close`.
+        """
+        if self._process != os.getpid() and not self._closed:
+            with _fork_lock:
+                if self._process != os.getpid():
+                    # The files may have changed since the parent verified them.
+                    verify_files(self._bundle.path, self._bundle.manifest.files)
+                    self._open()
+        session = self._session
+        if self._closed or session is None:
+            raise ClosedError("this Encoder is closed")
+        return session, self._workers
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Stop the worker threads and let go of the model; calling it twice is harmless."""
+        if not self._closed:
+            self._closed = True
+            # In this order: each gives work to those after it.
+            for threads in (self._preparing, self._tokenizing, self._workers):
+                threads.shutdown(wait=self._process == os.getpid())
+            if self._process == os.getpid():
+                self._session = None
+
+    # --- work -----------------------------------------------------------------------------------
+
+    def run(self, ids: Sequence[Sequence[int]], batches: Sequence[Batch], out: Floats) -> float:
+        """Run a plan into `out`, float32 (len(ids), dim), whatever the model gives.
+
+        Returns:
+            Seconds inside the graph, added up over the streams.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        seconds = self._begin(ids, batches, out).finish()
+        assert seconds is not None  # nobody could stop it
+        return seconds
+
+    def _begin(
+        self, ids: Sequence[Sequence[int]], batches: Sequence[Batch], out: Floats
+    ) -> _Running:
+        """Give batches to the streams."""
+        session, workers = self.ready()
+        free_streams = self._free_streams
+        pad_id = self._bundle.manifest.pad_id
+
+        def compute(batch: Batch) -> float:
+            feeds = pad(ids, batch, pad_id)
+            with free_streams:
+                begun = time.perf_counter()
+                vectors = session.run(*feeds)
+                seconds = time.perf_counter() - begun
+            out[list(batch.rows)] = vectors
+            return seconds
+
+        if len(batches) == 1 or self._engine.streams == 1:
+            # A single batch runs on its caller's thread: another would only cost time.
+            return _Running(batches, compute, None)
+        return _Running(batches, compute, [_given(workers, compute, b) for b in batches])
+
+    def windows(
+        self,
+        parts: Iterator[Sequence[str]],
+        job: EncodeJob,
+        finished: Callable[[EncodeStatistics], object],
+        done: Callable[[int], object] | None = None,
+        stop: threading.Event | None = None,
+    ) -> Generator[Encoded, None, None]:
+        """What becomes of one window of texts after another.
+
+        Args:
+            parts: windows of checked texts; each is sorted and batched by itself.
+            job: what the call asks.
+            finished: called once at the end.
+            done: called with the number of texts after each batch.
+            stop: once it is set the windows end, as soon as the batches that run are done.
+
+        Raises:
+            InputValueError: a text is too long and the job refuses it.
+            NonFiniteError: the model gave NaN or infinity and the job refuses it.
+        """
+        begun = time.perf_counter()
+        tally = _Tally()
+        following: Future[_Window] | None = None
+        try:
+            # The first window is prepared here; so a call of one window costs no other thread.
+            texts, failure = _next(parts)
+            window = self._prepare(texts, job) if texts is not None else None
+            while window is not None:
+                # A failure of the caller's iterable waits until what came before it is done.
+                texts, failure = _next(parts)
+                following = None
+                if texts is not None:
+                    following = _given(self._preparing, self._prepare, texts, job)
+                encoded = self._finished(window, job, tally, done, stop)
+                if encoded is None:
+                    return
+                yield encoded
+                window = following.result() if following is not None else None
+        finally:
+            # Whoever leaves early leaves a window behind: what is not begun of it is dropped.
+            if following is not None and not following.cancel() and not following.exception():
+                following.result().running.drop()
+        if failure is not None:
+            raise failure
+        statistics = tally.finish(time.perf_counter() - begun)
+        logger.debug("%s", statistics)
+        finished(statistics)
+
+    def _shared_out(self, tokens: int, budget: int) -> int:
+        """A budget with which a few texts still keep every stream busy."""
+        streams = self._engine.streams
+        if streams == 1:
+            return budget
+        return min(budget, max(tokens // (_BATCHES_A_STREAM * streams), _LEAST_BUDGET))
+
+    def _prepare(self, texts: Sequence[str], job: EncodeJob) -> _Window:
+        """Tokenize a window, and begin to compute it."""
+        start = time.perf_counter()
+        prompt = job.prompt
+        if prompt:
+            texts = [prompt + text for text in texts]
+        self.ready()
+        tokenized = self._tokenize(texts)
+        seconds = time.perf_counter() - start
+        lengths = tokenized.lengths
+        tokens = sum(lengths)
+        vectors = np.empty((len(lengths), self._dim), dtype=np.float32)
+        batches: Sequence[Batch] = ()
+        if not (job.refuse_long and tokenized.truncated):
+            budget = job.max_batch_tokens
+            if job.shared_out:
+                budget = self._shared_out(tokens, budget)
+            batches = plan(lengths, budget, self._max_length)
+        running = self._begin(tokenized.ids, batches, vectors)
+        return _Window(tokenized, tokens, seconds, vectors, running)
+
+    def _tokenize(self, texts: Sequence[str]) -> Tokenized:
+        """Tokenize in pieces: while ids of one become Python's, the other cores have the next."""
+        if len(texts) <= _PIECE or self._engine.streams * self._engine.threads == 1:
+            return self.tokenizer(texts)
+        pieces = [texts[i : i + _PIECE] for i in range(0, len(texts), _PIECE)]
+        others = [_given(self._tokenizing, self.tokenizer, piece) for piece in pieces[1::2]]
+        mine = [self.tokenizer(piece) for piece in pieces[::2]]
+        theirs = [future.result() for future in others]
+        return joined([(mine, theirs)[i % 2][i // 2] for i in range(len(pieces))])
+
+    def _finished(
+        self,
+        window: _Window,
+        job: EncodeJob,
+        tally: _Tally,
+        done: Callable[[int], object] | None,
+        stop: threading.Event | None,
+    ) -> Encoded | None:
+        """Wait for a window's batches, and count it; None once `stop` is set."""
+        tokenized, vectors = window.tokenized, window.vectors
+        if job.refuse_long and tokenized.truncated:
+            raise InputValueError(
+                f"item {tally.texts + tokenized.truncated[0]} has more than "
+                f"{self._max_length} tokens, and truncation is 'error'"
+            )
+        seconds = window.running.finish(done, stop)
+        if seconds is None:
+            return None
+        tally.session_seconds += seconds
+        non_finite = non_finite_rows(vectors).tolist()
+        if non_finite and job.refuse_non_finite:
+            refuse_non_finite(non_finite, tally.texts)
+        batches = window.running.batches
+        padded = padded_tokens(batches)
+        tally.tokenize_seconds += window.tokenize_seconds
+        tally.texts += len(vectors)
+        tally.tokens += window.tokens
+        tally.padded += padded
+        tally.truncated += len(tokenized.truncated)
+        tally.replaced += len(tokenized.replaced)
+        tally.batches += len(batches)
+        return Encoded(
+            job.postprocess(vectors),
+            tokenized.truncated,
+            tokenized.replaced,
+            non_finite,
+            window.tokens,
+            padded,
+        )
+
+
+class _Running:
+    """Batches that are computed."""
+
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        compute: Callable[[Batch], float],
+        futures: Sequence[Future[float]] | None,
+    ) -> None:
+        """Name them; without futures they are computed by whoever waits for them."""
+        self.batches = batches
+        self._compute = compute
+        self._futures = futures
+
+    def finish(
+        self,
+        done: Callable[[int], object] | None = None,
+        stop: threading.Event | None = None,
+    ) -> float | None:
+        """Wait for all; on the first failure drop those not begun and raise it.
+
+        Args:
+            done: called with the number of texts after each batch.
+            stop: once it is set those not begun are dropped.
+
+        Returns:
+            Seconds inside the graph, added up over the streams; None once `stop` is set.
+        """
+        seconds = 0.0
+        try:
+            for i, batch in enumerate(self.batches):
+                while stop is not None:
+                    if stop.is_set():
+                        self.drop()
+                        return None
+                    if self._futures is None or wait([self._futures[i]], _PATIENCE).done:
+                        break
+                futures = self._futures
+                seconds += self._compute(batch) if futures is None else futures[i].result()
+                if done is not None:
+                    done(len(batch.rows))
+        except BaseException:
+            self.drop()
+            raise
+        return seconds
+
+    def drop(self) -> None:
+        """Leave out what is not begun."""
+        for future in self._futures or ():
+            future.cancel()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """A window on its way: tokenized, and begun.
+
+    Attributes:
+        tokenized: its texts.
+        tokens: of them.
+        tokenize_seconds: that it took.
+        vectors: where they come to lie, float32 (texts, dim).
+        running: its batches; none where a text was refused.
+    """
+
+    tokenized: Tokenized
+    tokens: int
+    tokenize_seconds: float
+    vectors: Floats
+    running: _Running
+
+
+def _given(
+    threads: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> Future[T]:
+    """Give work to threads.
+
+    Raises:
+        ClosedError: another thread has closed the Encoder.
+    """
+    try:
+        return threads.submit(function, *args, **kwargs)
+    except RuntimeError:
+        raise ClosedError("this Encoder is closed") from None
+
+
+def refuse_non_finite(rows: Sequence[int], first: int = 0) -> None:
+    """Raise where the model gave NaN or infinity; `first` numbers the rows in the message.
+
+    Raises:
+        NonFiniteError: there are such rows.
+    """
+    if rows:
+        named = ", ".join(str(first + row) for row in rows[:5])
+        more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+        raise NonFiniteError(f"the model gave NaN or infinity for item {named}{more}")
+
+
+def windows_of(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Cut texts into windows; what came before a failure of the iterable comes before it here."""
+    source = iter(texts)
+    full = True
+    while full:
+        window: list[str] = []
+        failure: Exception | None = None
+        try:
+            window.extend(islice(source, WINDOW))
+        except Exception as error:
+            failure = error
+        if window:
+            yield window
+        if failure is not None:
+            raise failure
+        full = len(window) == WINDOW
+
+
+_fork_lock = threading.Lock()
+
+
+_living: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+# What children inherited: kept, never used. To destroy a session whose threads were left behind in
+# the parent could wait for them for ever.
+_inherited: list[object] = []
+
+
+def _begin_in_child() -> None:
+    """A thread of the parent may have held the lock at the moment of the fork."""
+    global _fork_lock
+    _fork_lock = threading.Lock()
+    for pipeline in list(_living):
+        _inherited.append(vars(pipeline).copy())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
+
+
+def _next(parts: Iterator[Sequence[str]]) -> tuple[Sequence[str] | None, Exception | None]:
+    """The next window, None at the end, and the exception that came instead."""
+    try:
+        return next(parts, None), None
+    except Exception as error:
+        return None, error

@@ -1,0 +1,397 @@
+"""Proof at load: an engine must agree with a bundle's reference vectors on this machine.
+
+The same graph gives other vectors on another processor, and sometimes wrong ones: OpenVINO 2026.4.1
+gave a cosine of .05 in int8 on processors with AMX. So an engine that this machine has not proved
+yet runs the bundle's reference texts, alone and in batches of odd and of even shapes, on each of
+its streams. What came of it is kept in the user's cache, and later loads cost nothing.
+
+It is kept for what decides the figures: bundle, provider, compute type, streams, threads, library
+versions, processor and GPU, and the environment variables that limit an engine. Streams are part of
+it since the fault above appears with several of them only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from flowvec.bundle.bundle import Bundle
+from flowvec.bundle.manifest import REFERENCES
+from flowvec.encoder.batching import Batch, pad
+from flowvec.encoder.references import (
+    Floats,
+    References,
+    make_references,
+    reference_batches,
+    reference_ids,
+)
+from flowvec.encoder.tokenizer import Tokenizer
+from flowvec.engine.onnxruntime_session import Session
+from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, Engine
+from flowvec.engine.selection import GraphSession, open_session
+from flowvec.errors import (
+    BundleError,
+    EngineError,
+    EngineNotProvedError,
+    MissingDependencyError,
+    ProviderUnavailableError,
+)
+from flowvec.machine import cpu_features, cpu_name, gpu_names, vector_instructions
+from flowvec.user_cache import cache_folder, installed_versions, write_cached
+from flowvec.version import __version__
+
+__all__ = [
+    "MIN_COSINE_OF",
+    "Proof",
+    "ProofMode",
+    "compare",
+    "make_bundle_references",
+    "open_proved",
+]
+
+logger = logging.getLogger(__name__)
+
+ProofMode = Literal["always", "cached", "never"]
+
+# The smallest cosine to the reference vectors that an engine may have, by compute type.
+MIN_COSINE_OF = {"float32": 0.99999, "bfloat16": 0.999, "float16": 0.999, "int8": 0.995}
+# A vector's length says something where the bundle does not normalise.
+_MOST_LENGTH_ERROR = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05, "int8": 0.1}
+
+_FORMAT = 1
+_MOST_WAITING = 10.0  # seconds
+# Variables by which OpenVINO, oneDNN and ONNX Runtime are told to take other kernels.
+_ENGINE_VARIABLES = ("ONEDNN_", "DNNL_", "OV_", "ORT_")
+_HARMLESS = ("VERBOSE", "TELEMETRY")
+# What can go wrong with a cache: no home, no room, no permission, another's file.
+_CACHE_ERRORS = (OSError, RuntimeError, KeyError)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How far an engine's vectors are from a bundle's reference vectors on this machine.
+
+    Attributes:
+        proved: all vectors are within the limits of the compute type.
+        min_cosine: the smallest cosine over all texts and batches; None where nothing was compared,
+            or a vector held NaN.
+        limit: the smallest cosine that is allowed.
+        texts: reference texts that were compared.
+        measured: when, ISO 8601, UTC; None where nothing was compared.
+        reason: why it is not proved; None where it is.
+    """
+
+    proved: bool
+    min_cosine: float | None
+    limit: float
+    texts: int
+    measured: str | None
+    reason: str | None
+
+    def __str__(self) -> str:
+        if not self.proved:
+            return f"not proved: {self.reason}"
+        return f"proved: cosine {_shown(self.min_cosine)} over {self.texts} texts"
+
+
+def open_proved(
+    bundle: Bundle, engine: Engine, mode: ProofMode = "cached"
+) -> tuple[GraphSession, Proof]:
+    """Load a bundle's graph on an engine, and compare it with the bundle's reference vectors.
+
+    Args:
+        bundle: what to load. One of format 1 holds no references: they are computed on ONNX
+            Runtime's CPU provider in float32 and kept in the user's cache.
+        engine: what to load it on.
+        mode: `cached` compares where this machine has not done so yet; `always` compares each
+            time; `never` trusts the engine.
+
+    Raises:
+        EngineNotProvedError: the engine's vectors are not the references.
+        BundleError: the graph cannot be loaded, or the references cannot be read.
+        ProviderUnavailableError: the provider does not really run.
+    """
+    limit = MIN_COSINE_OF[engine.compute]
+    if mode == "never":
+        unseen = Proof(False, None, limit, 0, None, "the Encoder was loaded with proof='never'")
+        return open_session(bundle, engine), unseen
+    known = None if mode == "always" or _may_differ(bundle, engine) else _recall(bundle, engine)
+    if known is not None and not known.proved:
+        raise _refusal(engine, known)
+    session = open_session(bundle, engine)
+    if known is not None:
+        return session, known
+    begun = time.perf_counter()
+    references = _references_of(bundle, session)
+    if references is None:
+        reason = (
+            "the bundle is of format 1, and its reference vectors cannot be computed without ONNX "
+            "Runtime; export it again"
+        )
+        logger.warning("%s is not proved on %s: %s", bundle.path, engine.provider, reason)
+        return session, Proof(False, None, limit, 0, None, reason)
+    try:
+        found = compare(session, references, bundle.manifest.pad_id)
+    except EngineError as error:
+        # Not kept: another process may have had all the memory.
+        failed = Proof(False, None, limit, 0, None, str(error))
+        raise _refusal(engine, failed) from error
+    _keep(bundle, engine, found)
+    seconds = time.perf_counter() - begun
+    logger.debug("%s on %s, %.3f s", found, engine, seconds)
+    if not found.proved:
+        raise _refusal(engine, found)
+    return session, found
+
+
+def compare(session: GraphSession, references: References, pad_id: int) -> Proof:
+    """Run references as users' texts will be: alone and in batches, on all streams at once.
+
+    Args:
+        session: what runs.
+        references: the vectors that it should give.
+        pad_id: the padding token's id.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    engine = session.engine
+    jobs: queue.SimpleQueue[Batch] = queue.SimpleQueue()
+    for batch in reference_batches([len(row) for row in references.ids]):
+        jobs.put(batch)
+    # All wait for each other and then run this one, so that no stream is left out.
+    shortest = min(range(len(references.ids)), key=lambda i: len(references.ids[i]))
+    first = Batch((shortest,), len(references.ids[shortest]))
+    together = threading.Barrier(engine.streams)
+
+    def work(_: int) -> tuple[float, float]:
+        with suppress(threading.BrokenBarrierError):  # the system may have no more threads to give
+            together.wait(_MOST_WAITING)
+        batch = first
+        cosine, error = math.inf, 0.0
+        while True:
+            vectors = session.run(*pad(references.ids, batch, pad_id))
+            found = _distances(vectors, references.vectors[list(batch.rows)])
+            # NaN, once found, is neither smaller nor larger than anything.
+            cosine = float(np.minimum(cosine, found[0]))
+            error = float(np.maximum(error, found[1]))
+            try:
+                batch = jobs.get_nowait()
+            except queue.Empty:
+                return cosine, error
+
+    if engine.streams == 1:
+        results = [work(0)]
+    else:
+        with ThreadPoolExecutor(engine.streams, "flowvec-proof") as threads:
+            try:
+                results = list(threads.map(work, range(engine.streams)))
+            except BaseException:  # an interrupt, say: no thread begins another batch
+                with suppress(queue.Empty):
+                    while True:
+                        jobs.get_nowait()
+                raise
+    cosine = float(np.min([cosine for cosine, _ in results]))
+    error = float(np.max([error for _, error in results]))
+    limit, most = MIN_COSINE_OF[engine.compute], _MOST_LENGTH_ERROR[engine.compute]
+    if math.isnan(cosine):
+        reason = "its vectors hold NaN or infinity where the bundle's reference vectors do not"
+    elif cosine < limit:
+        reason = (
+            f"its vectors have a cosine of {_shown(cosine)} to the bundle's reference vectors (at "
+            f"least {limit:g})"
+        )
+    elif error > most:
+        reason = (
+            f"the lengths of its vectors are up to {100 * error:.1f} % off the bundle's reference "
+            f"vectors (at most {100 * most:g} %)"
+        )
+    else:
+        reason = None
+    return Proof(
+        proved=reason is None,
+        min_cosine=None if math.isnan(cosine) else round(cosine, 7),
+        limit=limit,
+        texts=len(references.ids),
+        measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        reason=reason,
+    )
+
+
+def _distances(found: Floats, expected: Floats) -> tuple[float, float]:
+    """Smallest cosine and largest relative error of a length; NaN where a vector is not finite."""
+    if not np.isfinite(found).all():
+        return math.nan, math.nan
+    # Doubles: squares of float32 may be too large or too small for it.
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    lengths, wanted = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+    if not lengths.all():
+        return 0.0, 1.0
+    cosines = (a * b).sum(axis=1) / (lengths * wanted)
+    return float(cosines.min()), float(np.abs(lengths / wanted - 1).max())
+
+
+def _shown(cosine: float | None) -> str:
+    """Rounded down, or a failure would read as a success."""
+    if cosine is None:
+        return "NaN"
+    return f"{math.floor(cosine * 1e5) / 1e5:.5f}"
+
+
+def _refusal(engine: Engine, proof: Proof) -> EngineNotProvedError:
+    versions = installed_versions()
+    named = ", ".join(f"{package} {version}" for package, version in versions.items())
+    others = "provider and compute" if engine.compute != "float32" else "provider"
+    return EngineNotProvedError(
+        f"{engine.provider} in {engine.compute} is not proved on this machine: {proof.reason}. It "
+        f"ran {engine.streams} x {engine.threads} threads of {named} on {cpu_name()}. Leave "
+        f"{others} out to take an engine that is proved; `flowvec doctor BUNDLE` shows each",
+        engine.provider,
+        engine.compute,
+    )
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+def make_bundle_references(bundle: Bundle, session: GraphSession) -> References:
+    """Compute a bundle's reference vectors.
+
+    Args:
+        bundle: whose tokenizer makes the token ids.
+        session: its graph on ONNX Runtime's CPU provider in float32.
+
+    Raises:
+        BundleError: the model gives no reference text a vector.
+        EngineError: the engine failed.
+    """
+    manifest = bundle.manifest
+    tokenizer = Tokenizer(bundle.tokenizer, manifest.max_length)
+    ids = reference_ids(lambda texts: tokenizer(texts).ids, manifest.max_length, manifest.dim)
+    return make_references(session.run, ids, manifest.pad_id)
+
+
+def _references_of(bundle: Bundle, session: GraphSession) -> References | None:
+    """The bundle's own references, or for format 1 computed ones; None where those cannot be."""
+    dim = bundle.manifest.dim
+    if REFERENCES in bundle.manifest.files:
+        return References.read(bundle.path / REFERENCES, dim)
+    file: Path | None = None
+    try:
+        file = cache_folder() / "references" / f"{bundle.fingerprint}.npz"
+        if file.exists():
+            return References.read(file, dim)
+    except (*_CACHE_ERRORS, BundleError) as error:
+        logger.debug("cached references are left out: %s", error)
+    exact = session
+    if (session.engine.provider, session.engine.compute) != (CPU, "float32"):
+        try:
+            exact = Session(bundle, Engine(CPU, "float32", 1))
+        except (MissingDependencyError, ProviderUnavailableError) as error:
+            logger.debug("references: %s", error)
+            return None
+    references = make_bundle_references(bundle, exact)
+    if file is not None:
+        try:
+            write_cached(file, references.to_bytes())
+        except _CACHE_ERRORS as error:
+            logger.debug("references are not kept: %s", error)
+    return references
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def _may_differ(bundle: Bundle, engine: Engine) -> bool:
+    """Whether one load can be right and the next one wrong, so that no result may be kept.
+
+    OpenVINO's fault with AMX is a race between streams while a graph is compiled. Bundles of format
+    2 are made so that it cannot happen; those of format 1 are not.
+    """
+    return (
+        (engine.provider, engine.compute) == (OPENVINO_RUNTIME, "int8")
+        and engine.streams > 1
+        and bundle.manifest.format_version == 1
+        and not {"amx_bf16", "amx_int8"}.isdisjoint(cpu_features())
+    )
+
+
+def _file(bundle: Bundle, engine: Engine) -> Path:
+    """Where a result is kept."""
+    files = bundle.manifest.files
+    graph = files.get(bundle.graph(engine.variant).name)
+    references = files.get(REFERENCES)
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_ENGINE_VARIABLES) and not name.endswith(_HARMLESS)
+    }
+    material = [
+        _FORMAT,
+        __version__,
+        bundle.fingerprint,
+        graph and graph.sha256,
+        references and references.sha256,
+        asdict(engine),
+        installed_versions(),
+        cpu_name(),
+        vector_instructions(),
+        gpu_names() if engine.device == "cuda" else [],
+        variables,
+    ]
+    key = hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:32]
+    return cache_folder() / "proofs" / f"{key}.json"
+
+
+def _recall(bundle: Bundle, engine: Engine) -> Proof | None:
+    """What was found before, or None; never raises for what a cache holds."""
+    try:
+        raw = json.loads(_file(bundle, engine).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (*_CACHE_ERRORS, ValueError, RecursionError) as error:
+        logger.debug("a kept proof is left out: %s", error)
+        return None
+    if not isinstance(raw, Mapping) or not _is_proof(raw):
+        logger.debug("a kept proof is left out: the file is of another form")
+        return None
+    return Proof(**{field.name: raw[field.name] for field in fields(Proof)})
+
+
+def _is_proof(raw: Mapping[str, Any]) -> bool:
+    reason, cosine, limit = raw.get("reason"), raw.get("min_cosine"), raw.get("limit")
+    proved = raw.get("proved")
+    fits = (
+        isinstance(proved, bool)
+        and isinstance(raw.get("texts"), int)
+        and isinstance(raw.get("measured"), str)
+    )
+    if not (fits and isinstance(limit, float)):
+        return False
+    if proved:
+        return reason is None and isinstance(cosine, float) and cosine >= limit
+    return isinstance(reason, str) and (cosine is None or isinstance(cosine, float))
+
+
+def _keep(bundle: Bundle, engine: Engine, proof: Proof) -> None:
+    """Keep what was found; without a cache the next load finds it again."""
+    content = {"bundle": bundle.manifest.name, **asdict(engine), **asdict(proof)}
+    try:
+        write_cached(_file(bundle, engine), (json.dumps(content, indent=2) + "\n").encode())
+    except _CACHE_ERRORS as error:
+        logger.debug("the proof is not kept, so that the next load repeats it: %s", error)

@@ -1,0 +1,240 @@
+"""Reference texts of a bundle with their vectors: what an engine is compared with on a machine.
+
+`references.npz` holds three arrays:
+
+    lengths   int32 (texts,)          tokens of each text
+    ids       int32 (sum of lengths,) token ids, text after text
+    vectors   float32 (texts, dim)    of ONNX Runtime's CPU provider in float32, each text alone
+
+It is kept below 150 kB; where vectors are wide there are fewer texts.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.encoder.batching import Batch, bucket_length, pad
+from flowvec.errors import BundleError
+
+__all__ = ["MAX_BYTES", "References", "make_references", "reference_batches", "reference_ids"]
+
+Floats = npt.NDArray[np.float32]
+Ids = Sequence[Sequence[int]]
+# Padded ids and their mask, int64 (batch, sequence), to vectors, float32 (batch, dim).
+Run = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], Floats]
+
+MAX_BYTES = 150_000
+# What the file takes beside the vectors: names, headers, and at most 1,300 ids.
+_OVERHEAD = 8_000
+# Longer texts would take longer to compare than a user should wait.
+_LONGEST = 512
+_LEAST_TEXTS = 2
+# What Python's zipfile raises for damaged files.
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
+
+# Tokens of each text, in the order in which they are dropped last: where few texts fit, they still
+# hold the longest (0), one token, odd and even lengths, and the sides of 16, 32 and 64, by which
+# kernels cut their blocks. Special characters stand in texts of their own.
+_LENGTHS = (0, 1, 17, 33, 8, 65, 2, 16, 32, 5, 24, 11, 3, 21, 13, 7, 19, 23, 4, 29, 9, 12, 6, 15)
+
+# Fixed, so that the same model and machine give the same file; English, so that each variant is
+# compared on what it was made for.
+_TEXT = (
+    "The harbour lies at the mouth of a slow brown river, and for three hundred years ships have "
+    "brought timber, salt and wool to it. In winter the fog comes up from the sea before dawn; the "
+    "lamps along the quay are lit, and nobody sails until they can see the other bank. A woman who "
+    "repairs nets told us that her grandfather could name every boat by the sound of its engine. "
+    "How much of this will be left in twenty years? The council wants to build 1,250 flats where "
+    "the warehouses stand, at a cost of about $340 million, while the fishermen ask for a cold "
+    "store and a deeper channel. Engineers have measured the current at four places and found that "
+    "the river carries away less sand than it brings. So the harbour must be dredged each spring, "
+    "or it will be closed to large ships by 2031. Children learn to row there, tourists eat fried "
+    "fish from paper, and on the first Sunday in June there is a race that a boat with a red sail "
+    "has won six times. Some doctors advise a swim in cold water; others call it dangerous for the "
+    "heart. The museum keeps a map drawn by hand in 1712, on which the coast looks different. "
+)
+_SPECIAL_TEXT = "Ünïcödé - 東京 №42 😀 «ça va?» \t[x] ½ #$%&@ Ωμέγα שלום!"
+_SPECIAL = (13, 24)  # which of the lengths are taken from it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class References:
+    """Token ids of some texts, and the vector of each.
+
+    Attributes:
+        ids: token ids of each text, special tokens included.
+        vectors: float32 (texts, dim), in the same order; finite, and none of length 0.
+    """
+
+    ids: tuple[tuple[int, ...], ...]
+    vectors: Floats
+
+    def to_bytes(self) -> bytes:
+        """The content of `references.npz`: equal references are equal bytes."""
+        file = io.BytesIO()
+        np.savez(
+            file,
+            lengths=np.array([len(row) for row in self.ids], dtype=np.int32),
+            ids=np.array([i for row in self.ids for i in row], dtype=np.int32),
+            vectors=self.vectors,
+        )
+        return file.getvalue()
+
+    @classmethod
+    def read(cls, path: Path, dim: int) -> References:
+        """Read `references.npz`.
+
+        Args:
+            path: of the file.
+            dim: length of the bundle's vectors.
+
+        Raises:
+            BundleError: the file holds something else.
+        """
+        most = MAX_BYTES + 4 * dim * _LEAST_TEXTS
+        try:
+            with zipfile.ZipFile(path) as file:
+                # Somebody else's file must not fill the memory when it is unpacked.
+                if sum(entry.file_size for entry in file.infolist()) > most:
+                    raise BundleError(f"{path} holds more than {most} bytes")
+            with np.load(path) as arrays:  # which unpickles nothing
+                lengths, ids, vectors = (arrays[name] for name in ("lengths", "ids", "vectors"))
+        except (OSError, ValueError, KeyError, EOFError, MemoryError, *_ZIP_ERRORS) as error:
+            raise BundleError(f"cannot read {path}: {error}") from None
+        types = (lengths.dtype, ids.dtype, vectors.dtype) == (np.int32, np.int32, np.float32)
+        if not (
+            types
+            and lengths.ndim == ids.ndim == 1
+            and len(lengths) > 0
+            and (lengths > 0).all()
+            and lengths.sum(dtype=np.int64) == len(ids)
+            and (ids >= 0).all()
+            and vectors.shape == (len(lengths), dim)
+            and np.isfinite(vectors).all()
+            and vectors.any(axis=1).all()
+        ):
+            raise BundleError(f"{path} does not hold reference vectors of {dim} dimensions")
+        rows = np.split(ids, np.cumsum(lengths)[:-1])
+        return cls(tuple(tuple(row.tolist()) for row in rows), vectors)
+
+
+def reference_ids(
+    tokenize: Callable[[Sequence[str]], Ids], max_length: int, dim: int
+) -> list[list[int]]:
+    """Token ids of the reference texts of a model.
+
+    Args:
+        tokenize: texts to token ids with special tokens, cut at max_length.
+        max_length: the most tokens of a text.
+        dim: length of a vector; the wider, the fewer texts.
+
+    Returns:
+        24 texts or fewer, all different: one of a single token, one of `max_length` tokens or 512,
+        the others of odd and even lengths between.
+    """
+    longest = min(max_length, _LONGEST)
+    most = max(_LEAST_TEXTS, (MAX_BYTES - _OVERHEAD) // (4 * dim))
+    # Every token of these tokenizers covers at most a word, and a word at most ten characters here.
+    text = _TEXT * (1 + 10 * longest // len(_TEXT))
+    plain, special = _framed(tokenize, text), _framed(tokenize, _SPECIAL_TEXT * 8)
+    chosen: dict[tuple[int, ...], None] = {}
+    for i, length in enumerate(_LENGTHS):
+        frame = special if length in _SPECIAL else plain
+        # A different beginning for each text; the longest takes all of it.
+        row = frame.cut(longest if length == 0 else min(length, longest), skip=7 * i)
+        if len(chosen) < most:
+            chosen.setdefault(tuple(row))
+    return [list(row) for row in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class _Framed:
+    """A long text's token ids between the special tokens that frame every text."""
+
+    prefix: list[int]
+    body: list[int]
+    suffix: list[int]
+
+    def cut(self, length: int, skip: int) -> list[int]:
+        """So many tokens of the text: frame and body, or where there is no room for it, a body."""
+        room = length - len(self.prefix) - len(self.suffix)
+        if room < 1:
+            return (self.prefix + self.suffix + self.body)[:length]
+        start = min(skip, max(0, len(self.body) - room))
+        return self.prefix + self.body[start : start + room] + self.suffix
+
+
+def _framed(tokenize: Callable[[Sequence[str]], Ids], text: str) -> _Framed:
+    """Take a text's ids apart by comparing them with those of an empty one."""
+    empty, full = (list(row) for row in tokenize(["", text]))
+    count = 0
+    while count < len(empty) and full[count] == empty[count]:
+        count += 1
+    prefix, suffix = empty[:count], empty[count:]
+    return _Framed(prefix, full[len(prefix) : len(full) - len(suffix)], suffix)
+
+
+def make_references(run: Run, ids: Iterable[Sequence[int]], pad_id: int) -> References:
+    """Compute the vectors, each text alone, and leave out texts whose vector says nothing.
+
+    Args:
+        run: of ONNX Runtime's CPU provider in float32.
+        ids: as `reference_ids` gives.
+        pad_id: the padding token's id.
+
+    Raises:
+        BundleError: the model gives no text a finite vector of a length above 0.
+        EngineError: the engine failed.
+    """
+    rows = [tuple(row) for row in ids]
+    vectors = [run(*pad(rows, Batch((i,), len(row)), pad_id))[0] for i, row in enumerate(rows)]
+    kept = [i for i, v in enumerate(vectors) if np.isfinite(v).all() and v.any()]
+    if not kept:
+        raise BundleError("the model gives NaN, infinity or zeros for every reference text")
+    return References(tuple(rows[i] for i in kept), np.stack([vectors[i] for i in kept]))
+
+
+# The most padded tokens of a batch of several references.
+_BUDGET = 256
+_ODD_COUNTS = (15, 7, 5, 3, 1)
+_EVEN_COUNTS = (14, 8, 4, 2)
+
+
+def reference_batches(lengths: Sequence[int]) -> list[Batch]:
+    """How references are run: each alone, then in ragged batches of odd and of even row counts.
+
+    Batches of odd counts are padded to their longest text, as it is, those of even counts to the
+    next bucket, as `flowvec.encoder.batching.plan` does. The longest text is run alone only: it
+    would cost more than all others together.
+    """
+    alone = [Batch((i,), length) for i, length in enumerate(lengths)]
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])[:-1]
+    odd = _grouped(order, lengths, _ODD_COUNTS)
+    even = [
+        Batch(batch.rows, min(bucket_length(batch.length), max(lengths)))
+        for batch in _grouped(order, lengths, _EVEN_COUNTS)
+    ]
+    return [*alone, *(batch for batch in [*odd, *even] if len(batch.rows) > 1)]
+
+
+def _grouped(order: Sequence[int], lengths: Sequence[int], counts: Sequence[int]) -> list[Batch]:
+    """Cut texts, shortest first, into batches of one of the counts, the largest that is cheap."""
+    batches = []
+    start = 0
+    while start < len(order):
+        left = order[start:]
+        count = next(
+            (n for n in counts if n <= len(left) and lengths[left[n - 1]] * n <= _BUDGET),
+            1,
+        )
+        batches.append(Batch(tuple(left[:count]), lengths[left[count - 1]]))
+        start += count
+    return batches

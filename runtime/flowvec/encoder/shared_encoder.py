@@ -1,0 +1,487 @@
+"""Many callers, one model: texts of different callers computed together.
+
+There is no timer and no window. While every stream is busy, texts wait; when a stream falls free,
+`packing.pack` chooses from those that wait. An idle model answers a single text at once, a busy one
+fills its batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.arguments import seconds_or_none, whole_number
+from flowvec.encoder.batching import Batch
+from flowvec.encoder.encoder import Encoder, OnEmpty, Truncation
+from flowvec.encoder.pipeline import EncodeJob
+from flowvec.encoder.postprocess import Precision
+from flowvec.encoder.scheduling import LOOKAHEAD, pack
+from flowvec.errors import (
+    ClosedError,
+    DeadlineError,
+    EngineError,
+    FlowvecError,
+    InputTypeError,
+    InputValueError,
+    NonFiniteError,
+    OverloadedError,
+    first_line,
+)
+
+__all__ = ["DEFAULT_MAX_WAITING", "QueueStatistics", "SharedEncoder"]
+
+logger = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float32]
+
+DEFAULT_MAX_WAITING = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """Counts since the beginning, and what waits now.
+
+    Attributes:
+        waiting: texts taken in and not yet begun.
+        calls: calls that were taken in.
+        texts: texts computed.
+        batches: runs of the graph.
+        overloaded: calls refused because the queue was full.
+        dropped: texts not computed: their caller had gone, their call had failed by another of its
+            texts or was refused, or the encoder was closed.
+    """
+
+    waiting: int
+    calls: int
+    texts: int
+    batches: int
+    overloaded: int
+    dropped: int
+
+
+_settling = threading.Lock()
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One caller's texts on their way."""
+
+    texts: list[str]
+    job: EncodeJob
+    single: bool
+    out: Floats
+    left: int
+    settled: bool = False
+    future: Future[npt.NDArray[Any]] = field(default_factory=Future)
+
+    def settle(self) -> None:
+        """Tell those who wait for a cancelled future that it is over."""
+        with _settling:  # two streams may have texts of one call
+            if self.future.cancelled() and not self.settled:
+                self.settled = True
+                self.future.set_running_or_notify_cancel()
+
+    def fail(self, error: Exception) -> None:
+        with contextlib.suppress(InvalidStateError):  # its caller has gone
+            self.future.set_exception(error)
+        self.settle()
+
+    def finish(self) -> None:
+        vectors = self.job.postprocess(self.out)
+        with contextlib.suppress(InvalidStateError):
+            self.future.set_result(vectors[0] if self.single else vectors)
+        self.settle()
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """One text that waits: its call, its place in it, and its token ids."""
+
+    call: _Call
+    row: int
+    ids: list[int]
+
+
+def _closed_before() -> ClosedError:
+    return ClosedError("this encoder was closed before the text was computed")
+
+
+class SharedEncoder:
+    """An Encoder for any number of threads at once, whose texts are computed together.
+
+    `Encoder.encode` may be called from any number of threads as well, but computes each call by
+    itself: this one is for many callers with few texts each.
+
+        >>> shared = SharedEncoder(Encoder.load("mini"))
+        >>> shared.encode("A man is eating.", timeout=1.0).shape
+        (384,)
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        max_waiting: int = DEFAULT_MAX_WAITING,
+        max_batch_tokens: int | None = None,
+    ) -> None:
+        """Start a worker thread for each of the Encoder's streams.
+
+        Args:
+            encoder: stays its owner's: closing this does not close it.
+            max_waiting: the most texts that may wait; a call that would pass it is refused.
+            max_batch_tokens: padded tokens a batch; None takes the Encoder's own.
+
+        Raises:
+            InputValueError: a number is below 1.
+            ClosedError: the Encoder is closed.
+        """
+        if not isinstance(encoder, Encoder):
+            raise InputTypeError(
+                f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
+            )
+        whole_number("max_waiting", max_waiting)
+        self._budget = encoder.job(max_batch_tokens=max_batch_tokens).max_batch_tokens
+        self._encoder = encoder
+        self._max_waiting = max_waiting
+        # Calls that no worker has looked at yet, and tokenized texts, both oldest first.
+        self._calls: deque[_Call] = deque()
+        self._waiting: deque[_Waiting] = deque()
+        self._count = 0  # texts of both
+        self._changed = threading.Condition()
+        self._closing = self._abandoned = False
+        self._process = os.getpid()
+        self._taken = self._texts = self._batches = self._overloaded = self._dropped = 0
+        self._workers = [
+            threading.Thread(
+                target=_work,
+                args=(weakref.ref(self), self._changed),
+                name=f"flowvec-shared-{i}",
+                daemon=True,
+            )
+            for i in range(encoder.engine.streams)
+        ]
+        # Its threads end where it is dropped without being closed.
+        weakref.finalize(self, _wake, self._changed)
+        for worker in self._workers:
+            worker.start()
+
+    # --- calling --------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        normalize_embeddings: bool | None = None,
+        precision: Precision = "float32",
+        truncate_dim: int | None = None,
+        truncation: Truncation = "truncate",
+        on_empty: OnEmpty = "encode",
+    ) -> Future[npt.NDArray[Any]]:
+        """Take texts in, and return at once.
+
+        Arguments are those of `Encoder.encode`. Cancelling the future drops what of the call has
+        not begun.
+
+        Returns:
+            A future of what `Encoder.encode` returns. Its exception is the caller's own: another
+            caller's text never fails it.
+
+        Raises:
+            OverloadedError: too many texts wait.
+            ClosedError: after `close`, or in a forked child.
+            InputTypeError: an item is no str.
+            InputValueError: an argument cannot be served, or a text is refused by the options.
+        """
+        job = self._encoder.job(
+            prompt_name, normalize_embeddings, None, truncation, precision, truncate_dim
+        )
+        items, single = self._encoder.items(texts, on_empty)
+        out = np.empty((len(items), self._encoder.dim), dtype=np.float32)
+        call = _Call(items, job, single, out, len(items))
+        if self._process != os.getpid():
+            raise ClosedError(
+                "this encoder's threads were left behind in the process that was forked; make one "
+                "in each process"
+            )
+        with self._changed:
+            if self._closing:
+                raise ClosedError("this encoder is closed")
+            if self._count + len(items) > self._max_waiting:
+                self._drop_cancelled()
+            if self._count + len(items) > self._max_waiting:
+                self._overloaded += 1
+                raise OverloadedError(
+                    f"{self._count} texts wait and {len(items)} more would be above max_waiting, "
+                    f"{self._max_waiting}"
+                )
+            self._taken += 1
+            if items:
+                self._count += len(items)
+                self._calls.append(call)
+                self._changed.notify()
+        if not items:
+            call.finish()
+        return call.future
+
+    def encode(
+        self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any
+    ) -> npt.NDArray[Any]:
+        """Embed texts, together with those of other callers.
+
+        Args:
+            texts: one text, or any iterable of texts.
+            timeout: seconds to wait; None waits as long as it takes.
+            **options: as for `submit`.
+
+        Returns:
+            As `Encoder.encode`: float32 (dim,) or (n, dim).
+
+        Raises:
+            DeadlineError: the timeout passed; what had not begun is dropped.
+            OverloadedError: too many texts wait.
+            FlowvecError: as for `submit`.
+        """
+        seconds = seconds_or_none("timeout", timeout)
+        future = self.submit(texts, **options)
+        try:
+            return future.result(seconds)
+        except FutureTimeoutError as error:
+            if isinstance(error, FlowvecError):
+                raise
+            future.cancel()
+            raise DeadlineError(f"not done within {timeout} s") from None
+        except BaseException:  # an interrupt: nobody waits for it any more
+            future.cancel()
+            raise
+
+    def statistics(self) -> QueueStatistics:
+        """What was done so far, and what waits."""
+        with self._changed:
+            self._drop_cancelled()
+            return QueueStatistics(
+                self._count,
+                self._taken,
+                self._texts,
+                self._batches,
+                self._overloaded,
+                self._dropped,
+            )
+
+    # --- working --------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether texts wait; within the condition."""
+        return bool(self._calls or self._waiting)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it takes no more calls; within the condition."""
+        return self._closing
+
+    def work_once(self) -> None:
+        """For one stream: tokenize what has come, choose, compute, deliver."""
+        with self._changed:
+            calls = list(self._calls)
+            self._calls.clear()
+        chosen: list[_Waiting] = []
+        try:
+            if calls:
+                self._admit(calls)
+                calls = []
+            with self._changed:
+                chosen, length = self._choose()
+                if self._waiting:
+                    self._changed.notify()
+            if chosen:
+                self._compute(chosen, length)
+        except BaseException as error:  # a worker that ended would leave its callers waiting
+            logger.exception("a stream failed")
+            failure = EngineError(f"the text could not be computed: {first_line(error)}")
+            for call in [*calls, *(item.call for item in chosen)]:
+                call.fail(failure)
+
+    def _admit(self, calls: list[_Call]) -> None:
+        """Tokenize calls, and let their texts wait."""
+        texts = [call.job.prompt + text for call in calls for text in call.texts]
+        try:
+            tokenized = self._encoder.tokenize(texts)
+        except BaseException as error:  # a panic of the tokenizer's is one; each call by itself
+            if len(calls) > 1:
+                for call in calls:
+                    self._admit([call])
+                return
+            logger.debug("tokenizing: %s", error)
+            self._leave(calls[0], len(calls[0].texts))
+            calls[0].fail(EngineError(f"the text could not be tokenized: {first_line(error)}"))
+            return
+        truncated = set(tokenized.truncated)
+        waiting: list[_Waiting] = []
+        first = 0
+        for call in calls:
+            rows = range(first, first + len(call.texts))
+            first = rows.stop
+            cut = truncated.intersection(rows) if call.job.refuse_long else set()
+            if cut:
+                self._leave(call, len(call.texts))
+                call.fail(
+                    InputValueError(
+                        f"item {min(cut) - rows.start} has more than {self._encoder.max_length} "
+                        "tokens, and truncation is 'error'"
+                    )
+                )
+                continue
+            waiting += [_Waiting(call, row - rows.start, tokenized.ids[row]) for row in rows]
+            call.texts = []  # not needed any more
+        with self._changed:
+            if not self._abandoned:
+                self._waiting.extend(waiting)
+                return
+        for item in waiting:  # closed meanwhile, and counted as dropped then
+            item.call.fail(_closed_before())
+
+    def _leave(self, call: _Call, texts: int) -> None:
+        """A call's texts that will not be computed."""
+        with self._changed:
+            if not self._abandoned:
+                self._count -= texts
+                self._dropped += texts
+
+    def _drop_cancelled(self) -> None:
+        """Let go of texts that nobody waits for any more; the lock is held."""
+        gone = [call for call in self._calls if call.future.done()]
+        dropped = sum(len(call.texts) for call in gone)
+        for call in gone:
+            self._calls.remove(call)
+            call.settle()
+        staying: deque[_Waiting] = deque()
+        for item in self._waiting:
+            if item.call.future.done():
+                item.call.settle()
+                dropped += 1
+            else:
+                staying.append(item)
+        self._waiting = staying
+        self._count -= dropped
+        self._dropped += dropped
+
+    def _choose(self) -> tuple[list[_Waiting], int]:
+        """Take the next batch out of what waits; the lock is held."""
+        seen: list[_Waiting] = []
+        while self._waiting and len(seen) < LOOKAHEAD:
+            item = self._waiting.popleft()
+            if item.call.future.done():  # cancelled, or failed by another of its texts
+                item.call.settle()
+                self._count -= 1
+                self._dropped += 1
+            else:
+                seen.append(item)
+        if not seen:
+            return [], 0
+        lengths = [len(item.ids) for item in seen]
+        batch = pack(lengths, self._budget, self._encoder.max_length)
+        taken = set(batch.rows)
+        self._waiting.extendleft(
+            item for i, item in reversed(list(enumerate(seen))) if i not in taken
+        )
+        self._count -= len(taken)
+        return [seen[i] for i in batch.rows], batch.length
+
+    def _compute(self, items: list[_Waiting], length: int) -> None:
+        try:
+            vectors = self._run(items, length)
+        except (NonFiniteError, EngineError) as error:
+            if len(items) == 1:
+                self._deliver_failure(items[0], error)
+                return
+            # Whose text was it? Each by itself: slow, and right.
+            for item in items:
+                self._compute([item], len(item.ids))
+            return
+        except ClosedError as error:  # the Encoder underneath
+            for item in items:
+                item.call.fail(error)
+            return
+        finished = []
+        with self._changed:
+            self._texts += len(items)
+            self._batches += 1
+            for vector, item in zip(vectors, items, strict=True):
+                item.call.out[item.row] = vector
+                item.call.left -= 1
+                if not item.call.left:
+                    finished.append(item.call)
+        for call in finished:
+            call.finish()
+
+    def _run(self, items: list[_Waiting], length: int) -> Floats:
+        return self._encoder.run([i.ids for i in items], [Batch(tuple(range(len(items))), length)])
+
+    def _deliver_failure(self, item: _Waiting, error: Exception) -> None:
+        if isinstance(error, NonFiniteError):
+            error = NonFiniteError(f"the model gave NaN or infinity for item {item.row}")
+        item.call.fail(error)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def close(self, *, drain: bool = True) -> None:
+        """Take no more calls, and stop the workers; calling it twice is harmless.
+
+        Args:
+            drain: compute what waits first; otherwise its callers get a `ClosedError`.
+        """
+        with self._changed:
+            self._closing = True
+            if not drain:
+                self._abandoned = True
+                left = [*self._calls, *(item.call for item in self._waiting)]
+                self._dropped += self._count
+                self._count = 0
+                self._calls.clear()
+                self._waiting.clear()
+                for call in left:
+                    call.settle()
+                    call.fail(_closed_before())
+            self._changed.notify_all()
+        for worker in self._workers:
+            worker.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _work(shared: weakref.ref[SharedEncoder], changed: threading.Condition) -> None:
+    """One stream, until it is closed or dropped; while it waits it holds nothing of it."""
+    while True:
+        with changed:
+            while True:
+                found = shared()
+                if found is None or (found.is_closing and not found.has_work):
+                    return
+                if found.has_work:
+                    break
+                del found
+                changed.wait()
+        found.work_once()
+        del found
+
+
+def _wake(changed: threading.Condition) -> None:
+    with changed:
+        changed.notify_all()

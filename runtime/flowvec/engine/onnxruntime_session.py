@@ -1,0 +1,279 @@
+"""ONNX Runtime: one session on one execution provider, and proof of what runs.
+
+Nothing else in flowvec calls onnxruntime. What was asked for is what runs; ONNX Runtime by itself
+would fall back to its CPU provider without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.bundle.bundle import Bundle
+from flowvec.bundle.manifest import INPUTS
+from flowvec.engine.openvino_session import openvino_config
+from flowvec.engine.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine
+from flowvec.errors import (
+    BundleError,
+    EngineError,
+    MissingDependencyError,
+    ProviderUnavailableError,
+    first_line,
+)
+from flowvec.machine import cpu_features, cpu_name
+from flowvec.optional import install_line
+
+__all__ = [
+    "Session",
+    "conflicting_wheels",
+    "onnxruntime_status",
+    "runtime_version",
+]
+
+logger = logging.getLogger(__name__)
+
+_PLUGIN_NAME = "flowvec_openvino"
+_SPIN_MICROSECONDS = "200"
+_plugin_lock = threading.Lock()
+
+
+def _install_gpu() -> str:
+    return f"python -m pip uninstall onnxruntime, then {install_line('gpu')}"
+
+
+def _onnxruntime() -> Any:
+    """Import onnxruntime, or say which line installs it.
+
+    It is no hard dependency because the wheels onnxruntime and onnxruntime-gpu overwrite each
+    other's files.
+    """
+    try:
+        import onnxruntime
+
+        onnxruntime.InferenceSession  # noqa: B018 - what is left of a removed wheel lacks it
+    except (ImportError, AttributeError, OSError) as error:
+        raise MissingDependencyError(
+            f"flowvec needs ONNX Runtime to embed text ({error}); install it: {install_line('cpu')}"
+        ) from None
+    return onnxruntime
+
+
+def _openvino_plugin() -> Any | None:
+    """The OpenVINO plugin's package, or None where it is not installed."""
+    try:
+        import onnxruntime_ep_openvino
+    except (ImportError, OSError) as error:  # not installed, or its libraries cannot be loaded
+        logger.debug("the OpenVINO plugin: %s", error)
+        return None
+    return onnxruntime_ep_openvino
+
+
+def runtime_version() -> str | None:
+    """Version of ONNX Runtime; None where it is not installed."""
+    try:
+        return str(_onnxruntime().__version__)
+    except MissingDependencyError:
+        return None
+
+
+def conflicting_wheels() -> list[str]:
+    """The distributions that each install a package `onnxruntime`; more than one is broken."""
+    names = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
+    installed = []
+    for name in names:
+        try:
+            installed.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return installed
+
+
+def onnxruntime_status() -> dict[str, str | None]:
+    """Why each of ONNX Runtime's providers that flowvec serves cannot run here, or None."""
+    try:
+        ort = _onnxruntime()
+    except MissingDependencyError as error:
+        return dict.fromkeys((CUDA, TENSORRT, OPENVINO, CPU), str(error))
+    device = _openvino_device(ort)
+    return {
+        CUDA: _gpu_status(ort, CUDA),
+        TENSORRT: _gpu_status(ort, TENSORRT),
+        OPENVINO: device if isinstance(device, str) else None,
+        CPU: None,
+    }
+
+
+def _gpu_status(ort: Any, provider: str) -> str | None:
+    """Why a provider on an NVIDIA GPU cannot run, or None."""
+    if provider not in ort.get_available_providers():
+        return f"this ONNX Runtime has no {provider}: {_install_gpu()}"
+    if not _has_nvidia_gpu():
+        return "there is no NVIDIA GPU here that its driver can see"
+    if provider == TENSORRT:
+        try:
+            import tensorrt  # noqa: F401 - loads the libraries that the provider needs
+        except (ImportError, OSError) as error:
+            install = "python -m pip install tensorrt-cu13"
+            return f"TensorRT's libraries are missing ({error}): {install}"
+    return None
+
+
+def _has_nvidia_gpu() -> bool:
+    """Whether there is a GPU with NVIDIA's driver.
+
+    The driver is not initialised to find out: a child forked after that could not use the GPU.
+    Whether the provider really runs is seen when a session is opened.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    if sys.platform == "win32":
+        return (Path(os.environ.get("SYSTEMROOT", "C:/Windows")) / "System32/nvcuda.dll").exists()
+    devices = Path("/dev")
+    return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
+
+
+class Session:
+    """A graph loaded on one engine. `run` may be called from any number of threads."""
+
+    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+        """Load the graph.
+
+        Raises:
+            BundleError: the file is no graph that ONNX Runtime can load, or lacks its inputs.
+            ProviderUnavailableError: the provider was asked for, but does not really run.
+        """
+        ort = _onnxruntime()
+        options = _session_options(ort, engine)
+        if engine.compute == "int8" and not {"avx512_vnni", "avx_vnni"} & set(cpu_features()):
+            # Without VNNI products of unsigned by signed bytes are added up in 16 bits, and clip.
+            options.add_session_config_entry("session.x64quantprecision", "1")
+        providers: list[Any] | None = None
+        if engine.provider == OPENVINO:
+            _add_openvino(ort, options, engine)
+        elif engine.device == "cuda":
+            providers = _gpu_providers(ort, engine)
+        else:
+            providers = [CPU]
+        model = bundle.graph(engine.variant)
+        try:
+            self._session = ort.InferenceSession(
+                str(model), sess_options=options, providers=providers
+            )
+        except Exception as error:  # ONNX Runtime's exceptions have no common base
+            raise BundleError(f"{model} cannot be loaded: {first_line(error)}") from error
+        active = self._session.get_providers()
+        if not active or active[0] != engine.provider:
+            raise ProviderUnavailableError(
+                f"{engine.provider} was asked for, but ONNX Runtime runs {', '.join(active)}"
+            )
+        self.engine = engine
+        self._output = bundle.manifest.output
+        inputs = [node.name for node in self._session.get_inputs()]
+        widths = {node.name: node.shape[-1] for node in self._session.get_outputs()}
+        if set(inputs) != set(INPUTS) or self._output not in widths:
+            raise BundleError(
+                f"{model} has inputs {inputs} and outputs {list(widths)}; its "
+                f"manifest says {list(INPUTS)} and {self._output}"
+            )
+        if widths[self._output] != bundle.manifest.dim:
+            raise BundleError(
+                f"{model} gives {widths[self._output]} dimensions; its manifest says "
+                f"{bundle.manifest.dim} dimensions"
+            )
+        logger.debug("loaded %s on %s", bundle.model, engine)
+
+    def run(
+        self, input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        """Vectors of one padded batch.
+
+        Args:
+            input_ids: int64 (batch, sequence).
+            attention_mask: int64 (batch, sequence), 1 for tokens and 0 for padding.
+
+        Returns:
+            float32 (batch, dim).
+
+        Raises:
+            EngineError: the engine failed, for want of memory say.
+        """
+        feeds = dict(zip(INPUTS, (input_ids, attention_mask), strict=True))
+        try:
+            vectors: npt.NDArray[np.float32] = self._session.run([self._output], feeds)[0]
+        except Exception as error:
+            raise EngineError(
+                f"{self.engine.provider} failed on a batch of shape {input_ids.shape}: "
+                f"{first_line(error)}"
+            ) from error
+        return vectors
+
+
+def _session_options(ort: Any, engine: Engine) -> Any:
+    """Options common to the providers: threads, and no plans kept for each shape."""
+    options = ort.SessionOptions()
+    # All runs share one pool, to which the thread that calls belongs.
+    options.intra_op_num_threads = 1 + engine.streams * (engine.threads - 1)
+    # Not the default's tens of milliseconds, which the tokenizer and other streams want.
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
+    options.inter_op_num_threads = 1
+    # The plans that ONNX Runtime keeps for each input shape grow without a bound.
+    options.enable_mem_pattern = False
+    options.log_severity_level = 3
+    return options
+
+
+def _add_openvino(ort: Any, options: Any, engine: Engine) -> None:
+    """Put the graph on the OpenVINO plugin's CPU device."""
+    device = _openvino_device(ort)
+    if isinstance(device, str):
+        raise ProviderUnavailableError(device)
+    config = json.dumps({"CPU": openvino_config(engine)})
+    options.add_provider_for_devices([device], {"load_config": config})
+
+
+def _gpu_providers(ort: Any, engine: Engine) -> list[Any]:
+    """The providers of a session on an NVIDIA GPU, with their options."""
+    if hasattr(ort, "preload_dlls"):
+        # CUDA and cuDNN from the wheels that the extra [gpu] brings, or that torch brings.
+        ort.preload_dlls()
+    cuda = (
+        CUDA,
+        {
+            # TensorFloat-32 would round products of float32 to ten bits without being asked.
+            "use_tf32": "0",
+            # Memory for what is there, not for the next power of two.
+            "arena_extend_strategy": "kSameAsRequested",
+        },
+    )
+    if engine.provider == CUDA:
+        return [cuda, CPU]
+    tensorrt = (TENSORRT, {"trt_fp16_enable": str(int(engine.compute == "float16"))})
+    return [tensorrt, cuda, CPU]
+
+
+def _openvino_device(ort: Any) -> Any | str:
+    """The plugin's CPU device, or the reason why there is none."""
+    plugin = _openvino_plugin()
+    if plugin is None:
+        return f"onnxruntime-ep-openvino is not installed: {install_line('cpu')}"
+    with _plugin_lock:
+        if not any(device.ep_name == OPENVINO for device in ort.get_ep_devices()):
+            try:
+                ort.register_execution_provider_library(_PLUGIN_NAME, plugin.get_library_path())
+            except Exception as error:
+                # A second registration is refused; a first one that fails leaves no device.
+                logger.debug("registering the OpenVINO plugin: %s", error)
+        for device in ort.get_ep_devices():
+            if device.ep_name == OPENVINO and device.ep_metadata.get("ov_device") == "CPU":
+                return device
+    # The plugin's discovery skips processors that are not Intel's (onnxruntime#31981).
+    return f"the OpenVINO plugin is installed, but offers no CPU device on this {cpu_name()}"

@@ -1,0 +1,130 @@
+"""OpenVINO itself: for processors on which its plugin inside ONNX Runtime offers no device."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.bundle.bundle import Bundle
+from flowvec.bundle.manifest import INPUTS
+from flowvec.engine.providers import OPENVINO_RUNTIME, Engine, has_bfloat16
+from flowvec.engine.telemetry import import_openvino
+from flowvec.errors import BundleError, EngineError, ProviderUnavailableError, first_line
+from flowvec.machine import cpu_features
+from flowvec.optional import install_line
+
+__all__ = ["OpenVinoSession", "openvino_config", "openvino_status"]
+
+logger = logging.getLogger(__name__)
+
+# OpenVINO keeps compiled primitives for every input shape; unbounded, that was 900 MB after 1,200
+# shapes on a MiniLM. Beyond 64 nothing is gained: see bench/NOTES.md.
+_CACHED_SHAPES = "64"
+# The first array that OpenVINO is given makes its binding look up numpy's interface, once for the
+# process; two threads that are the first together can wait for each other for ever.
+_FIRST_ARRAY = threading.Lock()
+# Channels of a token that share a scale where OpenVINO quantises activations by itself.
+_GROUP = "128"
+
+
+def openvino_config(engine: Engine) -> dict[str, str]:
+    """Settings of OpenVINO's CPU device for an engine, by OpenVINO's names."""
+    bfloat16 = engine.compute == "bfloat16" or (
+        # What is not in 8 bits.
+        engine.compute == "int8" and has_bfloat16(cpu_features())
+    )
+    config = {
+        "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
+        "NUM_STREAMS": str(engine.streams),
+        "INFERENCE_NUM_THREADS": str(engine.streams * engine.threads),
+        "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_SHAPES,
+    }
+    if engine.compute == "int8":
+        config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _GROUP
+    return config
+
+
+def openvino_status() -> str | None:
+    """Why OpenVINO cannot run here, or None."""
+    try:
+        openvino = import_openvino()
+        devices = openvino.Core().available_devices
+    except (ImportError, OSError) as error:
+        logger.debug("OpenVINO: %s", error)
+        return f"openvino is not installed: {install_line('cpu,openvino')}"
+    except Exception as error:  # a broken installation fails in many ways
+        return f"openvino is installed, but does not run: {first_line(error)}"
+    return None if "CPU" in devices else f"openvino offers {devices}, and no CPU"
+
+
+class OpenVinoSession:
+    """A graph compiled by OpenVINO. `run` may be called from any number of threads."""
+
+    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+        """Compile the graph.
+
+        Raises:
+            BundleError: the file is no graph that OpenVINO can compile, or lacks its inputs.
+            ProviderUnavailableError: OpenVINO cannot run here.
+        """
+        if reason := openvino_status():
+            raise ProviderUnavailableError(f"{OPENVINO_RUNTIME} was asked for, but {reason}")
+        openvino = import_openvino()
+        model = bundle.graph(engine.variant)
+        with _FIRST_ARRAY:
+            openvino.Tensor(np.zeros((1, 1), dtype=np.int64), shared_memory=True)
+        try:
+            self._compiled = openvino.Core().compile_model(
+                str(model), "CPU", openvino_config(engine)
+            )
+        except Exception as error:
+            raise BundleError(f"{model} cannot be compiled: {first_line(error)}") from error
+        names = {port.get_any_name() for port in self._compiled.inputs}
+        # A port has more names than one where the graph passes a value on as it is.
+        outputs = {name: port for port in self._compiled.outputs for name in port.get_names()}
+        wanted = bundle.manifest.output
+        if names != set(INPUTS) or wanted not in outputs:
+            raise BundleError(
+                f"{model} has inputs {sorted(names)} and outputs {sorted(outputs)}; its "
+                f"manifest says {list(INPUTS)} and {wanted}"
+            )
+        width = outputs[wanted].get_partial_shape()[-1]
+        if width.is_static and width.get_length() != bundle.manifest.dim:
+            raise BundleError(
+                f"{model} gives {width.get_length()} dimensions; its manifest says "
+                f"{bundle.manifest.dim} dimensions"
+            )
+        self.engine = engine
+        self._dim = bundle.manifest.dim
+        self._output = outputs[wanted]
+        # One request a stream; more are made if more threads than that call at once.
+        self._idle: deque[Any] = deque()
+
+    def run(
+        self, input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        """Vectors of one padded batch; see `flowvec.engine.onnxruntime_session.Session.run`."""
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        feeds = dict(zip(INPUTS, (input_ids, attention_mask), strict=True))
+        try:
+            found = request.infer(feeds, share_inputs=True)
+            # A copy: the request writes into the same memory next time.
+            vectors = np.array(found[self._output], dtype=np.float32)
+            if vectors.shape != (len(input_ids), self._dim):
+                # With one stream OpenVINO 2026.4.1 keeps some failures to itself.
+                raise ValueError(f"vectors of shape {vectors.shape}")
+        except Exception as error:
+            raise EngineError(
+                f"{self.engine.provider} failed on a batch of shape {input_ids.shape}: "
+                f"{first_line(error)}"
+            ) from error
+        self._idle.append(request)
+        return vectors

@@ -1,0 +1,118 @@
+"""Tuned settings: what `flowvec tune` found, kept in the user's cache by machine and bundle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from flowvec.machine import available_cores, cpu_features, cpu_name, gpu_names
+from flowvec.user_cache import cache_folder, installed_versions, write_cached
+
+__all__ = [
+    "Tuned",
+    "cache_file",
+    "forget",
+    "load_tuned",
+    "machine_key",
+    "save_tuned",
+    "why_not_kept",
+]
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The winner of one tuning.
+
+    Attributes:
+        provider: full name.
+        compute: type of the matrix products.
+        streams: batches at the same time.
+        threads: cores for one batch.
+        max_batch_tokens: padded tokens a batch.
+        texts_per_second: by kind of text (`short`, `natural`, `long`), as measured.
+        measured: when, ISO 8601, UTC.
+    """
+
+    provider: str
+    compute: str
+    streams: int
+    threads: int
+    max_batch_tokens: int
+    texts_per_second: dict[str, float]
+    measured: str
+
+
+def machine_key() -> str:
+    """What settings are valid for: processor, cores that may be used, GPUs, engines' versions."""
+    material = [cpu_name(), cpu_features(), available_cores(), gpu_names(), installed_versions()]
+    return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def cache_file(fingerprint: str) -> Path:
+    """Where a bundle's settings for this machine are kept.
+
+    In the folder that the environment variable FLOWVEC_CACHE names, else in the user's cache.
+    """
+    return cache_folder() / "tuned" / f"{fingerprint[:16]}-{machine_key()}.json"
+
+
+def load_tuned(fingerprint: str) -> Tuned | None:
+    """The settings of a bundle on this machine, or None; never raises for what a cache holds."""
+    try:
+        raw = json.loads(cache_file(fingerprint).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError, RuntimeError) as error:
+        logger.warning("tuned settings are left out: %s", error)
+        return None
+    if not isinstance(raw, Mapping) or raw.get("format") != _FORMAT or not _is_tuned(raw):
+        logger.warning("tuned settings are left out: the file is of another form")
+        return None
+    return Tuned(**{field.name: raw[field.name] for field in fields(Tuned)})
+
+
+def _is_tuned(raw: Mapping[str, object]) -> bool:
+    counts = [raw.get(name) for name in ("streams", "threads", "max_batch_tokens")]
+    rates = raw.get("texts_per_second")
+    return (
+        all(isinstance(raw.get(name), str) for name in ("provider", "compute", "measured"))
+        and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in counts)
+        and isinstance(rates, dict)
+        and all(isinstance(rate, int | float) for rate in rates.values())
+    )
+
+
+def why_not_kept(fingerprint: str) -> str | None:
+    """Why settings cannot be kept here; None where they can."""
+    try:
+        path = cache_file(fingerprint)
+        probe = path.with_name(f"{path.name}.probe")
+        write_cached(probe, b"\n")
+        probe.unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return None
+
+
+def save_tuned(fingerprint: str, tuned: Tuned) -> Path:
+    """Keep settings; written beside and renamed. Returns the file."""
+    path = cache_file(fingerprint)
+    text = json.dumps({"format": _FORMAT, **asdict(tuned)}, indent=2)
+    write_cached(path, (text + "\n").encode())
+    return path
+
+
+def forget(fingerprint: str) -> bool:
+    """Throw settings away; whether there were any."""
+    path = cache_file(fingerprint)
+    existed = path.exists()
+    path.unlink(missing_ok=True)
+    return existed

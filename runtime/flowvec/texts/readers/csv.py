@@ -1,0 +1,61 @@
+"""Reading csv: a record of fields, with a header."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flowvec.errors import InputValueError
+from flowvec.texts.lines import BadRecord
+from flowvec.texts.readers.base import RecordReader
+from flowvec.texts.row_checks import RefusedError
+from flowvec.texts.sources import Source
+from flowvec.texts.window import Fields
+
+__all__ = ["CsvReader"]
+
+
+class CsvReader(RecordReader):
+    """Reads csv; each value is a text."""
+
+    def __init__(
+        self, source: Source, fields: Fields, records: Iterator[list[str] | BadRecord]
+    ) -> None:
+        super().__init__(source, fields)
+        self._records = records
+        header = next(records, [])
+        if isinstance(header, BadRecord):
+            raise InputValueError(f"the header of {self.name}: {header.reason}")
+        self._header = header
+        for name in (fields.text, *fields.named):
+            if header and name not in header:
+                raise InputValueError(
+                    f"{self.name} has no field {name!r}; it has {', '.join(header)}"
+                )
+
+    def take(self, rows: int) -> tuple[int, list[list[str] | BadRecord]]:
+        """See `Reader.take`."""
+        found = [record for _, record in zip(range(rows), self._records, strict=False)]
+        self.row += len(found)
+        return len(found), found
+
+    def fields_of(self, record: list[str] | BadRecord) -> dict[str, Any]:
+        """See `RecordReader.fields_of`."""
+        if isinstance(record, BadRecord):
+            raise RefusedError(record.code, record.reason)
+        if len(record) != len(self._header):
+            raise RefusedError(
+                "malformed", f"the record has {len(record)} fields, the header {len(self._header)}"
+            )
+        found = dict(zip(self._header, record, strict=True))
+        for name in (self.fields.text, *self.fields.named):
+            if not found[name].isascii():
+                try:
+                    found[name].encode()
+                except UnicodeEncodeError:
+                    raise RefusedError("invalid_utf8", f"{name} is not UTF-8") from None
+        return found
+
+    def kind_of(self, values: Sequence[Any]) -> str:
+        """See `RecordReader.kind_of`."""
+        return "string"

@@ -1,0 +1,211 @@
+"""Reading Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from flowvec.arrow import imported_arrow
+from flowvec.errors import InputValueError
+from flowvec.texts.readers.base import Reader
+from flowvec.texts.row_checks import RefusedError, checked_text, id_of, letter_of
+from flowvec.texts.sources import Source
+from flowvec.texts.window import WINDOW, Columns, Fields, Window
+
+__all__ = ["ParquetReader", "schema_of"]
+
+
+class ParquetReader(Reader):
+    """Reads Parquet; kept fields stay Arrow's."""
+
+    def __init__(self, source: Source, fields: Fields, stack: ExitStack) -> None:
+        super().__init__(source, fields)
+        self._arrow = imported_arrow()
+        schema = schema_of(source)
+        for name in (fields.text, *fields.named):
+            if name not in schema.names:
+                raise InputValueError(
+                    f"{self.name} has no column {name!r}; it has {', '.join(schema.names)}"
+                )
+        self._schema = schema
+        kind = schema.field(fields.text).type
+        if not _is_text(self._arrow, kind):
+            raise InputValueError(f"{self.name}: {fields.text} is {kind}, not text")
+        if fields.id is not None:
+            self._check_id(schema.field(fields.id).type)
+        self._file = stack.enter_context(self._arrow.parquet.ParquetFile(source.for_arrow()))
+        self._names = list(dict.fromkeys((fields.text, *fields.named)))
+        self._batches = self._file.iter_batches(batch_size=WINDOW, columns=self._names)
+        self._ready: Any = None
+
+    def _check_id(self, kind: Any) -> None:
+        types = self._arrow.types
+        if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+            raise InputValueError(
+                f"{self.name}: {self.fields.id} is {kind}, and an id is a text or a whole number"
+            )
+
+    def skip(self, rows: int) -> None:
+        """See `Reader.skip`."""
+        groups, metadata = 0, self._file.metadata
+        while groups < metadata.num_row_groups and (
+            metadata.row_group(groups).num_rows <= rows - self.row
+        ):
+            self.row += metadata.row_group(groups).num_rows
+            groups += 1
+        left = range(groups, metadata.num_row_groups)
+        self._batches = self._file.iter_batches(
+            batch_size=WINDOW, columns=self._names, row_groups=list(left)
+        )
+        super().skip(rows - self.row)
+
+    def take(self, rows: int) -> tuple[int, list[Any]]:
+        """See `Reader.take`."""
+        found: list[Any] = []
+        got = 0
+        while got < rows:
+            if self._ready is None or not len(self._ready):
+                self._ready = self._next()
+                if self._ready is None:
+                    break
+            part = self._ready.slice(0, rows - got)
+            self._ready = self._ready.slice(len(part))
+            found.append(part)
+            got += len(part)
+        self.row += got
+        return got, found
+
+    def _next(self) -> Any:
+        try:
+            return next(self._batches, None)
+        except (OSError, self._arrow.ArrowException) as error:
+            raise InputValueError(
+                f"{self.name} is damaged from row {self.row} on: {error}"
+            ) from None
+
+    def columns(self, records: Any) -> Columns:
+        """See `Reader.columns`."""
+        return {name: str(self._schema.field(name).type) for name in self.fields.named}
+
+    def read(self, records: Sequence[Any], begun: int, window: Window, columns: Columns) -> None:
+        """See `Reader.read`."""
+        for batch in records:
+            self._read_batch(batch, begun, window)
+            begun += len(batch)
+
+    def _read_batch(self, batch: Any, begun: int, window: Window) -> None:
+        fields, first = self.fields, window.begin(self.name, begun, len(batch))
+        texts = _pylist(self._arrow, batch.column(fields.text))
+        ids = None if fields.id is None else _pylist(self._arrow, batch.column(fields.id))
+        good: list[int] = []
+        bad_fields = self._bad_fields(batch)
+        for place, text in enumerate(texts):
+            key: Any = first + place if ids is None else ids[place]
+            try:
+                if ids is not None:
+                    key = id_of(_decoded_value(key), str(fields.id))
+                checked = checked_text(_decoded_value(text), fields)
+                if place in bad_fields:
+                    raise RefusedError("bad_field", bad_fields[place])
+            except RefusedError as refused:
+                shown = key if isinstance(key, str | int) else None
+                window.dead.append(letter_of(self.name, begun + place, shown, refused))
+                continue
+            good.append(place)
+            window.texts.append(checked)
+        window.numbers += [first + place for place in good]
+        for name in fields.named:
+            column = batch.column(name)
+            if len(good) < len(batch):
+                column = column.take(self._arrow.array(good, self._arrow.int64()))
+            before = window.values.get(name)
+            if before is not None:
+                column = self._arrow.concat_arrays([before, column])
+            window.values[name] = column
+
+    def _bad_fields(self, batch: Any) -> dict[int, str]:
+        """What is wrong with kept values, by the row."""
+        found: dict[int, str] = {}
+        for name in self.fields.beside_id:
+            column = batch.column(name)
+            if self._may_be_bad(column):
+                for place in range(len(column)):
+                    if (reason := self._why_bad(column[place])) is not None:
+                        found.setdefault(place, f"{name} {reason}")
+        return found
+
+    def _may_be_bad(self, column: Any) -> bool:
+        """Whether values have to be looked at one by one."""
+        arrow, kind = self._arrow, column.type
+        if arrow.types.is_floating(kind):
+            return self.fields.kept_as_json and not (
+                arrow.compute.all(arrow.compute.is_finite(column), min_count=0).as_py()
+            )
+        try:
+            column.validate(full=True)
+        except arrow.ArrowInvalid:
+            return True
+        types = arrow.types
+        plain = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string,
+                 types.is_date, types.is_time, types.is_timestamp, types.is_null)  # fmt: skip
+        return self.fields.kept_as_json and not any(is_kind(kind) for is_kind in plain)
+
+    def _why_bad(self, value: Any) -> str | None:
+        """What is wrong with a kept value; None where nothing is."""
+        try:
+            found = value.as_py()
+            if self.fields.kept_as_json:
+                json.dumps(found, allow_nan=False, default=str)
+        except UnicodeDecodeError:
+            return "is not UTF-8"
+        except ValueError:
+            return "holds NaN or infinity"
+        return None
+
+
+def schema_of(source: Source) -> Any:
+    """The schema of a file.
+
+    Raises:
+        InputValueError: it cannot be read.
+    """
+    arrow = imported_arrow()
+    try:
+        return arrow.parquet.read_schema(source.for_arrow())
+    except (OSError, arrow.ArrowException) as error:
+        raise InputValueError(f"cannot read {source.path}: {error}") from None
+
+
+def _is_text(arrow: Any, kind: Any) -> bool:
+    types = arrow.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(
+        is_kind(kind)
+        for is_kind in (types.is_string, types.is_large_string, types.is_binary,
+                        types.is_large_binary, types.is_null)
+    )  # fmt: skip
+
+
+def _pylist(arrow: Any, column: Any) -> list[Any]:
+    """Values of a column; bytes where they are not UTF-8."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        if arrow.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        large = arrow.types.is_large_string(column.type)
+        found = column.view(arrow.large_binary() if large else arrow.binary()).to_pylist()
+    return found
+
+
+def _decoded_value(value: Any) -> Any:
+    """A value that may stand as bytes."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise RefusedError("invalid_utf8", f"the value is not UTF-8: {error}") from None

@@ -1,0 +1,49 @@
+"""Reading txt: a text a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flowvec.errors import InputValueError
+from flowvec.texts.readers.base import LineReader
+from flowvec.texts.row_checks import RefusedError, decoded_line, letter_of
+from flowvec.texts.sources import Source
+from flowvec.texts.window import Columns, Fields, Window
+
+__all__ = ["TxtReader"]
+
+
+class TxtReader(LineReader):
+    """Reads txt; there are no fields."""
+
+    def __init__(self, source: Source, fields: Fields, lines: Iterator[list[bytes | None]]) -> None:
+        super().__init__(source, fields, lines)
+        if fields.named:
+            raise InputValueError(
+                f"{self.name} is read as txt, which has no fields: give its format (jsonl, csv), "
+                "or no fields"
+            )
+
+    def columns(self, records: Sequence[bytes | None]) -> Columns:
+        """See `Reader.columns`."""
+        return {}
+
+    def read(
+        self, records: Sequence[bytes | None], begun: int, window: Window, columns: Columns
+    ) -> None:
+        """See `Reader.read`."""
+        first = window.begin(self.name, begun, len(records))
+        try:
+            texts = [record.decode() for record in records]  # type: ignore[union-attr]
+        except (UnicodeDecodeError, AttributeError):
+            for place, record in enumerate(records):
+                try:
+                    text = decoded_line(record, self.fields)
+                except RefusedError as refused:
+                    window.dead.append(letter_of(self.name, begun + place, None, refused))
+                else:
+                    window.numbers.append(first + place)
+                    window.texts.append(text)
+        else:
+            window.numbers += range(first, first + len(texts))
+            window.texts += texts

@@ -1,0 +1,167 @@
+"""Inputs that are named by a URL: object stores, and all that fsspec knows, by way of pyarrow.
+
+pyarrow itself reads `s3://`, `gs://`, `abfs://`, `hdfs://` and `file://`; any other scheme is
+fsspec's. Credentials are taken from where those libraries look for them (environment, profile,
+machine role), and options from the URL: `s3://bucket/texts?region=eu-central-1`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from flowvec.arrow import imported_arrow
+from flowvec.errors import FlowvecError, InputValueError, MissingDependencyError, first_line
+from flowvec.texts.compression import is_hidden
+
+__all__ = [
+    "RemoteFile",
+    "from_anywhere",
+    "is_url",
+    "name_of",
+    "open_remote",
+    "remote_files",
+    "state_of",
+]
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+# A question mark that no option follows is a glob's.
+_OPTIONS = re.compile(r"\?[\w.-]+=.*$")
+_MAGIC = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file behind a URL.
+
+    Attributes:
+        url: its own.
+        bytes: its size.
+        modified: when it was changed last, ns since 1970; 0 where the store does not say.
+    """
+
+    url: str
+    bytes: int
+    modified: int
+
+
+def is_url(path: str) -> bool:
+    """Whether a path names a file system of its own. A drive's letter is none."""
+    return _URL.match(path) is not None
+
+
+def name_of(path: str) -> str:
+    """A path without a URL's options: what says of which format it is."""
+    return _OPTIONS.sub("", path) if is_url(path) else path
+
+
+def from_anywhere(path: str) -> str:
+    """What means the same file in any working directory; a URL does as it is."""
+    return path if is_url(path) else str(Path(path).absolute())
+
+
+def remote_files(url: str) -> list[RemoteFile]:
+    """The files that a URL stands for, by name: itself, all below a folder, or those of a glob.
+
+    A glob's `*` and `?` stay within a folder; `**/` goes into all below.
+
+    Raises:
+        InputValueError: there is no such file, or it cannot be reached.
+        MissingDependencyError: pyarrow or the scheme's library is not installed.
+    """
+    arrow = imported_arrow()
+    base = name_of(url)
+    options = url[len(base) :]
+    magic = _MAGIC.search(base)
+    folder = (base if magic is None else base[: base.rindex("/", 0, magic.start())]).rstrip("/")
+    with _told(url):
+        system, path = _located(folder + options)
+        info = system.get_file_info(path)
+        if magic is None and info.is_file:
+            return [_file(url, info)]
+        if info.type != arrow.fs.FileType.Directory:
+            raise InputValueError(f"cannot read {url}: there is no such file")
+        found = system.get_file_info(arrow.fs.FileSelector(path, recursive=True))
+    below = {str(PurePosixPath(one.path).relative_to(path)): one for one in found if one.is_file}
+    if magic is None:
+        names = [name for name in below if not is_hidden(PurePosixPath(name).parts)]
+    else:
+        pattern = _pattern(base[len(folder) + 1 :])
+        names = [name for name in below if pattern.fullmatch(name)]
+    return [_file(f"{folder}/{name}{options}", below[name]) for name in sorted(names)]
+
+
+def state_of(url: str) -> RemoteFile:
+    """A file's size and time.
+
+    Raises:
+        InputValueError: it is gone, or cannot be reached.
+    """
+    with _told(url):
+        system, path = _located(url)
+        info = system.get_file_info(path)
+    if not info.is_file:
+        raise InputValueError(f"cannot read {url}: there is no such file")
+    return _file(url, info)
+
+
+def open_remote(url: str) -> IO[bytes]:
+    """A file's bytes, which can be sought; what goes wrong is an OSError.
+
+    Raises:
+        InputValueError: it cannot be reached.
+    """
+    with _told(url):
+        system, path = _located(url)
+        found: IO[bytes] = system.open_input_file(path)
+    return found
+
+
+def _file(url: str, info: Any) -> RemoteFile:
+    return RemoteFile(url, info.size or 0, info.mtime_ns or 0)
+
+
+@contextmanager
+def _told(url: str) -> Iterator[None]:
+    """Say of which URL it was that something went wrong."""
+    arrow = imported_arrow()
+    try:
+        yield
+    except (OSError, ValueError, arrow.ArrowException) as error:
+        if isinstance(error, FlowvecError):
+            raise
+        raise InputValueError(f"cannot read {url}: {first_line(error)}") from None
+    except ImportError as error:
+        raise MissingDependencyError(f"cannot read {url}: {first_line(error)}") from None
+
+
+@lru_cache(maxsize=256)
+def _located(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path there."""
+    import pyarrow
+    from pyarrow.fs import FileSystem
+
+    try:
+        system, path = FileSystem.from_uri(url)
+    except pyarrow.ArrowInvalid as error:
+        if "Unrecognized filesystem type" not in str(error):
+            raise
+        system, path = FileSystem.from_uri(f"fsspec+{url}")
+    return system, path
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    """A glob below a folder as a regular expression."""
+    words = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*/|\*|\?|\[[^]/]+\])", glob)
+    return re.compile(
+        "".join(
+            words.get(part) or (part.replace("[!", "[^") if part[:1] == "[" else re.escape(part))
+            for part in parts
+        )
+    )

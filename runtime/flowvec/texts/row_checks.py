@@ -1,0 +1,144 @@
+"""Checks of a row's values: what a text, an id or a kept field may be."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from typing import Any
+
+from flowvec.texts.unicode import replace_surrogates
+from flowvec.texts.window import DeadLetter, Fields
+
+__all__ = [
+    "RefusedError",
+    "checked_text",
+    "decoded_line",
+    "fitted",
+    "id_of",
+    "is_id",
+    "letter_of",
+    "text_of",
+]
+
+_INT64 = 1 << 63
+
+
+class RefusedError(Exception):
+    """A row cannot be embedded."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+def letter_of(source: str, row: int, key: str | int | None, refused: RefusedError) -> DeadLetter:
+    """A dead letter of a row; what UTF-8 cannot hold is replaced."""
+    if isinstance(key, str):
+        key = replace_surrogates(key)
+    return DeadLetter(source, row, key, refused.code, replace_surrogates(refused.reason))
+
+
+def decoded_line(line: bytes | None, fields: Fields) -> str:
+    """A line's text.
+
+    Raises:
+        RefusedError: it is too long (None), or no UTF-8.
+    """
+    if line is None:
+        raise RefusedError("too_large", f"the line has more than {fields.max_text_bytes} bytes")
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise RefusedError("invalid_utf8", f"the line is not UTF-8: {error}") from None
+
+
+def text_of(record: dict[str, Any], fields: Fields) -> str:
+    """The text of a record.
+
+    Raises:
+        RefusedError: there is none, or it cannot be embedded.
+    """
+    if fields.text not in record:
+        raise RefusedError("missing_field", f"there is no field {fields.text!r}")
+    return checked_text(record[fields.text], fields)
+
+
+def checked_text(value: Any, fields: Fields) -> str:
+    """A value that must be a text.
+
+    Raises:
+        RefusedError: it is not, or is too large.
+    """
+    if isinstance(value, str):
+        most = fields.max_text_bytes
+        # A character is at most four bytes.
+        if len(value) * 4 > most and len(value.encode("utf-8", "surrogatepass")) > most:
+            raise RefusedError("too_large", f"{fields.text} has more than {most} bytes")
+        return value
+    if value is None:
+        raise RefusedError("null", f"{fields.text} is null")
+    if isinstance(value, float) and math.isnan(value):
+        raise RefusedError("nan", f"{fields.text} is NaN")
+    raise RefusedError("not_text", f"{fields.text} is {_named(value)}, not a text")
+
+
+def _named(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", bool: "a truth value"}
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "something")
+
+
+def is_id(value: Any) -> bool:
+    """Whether a value can be an id: a text or a whole number."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def id_of(value: Any, name: str) -> str | int:
+    """A value that must be an id.
+
+    Raises:
+        RefusedError: it is not.
+    """
+    if not is_id(value):
+        given = "missing" if value is None else _named(value)
+        raise RefusedError("bad_id", f"{name} is {given}, and an id is a text or a whole number")
+    found: str | int = value
+    return found
+
+
+def fitted(value: Any, kind: str, name: str, *, as_json: bool = False) -> Any:
+    """A value as a column of its kind takes it.
+
+    Args:
+        value: of a kept field, or of the id.
+        kind: of the column.
+        name: of the field.
+        as_json: whether it is written as JSON, which has neither NaN nor infinity.
+
+    Raises:
+        RefusedError: it cannot.
+    """
+    if kind == "id":  # checked already; Python's own, whatever its size
+        return replace_surrogates(value) if isinstance(value, str) else value
+    if kind == "json":
+        try:
+            return None if value is None else json.dumps(value, ensure_ascii=True, allow_nan=False)
+        except ValueError:
+            raise RefusedError("bad_field", f"{name} holds NaN or infinity") from None
+    if value is None:
+        return None
+    if kind == "string" and isinstance(value, str):
+        return replace_surrogates(value)
+    if kind == "bool" and isinstance(value, bool):
+        return value
+    if not isinstance(value, bool):
+        if kind == "int64" and isinstance(value, int) and -_INT64 <= value < _INT64:
+            return value
+        if kind == "double" and isinstance(value, int | float):
+            with suppress(OverflowError):
+                number = float(value)
+                if as_json and not math.isfinite(number):
+                    raise RefusedError("bad_field", f"{name} is NaN or infinity")
+                return number
+    raise RefusedError("bad_field", f"{name} is {_named(value)}, and was {kind} in the first rows")
