@@ -26,5 +26,5 @@ def test_the_docstrings_examples_run(module, tmp_path: Path, monkeypatch) -> Non
 def test_the_readme_names_every_command() -> None:
     from importlib.metadata import entry_points
 
-    for point in entry_points(group="flowvec.cli.options"):
+    for point in entry_points(group="flowvec.commands"):
         assert f"flowvec {point.name}" in README

@@ -18,14 +18,14 @@ import numpy as np
 import onnx
 import tokenizers
 import torch
-from flowvec.manifest import Manifest
 from onnx import numpy_helper
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 from tokenizers import models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from flowvec.bundle import record_file
+from flowvec.bundle.bundle import record_file
+from flowvec.bundle.manifest import Manifest
 from flowvec_export import export
 
 HERE = Path(__file__).resolve().parent / "bundles"

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flowvec.locks import LOCK_FILE
 
-from flowvec import Collection, Encoder, neighbours
+from flowvec import Collection, Encoder
+from flowvec.collection.index import vector_index as neighbours
+from flowvec.collection.store.locks import LOCK_FILE
 
 DATA = Path(__file__).resolve().parent
 FORMATS = DATA / "formats"

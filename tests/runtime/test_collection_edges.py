@@ -52,7 +52,8 @@ SOMEBODY = """
 import mmap, os, sys, tempfile
 from pathlib import Path
 import numpy as np
-from flowvec import Collection, CollectionError, neighbours
+from flowvec import Collection, CollectionError
+from flowvec.collection.index import vector_index as neighbours
 neighbours.EXACT_BELOW = 20
 with tempfile.TemporaryDirectory() as warm, Collection.create(warm, dim=4) as c:
     c.add_vectors(range(30), np.eye(30, 4), ["x"] * 30)

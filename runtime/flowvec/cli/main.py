@@ -20,7 +20,7 @@ from flowvec.version import __version__
 
 __all__ = ["main"]
 
-_GROUP = "flowvec.cli.options"
+_GROUP = "flowvec.commands"
 
 
 # Shells know it as the code of a command that Ctrl-C ended.
