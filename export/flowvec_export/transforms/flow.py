@@ -163,7 +163,8 @@ class Flow(Transform):
 
     def fold(self) -> FoldedFlow:
         """Residual networks on contiguous slices and one affine map: see `folded_flow`."""
-        return fold_flow(self)
+        dtype = next(self.parameters()).dtype
+        return fold_flow(self.steps(), self.in_dim, self.shape.permutation, dtype)
 
     def describe(self) -> str:
         """See `Transform.describe`."""

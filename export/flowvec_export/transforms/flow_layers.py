@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from flowvec.arguments import choice, whole_number
 from flowvec.errors import InputValueError
-from flowvec_export.transforms.folded_flow import AFFINE_LIMIT
 from flowvec_export.transforms.moments import NULL
 
-__all__ = ["ActNorm", "Coupling", "FlowShape", "Network", "Step"]
+__all__ = ["AFFINE_LIMIT", "ActNorm", "Coupling", "FlowShape", "Network", "Step"]
+
+# An affine coupling scales by at most e^2 either way.
+AFFINE_LIMIT = 2.0
 
 _LOGS_FACTOR = 3.0
 

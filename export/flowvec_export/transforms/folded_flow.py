@@ -16,21 +16,17 @@ reversals as dense matrices.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from flowvec_export.transforms.flow import Flow
-    from flowvec_export.transforms.flow_layers import Coupling
+from flowvec_export.transforms.flow_layers import AFFINE_LIMIT, Coupling, Step
 
-__all__ = ["AFFINE_LIMIT", "FoldedFlow", "fold_flow"]
+__all__ = ["FoldedFlow", "fold_flow"]
 
-# An affine coupling scales by at most e^2 either way.
-AFFINE_LIMIT = 2.0
 
 Floats = npt.NDArray[np.float64]
 Slice = tuple[int, int]
@@ -120,16 +116,23 @@ def _cut(pieces: dict[Slice, Tensor], wanted: Slice) -> None:
         pieces[start, stop] = tensor[:, start - whole[0] : stop - whole[0]]
 
 
-def fold_flow(flow: Flow) -> FoldedFlow:
-    """Fold a flow, in float64; the result has the flow's own dtype."""
-    dim = flow.in_dim
-    dtype = next(flow.parameters()).dtype
+def fold_flow(
+    steps: Iterable[tuple[int, Step]], dim: int, permutation: str, dtype: torch.dtype
+) -> FoldedFlow:
+    """Fold a flow, in float64.
+
+    Args:
+        steps: of the flow, each with the number of its level.
+        dim: length of its vectors.
+        permutation: see `FlowShape`.
+        dtype: of the result.
+    """
     scale, shift = np.ones(dim), np.zeros(dim)
     bias: Floats | None = None
     couplings: list[_FoldedCoupling] = []
     order = np.arange(dim)  # order[i]: the input dimension that is dimension i of the state
     level, first = 0, dim
-    for number, step in flow.steps():
+    for number, step in steps:
         if number != level:
             order, level = order[:first], number
         step_bias, step_scale = _float64(step.norm.bias), _float64(step.norm.scale)
@@ -142,9 +145,7 @@ def fold_flow(flow: Flow) -> FoldedFlow:
         order = order[step.order]
         first = step.coupling.first
         couplings.append(
-            _fold_coupling(
-                step.coupling, order[:first], order[first:], scale, shift, flow.shape.permutation
-            )
+            _fold_coupling(step.coupling, order[:first], order[first:], scale, shift, permutation)
         )
     assert bias is not None
     return FoldedFlow(couplings, bias, scale, shift).to(dtype)
