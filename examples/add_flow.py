@@ -21,7 +21,7 @@ import typer
 
 import recipe
 from flowvec_export import FitSettings, FlowTraining, fit, save_transform
-from flowvec_export.raw_vectors import read_corpus, sample_texts
+from flowvec_export.fitting.corpus import read_corpus, sample_texts
 from flowvec_export.sts import read_sts, sentence_rows
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

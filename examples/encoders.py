@@ -10,7 +10,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 from torch import nn
 
 from flowvec.errors import InputValueError, first_line
-from flowvec_export.checkpoint import quiet_transformers
+from flowvec_export.sources.torch import quiet_transformers
 
 POOLINGS = ("mean", "cls", "max")
 

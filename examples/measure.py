@@ -27,8 +27,8 @@ import typer
 import recipe
 from flowvec_bench.machine import describe_machine
 from flowvec_export import FitSettings
-from flowvec_export.fitting import fit_transform, mean_cosine, split
-from flowvec_export.raw_vectors import embed_raw, read_corpus, sample_texts
+from flowvec_export.fitting.corpus import embed_raw, read_corpus, sample_texts
+from flowvec_export.fitting.fit import fit_transform, mean_cosine, split
 from flowvec_export.sts import StsPairs, StsTask, read_sts, score_vectors, sentence_rows
 from training_data import write_tsv
 

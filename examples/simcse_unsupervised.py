@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 import encoders
 import recipe
 from flowvec.errors import InputValueError
-from flowvec_export.raw_vectors import read_corpus
+from flowvec_export.fitting.corpus import read_corpus
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

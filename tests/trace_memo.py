@@ -32,7 +32,7 @@ def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # which all workers share
     (folder / "traces").mkdir(exist_ok=True)
-    from flowvec_export import torch_draft
+    from flowvec_export.assembly import from_torch as torch_draft
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "FOLDER", folder / "traces")

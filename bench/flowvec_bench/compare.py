@@ -22,11 +22,17 @@ from flowvec.errors import FlowvecError, InputValueError
 from flowvec_bench.advice import NONE, OWN, TRANSFORMS, WORD_VECTORS, Candidate, advise
 from flowvec_bench.isotropy import UNIFORMITY_ROWS, alignment, mean_cosine, uniformity
 from flowvec_bench.tail import added_microseconds
-from flowvec_export.checkpoint import TorchSource
-from flowvec_export.fitting import FitSettings, fit_transform, held_out_rows, parse_method, split
-from flowvec_export.pooling_modes import parse_pooling
-from flowvec_export.raw_vectors import embed_raw
-from flowvec_export.reading import read_torch_source
+from flowvec_export.fitting.corpus import embed_raw
+from flowvec_export.fitting.fit import (
+    FitSettings,
+    fit_transform,
+    held_out_rows,
+    parse_method,
+    split,
+)
+from flowvec_export.layers.names import parse_pooling
+from flowvec_export.sources.load import read_torch_source
+from flowvec_export.sources.torch import TorchSource
 from flowvec_export.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 from flowvec_export.transforms import PRESETS, Transform
 

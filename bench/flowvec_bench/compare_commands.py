@@ -62,8 +62,8 @@ def compare(
     from flowvec_bench.compare import compare as measure
     from flowvec_bench.compare import parse_transforms
     from flowvec_bench.machine import describe_machine
-    from flowvec_export.fitting import FitSettings
-    from flowvec_export.raw_vectors import read_corpus
+    from flowvec_export.fitting.corpus import read_corpus
+    from flowvec_export.fitting.fit import FitSettings
     from flowvec_export.sts import read_sts
 
     if json_out is not None and not json_out.absolute().parent.is_dir():

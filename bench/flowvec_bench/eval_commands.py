@@ -287,7 +287,7 @@ class _WordCounter:
 
     def __init__(self, source: str) -> None:
         from flowvec_bench.word_frequency import count_tokens
-        from flowvec_export.reading import read_torch_source
+        from flowvec_export.sources.load import read_torch_source
 
         self.checkpoint = read_torch_source(source)
         self.counts = count_tokens(self.checkpoint.tokenizer, [])

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import onnxruntime
 
-from flowvec_export.tracing import module_to_onnx
+from flowvec_export.assembly.tracing import module_to_onnx
 from flowvec_export.transforms import Transform
 
 __all__ = ["BATCH_SIZE", "added_microseconds"]

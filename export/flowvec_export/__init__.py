@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Any
 import flowvec as _flowvec  # noqa: F401
 
 if TYPE_CHECKING:
+    from flowvec_export.assembly.parity import Parity
     from flowvec_export.build import export
-    from flowvec_export.checkpoint_files import Trust
-    from flowvec_export.fitting import METHODS, FitSettings, Fitted, fit
-    from flowvec_export.flow_training import FlowTraining
-    from flowvec_export.layouts import LAYOUTS, export_bundle
-    from flowvec_export.parity import Parity
-    from flowvec_export.pooling_modes import POOLINGS
-    from flowvec_export.reading import read_source
-    from flowvec_export.released_recipe import fit_like_the_paper
-    from flowvec_export.source import Source
-    from flowvec_export.transform_file import Recipe, load_transform, save_transform
+    from flowvec_export.fitting.fit import METHODS, FitSettings, Fitted, fit
+    from flowvec_export.fitting.flow import FlowTraining
+    from flowvec_export.fitting.paper_recipe import fit_like_the_paper
+    from flowvec_export.interop import LAYOUTS, export_bundle
+    from flowvec_export.layers.names import POOLINGS
+    from flowvec_export.sources.base import Source
+    from flowvec_export.sources.load import read_source
     from flowvec_export.transforms import (
         PRESETS,
         AllButTheTop,
@@ -45,6 +43,8 @@ if TYPE_CHECKING:
         Transform,
         Whitening,
     )
+    from flowvec_export.transforms.file import Recipe, load_transform, save_transform
+    from flowvec_export.trust import Trust
 
 __all__ = [
     "LAYOUTS",
@@ -81,37 +81,37 @@ __all__ = [
 ]
 
 _HOMES = {
-    "POOLINGS": "pooling_modes",
+    "POOLINGS": "layers.pooling_modes",
     "AllButTheTop": "transforms",
     "BetaGammaWhitening": "transforms",
     "Compose": "transforms",
     "Dense": "transforms",
-    "FitSettings": "fitting",
-    "Fitted": "fitting",
+    "FitSettings": "fitting.fit",
+    "Fitted": "fitting.fit",
     "Flow": "transforms",
     "FlowShape": "transforms",
-    "FlowTraining": "flow_training",
+    "FlowTraining": "fitting.flow",
     "Identity": "transforms",
-    "LAYOUTS": "layouts",
-    "METHODS": "fitting",
+    "LAYOUTS": "interop",
+    "METHODS": "fitting.fit",
     "Moments": "transforms",
     "PRESETS": "transforms",
-    "Parity": "parity",
-    "Recipe": "transform_file",
+    "Parity": "assembly.parity",
+    "Recipe": "transforms.file",
     "Rotation": "transforms",
     "SoftZCA": "transforms",
-    "Source": "source",
+    "Source": "sources.base",
     "Standardise": "transforms",
     "Transform": "transforms",
-    "Trust": "checkpoint_files",
+    "Trust": "trust",
     "Whitening": "transforms",
     "export": "build",
-    "export_bundle": "layouts",
-    "fit": "fitting",
-    "fit_like_the_paper": "released_recipe",
-    "load_transform": "transform_file",
-    "read_source": "reading",
-    "save_transform": "transform_file",
+    "export_bundle": "interop",
+    "fit": "fitting.fit",
+    "fit_like_the_paper": "fitting.paper_recipe",
+    "load_transform": "transforms.file",
+    "read_source": "sources.load",
+    "save_transform": "transforms.file",
 }
 
 

@@ -9,7 +9,7 @@ from flowvec.arguments import flag, path_of, text_or_none, whole_number
 from flowvec.encoder.tokenizer import check_texts
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
-from flowvec_export.checkpoint_files import Trust
+from flowvec_export.trust import Trust
 
 __all__ = ["callback", "check_source", "instance", "prompts_of", "several", "texts_of", "written"]
 

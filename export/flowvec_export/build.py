@@ -37,24 +37,24 @@ from flowvec.errors import (
 )
 from flowvec.sequences import as_list
 from flowvec_export.arguments import callback, check_source, prompts_of, several, texts_of, written
-from flowvec_export.calibration import calibration_texts, measure_ranges
-from flowvec_export.checkpoint_files import Trust
-from flowvec_export.draft import Draft, Weights
-from flowvec_export.graph import OUTPUT, write_onnx
-from flowvec_export.onnx_draft import draft_of_graph
-from flowvec_export.onnx_source import OnnxSource
-from flowvec_export.parity import MIN_COSINE_OF_FLOAT16, measure
-from flowvec_export.pooling_modes import parse_pooling
-from flowvec_export.reading import read_source
-from flowvec_export.source import AS_EXPORTED, Source, require_torch
+from flowvec_export.assembly.draft import Draft, Weights
+from flowvec_export.assembly.from_onnx import draft_of_graph
+from flowvec_export.assembly.parity import MIN_COSINE_OF_FLOAT16, measure
+from flowvec_export.graph.proto import OUTPUT, write_onnx
+from flowvec_export.layers.names import parse_pooling
+from flowvec_export.sources.base import AS_EXPORTED, Source, require_torch
+from flowvec_export.sources.load import read_source
+from flowvec_export.sources.onnx import OnnxSource
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
-from flowvec_export.variants import KINDS, Variant, add_variant, describe_processor
+from flowvec_export.trust import Trust
+from flowvec_export.variants.ranges import calibration_texts, measure_ranges
+from flowvec_export.variants.variants import KINDS, Variant, add_variant, describe_processor
 
 if TYPE_CHECKING:
-    from flowvec_export.checkpoint import TorchSource
-    from flowvec_export.transform_file import Recipe
+    from flowvec_export.sources.torch import TorchSource
     from flowvec_export.transforms import Transform
+    from flowvec_export.transforms.file import Recipe
 
 __all__ = ["Variant", "Weights", "export"]
 
@@ -165,7 +165,7 @@ def export(
     if isinstance(transform, str | os.PathLike):
         # torch, which this takes, is not needed otherwise where the source is a graph.
         require_torch(f"the transform {transform}")
-        from flowvec_export.transform_file import load_transform
+        from flowvec_export.transforms.file import load_transform
 
         transform, recipe = load_transform(transform)
         encoder_only = encoder_only or (recipe is not None and recipe.encoder_only)
@@ -247,7 +247,7 @@ def _draft(
 ) -> Draft:
     if isinstance(source, OnnxSource):
         return draft_of_graph(source, length, pooling, transform, normalize, weights)
-    from flowvec_export.torch_draft import draft_of_checkpoint
+    from flowvec_export.assembly.from_torch import draft_of_checkpoint
 
     checkpoint = cast("TorchSource", source)
     return draft_of_checkpoint(checkpoint, pooling, transform, normalize, weights)

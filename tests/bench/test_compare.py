@@ -19,8 +19,8 @@ from flowvec_bench.advice import NONE, TRANSFORMS, WORD_VECTORS, Candidate, advi
 from flowvec_bench.compare import Comparison, compare, figure_names, parse_transforms
 from flowvec_bench.tail import added_microseconds
 from flowvec_export import export, read_source
-from flowvec_export.fitting import FitSettings
-from flowvec_export.flow_training import FlowTraining
+from flowvec_export.fitting.fit import FitSettings
+from flowvec_export.fitting.flow import FlowTraining
 from flowvec_export.sts import StsScore, StsTask, read_sts, score_sts, sentence_rows
 from flowvec_export.transforms import Identity, Moments, Whitening
 

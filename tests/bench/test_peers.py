@@ -22,7 +22,7 @@ from flowvec_bench.peers.forms import make_forms, random_model
 from flowvec_bench.peers.race import Race, race, time_sizes
 from flowvec_bench.peers.report import write_peer_report
 from flowvec_bench.peers.roster import FLOWVEC, PEERS, Forms, Peer
-from flowvec_export import variants
+from flowvec_export.variants import variants
 
 BACKBONE = Path(__file__).resolve().parents[2] / "models/backbone/checkpoint"
 SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from flowvec_export.transform_file import FORMAT_VERSION, Recipe, save_transform
 from flowvec_export.transforms import Whitening
+from flowvec_export.transforms.file import FORMAT_VERSION, Recipe, save_transform
 
 HERE = Path(__file__).resolve().parent / "transforms"
 

@@ -25,8 +25,8 @@ PRELOADED = (
     "transformers.models.bert.modeling_bert",
     "sentence_transformers",
     "flowvec_export.build",
-    "flowvec_export.torch_draft",
-    "flowvec_export.fitting",
+    "flowvec_export.assembly.from_torch",
+    "flowvec_export.fitting.fit",
     "flowvec_bench.compare",
 )
 

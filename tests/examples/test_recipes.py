@@ -34,7 +34,7 @@ from typer.main import get_command
 from flowvec import Bundle, Encoder
 from flowvec.errors import InputValueError
 from flowvec_export import load_transform
-from flowvec_export.parity import Parity
+from flowvec_export.assembly.parity import Parity
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from flowvec import Encoder
 from flowvec.errors import ExportError
 from flowvec_export import export
-from flowvec_export.parity import Parity
+from flowvec_export.assembly.parity import Parity
 
 from .conftest import POSITIONS, TEXTS, WIDTH, mean_in_torch
 
@@ -109,7 +109,7 @@ def test_a_model_whose_padding_leaks_is_refused(
     checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source itself mixes texts of a batch, so that parity with it would hold."""
-    from flowvec_export import torch_draft
+    from flowvec_export.assembly import from_torch as torch_draft
 
     class Leaking(torch_draft.TransformersBackbone):
         def forward(self, input_ids, attention_mask):

@@ -8,10 +8,10 @@ import torch
 import transformers
 
 from flowvec.errors import ExportError
-from flowvec_export.backbone import Backbone, TransformersBackbone, from_transformers
-from flowvec_export.parity import Parity
-from flowvec_export.pooling import Pooling
-from flowvec_export.pooling_modes import POOLINGS, parse_pooling
+from flowvec_export.assembly.parity import Parity
+from flowvec_export.layers.backbone import Backbone, TransformersBackbone, from_transformers
+from flowvec_export.layers.names import POOLINGS, parse_pooling
+from flowvec_export.layers.pooling import Pooling
 
 from .conftest import DEEP, POSITIONS, WIDTH
 

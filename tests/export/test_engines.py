@@ -19,10 +19,10 @@ from flowvec.engine.providers import OPENVINO_RUNTIME, has_bfloat16
 from flowvec.machine import cpu_features
 from flowvec.texts.sentences import split_sentences
 from flowvec_export import export
-from flowvec_export.fitting import FitSettings, fit, mean_cosine
-from flowvec_export.flow_training import FlowTraining
-from flowvec_export.raw_vectors import embed_raw
-from flowvec_export.transform_file import save_transform
+from flowvec_export.fitting.corpus import embed_raw
+from flowvec_export.fitting.fit import FitSettings, fit, mean_cosine
+from flowvec_export.fitting.flow import FlowTraining
+from flowvec_export.transforms.file import save_transform
 
 from ..conftest import first_layers_of_backbone
 

@@ -22,9 +22,11 @@ from flowvec.encoder.batching import Batch, pad
 from flowvec.engine.providers import CPU, OPENVINO, OPENVINO_RUNTIME
 from flowvec.engine.selection import available_providers
 from flowvec.errors import ExportError
-from flowvec_export import Dense, Identity, export, storage, torch_draft
-from flowvec_export.backbone import Backbone
-from flowvec_export.parity import Parity
+from flowvec_export import Dense, Identity, export
+from flowvec_export.assembly import from_torch as torch_draft
+from flowvec_export.assembly.parity import Parity
+from flowvec_export.graph import weights as storage
+from flowvec_export.layers.backbone import Backbone
 from flowvec_export.staging import staged_directory
 
 from .. import trace_memo

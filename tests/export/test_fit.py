@@ -21,7 +21,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from flowvec import Encoder
 from flowvec.errors import ExportError, InputValueError
 from flowvec_export import export
-from flowvec_export.fitting import (
+from flowvec_export.assembly.parity import Parity
+from flowvec_export.fitting.corpus import embed_raw, read_corpus, sample_texts
+from flowvec_export.fitting.fit import (
     METHODS,
     FitSettings,
     Fitted,
@@ -31,11 +33,9 @@ from flowvec_export.fitting import (
     parse_method,
     split,
 )
-from flowvec_export.flow_training import FlowTraining
-from flowvec_export.parity import Parity
-from flowvec_export.raw_vectors import embed_raw, read_corpus, sample_texts
-from flowvec_export.transform_file import Recipe, load_transform, save_transform
+from flowvec_export.fitting.flow import FlowTraining
 from flowvec_export.transforms import Flow, FlowShape, Rotation, Transform
+from flowvec_export.transforms.file import Recipe, load_transform, save_transform
 
 from .conftest import DEEP, POSITIONS, TEXTS, WIDTH, make_texts
 

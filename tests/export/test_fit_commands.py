@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flowvec.cli.main import main
-from flowvec_export.transform_file import load_transform
+from flowvec_export.transforms.file import load_transform
 
 from .conftest import WIDTH, make_texts
 

@@ -14,7 +14,7 @@ import transformers
 from flowvec import Encoder
 from flowvec.errors import BundleError, ExportError, InputValueError
 from flowvec_export import export, export_bundle
-from flowvec_export.parity import Parity
+from flowvec_export.assembly.parity import Parity
 
 from .conftest import POSITIONS, TEXTS, WIDTH
 from .test_onnx_sources import OPTIMUM

@@ -19,10 +19,11 @@ from onnx import TensorProto, helper, numpy_helper, version_converter
 
 from flowvec import Encoder
 from flowvec.errors import ExportError
-from flowvec_export import Dense, Flow, FlowShape, export, fit, onnx_source, save_transform
-from flowvec_export.onnx_source import find_graph
-from flowvec_export.parity import Parity
-from flowvec_export.surgery import Surgeon
+from flowvec_export import Dense, Flow, FlowShape, export, fit, save_transform
+from flowvec_export.assembly.parity import Parity
+from flowvec_export.graph.editing import Surgeon
+from flowvec_export.sources import onnx as onnx_source
+from flowvec_export.sources.onnx import find_graph
 
 from .conftest import make_texts
 

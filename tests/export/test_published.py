@@ -16,7 +16,7 @@ import pytest
 from flowvec import Encoder
 from flowvec.demo import load_passages
 from flowvec_export import export
-from flowvec_export.parity import Parity
+from flowvec_export.assembly.parity import Parity
 
 FOLDERS = [Path(folder) for folder in os.environ.get("FLOWVEC_PUBLISHED", "").split(os.pathsep)]
 TEXTS = [*(passage.text for passage in load_passages()[:300]), "", "word " * 2000, "São Paulo 東京"]

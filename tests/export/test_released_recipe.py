@@ -15,12 +15,12 @@ import torch
 import transformers
 
 from flowvec.errors import InputValueError
-from flowvec_export.flow_training import AdamWithoutCorrection
-from flowvec_export.parity import Parity
-from flowvec_export.reading import read_source
-from flowvec_export.released_recipe import _Vectors, fit_like_the_paper
-from flowvec_export.transform_file import save_transform
+from flowvec_export.assembly.parity import Parity
+from flowvec_export.fitting.flow import AdamWithoutCorrection
+from flowvec_export.fitting.paper_recipe import _Vectors, fit_like_the_paper
+from flowvec_export.sources.load import read_source
 from flowvec_export.transforms import PRESETS, Flow
+from flowvec_export.transforms.file import save_transform
 
 from .conftest import POSITIONS, TEXTS, WIDTH, make_checkpoint, make_texts
 

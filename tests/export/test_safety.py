@@ -16,10 +16,12 @@ from safetensors.torch import load_file
 
 from flowvec import Encoder
 from flowvec.errors import ExportError
-from flowvec_export import checkpoint_files, export, fit, reading
-from flowvec_export.checkpoint_files import Trust
-from flowvec_export.parity import Parity
-from flowvec_export.reading import read_source
+from flowvec_export import export, fit
+from flowvec_export.assembly.parity import Parity
+from flowvec_export.sources import files as checkpoint_files
+from flowvec_export.sources import load as reading
+from flowvec_export.sources.load import read_source
+from flowvec_export.trust import Trust
 
 from .conftest import TEXTS, make_texts, mean_in_torch
 from .test_sentence_transformers import Dense, Normalize, Pooling, make

@@ -25,8 +25,8 @@ from sentence_transformers.sentence_transformer.modules import (
 from flowvec import Encoder
 from flowvec.errors import ExportError
 from flowvec_export import export
-from flowvec_export.parity import Parity
-from flowvec_export.reading import read_source
+from flowvec_export.assembly.parity import Parity
+from flowvec_export.sources.load import read_source
 
 from .conftest import POSITIONS, TEXTS, WIDTH
 

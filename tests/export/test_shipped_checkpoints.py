@@ -11,8 +11,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from flowvec import Encoder
-from flowvec_export.parity import Parity
-from flowvec_export.reading import read_source
+from flowvec_export.assembly.parity import Parity
+from flowvec_export.sources.load import read_source
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 TEXTS = ["A man is eating bread.", "Stocks fell on Monday.", "the", "Sao Paulo, 12,345!"]

@@ -21,7 +21,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from flowvec.errors import ExportError, InputValueError
-from flowvec_export.transform_file import Recipe, load_transform, save_transform
 from flowvec_export.transforms import (
     AllButTheTop,
     BetaGammaWhitening,
@@ -37,6 +36,7 @@ from flowvec_export.transforms import (
     Transform,
     Whitening,
 )
+from flowvec_export.transforms.file import Recipe, load_transform, save_transform
 
 from .test_transforms import randomised, vectors
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from flowvec.errors import DivergedError, ExportError, InputValueError
-from flowvec_export.flow_training import FlowTraining, fit_flow
-from flowvec_export.tracing import module_to_onnx
+from flowvec_export.assembly.tracing import module_to_onnx
+from flowvec_export.fitting.flow import FlowTraining, fit_flow
 from flowvec_export.transforms import (
     NULL,
     PRESETS,

@@ -22,10 +22,12 @@ from flowvec.engine.selection import available_providers
 from flowvec.errors import ExportError, InputValueError, ProviderUnavailableError
 from flowvec.machine import cpu_features
 from flowvec.texts.sentences import split_sentences
-from flowvec_export import export, rounding, variants
-from flowvec_export.rounding import round_matrix
+from flowvec_export import export
 from flowvec_export.sts import StsPairs, StsTask, read_sts
-from flowvec_export.variants import KINDS
+from flowvec_export.variants import gptq as rounding
+from flowvec_export.variants import variants
+from flowvec_export.variants.gptq import round_matrix
+from flowvec_export.variants.variants import KINDS
 
 from .conftest import CORPUS, LAYERS
 

@@ -20,10 +20,10 @@ from flowvec.engine.selection import provider_status
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.roster import Forms, Peer
 from flowvec_export import export
-from flowvec_export.checkpoint import TorchSource, quiet_transformers
-from flowvec_export.reading import read_torch_source
-from flowvec_export.tracing import quiet_exporter
-from flowvec_export.variants import Variant, VariantError
+from flowvec_export.assembly.tracing import quiet_exporter
+from flowvec_export.sources.load import read_torch_source
+from flowvec_export.sources.torch import TorchSource, quiet_transformers
+from flowvec_export.variants.variants import Variant, VariantError
 
 __all__ = ["SHAPES", "check_model", "make_forms", "opened_forms", "random_model"]
 

@@ -20,15 +20,15 @@ from flowvec.arguments import whole_number
 from flowvec.encoder.batching import Batch, pad
 from flowvec.errors import DivergedError
 from flowvec_export.arguments import callback, check_source, texts_of, written
-from flowvec_export.backbone import TransformersBackbone
-from flowvec_export.checkpoint import TorchSource
-from flowvec_export.checkpoint_files import Trust
-from flowvec_export.fitting import Fitted, held_out_rows, mean_cosine, results_of
-from flowvec_export.flow_training import AdamWithoutCorrection, Epoch
-from flowvec_export.reading import read_torch_source
-from flowvec_export.transform_file import Recipe
+from flowvec_export.fitting.fit import Fitted, held_out_rows, mean_cosine, results_of
+from flowvec_export.fitting.flow import AdamWithoutCorrection, Epoch
+from flowvec_export.layers.backbone import TransformersBackbone
+from flowvec_export.sources.load import read_torch_source
+from flowvec_export.sources.torch import TorchSource
 from flowvec_export.transforms import PRESETS, Flow
+from flowvec_export.transforms.file import Recipe
 from flowvec_export.transforms.flow import MIN_ROWS
+from flowvec_export.trust import Trust
 
 __all__ = ["fit_like_the_paper"]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvec.errors import ExportError, first_line
-from flowvec_export.checkpoint_files import Trust, find_weights, inside, read_json
-from flowvec_export.source import Source, require_torch
+from flowvec_export.sources.base import Source, require_torch
+from flowvec_export.sources.files import find_weights, inside, read_json
+from flowvec_export.trust import Trust
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from flowvec.bundle.manifest import INPUTS
 from flowvec.errors import ExportError
-from flowvec_export.graph import drop_unused
+from flowvec_export.graph.proto import drop_unused
 
 __all__ = ["half_precision_graph"]
 

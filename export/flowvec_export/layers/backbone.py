@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from flowvec_export.source import OFFSET_POSITIONS
+from flowvec_export.layers.names import OFFSET_POSITIONS
 
 __all__ = ["NAMES", "Backbone", "Shape", "TransformersBackbone", "from_transformers"]
 

@@ -11,13 +11,14 @@ from flowvec.bundle.bundle import shipped_bundles
 from flowvec.bundle.manifest import MANIFEST
 from flowvec.errors import ExportError, FlowvecError, first_line
 from flowvec_export.arguments import check_source
-from flowvec_export.checkpoint_files import Trust, check_links, has_weights, read_json
-from flowvec_export.modules import ReadEncoder, read_modules
-from flowvec_export.onnx_source import OnnxSource, find_graph, read_graph
-from flowvec_export.source import Source, require_torch
+from flowvec_export.sources.base import Source, require_torch
+from flowvec_export.sources.files import check_links, has_weights, read_json
+from flowvec_export.sources.onnx import OnnxSource, find_graph, read_graph
+from flowvec_export.sources.sentence_transformers import ReadEncoder, read_modules
+from flowvec_export.trust import Trust
 
 if TYPE_CHECKING:
-    from flowvec_export.checkpoint import TorchSource
+    from flowvec_export.sources.torch import TorchSource
 
 __all__ = ["read_source", "read_torch_source"]
 
@@ -61,7 +62,7 @@ def read_source(
         else:
             # torch takes seconds to import, and an ONNX graph does without.
             require_torch(f"{source}, a checkpoint,")
-            from flowvec_export.checkpoint import read_encoder
+            from flowvec_export.sources.torch import read_encoder
 
             read = partial(read_encoder, trust=trust, encoder_only=encoder_only)
         origin = str(source)
@@ -116,7 +117,7 @@ def _checkpoint_of(name: str) -> Path:
     Raises:
         ExportError: it is not there: it lies in the repository, not in what is installed.
     """
-    checkpoint = Path(__file__).resolve().parents[2] / "models" / name / "checkpoint"
+    checkpoint = Path(__file__).resolve().parents[3] / "models" / name / "checkpoint"
     if not checkpoint.is_dir():
         raise ExportError(
             f"{name} is a model that ships as a bundle, which has been exported already. Its "

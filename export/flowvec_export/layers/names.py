@@ -1,10 +1,21 @@
-"""The names of pooling modes."""
+"""Names of pooling modes, and of encoders that count positions in another way."""
 
 from __future__ import annotations
 
 from flowvec.errors import ExportError
 
-__all__ = ["POOLINGS", "parse_pooling"]
+__all__ = ["OFFSET_POSITIONS", "POOLINGS", "parse_pooling"]
+
+# These count positions from their padding token's id on, so that their tables have unused rows.
+OFFSET_POSITIONS = (
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "mpnet",
+    "xlm-roberta-xl",
+    "data2vec-text",
+)
+
 
 # `first_last_mean` is what BERT-flow's code calls "last2avg": the outputs of the first and the last
 # transformer layer, hidden_states[1] and [-1]; hidden_states[0] would be the embedding output, and

@@ -15,23 +15,17 @@ import transformers
 from torch import Tensor, nn
 
 from flowvec.errors import ExportError, first_line
-from flowvec_export.checkpoint_files import (
-    Trust,
-    check_config,
-    check_tokenizer,
-    find_weights,
-    read_json,
-)
-from flowvec_export.pooling import Pooling
-from flowvec_export.pooling_modes import parse_pooling
-from flowvec_export.source import (
-    OFFSET_POSITIONS,
+from flowvec_export.layers.names import OFFSET_POSITIONS, parse_pooling
+from flowvec_export.layers.pooling import Pooling
+from flowvec_export.sources.base import (
     Source,
     bounded_length,
     model_name,
     plain_tokenizer,
     read_licence,
 )
+from flowvec_export.sources.files import check_config, check_tokenizer, find_weights, read_json
+from flowvec_export.trust import Trust
 
 __all__ = ["TorchSource", "quiet_transformers", "read_encoder"]
 

@@ -9,16 +9,28 @@ from typing import TYPE_CHECKING, Literal
 import onnx
 
 from flowvec.errors import ExportError
-from flowvec_export.parity import Reference
-from flowvec_export.source import Source
-from flowvec_export.variants import Attention
+from flowvec_export.assembly.parity import Reference
+from flowvec_export.sources.base import Source
 
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
 
-__all__ = ["Draft", "Weights", "checked_steps", "describe"]
+__all__ = ["Attention", "Draft", "Weights", "checked_steps", "describe"]
 
 Weights = Literal["float32", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What a graph does not say of its attention.
+
+    Attributes:
+        heads: how many.
+        scale_folded: whether 1/sqrt(head width) is in the query weights.
+    """
+
+    heads: int
+    scale_folded: bool
 
 
 @dataclass(frozen=True, slots=True)

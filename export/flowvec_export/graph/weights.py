@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from flowvec.errors import ExportError
-from flowvec_export.graph import MAX_BYTES
+from flowvec_export.graph.proto import MAX_BYTES
 
 __all__ = ["store"]
 

@@ -16,11 +16,9 @@ from flowvec import __version__
 from flowvec.arguments import flag, number, whole_number
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec_export.arguments import callback, check_source, instance, texts_of, written
-from flowvec_export.checkpoint_files import Trust
-from flowvec_export.flow_training import Epoch, FlowTraining, fit_flow
-from flowvec_export.raw_vectors import embed_raw
-from flowvec_export.reading import read_source
-from flowvec_export.transform_file import Recipe
+from flowvec_export.fitting.corpus import embed_raw
+from flowvec_export.fitting.flow import Epoch, FlowTraining, fit_flow
+from flowvec_export.sources.load import read_source
 from flowvec_export.transforms import (
     PRESETS,
     AllButTheTop,
@@ -35,7 +33,9 @@ from flowvec_export.transforms import (
     Transform,
     Whitening,
 )
+from flowvec_export.transforms.file import Recipe
 from flowvec_export.transforms.flow import MIN_ROWS
+from flowvec_export.trust import Trust
 
 __all__ = [
     "METHODS",

@@ -15,11 +15,11 @@ from tqdm import tqdm
 from flowvec.cli.options import Format, Json, TextField, print_json
 from flowvec.errors import InputValueError
 from flowvec.optional import require
-from flowvec_export.commands import NEEDS, Pickle, RemoteCode, say
+from flowvec_export.cli.export import NEEDS, Pickle, RemoteCode, say
 
 if TYPE_CHECKING:
-    from flowvec_export.fitting import FitSettings, Fitted
-    from flowvec_export.flow_training import Epoch
+    from flowvec_export.fitting.fit import FitSettings, Fitted
+    from flowvec_export.fitting.flow import Epoch
 
 app = typer.Typer(add_completion=False)
 
@@ -115,12 +115,12 @@ def fit(
     mostly better left alone: `flowvec compare` measures what each transform does to it.
     """
     require("flowvec fit", "cpu,export", *NEEDS)
-    from flowvec_export.checkpoint_files import Trust
-    from flowvec_export.fitting import FitSettings, parse_method
-    from flowvec_export.flow_training import FlowTraining
-    from flowvec_export.raw_vectors import read_corpus
-    from flowvec_export.transform_file import save_transform
+    from flowvec_export.fitting.corpus import read_corpus
+    from flowvec_export.fitting.fit import FitSettings, parse_method
+    from flowvec_export.fitting.flow import FlowTraining
     from flowvec_export.transforms import PRESETS
+    from flowvec_export.transforms.file import save_transform
+    from flowvec_export.trust import Trust
 
     if like_the_paper:
         allowed = {"method", "model", "corpus", "out", "pooling", "encoder_only", "rows", "seed",
@@ -169,7 +169,7 @@ def fit(
         fitted = _fit(method, model, texts, max_length, settings, common)
     save_transform(fitted.transform, fitted.recipe, out)
     if plot is not None:
-        from flowvec_export.learning_curve import draw_learning_curve
+        from flowvec_export.fitting.plot import draw_learning_curve
 
         draw_learning_curve(fitted.history, fitted.recipe, plot)
     _report(fitted, out, as_json)
@@ -221,7 +221,7 @@ def _check_files(out: Path, plot: Path | None, overwrite: bool, has_flow: bool) 
         if path.exists() and not overwrite:
             raise InputValueError(f"{path} exists; ask to overwrite it, or choose another name")
     if plot is not None:
-        from flowvec_export.learning_curve import check_plot
+        from flowvec_export.fitting.plot import check_plot
 
         check_plot(plot)
         if not has_flow:
@@ -232,7 +232,7 @@ def _fit(
     method: str, model: str, texts: list[str], max_length: int | None, settings: FitSettings,
     common: dict[str, Any],
 ) -> Fitted:  # fmt: skip
-    from flowvec_export.fitting import fit as fit_method
+    from flowvec_export.fitting.fit import fit as fit_method
 
     with tqdm(
         total=settings.training.epochs,
@@ -258,7 +258,7 @@ def _fit(
 
 
 def _like_the_paper(model: str, texts: list[str], seed: int, common: dict[str, Any]) -> Fitted:
-    from flowvec_export.released_recipe import fit_like_the_paper
+    from flowvec_export.fitting.paper_recipe import fit_like_the_paper
 
     with tqdm(total=len(texts), desc="fit", unit=" texts", disable=not sys.stderr.isatty()) as bar:
         return fit_like_the_paper(

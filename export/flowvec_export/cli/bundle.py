@@ -41,7 +41,7 @@ def export(
 ) -> None:
     """Write a bundle in the layout that another library or server reads."""
     require("flowvec bundle export", "cpu,export", "onnx", "onnx_ir")
-    from flowvec_export.layouts import export_bundle
+    from flowvec_export.interop import export_bundle
 
     written = export_bundle(source, out, cast(Any, layout), overwrite=overwrite)
     files = sorted(str(p.relative_to(written)) for p in written.rglob("*") if p.is_file())

@@ -17,12 +17,12 @@ import onnxruntime
 from onnx import TensorProto, numpy_helper, version_converter
 
 from flowvec.errors import ExportError, first_line
-from flowvec_export.draft import Draft, Weights, checked_steps, describe
-from flowvec_export.graph import OPSET, clean, drop_unused, require_standard
-from flowvec_export.onnx_source import OnnxSource
-from flowvec_export.parity import Reference
-from flowvec_export.storage import store
-from flowvec_export.surgery import Surgeon
+from flowvec_export.assembly.draft import Draft, Weights, checked_steps, describe
+from flowvec_export.assembly.parity import Reference
+from flowvec_export.graph.editing import Surgeon
+from flowvec_export.graph.proto import OPSET, clean, drop_unused, require_standard
+from flowvec_export.graph.weights import store
+from flowvec_export.sources.onnx import OnnxSource
 
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
@@ -119,7 +119,7 @@ def _tail(steps: Sequence[Transform]) -> onnx.ModelProto | None:
         return None
     from torch import nn
 
-    from flowvec_export.tracing import module_to_onnx
+    from flowvec_export.assembly.tracing import module_to_onnx
 
     return module_to_onnx(nn.Sequential(*(step.fold() for step in steps)), steps[0].in_dim)
 

@@ -15,7 +15,7 @@ from flowvec.errors import InputValueError
 from flowvec.texts.inputs import read_rows
 from flowvec.texts.sentences import split_sentences
 from flowvec_export.build import export
-from flowvec_export.checkpoint_files import Trust
+from flowvec_export.trust import Trust
 
 __all__ = ["embed_raw", "read_corpus", "sample_texts"]
 

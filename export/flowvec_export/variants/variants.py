@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,17 +22,17 @@ from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, Engine, why_not
 from flowvec.engine.selection import open_session, provider_status
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec.machine import available_cores, cpu_features, cpu_name
-from flowvec_export.float16 import half_precision_graph
-from flowvec_export.graph import write_onnx
-from flowvec_export.int8 import quantize_graph
-from flowvec_export.parity import Parity
+from flowvec_export.assembly.draft import Attention
+from flowvec_export.assembly.parity import Parity
+from flowvec_export.graph.proto import write_onnx
 from flowvec_export.sts import StsTask, score_vectors, sentence_rows
+from flowvec_export.variants.float16 import half_precision_graph
+from flowvec_export.variants.int8 import quantize_graph
 
 __all__ = [
     "KINDS",
     "MAX_STS_LOSS",
     "MIN_COSINE_OF",
-    "Attention",
     "Variant",
     "VariantError",
     "add_variant",
@@ -69,19 +69,6 @@ class VariantError(ExportError):
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """What a graph does not say of its attention.
-
-    Attributes:
-        heads: how many.
-        scale_folded: whether 1/sqrt(head width) is in the query weights.
-    """
-
-    heads: int
-    scale_folded: bool
 
 
 def add_variant(

@@ -124,7 +124,7 @@ def export(
     """
     require("flowvec export", "cpu,export", *_GRAPHS_NEED)
     from flowvec_export.build import export as build
-    from flowvec_export.raw_vectors import read_corpus
+    from flowvec_export.fitting.corpus import read_corpus
     from flowvec_export.sts import read_sts
 
     if sts is not None and variants is None:

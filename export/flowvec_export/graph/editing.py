@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from flowvec.bundle.manifest import INPUTS
-from flowvec_export.graph import OUTPUT, all_graphs, all_nodes
+from flowvec_export.graph.proto import OUTPUT, all_graphs, all_nodes
 
 __all__ = ["Surgeon"]
 

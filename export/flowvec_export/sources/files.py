@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowvec.errors import ExportError
+from flowvec_export.trust import Trust
 
 __all__ = [
-    "Trust",
     "check_config",
     "check_links",
     "check_tokenizer",
@@ -39,19 +38,6 @@ _SAFE = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _ADAPTER = "adapter_config.json"
 _FOREIGN = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index", "adapter_model.safetensors")
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """What of a checkpoint may be more than data; nothing, unless its user says so.
-
-    Attributes:
-        remote_code: Python files that come with it may be run, which can do anything.
-        pickle: weights may be read from a pickle, by torch's restricted unpickler.
-    """
-
-    remote_code: bool = False
-    pickle: bool = False
 
 
 def read_json(path: Path, kind: type = dict, *, missing_ok: bool = False) -> Any:

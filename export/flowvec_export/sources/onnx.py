@@ -18,18 +18,17 @@ from onnx import TensorProto, inliner
 from onnx.external_data_helper import load_external_data_for_model
 
 from flowvec.errors import ExportError, first_line
-from flowvec_export.checkpoint_files import check_tokenizer, inside, read_json
-from flowvec_export.graph import all_graphs, all_nodes, one_name_of_the_standard
-from flowvec_export.pooling_modes import parse_pooling
-from flowvec_export.source import (
+from flowvec_export.graph.proto import all_graphs, all_nodes, one_name_of_the_standard
+from flowvec_export.layers.names import OFFSET_POSITIONS, parse_pooling
+from flowvec_export.sources.base import (
     AS_EXPORTED,
-    OFFSET_POSITIONS,
     Source,
     bounded_length,
     model_name,
     plain_tokenizer,
     read_licence,
 )
+from flowvec_export.sources.files import check_tokenizer, inside, read_json
 
 __all__ = ["OnnxSource", "find_graph", "read_graph"]
 

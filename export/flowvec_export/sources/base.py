@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AS_EXPORTED",
-    "OFFSET_POSITIONS",
     "Source",
     "bounded_length",
     "model_name",
@@ -31,16 +30,6 @@ __all__ = [
 ]
 
 _TORCH = ("torch", "transformers", "onnxscript", "safetensors")
-
-# These count positions from their padding token's id on, so that their tables have unused rows.
-OFFSET_POSITIONS = (
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "mpnet",
-    "xlm-roberta-xl",
-    "data2vec-text",
-)
 
 
 # The pooling of a graph that gives finished sentence vectors.

@@ -15,9 +15,9 @@ import flowvec
 from flowvec import Bundle, Manifest
 from flowvec.arguments import choice, flag, path_of
 from flowvec.bundle.bundle import absolute_path
-from flowvec_export.graph import OUTPUT, write_onnx
+from flowvec_export.graph.editing import Surgeon
+from flowvec_export.graph.proto import OUTPUT, write_onnx
 from flowvec_export.staging import check_target, staged_directory
-from flowvec_export.surgery import Surgeon
 
 __all__ = ["LAYOUTS", "Layout", "export_bundle"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from flowvec.errors import InputValueError
 from flowvec.optional import require
-from flowvec_export.flow_training import Epoch
-from flowvec_export.transform_file import Recipe
+from flowvec_export.fitting.flow import Epoch
+from flowvec_export.transforms.file import Recipe
 
 __all__ = ["check_plot", "draw_learning_curve"]
 

@@ -11,13 +11,12 @@ import numpy.typing as npt
 import torch
 
 from flowvec.errors import ExportError, first_line
-from flowvec_export.backbone import TransformersBackbone, from_transformers
-from flowvec_export.checkpoint import TorchSource
-from flowvec_export.draft import Draft, Weights, checked_steps, describe
-from flowvec_export.parity import Reference
-from flowvec_export.tracing import SentenceEncoder, to_onnx
+from flowvec_export.assembly.draft import Attention, Draft, Weights, checked_steps, describe
+from flowvec_export.assembly.parity import Reference
+from flowvec_export.assembly.tracing import SentenceEncoder, to_onnx
+from flowvec_export.layers.backbone import TransformersBackbone, from_transformers
+from flowvec_export.sources.torch import TorchSource
 from flowvec_export.transforms import Transform
-from flowvec_export.variants import Attention
 
 __all__ = ["draft_of_checkpoint"]
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from flowvec.bundle.manifest import INPUTS
 from flowvec.errors import ExportError, first_line
-from flowvec_export.graph import OPSET, OUTPUT, clean, require_standard
-from flowvec_export.pooling import Pooling
-from flowvec_export.storage import store
+from flowvec_export.graph.proto import OPSET, OUTPUT, clean, require_standard
+from flowvec_export.graph.weights import store
+from flowvec_export.layers.pooling import Pooling
 
 __all__ = ["SentenceEncoder", "module_to_onnx", "quiet_exporter", "to_onnx"]
 

@@ -31,8 +31,8 @@ from onnx import helper, numpy_helper
 from flowvec.bundle.manifest import INPUTS
 from flowvec.encoder.tokenizer import Tokenizer
 from flowvec.errors import ExportError
-from flowvec_export.graph import drop_unused
-from flowvec_export.rounding import Rounded, observe, round_matrix, smoothing
+from flowvec_export.graph.proto import drop_unused
+from flowvec_export.variants.gptq import Rounded, observe, round_matrix, smoothing
 
 __all__ = ["quantize_graph"]
 

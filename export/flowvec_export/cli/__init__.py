@@ -1,0 +1,1 @@
+"""The commands `flowvec export`, `fit` and `bundle`."""

@@ -1,0 +1,1 @@
+"""Fitting a transform on the vectors of a corpus."""

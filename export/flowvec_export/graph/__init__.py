@@ -1,0 +1,1 @@
+"""ONNX graphs: building, editing, storing weights."""

@@ -1,0 +1,1 @@
+"""What an encoder is made of: its backbone and its pooling."""

@@ -1,0 +1,1 @@
+"""Checkpoints and graphs of others, read safely."""

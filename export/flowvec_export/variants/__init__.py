@@ -1,0 +1,1 @@
+"""Further graphs of a bundle: float16 and int8."""
