@@ -32,7 +32,7 @@ from transformers import PrinterCallback, set_seed
 from encoders import POOLINGS, load_model, save_model
 from flowvec import Encoder
 from flowvec.errors import FlowvecError, InputValueError
-from flowvec_bench.tables import format_figure, format_table
+from flowvec_bench.reports.tables import format_figure, format_table
 from flowvec_export import export
 from flowvec_export.sts import StsScore, StsTask, read_sts, score_sts
 from training_data import Columns

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from flowvec_bench.throughput import Throughput, measure_throughput
+from flowvec_bench.speed.throughput import Throughput, measure_throughput
 
 __all__ = ["Throughput", "measure_throughput"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flowvec_bench.bulk import MODES, BulkRow, Resident, grown
-from flowvec_bench.bulk_report import cells
+from flowvec_bench.reports.bulk import cells
+from flowvec_bench.speed.bulk import MODES, BulkRow, Resident, grown
 
 
 def resident(*sizes: int) -> list[Resident]:

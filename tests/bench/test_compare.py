@@ -15,9 +15,9 @@ from flowvec import Encoder
 from flowvec.demo import load_passages
 from flowvec.errors import InputValueError
 from flowvec.texts.sentences import split_sentences
-from flowvec_bench.advice import NONE, TRANSFORMS, WORD_VECTORS, Candidate, advise
-from flowvec_bench.compare import Comparison, compare, figure_names, parse_transforms
-from flowvec_bench.tail import added_microseconds
+from flowvec_bench.quality.advice import NONE, TRANSFORMS, WORD_VECTORS, Candidate, advise
+from flowvec_bench.quality.compare import Comparison, compare, figure_names, parse_transforms
+from flowvec_bench.speed.transform_cost import added_microseconds
 from flowvec_export import export, read_source
 from flowvec_export.fitting.fit import FitSettings
 from flowvec_export.fitting.flow import FlowTraining

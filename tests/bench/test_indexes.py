@@ -16,7 +16,7 @@ pytest.importorskip("matplotlib", reason="needs the extra [bench]")
 
 from flowvec.cli.main import app
 from flowvec.errors import FlowvecError, InputValueError
-from flowvec_bench.ann.race import (
+from flowvec_bench.peers.indexes import (
     EFS,
     INDEXES,
     IndexRow,
@@ -24,10 +24,10 @@ from flowvec_bench.ann.race import (
     race_indexes,
     recall_at_10,
 )
-from flowvec_bench.ann.report import cells, write_index_report
-from flowvec_bench.peers.pair_report import write_pair_report
 from flowvec_bench.peers.pairs import PairRow, shared_pairs
-from flowvec_bench.peers.roster import Peer
+from flowvec_bench.peers.registry import Peer
+from flowvec_bench.reports.indexes import cells, write_index_report
+from flowvec_bench.reports.pairs import write_pair_report
 
 MACHINE = {
     "cpu": "a cpu", "cpu_features": ["x"], "cores": 2, "memory_gib": 1, "system": "s",
@@ -167,9 +167,9 @@ def test_pairs_are_found_by_all_who_can(tmp_path: Path, trained: Path) -> None:
     pytest.importorskip("torch", reason="needs the extra [export]")
     from flowvec.demo import load_passages
     from flowvec.texts.sentences import split_sentences
-    from flowvec_bench.peers.forms import make_forms
+    from flowvec_bench.peers.model_forms import make_forms
     from flowvec_bench.peers.pairs import pair_peers, race_pairs
-    from flowvec_bench.peers.roster import PEERS
+    from flowvec_bench.peers.registry import PEERS
 
     here = replace(PEERS["st-float32"], requirements=())
     texts = [s for p in load_passages() for s in split_sentences(p.text)][:60]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowvec.errors import InputValueError
-from flowvec_bench.isotropy import (
+from flowvec_bench.quality.isotropy import (
     alignment,
     covariance_eigenvalues,
     effective_rank,

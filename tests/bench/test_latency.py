@@ -20,10 +20,10 @@ pytest.importorskip("matplotlib", reason="needs the extra [bench]")
 
 from flowvec import Bundle
 from flowvec.errors import FlowvecError, InputValueError
-from flowvec_bench.peers import latency_report
 from flowvec_bench.peers.latency import LatencyRow, measure_latency
-from flowvec_bench.peers.latency_report import cells, write_latency_report
-from flowvec_bench.peers.roster import FLOWVEC, PEERS, Peer
+from flowvec_bench.peers.registry import FLOWVEC, PEERS, Peer
+from flowvec_bench.reports import latency as latency_report
+from flowvec_bench.reports.latency import cells, write_latency_report
 from flowvec_bench.workers.load import (
     arrivals,
     closed_loop,

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("scipy", reason="needs the extra [bench]")
 pytest.importorskip("rapidfuzz", reason="needs the extra [bench]")
 
-from flowvec_bench.lexical import ALL_PAIRS, edit_distances, measure_lexical
+from flowvec_bench.quality.lexical import ALL_PAIRS, edit_distances, measure_lexical
 from flowvec_export.sts import StsPairs, StsTask, sentence_rows, spearman
 
 

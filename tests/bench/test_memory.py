@@ -13,8 +13,8 @@ pytest.importorskip("psutil")
 
 from flowvec.cli.main import app
 from flowvec.errors import InputValueError
-from flowvec_bench.memory import growth
-from flowvec_bench.mix import mixed_lengths, mixed_texts
+from flowvec_bench.speed.memory import growth
+from flowvec_bench.speed.mixed_texts import mixed_lengths, mixed_texts
 
 
 def test_growth_is_counted_from_the_end_of_the_warm_up() -> None:

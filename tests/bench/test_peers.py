@@ -16,12 +16,12 @@ from flowvec import Bundle
 from flowvec.demo import load_passages
 from flowvec.errors import FlowvecError, InputValueError
 from flowvec.texts.sentences import split_sentences
-from flowvec_bench.peers import forms as forms_module
+from flowvec_bench.peers import model_forms as forms_module
 from flowvec_bench.peers.environments import PeerEnvironmentError, make_environment
-from flowvec_bench.peers.forms import make_forms, random_model
+from flowvec_bench.peers.model_forms import make_forms, random_model
 from flowvec_bench.peers.race import Race, race, time_sizes
-from flowvec_bench.peers.report import write_peer_report
-from flowvec_bench.peers.roster import FLOWVEC, PEERS, Forms, Peer
+from flowvec_bench.peers.registry import FLOWVEC, PEERS, Forms, Peer
+from flowvec_bench.reports.peers import write_peer_report
 from flowvec_export.variants import variants
 
 BACKBONE = Path(__file__).resolve().parents[2] / "models/backbone/checkpoint"

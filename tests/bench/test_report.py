@@ -18,10 +18,9 @@ pytest.importorskip("jinja2", reason="needs the extra [bench]")
 from flowvec import Bundle, Encoder
 from flowvec.demo import load_passages
 from flowvec.errors import InputValueError
-from flowvec_bench import isotropy_report
-from flowvec_bench.charts import cosine_chart, spectrum_chart
-from flowvec_bench.isotropy_figures import explain, figures
-from flowvec_bench.isotropy_report import (
+from flowvec_bench.machine import describe_machine
+from flowvec_bench.quality import isotropy_report
+from flowvec_bench.quality.isotropy_report import (
     BundleIsotropy,
     IsotropyReport,
     Picture,
@@ -29,10 +28,15 @@ from flowvec_bench.isotropy_report import (
     label_bundles,
     sample_corpus,
 )
-from flowvec_bench.machine import describe_machine
-from flowvec_bench.report import check_report_path, render_report, write_report
+from flowvec_bench.quality.word_frequency import (
+    count_tokens,
+    frequency_table,
+    measure_word_frequency,
+)
+from flowvec_bench.reports.charts import cosine_chart, spectrum_chart
+from flowvec_bench.reports.isotropy import check_report_path, render_report, write_report
+from flowvec_bench.reports.isotropy_figures import explain, figures
 from flowvec_bench.texts import split_sentences
-from flowvec_bench.word_frequency import count_tokens, frequency_table, measure_word_frequency
 from flowvec_export.sts import StsPairs, StsTask
 
 EVIL = "<script>alert('a')</script> & $x_1$ \"quoted\""
@@ -74,7 +78,7 @@ def page(examined) -> str:
     bundle, picture = examined
     other = replace(bundle, label=EVIL, transform=(EVIL,), normalised=True)
     bands = frequency_table(np.random.default_rng(0).normal(size=(600, 4)), np.arange(600))
-    from flowvec_bench.word_frequency import WordFrequency
+    from flowvec_bench.quality.word_frequency import WordFrequency
 
     words = WordFrequency(EVIL, 5000, 620, 5, 15, bands)
     report = replace(make_report([bundle, other], words), corpus=EVIL, sts=EVIL)

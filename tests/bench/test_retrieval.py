@@ -17,14 +17,14 @@ pytest.importorskip("Stemmer", reason="needs the extra [bench]")
 
 from flowvec import Bundle, Encoder
 from flowvec.errors import InputValueError
-from flowvec_bench.retrieval import (
+from flowvec_bench.quality.beir import RetrievalSet, read_retrieval
+from flowvec_bench.quality.retrieval import (
     score_retrieval,
     score_run,
     search_bm25,
     search_encoder,
     search_hybrid,
 )
-from flowvec_bench.retrieval_sets import RetrievalSet, read_retrieval
 
 DOCUMENTS = [
     {"_id": "d1", "title": "The cat", "text": "sleeps on a mat"},

@@ -49,7 +49,7 @@ def test_a_sample_is_seeded_and_bounded() -> None:
 
 
 def test_the_mix_is_seeded_and_of_many_lengths() -> None:
-    from flowvec_bench.mix import mixed_lengths
+    from flowvec_bench.speed.mixed_texts import mixed_lengths
 
     texts = mixed_lengths(500, seed=0)
     assert texts == mixed_lengths(500, seed=0)

@@ -13,8 +13,8 @@ from flowvec import Encoder
 from flowvec.encoder.batching import padded_tokens
 from flowvec.errors import InputValueError
 from flowvec_bench import measure_throughput
-from flowvec_bench.mix import mixed_lengths
-from flowvec_bench.throughput import BATCHINGS, make_plan
+from flowvec_bench.speed.mixed_texts import mixed_lengths
+from flowvec_bench.speed.throughput import BATCHINGS, make_plan
 
 
 def test_token_batching_pads_least() -> None:

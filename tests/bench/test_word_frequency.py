@@ -7,8 +7,8 @@ import pytest
 import tokenizers
 
 from flowvec.errors import InputValueError
-from flowvec_bench import word_frequency
-from flowvec_bench.word_frequency import (
+from flowvec_bench.quality import word_frequency
+from flowvec_bench.quality.word_frequency import (
     NEIGHBOURS,
     count_tokens,
     frequency_table,

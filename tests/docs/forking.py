@@ -27,7 +27,7 @@ PRELOADED = (
     "flowvec_export.build",
     "flowvec_export.assembly.from_torch",
     "flowvec_export.fitting.fit",
-    "flowvec_bench.compare",
+    "flowvec_bench.quality.compare",
 )
 
 # `python -S -E -c CLIENT SOCKET CODE [ARGUMENT ...]` runs CODE in a process that the server forks.

@@ -15,7 +15,7 @@ from typing import Any
 
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.race import WARM, part_of, sweep
-from flowvec_bench.peers.roster import FLOWVEC, PEERS, Peer
+from flowvec_bench.peers.registry import FLOWVEC, PEERS, Peer
 from flowvec_bench.peers.runner import Runner, lined_up
 
 __all__ = ["PairRow", "pair_peers", "race_pairs", "shared_pairs"]

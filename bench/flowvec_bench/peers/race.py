@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.errors import InputValueError
-from flowvec_bench.peers.roster import Peer
+from flowvec_bench.peers.registry import Peer
 from flowvec_bench.peers.runner import LEAST_COSINE, Lineup, Runner, least_cosine, lined_up
 
 __all__ = ["WARM", "Race", "Row", "part_of", "race", "sweep", "time_sizes"]

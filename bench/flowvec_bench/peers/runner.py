@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from flowvec.errors import FlowvecError
 from flowvec_bench.peers.environments import PeerEnvironmentError, make_environment
-from flowvec_bench.peers.roster import Peer
+from flowvec_bench.peers.registry import Peer
 
 __all__ = ["LEAST_COSINE", "Lineup", "PeerError", "Runner", "least_cosine", "lined_up"]
 

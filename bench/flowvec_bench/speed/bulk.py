@@ -133,7 +133,7 @@ def _watched(
     model: str, file: Path, mode: str, out: Path, ray_workers: int
 ) -> tuple[dict[str, Any], list[Resident]]:
     """One pass in a process of its own, whose memory is watched; on Ray that of the workers."""
-    words = [sys.executable, "-m", "flowvec_bench.bulk", model, str(file), mode, str(out)]
+    words = [sys.executable, "-m", "flowvec_bench.speed.bulk", model, str(file), mode, str(out)]
     words.append(str(ray_workers))
     progress = out.with_name("progress")
     progress.write_text("")

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 
 from flowvec.errors import FlowvecError, InputValueError
-from flowvec_bench.advice import NONE, OWN, TRANSFORMS, WORD_VECTORS, Candidate, advise
-from flowvec_bench.isotropy import UNIFORMITY_ROWS, alignment, mean_cosine, uniformity
-from flowvec_bench.tail import added_microseconds
+from flowvec_bench.quality.advice import NONE, OWN, TRANSFORMS, WORD_VECTORS, Candidate, advise
+from flowvec_bench.quality.isotropy import UNIFORMITY_ROWS, alignment, mean_cosine, uniformity
+from flowvec_bench.speed.transform_cost import added_microseconds
 from flowvec_export.fitting.corpus import embed_raw
 from flowvec_export.fitting.fit import (
     FitSettings,

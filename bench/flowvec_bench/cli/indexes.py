@@ -18,7 +18,7 @@ from tqdm import tqdm
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.optional import require
-from flowvec_bench.common import (
+from flowvec_bench.cli.options import (
     EXTRAS,
     JsonOut,
     Report,
@@ -31,7 +31,7 @@ from flowvec_bench.common import (
 )
 
 if TYPE_CHECKING:
-    from flowvec_bench.ann.race import IndexRow
+    from flowvec_bench.peers.indexes import IndexRow
 
 __all__ = ["retrieval"]
 
@@ -75,8 +75,8 @@ def retrieval(
     in memory and write one file.
     """
     require("flowvec bench retrieval", EXTRAS, *_NEEDS)
-    from flowvec_bench.ann.race import INDEXES, race_indexes
-    from flowvec_bench.ann.report import write_index_report
+    from flowvec_bench.peers.indexes import INDEXES, race_indexes
+    from flowvec_bench.reports.indexes import write_index_report
 
     racers = chosen(only, INDEXES)
     check_outputs(json_out, report)
@@ -169,7 +169,7 @@ def _unit(rows: Floats) -> Floats:
 
 
 def _table(rows: list[IndexRow]) -> str:
-    from flowvec_bench.ann.report import HEADER, cells
-    from flowvec_bench.tables import format_table
+    from flowvec_bench.reports.indexes import HEADER, cells
+    from flowvec_bench.reports.tables import format_table
 
     return format_table(HEADER, [cells(row) for row in rows], texts=1)

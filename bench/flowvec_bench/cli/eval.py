@@ -17,7 +17,7 @@ from flowvec.optional import require
 from flowvec.texts.inputs import read_rows
 
 if TYPE_CHECKING:
-    from flowvec_bench.word_frequency import WordFrequency
+    from flowvec_bench.quality.word_frequency import WordFrequency
 
 app = typer.Typer(
     add_completion=False,
@@ -62,7 +62,7 @@ def sts(
     """Spearman x 100 of cosine with people's scores: each file, all pairs, weighted mean."""
     require("flowvec eval", "cpu,bench", "scipy", "psutil")
     from flowvec_bench.machine import describe_machine
-    from flowvec_bench.tables import format_figure, format_table
+    from flowvec_bench.reports.tables import format_figure, format_table
     from flowvec_export.sts import read_sts, score_sts
 
     tasks = read_sts(folder)
@@ -98,10 +98,10 @@ def lexical(
 ) -> None:
     """Spearman x 100 of edit distance with gold and with cosine: does a model go by the letters?"""
     require("flowvec eval", "cpu,bench", "scipy", "rapidfuzz", "psutil")
-    from flowvec_bench.isotropy_report import label_bundles
-    from flowvec_bench.lexical import measure_lexical
     from flowvec_bench.machine import describe_machine
-    from flowvec_bench.tables import format_figure, format_table
+    from flowvec_bench.quality.isotropy_report import label_bundles
+    from flowvec_bench.quality.lexical import measure_lexical
+    from flowvec_bench.reports.tables import format_figure, format_table
     from flowvec_export.sts import read_sts, sentence_rows
 
     tasks = read_sts(folder)
@@ -150,9 +150,9 @@ def retrieval(
     """nDCG@10, recall@10, recall@100 and MRR@10 of exact search, with BM25 beside it."""
     require("flowvec eval", "cpu,bench", "ir_measures", "bm25s", "Stemmer", "psutil")
     from flowvec_bench.machine import describe_machine
-    from flowvec_bench.retrieval import BM25_SETTINGS, score_retrieval
-    from flowvec_bench.retrieval_sets import read_retrieval
-    from flowvec_bench.tables import format_figure, format_table
+    from flowvec_bench.quality.beir import read_retrieval
+    from flowvec_bench.quality.retrieval import BM25_SETTINGS, score_retrieval
+    from flowvec_bench.reports.tables import format_figure, format_table
 
     sets = read_retrieval(folder)
     with _load(bundle, provider, compute) as encoder:
@@ -230,15 +230,15 @@ def isotropy(
         require("flowvec eval", "cpu,bench", *needs)
     else:
         require("flowvec eval", "cpu,export,bench", *needs, "torch", "transformers")
-    from flowvec_bench.isotropy_figures import explain, report_lines
-    from flowvec_bench.isotropy_report import (
+    from flowvec_bench.machine import describe_machine
+    from flowvec_bench.quality.isotropy_report import (
         IsotropyReport,
         examine_bundle,
         label_bundles,
         sample_corpus,
     )
-    from flowvec_bench.machine import describe_machine
-    from flowvec_bench.report import check_report_path, render_report, write_report
+    from flowvec_bench.reports.isotropy import check_report_path, render_report, write_report
+    from flowvec_bench.reports.isotropy_figures import explain, report_lines
     from flowvec_export.sts import read_sts
 
     if report is not None:
@@ -286,19 +286,19 @@ class _WordCounter:
     """Counts a checkpoint's tokens while a corpus goes by."""
 
     def __init__(self, source: str) -> None:
-        from flowvec_bench.word_frequency import count_tokens
+        from flowvec_bench.quality.word_frequency import count_tokens
         from flowvec_export.sources.load import read_torch_source
 
         self.checkpoint = read_torch_source(source)
         self.counts = count_tokens(self.checkpoint.tokenizer, [])
 
     def add(self, texts: list[str]) -> None:
-        from flowvec_bench.word_frequency import count_tokens
+        from flowvec_bench.quality.word_frequency import count_tokens
 
         self.counts += count_tokens(self.checkpoint.tokenizer, texts)
 
     def measure(self) -> WordFrequency:
-        from flowvec_bench.word_frequency import measure_word_frequency
+        from flowvec_bench.quality.word_frequency import measure_word_frequency
 
         weights = self.checkpoint.model.get_input_embeddings().weight.detach().numpy()
         tokenizer, name = self.checkpoint.tokenizer, self.checkpoint.name

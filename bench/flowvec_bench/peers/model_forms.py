@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from flowvec.engine.providers import CUDA, OPENVINO_RUNTIME
 from flowvec.engine.selection import provider_status
 from flowvec.errors import InputValueError
-from flowvec_bench.peers.roster import Forms, Peer
+from flowvec_bench.peers.registry import Forms, Peer
 from flowvec_export import export
 from flowvec_export.assembly.tracing import quiet_exporter
 from flowvec_export.sources.load import read_torch_source

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from flowvec.errors import InputValueError
 from flowvec.vectors import top_k
-from flowvec_bench.peers.roster import Peer
+from flowvec_bench.peers.registry import Peer
 from flowvec_bench.peers.runner import Lineup, Runner, lined_up
 
 __all__ = ["EFS", "INDEXES", "IndexRow", "least_effort", "race_indexes", "recall_at_10"]

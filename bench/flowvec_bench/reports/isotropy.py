@@ -10,17 +10,17 @@ from markupsafe import Markup
 
 from flowvec.errors import InputValueError
 from flowvec.files import write_file
-from flowvec_bench.charts import (
+from flowvec_bench.quality.isotropy_report import IsotropyReport, Picture
+from flowvec_bench.quality.word_frequency import NEIGHBOURS
+from flowvec_bench.reports.charts import (
     cosine_chart,
     distance_chart,
     norm_chart,
     projection_chart,
     spectrum_chart,
 )
-from flowvec_bench.isotropy_figures import figures
-from flowvec_bench.isotropy_report import IsotropyReport, Picture
-from flowvec_bench.tables import format_figure
-from flowvec_bench.word_frequency import NEIGHBOURS
+from flowvec_bench.reports.isotropy_figures import figures
+from flowvec_bench.reports.tables import format_figure
 
 __all__ = ["check_report_path", "render_report", "write_report"]
 

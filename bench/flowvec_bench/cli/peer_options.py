@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowvec_bench.common import about_machine
+from flowvec_bench.cli.options import about_machine
 
 if TYPE_CHECKING:
-    from flowvec_bench.peers.roster import Forms
+    from flowvec_bench.peers.registry import Forms
 
 __all__ = [
     "NEEDS",

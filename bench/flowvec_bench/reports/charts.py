@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from flowvec_bench.isotropy_report import BundleIsotropy, Picture
-from flowvec_bench.word_frequency import NEIGHBOURS, WordFrequency
+from flowvec_bench.quality.isotropy_report import BundleIsotropy, Picture
+from flowvec_bench.quality.word_frequency import NEIGHBOURS, WordFrequency
 
 __all__ = ["cosine_chart", "distance_chart", "norm_chart", "projection_chart", "spectrum_chart"]
 

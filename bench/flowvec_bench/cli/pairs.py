@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flowvec.optional import require
-from flowvec_bench.common import (
+from flowvec_bench.cli.options import (
     EXTRAS,
     Corpus,
     JsonOut,
@@ -22,7 +22,7 @@ from flowvec_bench.common import (
     say,
     write_json,
 )
-from flowvec_bench.peer_options import (
+from flowvec_bench.cli.peer_options import (
     NEEDS,
     NEEDS_FOR_PEERS,
     MaxLength,
@@ -53,10 +53,10 @@ def pairs(
 ) -> None:
     """Seconds to find the most alike of all pairs of sentences, from raw text, beside peers."""
     require("flowvec bench pairs", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
-    from flowvec_bench.peers.forms import check_model, opened_forms
-    from flowvec_bench.peers.pair_report import HEADER, cells, write_pair_report
+    from flowvec_bench.peers.model_forms import check_model, opened_forms
     from flowvec_bench.peers.pairs import pair_peers, race_pairs
-    from flowvec_bench.tables import format_table
+    from flowvec_bench.reports.pairs import HEADER, cells, write_pair_report
+    from flowvec_bench.reports.tables import format_table
     from flowvec_bench.texts import natural_sentences
 
     racers = chosen(only, pair_peers())

@@ -23,7 +23,7 @@ from ir_measures import RR, R, nDCG
 from flowvec import Collection, Encoder
 from flowvec.encoder.postprocess import normalize
 from flowvec.vectors import Metric, top_k
-from flowvec_bench.retrieval_sets import RetrievalSet
+from flowvec_bench.quality.beir import RetrievalSet
 
 __all__ = [
     "BM25_SETTINGS",

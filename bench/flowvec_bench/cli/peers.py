@@ -16,7 +16,7 @@ from flowvec.bundle.manifest import MANIFEST
 from flowvec.demo import load_passages
 from flowvec.optional import require
 from flowvec.texts.sentences import split_sentences
-from flowvec_bench.common import (
+from flowvec_bench.cli.options import (
     EXTRAS,
     Corpus,
     JsonOut,
@@ -31,7 +31,7 @@ from flowvec_bench.common import (
     whole_numbers,
     write_json,
 )
-from flowvec_bench.peer_options import (
+from flowvec_bench.cli.peer_options import (
     NEEDS,
     NEEDS_FOR_PEERS,
     MaxLength,
@@ -46,7 +46,7 @@ from flowvec_bench.peer_options import (
 if TYPE_CHECKING:
     from flowvec_bench.peers.latency import Latency
     from flowvec_bench.peers.race import Race, Row
-    from flowvec_bench.peers.roster import Forms
+    from flowvec_bench.peers.registry import Forms
 
 __all__ = ["latency", "peers"]
 
@@ -78,10 +78,10 @@ def peers(
     the machine alone meanwhile.
     """
     require("flowvec bench peers", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
-    from flowvec_bench.peers.forms import check_model, opened_forms
+    from flowvec_bench.peers.model_forms import check_model, opened_forms
     from flowvec_bench.peers.race import race
-    from flowvec_bench.peers.report import write_peer_report
-    from flowvec_bench.peers.roster import FLOWVEC, PEERS
+    from flowvec_bench.peers.registry import FLOWVEC, PEERS
+    from flowvec_bench.reports.peers import write_peer_report
     from flowvec_bench.texts import natural_sentences, read_paragraphs
     from flowvec_export.sts import read_sts, sentence_rows
 
@@ -149,8 +149,8 @@ def latency(
     """
     require("flowvec bench latency", EXTRAS, *NEEDS)
     from flowvec_bench.peers.latency import measure_latency
-    from flowvec_bench.peers.latency_report import write_latency_report
-    from flowvec_bench.peers.roster import FLOWVEC, PEERS
+    from flowvec_bench.peers.registry import FLOWVEC, PEERS
+    from flowvec_bench.reports.latency import write_latency_report
     from flowvec_bench.texts import natural_sentences
 
     levels = whole_numbers("callers", callers)
@@ -161,7 +161,7 @@ def latency(
     racers = chosen("flowvec" if alone and only is None else only, known)
     if not alone:
         require("flowvec bench latency", EXTRAS, *NEEDS_FOR_PEERS)
-        from flowvec_bench.peers.forms import check_model, opened_forms
+        from flowvec_bench.peers.model_forms import check_model, opened_forms
 
         check_model(model, tokenizer)
     if corpus is None:
@@ -203,7 +203,7 @@ def latency(
 @contextmanager
 def _bundle(model: str) -> Iterator[tuple[Forms, Path]]:
     from flowvec import Bundle
-    from flowvec_bench.peers.roster import Forms
+    from flowvec_bench.peers.registry import Forms
 
     bundle = Bundle.load(model)
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
@@ -217,7 +217,7 @@ def _bundle(model: str) -> Iterator[tuple[Forms, Path]]:
 
 
 def _race_lines(result: Race) -> list[str]:
-    from flowvec_bench.tables import format_table
+    from flowvec_bench.reports.tables import format_table
 
     lines = []
     for kind, count in result.kinds.items():
@@ -232,7 +232,7 @@ def _race_lines(result: Race) -> list[str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    from flowvec_bench.peers.report import rate
+    from flowvec_bench.reports.peers import rate
 
     if row.texts_per_second is None:
         return (row.name, "", "", "", "", (row.error or "")[:80])
@@ -247,8 +247,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _latency_lines(result: Latency) -> list[str]:
-    from flowvec_bench.peers.latency_report import cells, level_name
-    from flowvec_bench.tables import format_table
+    from flowvec_bench.reports.latency import cells, level_name
+    from flowvec_bench.reports.tables import format_table
 
     lines = []
     for load, level in dict.fromkeys((row.load, row.level) for row in result.rows):

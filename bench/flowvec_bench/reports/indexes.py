@@ -9,8 +9,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from flowvec_bench.ann.race import IndexRow
-from flowvec_bench.peers.report import COLOURS, MARKERS, STYLE, bars, machine_line, version_lines
+from flowvec_bench.peers.indexes import IndexRow
+from flowvec_bench.reports.peers import COLOURS, MARKERS, STYLE, bars, machine_line, version_lines
 
 __all__ = ["HEADER", "cells", "write_index_report"]
 

@@ -15,7 +15,7 @@ from flowvec.errors import InputValueError
 from flowvec.optional import require
 
 if TYPE_CHECKING:
-    from flowvec_bench.compare import Comparison
+    from flowvec_bench.quality.compare import Comparison
 
 app = typer.Typer(add_completion=False)
 
@@ -58,10 +58,10 @@ def compare(
 ) -> None:
     """Every pooling with every transform: STS, isotropy, cost; and which one to take, if any."""
     require("flowvec compare", "cpu,export,bench", *_NEEDS)
-    from flowvec_bench.advice import TRANSFORMS
-    from flowvec_bench.compare import compare as measure
-    from flowvec_bench.compare import parse_transforms
     from flowvec_bench.machine import describe_machine
+    from flowvec_bench.quality.advice import TRANSFORMS
+    from flowvec_bench.quality.compare import compare as measure
+    from flowvec_bench.quality.compare import parse_transforms
     from flowvec_export.fitting.corpus import read_corpus
     from flowvec_export.fitting.fit import FitSettings
     from flowvec_export.sts import read_sts
@@ -107,7 +107,7 @@ def compare(
 
 
 def _lines(result: Comparison) -> list[str]:
-    from flowvec_bench.tables import format_figure, format_table
+    from flowvec_bench.reports.tables import format_figure, format_table
 
     names = list(result.candidates[0].sts)
     header = ("pooling", "transform", "dim", *names, "cosine", "unif.", "align.", "bits", "us")

@@ -16,10 +16,10 @@ from flowvec.encoder.encoder import Encoder, EncoderInfo
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec.texts.inputs import read_rows
-from flowvec_bench.bulk_commands import bulk
-from flowvec_bench.index_commands import retrieval
-from flowvec_bench.pair_commands import pairs
-from flowvec_bench.peer_commands import latency, peers
+from flowvec_bench.cli.bulk import bulk
+from flowvec_bench.cli.indexes import retrieval
+from flowvec_bench.cli.pairs import pairs
+from flowvec_bench.cli.peers import latency, peers
 
 _MIB = 1 << 20
 
@@ -73,8 +73,8 @@ def throughput(
     """Texts and tokens a second: batches in input order, by characters, and by token count."""
     require("flowvec bench", "cpu,bench", "psutil")
     from flowvec_bench.machine import describe_machine
-    from flowvec_bench.mix import mixed_lengths
-    from flowvec_bench.throughput import BATCHINGS, measure_throughput
+    from flowvec_bench.speed.mixed_texts import mixed_lengths
+    from flowvec_bench.speed.throughput import BATCHINGS, measure_throughput
 
     if batching is not None and batching not in BATCHINGS:
         raise InputValueError(f"batching must be one of {', '.join(BATCHINGS)}, not {batching!r}")
@@ -147,7 +147,7 @@ def memory(
     """How far resident memory grows over a long stream of texts of mixed lengths."""
     require("flowvec bench", "cpu,bench", "psutil")
     from flowvec_bench.machine import describe_machine
-    from flowvec_bench.memory import measure_memory
+    from flowvec_bench.speed.memory import measure_memory
 
     _require_folder(json_out)
     with (

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from flowvec import Bundle, Encoder
 from flowvec.errors import InputValueError
-from flowvec_bench.isotropy import Isotropy, measure_isotropy, random_cosines
 from flowvec_bench.machine import Machine
-from flowvec_bench.word_frequency import WordFrequency
+from flowvec_bench.quality.isotropy import Isotropy, measure_isotropy, random_cosines
+from flowvec_bench.quality.word_frequency import WordFrequency
 from flowvec_export.sts import StsScore, StsTask, positive_pairs, score_vectors, sentence_rows
 
 __all__ = [

@@ -13,7 +13,7 @@ import typer
 
 from flowvec.errors import InputValueError
 from flowvec.optional import require
-from flowvec_bench.common import (
+from flowvec_bench.cli.options import (
     EXTRAS,
     Corpus,
     JsonOut,
@@ -47,9 +47,9 @@ def bulk(
     require("flowvec bench bulk", EXTRAS, "psutil", "matplotlib", "pyarrow")
     if ray_workers:
         require("flowvec bench bulk --ray-workers", f"{EXTRAS},ray", "ray")
-    from flowvec_bench.bulk import measure_bulk
-    from flowvec_bench.bulk_report import HEADER, cells, write_bulk_report
-    from flowvec_bench.tables import format_table
+    from flowvec_bench.reports.bulk import HEADER, cells, write_bulk_report
+    from flowvec_bench.reports.tables import format_table
+    from flowvec_bench.speed.bulk import measure_bulk
     from flowvec_bench.texts import natural_sentences
 
     check_corpus(corpus)

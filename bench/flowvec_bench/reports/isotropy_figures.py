@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flowvec_bench.isotropy_report import BundleIsotropy, IsotropyReport
-from flowvec_bench.tables import format_figure, format_table
-from flowvec_bench.word_frequency import NEIGHBOURS
+from flowvec_bench.quality.isotropy_report import BundleIsotropy, IsotropyReport
+from flowvec_bench.quality.word_frequency import NEIGHBOURS
+from flowvec_bench.reports.tables import format_figure, format_table
 
 __all__ = ["Figure", "explain", "figures", "report_lines"]
 

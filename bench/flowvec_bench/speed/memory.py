@@ -12,7 +12,7 @@ import psutil
 
 from flowvec import Encoder
 from flowvec.errors import InputValueError
-from flowvec_bench.mix import mixed_texts
+from flowvec_bench.speed.mixed_texts import mixed_texts
 
 __all__ = ["Memory", "growth", "measure_memory"]
 

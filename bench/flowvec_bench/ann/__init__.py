@@ -1,1 +1,0 @@
-"""Approximate nearest neighbours beside other libraries, on the same vectors."""

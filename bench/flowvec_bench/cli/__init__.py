@@ -1,0 +1,1 @@
+"""The commands `flowvec bench`, `eval` and `compare`."""

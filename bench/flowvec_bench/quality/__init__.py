@@ -1,0 +1,1 @@
+"""How good vectors are: similarity, retrieval, isotropy, words."""
