@@ -81,7 +81,7 @@ def test_the_command_line_takes_and_refuses() -> None:
 
 
 def test_python_that_is_not_run_is_compiled_and_its_imports_looked_up() -> None:
-    check_python("import spark\nfrom flowvec import Encoder\nfrom flowvec.bulk import encoding", "x")
+    check_python("import spark\nfrom flowvec import Encoder\nfrom flowvec.bulk import options", "x")
     with pytest.raises(ImportError, match="Encodar"):
         check_python("def f():\n    from flowvec import Encodar", "x")
     with pytest.raises(ImportError, match="nothing"):
