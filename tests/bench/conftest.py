@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from .. import trace_memo
+from tests import trace_memo
 
 # Two files run at a time, and what torch does here is small.
 torch.set_num_threads(1)

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from flowvec import Collection, Encoder
-from flowvec.collection.index import vector_index as neighbours
 from flowvec.collection.store.locks import LOCK_FILE
 
 DATA = Path(__file__).resolve().parent
@@ -50,9 +49,8 @@ def main(version: str, bundle_version: str) -> None:
             collection.delete([1])
             _write(folder, _told(collection, encoder.encode_query(QUERY)))
     _rename_model(folder, bundle.name)
-    neighbours.EXACT_BELOW = 20  # so that there is a graph
     folder = FORMATS / f"collection-{version}-vectors"
-    with Collection.create(folder, dim=6, metric="ip") as collection:
+    with Collection.create(folder, dim=6, metric="ip", exact_below=20) as collection:
         collection.add_vectors(range(80), vectors(80, 6), [f"text {i}" for i in range(80)])
         collection.delete(range(0, 80, 9))
         query = vectors(81, 6)[80]
@@ -64,7 +62,7 @@ def main(version: str, bundle_version: str) -> None:
 def _rename_model(folder: Path, name: str) -> None:
     """Where the bundle lay when this was made is nobody's business."""
     with Collection.open(folder) as collection, collection._store.transaction():
-        collection._store.write_settings({"model": name})
+        collection._store.meta.write_settings({"model": name})
     db = sqlite3.connect(folder / "collection.sqlite", isolation_level=None)
     db.execute("VACUUM")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 import tokenizers  # noqa: E402
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers  # noqa: E402
 
-from .. import trace_memo  # noqa: E402
+from tests import trace_memo  # noqa: E402
 
 CORPUS = [
     "The cat sleeps on the red mat while the dog runs in the garden.",

@@ -23,8 +23,7 @@ from flowvec_export.fitting.corpus import embed_raw
 from flowvec_export.fitting.fit import FitSettings, fit, mean_cosine
 from flowvec_export.fitting.flow import FlowTraining
 from flowvec_export.transforms.file import save_transform
-
-from ..conftest import first_layers_of_backbone
+from tests.conftest import first_layers_of_backbone
 
 SENTENCES = [s for passage in load_passages() for s in split_sentences(passage.text)]
 # Halves of sentences as well, since a flow wants more than a thousand texts.

@@ -28,9 +28,8 @@ from flowvec_export.assembly.parity import Parity
 from flowvec_export.graph import weights as storage
 from flowvec_export.layers.backbone import Backbone
 from flowvec_export.staging import staged_directory
-
-from .. import trace_memo
-from .conftest import DEEP, POSITIONS, TEXTS, WIDTH, mean_in_torch
+from tests import trace_memo
+from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH, mean_in_torch
 
 ARCHITECTURES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
 
@@ -109,7 +108,7 @@ def test_the_graph_is_one_file_of_standard_operators(bert_bundle: Bundle) -> Non
 
 
 def test_query_key_and_value_are_one_product(bert_bundle: Bundle) -> None:
-    from .conftest import LAYERS
+    from tests.export.conftest import LAYERS
 
     graph = onnx.load(bert_bundle.model).graph
     products = [node for node in graph.node if node.op_type in ("MatMul", "Gemm")]

@@ -34,7 +34,6 @@ from pathlib import Path
 import numpy as np
 
 from flowvec import Bundle, BundleError, Collection
-from flowvec.collection.index import vector_index as neighbours
 from flowvec.collection.index.hnsw_file import HEADER
 from flowvec.errors import FlowvecError
 
@@ -54,8 +53,7 @@ def vectors() -> np.ndarray:
 
 def build(folder: Path) -> None:
     """A collection with a graph on disk."""
-    neighbours.EXACT_BELOW = _EXACT_BELOW
-    with Collection.create(folder, dim=DIM) as collection:
+    with Collection.create(folder, dim=DIM, exact_below=_EXACT_BELOW) as collection:
         texts = [f"text {i}" for i in range(ROWS)]
         metadata = [{"n": i} for i in range(ROWS)]
         collection.add_vectors(range(ROWS), vectors(), texts, metadata)
@@ -140,7 +138,7 @@ def graph_case(folder: Path, change: Change, draw: random.Random) -> str:
     (file,) = folder.glob("graph-*")
     change(file, draw)
     expected = vectors()
-    with Collection.open(folder) as collection:
+    with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
         query = draw.randrange(ROWS)
         hits = collection.search(expected[query], k=5)
         assert hits[0].id == query, f"row {query} is not found, but {hits[0].id}"
@@ -152,7 +150,7 @@ def sqlite_case(folder: Path, change: Change, draw: random.Random) -> str:
     change(folder / "collection.sqlite", draw)
     expected = vectors()
     try:
-        with Collection.open(folder) as collection:
+        with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
             # Ids are read by another way than rows, whose checksums might speak first.
             ids = collection.search_ids(expected, k=1)[0]
             assert ids == [[i] for i in range(ROWS)], "a wrong id was given"

@@ -32,7 +32,6 @@ from pathlib import Path
 import numpy as np
 
 from flowvec import Collection
-from flowvec.collection.index import vector_index as neighbours
 from flowvec.errors import FlowvecError
 
 DIM = 8
@@ -55,8 +54,7 @@ def put(collection: Collection, ids: range, text: str) -> None:
 
 def build(folder: Path) -> Rows:
     """A collection with a graph on disk."""
-    neighbours.EXACT_BELOW = _EXACT_BELOW
-    with Collection.create(folder, dim=DIM) as collection:
+    with Collection.create(folder, dim=DIM, exact_below=_EXACT_BELOW) as collection:
         put(collection, range(_FIRST_ROWS), "first")
         collection.search(np.ones(DIM))
     return dict.fromkeys(range(_FIRST_ROWS), "first")
@@ -72,7 +70,7 @@ def operate(collection: Collection, number: int) -> None:
     elif kind == "replace":
         put(collection, range(20, 40), f"replace {number}")
     elif kind == "save":
-        collection._neighbours.save()
+        collection._index.save()
     elif kind == "compact":
         collection.compact()
     elif kind == "words":
@@ -102,9 +100,8 @@ def expected_after(rows: Rows, number: int) -> Rows:
 
 def child(folder: Path, at: int, error: int, once: bool, limit: int) -> None:
     """Operate with a disk that fails; says what was acknowledged and what was refused."""
-    neighbours.EXACT_BELOW = _EXACT_BELOW
     disk = ctypes.CDLL(None)
-    collection = Collection.open(folder)
+    collection = Collection.open(folder, exact_below=_EXACT_BELOW)
     collection.search(np.ones(DIM))
     if limit:
         import resource
@@ -188,7 +185,7 @@ def check(folder: Path, rows: Rows, lines: list[str]) -> None:
             possible = [expected_after(state, int(number)) for state in possible]
         elif kind == "refused":
             possible += [expected_after(state, int(number)) for state in possible]
-    with Collection.open(folder) as collection:
+    with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
         found = {int(item.id): str(item.text) for item in collection.rows()}
         assert found in possible, f"{len(found)} rows"
         hits = collection.search(np.ones(DIM), k=10_000)

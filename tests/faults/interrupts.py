@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from flowvec import Collection
-from flowvec.collection.index import vector_index as neighbours
+from flowvec.collection.query import SearchOptions
 
 _DIM = 4
 _ROWS = 20
@@ -53,11 +53,10 @@ class Result:
 def _work(folder: Path, interrupts: int, seed: int) -> Result:
     """Be interrupted so many times."""
     rng, result = random.Random(seed), Result()
-    neighbours.EXACT_BELOW = 30  # so that there is a graph
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     end = threading.Event()
     query = np.ones(_DIM, np.float32)
-    collection = Collection.create(folder / "c", dim=_DIM)
+    collection = Collection.create(folder / "c", dim=_DIM, exact_below=30)
     texts = [f"a cat number {i}" for i in range(_ROWS)]
     collection.add_vectors(list(range(100)), np.random.default_rng(0).random((100, _DIM)))
     collection.index_texts()
@@ -96,9 +95,7 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
             elif kind == "ids":
                 collection.search_ids(query[None], k=3)
             else:
-                collection._searcher.hybrid_hits(
-                    ["a cat"], query[None], 3, None, None, vector_weight=0.5
-                )
+                collection._searcher.hybrid_hits(["a cat"], query[None], SearchOptions(3))
             result.done += 1
             signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:

@@ -27,7 +27,6 @@ from pathlib import Path
 import numpy as np
 
 from flowvec import Collection
-from flowvec.collection.index import vector_index as neighbours
 
 PHASES = ("add", "delete", "snapshot", "compact", "rebuild")
 DIM = 8
@@ -97,8 +96,7 @@ def child(folder: Path, phase: str, first: int, out: int) -> None:
     def say(line: str) -> None:
         os.write(out, f"{line}\n".encode())
 
-    neighbours.EXACT_BELOW = _EXACT_BELOW
-    collection = Collection.open(folder)
+    collection = Collection.open(folder, exact_below=_EXACT_BELOW)
     collection.search(np.ones(DIM), k=3)
     say("ready")
     for number in range(first, first + 10_000):
@@ -109,11 +107,11 @@ def child(folder: Path, phase: str, first: int, out: int) -> None:
             say("enter")
             if phase == "snapshot":
                 collection.search(np.ones(DIM), k=3)
-                collection._save_graph()
+                collection._access._save_graph()
             elif phase == "compact":
                 collection.compact()
             else:
-                collection._neighbours._cache.held.graph = None
+                collection._index._state.loaded.graph = None
                 for file in folder.glob("graph-*"):
                     file.unlink()
                 collection.search(np.ones(DIM), k=3)
@@ -192,12 +190,14 @@ def once(
 def check(folder: Path, phase: str, rows: Rows, under_way: int | None, result: Result) -> None:
     begun = time.perf_counter()
     try:
-        collection = Collection.open(folder)
+        collection = Collection.open(folder, exact_below=_EXACT_BELOW)
     except Exception as error:
         result.unopened += 1
         raise AssertionError(f"it does not open: {error!r}") from error
     with collection:
-        assert collection._store._db.execute("PRAGMA synchronous").fetchone()[0] == 2
+        assert (
+            collection._store.database.connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+        )
         collection.search(np.ones(DIM), k=1)
         result.slowest_open = max(result.slowest_open, time.perf_counter() - begun)
         found = {item.id: (item.vector, item.text) for item in collection.rows()}
@@ -224,7 +224,6 @@ def same(found: dict[int, tuple[np.ndarray, str | None]], rows: Rows) -> bool:
 
 def campaign(kills: int, seed: int, folder: Path) -> Result:
     """Kill so many times, the phases in turn."""
-    neighbours.EXACT_BELOW = _EXACT_BELOW
     result, draw = Result(seed), random.Random(seed)
     number = 0
     rows: Rows = {}
@@ -233,7 +232,9 @@ def campaign(kills: int, seed: int, folder: Path) -> Result:
         if kill % 100 == 0:  # anew, so that a kill early in a collection's life is tried as well
             shutil.rmtree(collection_folder, ignore_errors=True)
             rows = {}
-            with Collection.create(collection_folder, dim=DIM) as collection:
+            with Collection.create(
+                collection_folder, dim=DIM, exact_below=_EXACT_BELOW
+            ) as collection:
                 ids = list(range(_FIRST_ROWS))
                 collection.add_vectors(ids, np.stack([vector(i) for i in ids]), [None] * len(ids))
                 rows = {i: (i, None) for i in ids}

@@ -26,7 +26,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from flowvec import Collection
-from flowvec.collection.index import vector_index as neighbours
 
 DIM = 4
 MOST = 48
@@ -108,7 +107,7 @@ def score(query: np.ndarray, row: np.ndarray, metric: str) -> float:
 
 def check(case: Case, folder: Path, counts: Counter[str]) -> None:
     """Play a case."""
-    neighbours.EXACT_BELOW = _EXACT_BELOW if case.exact else 3
+    exact_below = _EXACT_BELOW if case.exact else 3
     rng = np.random.default_rng([case.rows, case.values])
 
     def draw(count: int) -> np.ndarray:
@@ -117,7 +116,7 @@ def check(case: Case, folder: Path, counts: Counter[str]) -> None:
     live: dict[int, np.ndarray] = {}
     with ExitStack() as stack:
         collection = stack.enter_context(
-            Collection.create(folder, dim=DIM, metric=case.metric)  # type: ignore[arg-type]
+            Collection.create(folder, dim=DIM, metric=case.metric, exact_below=exact_below)  # type: ignore[arg-type]
         )
         rows = draw(case.rows)
         collection.add_vectors(
@@ -135,7 +134,7 @@ def check(case: Case, folder: Path, counts: Counter[str]) -> None:
         live.update(zip(case.replaced, new, strict=True))
         if case.reopened:
             collection.close()
-            collection = stack.enter_context(Collection.open(folder))
+            collection = stack.enter_context(Collection.open(folder, exact_below=exact_below))
         assert len(collection) == len(live)
         for k, wanted, way in case.searches:
             query = draw(1)[0]
@@ -196,10 +195,7 @@ def campaign(cases: int, start: int, folder: Path) -> Counter[str]:
         with tempfile.TemporaryDirectory(dir=folder) as own:
             check(case, Path(own) / "c", counts)
 
-    try:
-        play()
-    finally:
-        neighbours.EXACT_BELOW = _EXACT_BELOW
+    play()
     return counts
 
 

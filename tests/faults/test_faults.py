@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from flowvec.collection.index import vector_index as neighbours
 from tests.faults import (
     bulk_kills,
     creating,
@@ -20,12 +19,6 @@ from tests.faults import (
     searches,
     threads,
 )
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Campaigns let small collections have graphs; other tests' must not."""
-    monkeypatch.setattr(neighbours, "EXACT_BELOW", neighbours.EXACT_BELOW)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")

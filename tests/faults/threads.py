@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from flowvec import Collection
-from flowvec.collection.index import vector_index as neighbours
 
 DIM = 32
 FIXED = 2000
@@ -39,7 +38,6 @@ def recall(collection: Collection, queries: np.ndarray, exact: list[set[object]]
 
 def campaign(seconds: float, seed: int, folder: Path) -> dict[str, float]:
     """Returns counts and both recalls; raises AssertionError for what is wrong."""
-    neighbours.EXACT_BELOW = _EXACT_BELOW
     rng = np.random.default_rng(seed)
     fixed = rng.normal(size=(FIXED, DIM)).astype(np.float32)
     wrong: list[str] = []
@@ -47,7 +45,7 @@ def campaign(seconds: float, seed: int, folder: Path) -> dict[str, float]:
     stop = threading.Event()
     dead: set[object] = set()  # ids that are deleted for good
     live: dict[str, np.ndarray] = {}
-    with Collection.create(folder / "c", dim=DIM) as collection:
+    with Collection.create(folder / "c", dim=DIM, exact_below=_EXACT_BELOW) as collection:
         collection.add_vectors([f"fixed-{i}" for i in range(FIXED)], fixed)
 
         def search(thread_seed: int) -> None:
@@ -109,7 +107,7 @@ def campaign(seconds: float, seed: int, folder: Path) -> dict[str, float]:
         order = np.argsort(-(queries @ unit.T), axis=1)[:, :10]
         exact: list[set[object]] = [{names[i] for i in line} for line in order]
         grown = recall(collection, queries, exact)
-        with Collection.create(folder / "serial", dim=DIM) as serial:
+        with Collection.create(folder / "serial", dim=DIM, exact_below=_EXACT_BELOW) as serial:
             serial.add_vectors(names, rows)
             at_once = recall(serial, queries, exact)
     return {**counts, "recall grown": round(grown, 4), "recall at once": round(at_once, 4)}

@@ -11,9 +11,8 @@ import pytest
 
 from flowvec import Collection, Encoder
 from flowvec.bundle.manifest import READABLE_VERSIONS
-from flowvec.collection.index import vector_index as neighbours
-from flowvec.collection.index.state import Cache
-from flowvec.collection.store.metadata import LAYOUT_VERSIONS
+from flowvec.collection.index.state import IndexState
+from flowvec.collection.store.meta import LAYOUT_VERSIONS
 
 FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
 BUNDLES = sorted(path.stem for path in FORMATS.glob("bundle-*.json"))
@@ -43,10 +42,9 @@ def test_a_bundle_gives_the_vectors_that_it_gave(name: str) -> None:
 def test_a_collection_holds_what_it_held_and_goes_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbours, "EXACT_BELOW", 20)
     expected = told(name)
     shutil.copytree(FORMATS / name, tmp_path / "c")
-    with Collection.open(tmp_path / "c") as collection:
+    with Collection.open(tmp_path / "c", exact_below=20) as collection:
         rows = [[r.id, r.text, r.metadata, r.vector.tolist()] for r in collection.rows()]
         assert rows == expected["rows"]
         hits = collection.search(expected["query"], k=5)
@@ -58,7 +56,7 @@ def test_a_collection_holds_what_it_held_and_goes_on(
         collection.add_vectors(["new"], [expected["query"]], ["new"], [{"n": 3}])
         collection.delete([rows[0][0]])
         assert len(collection) == len(rows)
-    with Collection.open(tmp_path / "c") as collection:
+    with Collection.open(tmp_path / "c", exact_below=20) as collection:
         assert {item.id for item in collection.rows()} == {*(row[0] for row in rows[1:]), "new"}
         assert collection.verify() == []
 
@@ -69,8 +67,9 @@ def test_a_graph_that_was_saved_is_not_built_again(
 ) -> None:
     if not list((FORMATS / name).glob("graph-*")):
         return  # so few rows that there is none
-    monkeypatch.setattr(neighbours, "EXACT_BELOW", 20)
-    monkeypatch.setattr(Cache, "built", lambda *_, **__: pytest.fail("it was built anew"))
+    monkeypatch.setattr(
+        IndexState, "build_graph", lambda *_, **__: pytest.fail("it was built anew")
+    )
     shutil.copytree(FORMATS / name, tmp_path / "c")
-    with Collection.open(tmp_path / "c") as collection:
+    with Collection.open(tmp_path / "c", exact_below=20) as collection:
         assert len(collection.search(told(name)["query"], k=5)) == 5

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.odd_arguments import Called, check
 
 import flowvec
 from flowvec import AsyncEncoder, Bundle, Collection, Encoder, SharedEncoder, bulk
+from tests.odd_arguments import Called, check
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from flowvec.bulk.outputs import FolderTarget
 from flowvec.bulk.part_files import ShardSettings, ShardWriter, Written, taken
-from flowvec.collection.collection import Collection, VectorDtype
+from flowvec.collection.collection import Collection
 from flowvec.collection.parquet import json_value
+from flowvec.collection.store.settings import VectorDtype
 from flowvec.collection.store.store import FILE
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError

@@ -1,36 +1,80 @@
-"""Searches of a collection: what is near, and what it is, both of one state of the store."""
+"""Searches of a collection: the nearest rows and what they hold, from one state of the store."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.hybrid import fuse, match_expression
-from flowvec.collection.index.vector_index import Found, Neighbours
+from flowvec.arguments import flag, whole_number
+from flowvec.collection.hybrid import HYBRID_BEST, fuse, match_expression
+from flowvec.collection.index.vector_index import Nearest, VectorIndex
 from flowvec.collection.results import Hit
-from flowvec.collection.store.filters import Condition
+from flowvec.collection.store.filters import Condition, Filter, compile_filter
 from flowvec.collection.store.rows import Id, Item
 from flowvec.collection.store.store import Store
-from flowvec.errors import CorruptCollectionError
+from flowvec.collection.validation import check_k, check_score, check_weight
+from flowvec.errors import CorruptCollectionError, InputValueError
 
-__all__ = ["Searcher"]
+__all__ = ["SearchOptions", "Searcher"]
 
 Floats = npt.NDArray[np.float32]
-Labels = npt.NDArray[np.int64]
 
-# A hybrid search fuses so many times more of each ranking than it returns.
+# A hybrid search fuses this many times k rows of each ranking, and at least this many.
 _HYBRID_DEPTH = 5
 _HYBRID_LEAST = 100
-_MOST_HYBRID = 1 << 31
-# Rows that the filters asked last leave: 16 MiB at most.
-_KEPT_FILTERS = 32
-_KEPT_LABELS = 1 << 21
+_HYBRID_MOST = 1 << 31  # more would not be a number to SQLite
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Checked options of a search; `Collection.search` says what they mean."""
+
+    k: int
+    condition: Condition | None = None
+    min_score: float | None = None
+    hybrid: bool = False
+    vector_weight: float = 0.5
+    exact: bool = False
+    ef: int | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        k: int,
+        filter: Filter | None,
+        *,
+        min_score: float | None = None,
+        hybrid: bool = False,
+        vector_weight: float = 0.5,
+        exact: bool = False,
+        ef: int | None = None,
+    ) -> SearchOptions:
+        """Check a caller's options.
+
+        Raises:
+            InputTypeError, InputValueError: one of them is not valid.
+        """
+        flag("exact", exact)
+        flag("hybrid", hybrid)
+        options = cls(
+            k=check_k(k),
+            condition=None if filter is None else compile_filter(filter),
+            min_score=check_score(min_score),
+            hybrid=hybrid,
+            vector_weight=check_weight(vector_weight),
+            exact=exact,
+            ef=None if ef is None else whole_number("ef", ef),
+        )
+        if hybrid and options.min_score is not None and options.min_score > HYBRID_BEST:
+            raise InputValueError(
+                f"a hybrid search's scores are at most {HYBRID_BEST:g}, and min_score is "
+                f"{min_score}"
+            )
+        return options
 
 
 class Searcher:
@@ -39,141 +83,103 @@ class Searcher:
     def __init__(
         self,
         store: Store,
-        neighbours: Neighbours,
+        index: VectorIndex,
         reading: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Search a store by its neighbours.
+        """Search a store.
 
         Args:
             store: the rows.
-            neighbours: what is near.
-            reading: gives one state of the store for a block.
+            index: finds the nearest rows.
+            reading: makes all reads in its block see one state of the store.
         """
         self._store = store
-        self._neighbours = neighbours
+        self._index = index
         self._reading = reading
-        self._eligible: OrderedDict[Condition, tuple[int, Labels]] = OrderedDict()
-        self._eligible_lock = threading.Lock()
 
-    def hits(
-        self,
-        vectors: Floats,
-        k: int,
-        condition: Condition | None,
-        min_score: float | None,
-        *,
-        exact: bool = False,
-        ef: int | None = None,
-    ) -> list[list[Hit]]:
+    def hits(self, vectors: Floats, options: SearchOptions) -> list[list[Hit]]:
         """The k nearest rows of each vector, best first."""
         with self._reading():
-            found = self._nearest(vectors, k, condition, exact=exact, ef=ef)
-            items = self._items(np.unique(found.labels).tolist())
-        ranked = zip(found.labels.tolist(), found.scores.tolist(), strict=True)
-        return [_hits(zip(*line, strict=True), items, min_score) for line in ranked]
+            nearest = self._nearest(vectors, options)
+            items = self._items(np.unique(nearest.labels).tolist())
+        ranked = zip(nearest.labels.tolist(), nearest.scores.tolist(), strict=True)
+        return [_hits(zip(*line, strict=True), items, options.min_score) for line in ranked]
 
     def hybrid_hits(
-        self,
-        texts: Sequence[str],
-        vectors: Floats,
-        k: int,
-        condition: Condition | None,
-        min_score: float | None,
-        *,
-        vector_weight: float,
-        exact: bool = False,
-        ef: int | None = None,
+        self, texts: Sequence[str], vectors: Floats, options: SearchOptions
     ) -> list[list[Hit]]:
-        """The k rows of each text that rank highest by its vector and by its words together."""
+        """The k rows of each text that rank highest by its vector and its words together."""
+        depth = min(max(_HYBRID_LEAST, _HYBRID_DEPTH * options.k), _HYBRID_MOST)
         with self._reading():
-            # More than there are rows is no deeper, and would be no number to SQLite.
-            depth = min(max(_HYBRID_LEAST, _HYBRID_DEPTH * k), _MOST_HYBRID)
-            found = self._nearest(vectors, depth, condition, exact=exact, ef=ef)
-            fused = []
-            for text, vector, labels, scores in zip(
-                texts, vectors, found.labels.tolist(), found.scores.tolist(), strict=True
-            ):
-                near = dict(zip(labels, scores, strict=True))
-                worded = self._with_words(match_expression(text), depth, condition)
-                far = [label for label in worded if label not in near]
-                if far:
-                    near |= self._scores_of(vector, far)
-                least = min(scores, default=0.0)
-                own = self._neighbours.scores(vector, vector[None])[0]
-                fused.append(
-                    fuse(near, worded, k, least=least, own=own, vector_weight=vector_weight)
+            nearest = self._nearest(vectors, replace(options, k=depth))
+            fused = [
+                self._fused(text, vector, dict(zip(labels, scores, strict=True)), depth, options)
+                for text, vector, labels, scores in zip(
+                    texts, vectors, nearest.labels.tolist(), nearest.scores.tolist(), strict=True
                 )
+            ]
             items = self._items(sorted({label for line in fused for label, _ in line}))
-        return [_hits(line, items, min_score) for line in fused]
+        return [_hits(line, items, options.min_score) for line in fused]
+
+    def _fused(
+        self,
+        text: str,
+        vector: Floats,
+        near: dict[int, float],
+        depth: int,
+        options: SearchOptions,
+    ) -> list[tuple[int, float]]:
+        """Labels and scores of one query, from the scores of its nearest rows."""
+        least = min(near.values(), default=0.0)
+        expression = match_expression(text)
+        worded: dict[int, float] = {}
+        if expression is not None:
+            worded = self._store.full_text.search(expression, depth, options.condition)
+        far = [label for label in worded if label not in near]
+        if far:
+            near |= self._scores_of(vector, far)
+        return fuse(
+            near,
+            worded,
+            options.k,
+            least=least,
+            own=self._index.scores(vector, vector[None])[0],
+            vector_weight=options.vector_weight,
+        )
 
     def _scores_of(self, vector: Floats, labels: Sequence[int]) -> dict[int, float]:
-        """The score of a vector with each of these rows."""
-        rows = self._items(labels)
-        scores = self._neighbours.scores(vector, np.stack([rows[label].vector for label in labels]))
+        """Scores of a vector with rows, by label."""
+        items = self._items(labels)
+        scores = self._index.scores(vector, np.stack([items[label].vector for label in labels]))
         return dict(zip(labels, scores, strict=True))
 
-    def ids(
-        self,
-        vectors: Floats,
-        k: int,
-        condition: Condition | None,
-        *,
-        exact: bool = False,
-        ef: int | None = None,
-    ) -> tuple[list[list[Id]], Floats]:
+    def ids(self, vectors: Floats, options: SearchOptions) -> tuple[list[list[Id]], Floats]:
         """Ids and scores of the k nearest rows of each vector; no row is read."""
-        found = None
-        if condition is None and not exact:
-            found = self._neighbours.search_held(vectors, k, ef)
-        if found is None:
+        nearest = None
+        if options.condition is None and not options.exact:
+            nearest = self._index.search_in_memory(vectors, options.k, options.ef)
+        if nearest is None:
             with self._reading():
-                found = self._nearest(vectors, k, condition, with_ids=True, exact=exact, ef=ef)
-        assert found.ids is not None
-        return found.ids, found.scores
+                nearest = self._nearest(vectors, options, with_ids=True)
+        assert nearest.ids is not None
+        return nearest.ids, nearest.scores
 
     def _nearest(
-        self,
-        vectors: Floats,
-        k: int,
-        condition: Condition | None,
-        *,
-        with_ids: bool = False,
-        exact: bool = False,
-        ef: int | None = None,
-    ) -> Found:
-        eligible: Callable[[int], Labels] | None = None
-        if condition is not None:
-            eligible = partial(self._eligible_rows, condition)
-        return self._neighbours.search(vectors, k, eligible, with_ids=with_ids, exact=exact, ef=ef)
-
-    def _eligible_rows(self, condition: Condition, state: int) -> Labels:
-        """Labels of a state's rows that meet a condition; services ask the same ones again."""
-        with self._eligible_lock:
-            kept = self._eligible.get(condition)
-            if kept is not None and kept[0] == state:
-                self._eligible.move_to_end(condition)
-                return kept[1]
-        labels = self._store.labels(condition)
-        with self._eligible_lock:
-            self._eligible[condition] = (state, labels)
-            self._eligible.move_to_end(condition)
-            held = sum(len(found) for _, found in self._eligible.values())
-            while held > _KEPT_LABELS or len(self._eligible) > _KEPT_FILTERS:
-                _, (_, dropped) = self._eligible.popitem(last=False)
-                held -= len(dropped)
-        return labels
-
-    def _with_words(
-        self, expression: str | None, depth: int, condition: Condition | None
-    ) -> dict[int, float]:
-        return {} if expression is None else self._store.find_words(expression, depth, condition)
+        self, vectors: Floats, options: SearchOptions, *, with_ids: bool = False
+    ) -> Nearest:
+        return self._index.search(
+            vectors,
+            options.k,
+            options.condition,
+            with_ids=with_ids,
+            exact=options.exact,
+            ef=options.ef,
+        )
 
     def _items(self, labels: Sequence[int]) -> dict[int, Item]:
         items = self._store.read(labels)
         if len(items) < len(labels):
-            raise CorruptCollectionError(
-                "the collection's graph holds rows that its store does not"
-            )
+            raise CorruptCollectionError("the collection's graph holds rows that its store lacks")
         return items
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "check_weight",
     "check_whole",
     "last_of_each",
+    "round_to_float16",
     "texts_of",
 ]
 
@@ -92,6 +93,24 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
     if len(bad):
         raise InputValueError(f"row {bad[0]} of {what} holds NaN, infinity or a huge number")
     return rows
+
+
+def round_to_float16(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Vectors as they are after float16, float32 (rows, dim).
+
+    Raises:
+        InputValueError: a number is too large for float16, or all numbers of a row are too small.
+    """
+    with np.errstate(over="ignore"):
+        rounded = vectors.astype(np.float16).astype(np.float32)
+    if not np.isfinite(rounded).all():
+        raise InputValueError("a vector holds a number that float16 cannot hold: above 65504")
+    vanished = np.flatnonzero(vectors.any(axis=1) & ~rounded.any(axis=1))
+    if len(vanished):
+        raise InputValueError(
+            f"row {vanished[0]} of the vectors becomes zero in float16: its numbers are too small"
+        )
+    return rounded
 
 
 def check_score(score: object, name: str = "min_score") -> float | None:

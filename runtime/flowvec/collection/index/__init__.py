@@ -1,5 +1,5 @@
 """The nearest of a store's vectors: exactly, or by an HNSW graph that is a cache of the store."""
 
-from flowvec.collection.index.vector_index import Found, Neighbours
+from flowvec.collection.index.vector_index import Nearest, VectorIndex
 
-__all__ = ["Found", "Neighbours"]
+__all__ = ["Nearest", "VectorIndex"]

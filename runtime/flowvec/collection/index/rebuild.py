@@ -1,4 +1,4 @@
-"""A graph that is built anew in the background, one at a time."""
+"""Rebuilds a graph in the background, one at a time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ logger = logging.getLogger(__name__)
 
 
 class Rebuilding:
-    """At most one thread that builds a graph while searches and changes go on."""
+    """At most one thread, which builds a graph while searches and changes go on."""
 
     def __init__(self, build: Callable[[Callable[[], bool]], None]) -> None:
-        """Build by calling `build`, which asks now and then whether it is to give up.
+        """Build by calling `build`.
 
-        It raises InterruptedError where it does.
+        Its argument is a function that says whether to give up; it then raises InterruptedError.
         """
         self._build = build
         self._thread: threading.Thread | None = None
@@ -25,14 +25,14 @@ class Rebuilding:
         self._closing = False
 
     def start(self) -> None:
-        """Begin, unless it is going on already; after `close` nothing begins."""
+        """Start, unless a rebuild is running or `close` was called."""
         with self._lock:
             if self._closing or (self._thread is not None and self._thread.is_alive()):
                 return
             thread = threading.Thread(target=self._run, name="flowvec-rebuild", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the system has no more, or Python is about to end
+            except RuntimeError as error:  # no more threads, or Python is shutting down
                 logger.warning("the graph is not rebuilt now: %s", error)
             else:
                 self._thread = thread
@@ -46,12 +46,12 @@ class Rebuilding:
             logger.exception("the graph could not be rebuilt; the old one is used")
 
     def wait(self) -> None:
-        """Until what is being built is done."""
+        """Wait until a running rebuild is done."""
         if self._thread is not None:
             self._thread.join()
 
     def close(self) -> None:
-        """Give up what is being built."""
-        with self._lock:  # what begins at this moment is seen by `wait`
+        """Stop a running rebuild."""
+        with self._lock:  # a rebuild that starts now is seen by `wait`
             self._closing = True
         self.wait()

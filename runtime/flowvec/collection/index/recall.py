@@ -1,4 +1,4 @@
-"""How much of the true neighbours a graph finds, and how far it must be searched for a share."""
+"""The recall of a graph search, and the search depth that a recall takes."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.index.state import Cache, joined
+from flowvec.collection.index.state import IndexState, joined
 
-__all__ = ["least_effort", "queries_between"]
+__all__ = ["least_ef", "queries_between"]
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
-# Efforts that are tried in turn, in steps of two fifths.
+# Tried in turn; each is two fifths more than the one before.
 _EFS = (10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 448, 640, 896, 1280)
 
 
-def least_effort(
+def least_ef(
     search: Callable[[int], Labels | None], exact: Labels, target: float
 ) -> tuple[int, float]:
-    """The least `ef` whose recall reaches a target, and that recall; else the best there is.
+    """The least `ef` whose recall reaches a target, and that recall; else the best one.
 
     Args:
-        search: gives labels that are found with an effort, int64 (queries, k); None where the
-            graph cannot reach as many.
+        search: returns the labels that a search with this `ef` finds, int64 (queries, k), or None
+            if the graph cannot reach k rows.
         exact: the true neighbours of the same queries, int64 (queries, k).
-        target: share of them.
+        target: the share of them to find.
 
     Returns:
-        0 and 0 where nothing is found.
+        (0, 0.0) if no search finds k rows.
     """
     best = (0, 0.0)
     for ef in _EFS:
-        found = search(ef)
-        if found is None:
+        nearest = search(ef)
+        if nearest is None:
             break
-        pairs = zip(found.tolist(), exact.tolist(), strict=True)
+        pairs = zip(nearest.tolist(), exact.tolist(), strict=True)
         recall = float(np.mean([len({*a} & {*b}) / len(b) for a, b in pairs]))
         if recall > best[1]:
             best = (ef, recall)
@@ -46,14 +46,14 @@ def least_effort(
     return best
 
 
-def queries_between(cache: Cache, count: int, seed: int) -> Floats:
-    """Queries that lie between three rows of the store each, float32 (count, dim).
+def queries_between(state: IndexState, count: int, seed: int) -> Floats:
+    """Queries that each lie between three rows of the store, float32 (count, dim).
 
-    Rows themselves, and what is near one, are found far more easily than real queries are:
-    `bench/NOTES.md` compares. Within the store's `reading`.
+    A graph finds rows themselves, and points close to one, far more easily than real queries:
+    `bench/NOTES.md` compares them. Inside the store's `reading`.
     """
     rng = np.random.default_rng(seed)
-    chosen = rng.choice(cache.store.labels(), size=(3, count))
-    known, rows = joined(cache.blocks(np.unique(chosen)), cache.dim)
+    chosen = rng.choice(state.store.labels(), size=(3, count))
+    known, rows = joined(state.blocks(np.unique(chosen)), state.dim)
     between: Floats = rows[np.searchsorted(known, chosen)].mean(axis=0, dtype=np.float32)
-    return cache.comparable(between)
+    return state.comparable(between)

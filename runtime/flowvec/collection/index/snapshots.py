@@ -1,7 +1,7 @@
-"""A graph's files beside its store: written whole or not at all, and verified before they are read.
+"""A graph's files beside its store: written atomically, and verified before they are loaded.
 
-A file's size, SHA-256 and the rows that it knows of are recorded in the store. The newest two are
-kept, for where one is damaged, or is being read by another process while a newer one is written.
+The store records each file's size, SHA-256 and newest row. The newest two files are kept, in case
+one is damaged, or another process reads it while a newer one is written.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy.typing as npt
 from flowvec.bundle.bundle import record_file
 from flowvec.collection.index.hnsw import Graph
 from flowvec.collection.store.locks import LOCK_FILE
-from flowvec.collection.store.store import FILE, Snapshot, Store
+from flowvec.collection.store.snapshot_table import Snapshot
+from flowvec.collection.store.store import FILE, Store
 from flowvec.errors import CollectionError
-from flowvec.vectors import Metric
 
 __all__ = ["GraphSnapshots", "is_mostly_tombstones"]
 
 logger = logging.getLogger(__name__)
 
-# A graph is rebuilt once this share of it is tombstones, which cost time and recall.
+# A graph with a larger share of tombstones is rebuilt: they cost time and recall.
 _MAX_TOMBSTONES = 0.5
 _KEPT = 2
 
@@ -35,22 +35,19 @@ _KEPT = 2
 class GraphSnapshots:
     """Makes, saves and loads the graphs of one collection; callers hold the locks."""
 
-    def __init__(
-        self, store: Store, folder: Path, dim: int, metric: Metric, m: int, ef_construction: int
-    ) -> None:
+    def __init__(self, store: Store, folder: Path) -> None:
         self._store = store
         self._folder = folder
-        self._dim = dim
-        self._metric = metric
-        self._m = m
-        self._ef_construction = ef_construction
+        settings = store.settings
+        self._dim, self._metric = settings.dim, settings.metric
+        self._m, self._ef_construction = settings.m, settings.ef_construction
 
     def new(self, rows: int) -> Graph:
-        """An empty graph with room for so many rows.
+        """An empty graph with room for this many rows.
 
-        For inner products it is scaled by a typical vector of the first rows: the graph compares
-        1 - product in float32, in which much smaller products are rounded away. Of larger ones
-        nothing is lost, so that a few long vectors among them change nothing.
+        For inner products the graph is scaled by a typical vector of the first rows: it compares
+        1 - product in float32, which rounds much smaller products away. Larger products lose
+        nothing, so a few long vectors do no harm.
         """
         scale = 1.0
         if self._metric == "ip":
@@ -60,9 +57,9 @@ class GraphSnapshots:
         return Graph(self._dim, self._metric, self._m, self._ef_construction, scale, rows)
 
     def load(self) -> tuple[Graph, int] | None:
-        """The newest good graph and the highest label that it knows of; None if no file is good."""
+        """The newest good graph and the highest label in it; None if no file is good."""
         live = self._store.labels()
-        for snapshot in self._store.snapshots():
+        for snapshot in self._store.snapshots.all():
             try:
                 graph = self._load(snapshot, live)
             except (CollectionError, OSError, TypeError, ValueError) as error:
@@ -78,21 +75,21 @@ class GraphSnapshots:
             raise CollectionError(f"{file} is missing")
         if file.stat().st_size != snapshot.bytes or record_file(file).sha256 != snapshot.sha256:
             raise CollectionError(f"{file} is damaged")
-        scale = float(self._store.read_meta().get(_scale_key(snapshot.file), 1.0))
+        scale = float(self._store.meta.read().get(_scale_key(snapshot.file), 1.0))
         graph = Graph(self._dim, self._metric, snapshot.m, snapshot.ef_construction, scale)
         graph.load(file, live)
-        # A label that the file should hold and does not would never be found again.
+        # A row that is missing from the graph would never be found again.
         if len(graph) != int(np.count_nonzero(live <= snapshot.max_label)):
-            raise CollectionError(f"{file} lacks rows")
+            raise CollectionError(f"{file} has rows missing")
         return graph
 
     def save(self, graph: Graph) -> None:
-        """Write a graph that holds all rows: the file first, then its record.
+        """Write a graph of all rows: first the file, then its record.
 
         Raises:
             CollectionError: it could not be written; the older files stay.
         """
-        old = self._store.snapshots()
+        old = self._store.snapshots.all()
         number = max((snapshot.n for snapshot in old), default=0) + 1
         file = self._folder / f"graph-{number}.hnsw"
         graph.save(file)
@@ -114,37 +111,37 @@ class GraphSnapshots:
         )
         kept = old[: _KEPT - 1]
         with self._store.transaction():
-            self._store.add_snapshot(snapshot, graph.newest)
-            self._store.forget_snapshots(s.n for s in old[_KEPT - 1 :])
-            self._store.forget_meta(_scale_key(s.file) for s in old[_KEPT - 1 :])
+            self._store.snapshots.add(snapshot, graph.newest)
+            self._store.snapshots.remove(s.n for s in old[_KEPT - 1 :])
+            self._store.meta.remove(_scale_key(s.file) for s in old[_KEPT - 1 :])
             if graph.scale != 1.0:
-                self._store.write_meta({_scale_key(file.name): repr(float(graph.scale))})
+                self._store.meta.write({_scale_key(file.name): repr(float(graph.scale))})
         names = {file.name, *(str(s.file) for s in kept)}
         for stale in self._folder.glob("graph-*.hnsw*"):
             if stale.name not in names:
-                with suppress(OSError):  # the next one tries again
+                with suppress(OSError):  # the next save tries again
                     stale.unlink()
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the files, in words; the last to read in a `reading` of the store."""
+        """What is wrong with the files, one message each. The last to read in a `reading` block."""
         live = self._store.labels()
         known = {LOCK_FILE, FILE, f"{FILE}-wal", f"{FILE}-shm"}
-        for snapshot in self._store.snapshots():
+        for snapshot in self._store.snapshots.all():
             known.add(snapshot.file)
             try:
                 self._load(snapshot, live)
             except (CollectionError, OSError, TypeError, ValueError) as error:
-                self._store.renew()
-                if snapshot in self._store.snapshots():  # and nobody has cleared it away meanwhile
+                self._store.database.renew()
+                if snapshot in self._store.snapshots.all():  # no writer removed it
                     yield str(error)
         for file in sorted(self._folder.iterdir()):
-            # What a kill leaves beside a graph is cleared away when the next one is saved.
+            # Files that a kill leaves beside a graph are removed when the next graph is saved.
             if file.name not in known and not file.name.startswith("graph-"):
-                yield f"{file} is no part of a collection"
+                yield f"{file} is not part of a collection"
 
 
 def is_mostly_tombstones(graph: Graph) -> bool:
-    """Whether a graph is due to be built anew."""
+    """Whether a graph is due to be rebuilt."""
     return len(graph) < (1 - _MAX_TOMBSTONES) * graph.total
 
 

@@ -1,7 +1,7 @@
-"""What is kept in memory of a store's rows: vectors or a graph, ids, and the state that they show.
+"""What is in memory of a store: vectors or a graph, ids, and the state that they show.
 
-Nothing here is locked: `Neighbours` sees to it that one thread changes a cache and no other reads
-it meanwhile. All reads of the store must be within its `reading`, so that they are of one state.
+Nothing here is locked: `VectorIndex` lets one thread at a time change it, and none read it
+meanwhile. All reads of the store must be inside its `reading`, so that they see one state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flowvec.encoder.postprocess import normalize
 from flowvec.errors import CollectionError, CorruptCollectionError
 from flowvec.vectors import Metric
 
-__all__ = ["Cache", "Change", "grow", "joined"]
+__all__ = ["Change", "IndexState", "grow", "joined"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,26 +36,26 @@ Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
 _READ_ROWS = 4096
-# Above this share of new rows, loading the file that their writer saved is no slower.
+# With a larger share of new rows, loading the file that the writer saved is as fast.
 _MAX_CAUGHT_UP = 0.5
 _UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How a change of the store leads from the state before to a state.
+    """A change of the store.
 
     Attributes:
-        state: the number of the state that it leads to.
-        gone: labels of rows that are deleted or replaced.
-        labels: of new rows, ascending, int64 (rows,).
-        vectors: of new rows, float32 (rows, dim), as the metric compares them.
-        ids: of new rows.
-        ef_search: how far the graph is searched from now on; None is as before.
+        state: the number of the state after it.
+        deleted: labels of rows that are deleted or replaced.
+        labels: labels of new rows, ascending, int64 (rows,).
+        vectors: their vectors, float32 (rows, dim), as the metric compares them.
+        ids: their ids.
+        ef_search: the new search depth; None keeps it.
     """
 
     state: int
-    gone: Sequence[int]
+    deleted: Sequence[int]
     labels: Labels
     vectors: Floats
     ids: Sequence[Id]
@@ -63,187 +63,195 @@ class Change:
 
 
 @dataclass(slots=True)
-class Held:
-    """What is in memory; each part may be missing and is then read when it is needed.
+class Loaded:
+    """What is in memory. A part that is None is loaded when it is needed.
 
     Attributes:
-        flat: labels, ascending, and vectors of all rows, for exact searches.
-        graph: of all rows.
-        ids: of all rows, by label.
+        rows: labels (ascending) and vectors of all rows, for exact searches.
+        graph: a graph of all rows.
+        ids: ids of all rows, by label.
     """
 
-    flat: tuple[Labels, Floats] | None = None
+    rows: tuple[Labels, Floats] | None = None
     graph: Graph | None = None
     ids: dict[int, Id] | None = None
 
 
 @dataclass(slots=True)
-class Cache:
+class IndexState:
     """Vectors, graph and ids of one state of a store.
 
     Attributes:
-        store: the truth.
+        store: what is on disk.
         snapshots: the graph's files.
         dim: length of the vectors.
         metric: what compares them.
-        state: the number of the state that all of it shows.
+        number: the number of the state that is in memory.
         count: rows of that state.
-        ef_search: how far the graph is searched.
-        held: what is in memory.
-        graph_is_saved: whether the newest file holds the graph as it is.
-        graph_was_built: whether the graph was built here, and not loaded.
+        ef_search: search depth in the graph.
+        loaded: what is in memory.
+        graph_is_saved: whether the newest file holds the graph as it is in memory.
+        graph_was_built: whether the graph was built here rather than loaded.
     """
 
     store: Store
     snapshots: GraphSnapshots
-    dim: int
-    metric: Metric
-    state: int = field(init=False, default=_UNKNOWN)
+    dim: int = field(init=False)
+    metric: Metric = field(init=False)
+    number: int = field(init=False, default=_UNKNOWN)
     count: int = field(init=False, default=0)
     ef_search: int = field(init=False, default=EF_SEARCH)
-    held: Held = field(init=False, default_factory=Held)
+    loaded: Loaded = field(init=False, default_factory=Loaded)
     graph_is_saved: bool = field(init=False, default=False)
     graph_was_built: bool = field(init=False, default=False)
     _deletions: int = field(init=False, default=0)
     _newest: int = field(init=False, default=0)
 
+    def __post_init__(self) -> None:
+        settings = self.store.settings
+        self.dim, self.metric = settings.dim, settings.metric
+
     def comparable(self, vectors: Floats) -> Floats:
-        """Vectors as the metric compares them: normalised for cosine."""
+        """Vectors as the metric compares them: normalized for cosine."""
         return normalize(vectors) if self.metric == "cosine" else vectors
 
-    # --- following the store --------------------------------------------------------------------
+    # --- changes of the store --------------------------------------------------------------------
 
-    def publish(self, change: Change, staged: Graph | None) -> None:
-        """Show the state that a change leads to. Where it fails, all must be dropped.
+    def apply(self, change: Change, staged: Graph | None) -> None:
+        """Apply a change to the state in memory. If it raises, the caller must `drop`.
 
         Args:
-            change: from the state that is shown now.
-            staged: the graph that holds its new rows already, hidden.
+            change: a change of the state that is in memory.
+            staged: the graph that already holds the new rows, hidden.
         """
-        held = self._taken()
-        if held.ids is not None:
-            for label in change.gone:
-                held.ids.pop(label, None)
-            held.ids.update(zip(change.labels.tolist(), change.ids, strict=True))
-        if held.flat is not None:
-            labels, vectors = held.flat
-            kept = ~np.isin(labels, np.asarray(change.gone, dtype=np.int64))
-            held.flat = (
+        loaded = self._taken()
+        if loaded.ids is not None:
+            for label in change.deleted:
+                loaded.ids.pop(label, None)
+            loaded.ids.update(zip(change.labels.tolist(), change.ids, strict=True))
+        if loaded.rows is not None:
+            labels, vectors = loaded.rows
+            kept = ~np.isin(labels, np.asarray(change.deleted, dtype=np.int64))
+            loaded.rows = (
                 np.concatenate((labels[kept], change.labels)),
                 np.concatenate((vectors[kept], change.vectors)),
             )
-        if held.graph is not None:
-            if held.graph is staged:
-                held.graph.reveal(change.labels.tolist())
+        if loaded.graph is not None:
+            if loaded.graph is staged:
+                loaded.graph.reveal(change.labels.tolist())
             else:
-                held.graph.add(change.labels, change.vectors)
-            held.graph.delete(change.gone)
-            self.graph_is_saved = self.graph_is_saved and not (len(change.labels) or change.gone)
-        self.count += len(change.labels) - len(change.gone)
-        self._deletions += len(change.gone)
+                loaded.graph.add(change.labels, change.vectors)
+            loaded.graph.delete(change.deleted)
+            self.graph_is_saved = self.graph_is_saved and not (len(change.labels) or change.deleted)
+        self.count += len(change.labels) - len(change.deleted)
+        self._deletions += len(change.deleted)
         if change.ef_search is not None:
             self.ef_search = change.ef_search
         if len(change.labels):
             self._newest = int(change.labels[-1])
-        self.held, self.state = held, change.state
+        self.loaded, self.number = loaded, change.state
 
-    def _taken(self) -> Held:
-        """What is held, for a change of it: what ends in the midst leaves nothing, and not half."""
-        held, self.state = self.held, _UNKNOWN
-        self.held = Held()
-        return held
+    def _taken(self) -> Loaded:
+        """What is in memory, for a change of it: an interrupted one leaves nothing, not half."""
+        loaded, self.number = self.loaded, _UNKNOWN
+        self.loaded = Loaded()
+        return loaded
 
-    def take_in(self) -> None:
-        """Show the state that the store shows. Where it fails, all must be dropped.
+    def catch_up(self) -> None:
+        """Bring memory to the state that this thread reads. If it raises, the caller must `drop`.
 
-        Where nothing was deleted, only new rows are read.
+        Only new rows are read, if none was deleted.
         """
-        counts = self.store.counts()
+        counts = self.store.meta.counts()
         self.ef_search = _ef_of(self.store)
-        before = self.state
-        held = self._taken()
+        before = self.number
+        loaded = self._taken()
         if counts.deletions == self._deletions and before != _UNKNOWN:
             new = self.store.labels(after=self._newest)
             gone: Labels = np.empty(0, np.int64)
-            if held.flat is not None:
-                held.flat = joined([held.flat, *self.blocks(new, held.ids)], self.dim)
-            elif held.graph is None:
-                held.ids = None
-        elif held.graph is None:
-            held.flat = held.ids = None
+            if loaded.rows is not None:
+                loaded.rows = joined([loaded.rows, *self.blocks(new, loaded.ids)], self.dim)
+            elif loaded.graph is None:
+                loaded.ids = None
+        elif loaded.graph is None:
+            loaded.rows = loaded.ids = None
             gone = new = np.empty(0, np.int64)
         else:
-            held.flat = held.ids = None
-            live, known = self.store.labels(), held.graph.labels()
+            loaded.rows = loaded.ids = None
+            live, known = self.store.labels(), loaded.graph.labels()
             gone, new = without(known, live), without(live, known)
         self.count, self._deletions = counts.rows, counts.deletions
         self._newest = self.store.newest_label()
-        if held.graph is not None:
-            self._catch_up(held, held.graph, gone, new)
-        self.held, self.state = held, counts.state
+        if loaded.graph is not None:
+            self._catch_up(loaded, loaded.graph, gone, new)
+        self.loaded, self.number = loaded, counts.state
 
-    def _catch_up(self, held: Held, graph: Graph, gone: Labels, new: Labels) -> None:
-        """Give the graph the rows that it lacks, and take those that are gone."""
+    def _catch_up(self, loaded: Loaded, graph: Graph, gone: Labels, new: Labels) -> None:
+        """Add rows that the graph lacks, and remove deleted ones."""
         if not (len(gone) or len(new)):
             return
-        # A file that the writer has saved may hold so many. A new row that is not above all that
-        # the graph knows was hidden in it for a change whose end is not known.
+        # Many new rows: the writer may have saved a file with them. A new row whose label is not
+        # above all labels of the graph was hidden in it by a change that may not be committed.
         if len(new) > _MAX_CAUGHT_UP * max(len(graph), 1) or (len(new) and new[0] <= graph.newest):
-            held.graph = held.ids = None
+            loaded.graph = loaded.ids = None
             return
         self.graph_is_saved = False
         graph.delete(gone.tolist())
-        grow(graph, self.blocks(new, held.ids))
+        grow(graph, self.blocks(new, loaded.ids))
 
     def drop(self) -> None:
-        """Forget all of it: the next search reads it again."""
-        self.held = Held()
-        self.state = _UNKNOWN
+        """Forget everything; the next search loads it again."""
+        self.loaded = Loaded()
+        self.number = _UNKNOWN
 
     # --- reading the store ----------------------------------------------------------------------
 
-    def load_flat(self) -> None:
-        """Hold all rows' vectors."""
-        self.held.flat = joined(self.blocks(), self.dim)
+    def load_rows(self) -> None:
+        """Load the vectors of all rows."""
+        self.loaded.rows = joined(self.blocks(), self.dim)
 
     def load_ids(self) -> None:
-        """Hold all rows' ids."""
-        self.held.ids = self.store.ids()
+        """Load the ids of all rows."""
+        self.loaded.ids = self.store.ids()
 
     def load_graph(self, stopped: Callable[[], bool] | None = None) -> None:
-        """Hold a graph: the newest good file's, caught up, or one that is built.
+        """Load a graph: the newest good file, brought up to date, or a new one.
 
         Args:
-            stopped: asked now and then whether to give up.
+            stopped: called now and then; True makes this give up.
 
         Raises:
-            InterruptedError: it was stopped; no graph is held then.
+            InterruptedError: it was stopped; no graph is loaded then.
         """
-        found = self.snapshots.load()
-        if found is not None:
-            graph, after = found
+        newest = self.snapshots.load()
+        if newest is not None:
+            graph, after = newest
             self.graph_is_saved, self.graph_was_built = True, False
             try:
-                if grow(graph, map(self._compared, _until(stopped, self.store.scan(after)))):
+                if grow(
+                    graph, map(self._compared, _unless_stopped(stopped, self.store.scan(after)))
+                ):
                     self.graph_is_saved = False
             except CorruptCollectionError:
                 raise
             except CollectionError as error:
                 logger.warning("the graph is rebuilt from the store: %s", error)
             else:
-                self.held.graph = graph
+                self.loaded.graph = graph
                 return
-        self.hold_built(self.built(stopped))
+        self.use_built(self.build_graph(stopped))
 
-    def hold_built(self, graph: Graph) -> None:
-        """Hold a graph of all rows that was built here."""
-        self.held.graph, self.graph_is_saved, self.graph_was_built = graph, False, True
+    def use_built(self, graph: Graph) -> None:
+        """Use a graph of all rows that was built here."""
+        self.loaded.graph, self.graph_is_saved, self.graph_was_built = graph, False, True
 
-    def built(self, stopped: Callable[[], bool] | None = None, *, may_show: bool = True) -> Graph:
-        """A graph of all rows; whatever is held stays as it is.
+    def build_graph(
+        self, stopped: Callable[[], bool] | None = None, *, may_show: bool = True
+    ) -> Graph:
+        """Build a graph of all rows; what is in memory stays as it is.
 
         Args:
-            stopped: asked now and then whether to give up.
+            stopped: called now and then; True makes this give up.
             may_show: whether to show progress on a terminal.
 
         Raises:
@@ -252,12 +260,12 @@ class Cache:
         logger.info("building the graph of %d rows", self.count)
         graph = self.snapshots.new(self.count)
         shown = may_show and sys.stderr.isatty()
-        # Even a bar that is not shown takes a lock that forked processes share: one that is killed
-        # with it would stop all others.
+        # Even a bar that is not shown takes a lock that forked processes share: a process that is
+        # killed while it holds it would block all others.
         bar = tqdm(total=self.count, desc="graph", unit=" rows") if shown else None
 
         def blocks() -> Iterator[tuple[Labels, Floats]]:
-            for items in _until(stopped, self.store.scan()):
+            for items in _unless_stopped(stopped, self.store.scan()):
                 yield self._compared(items)
                 if bar is not None:
                     bar.update(len(items))
@@ -266,8 +274,8 @@ class Cache:
             grow(graph, blocks())
         return graph
 
-    def bring_up(self, graph: Graph) -> None:
-        """Bring a graph of an older state to the one that the store shows."""
+    def update_graph(self, graph: Graph) -> None:
+        """Bring a graph of an older state to the state that this thread reads."""
         live, known = self.store.labels(), graph.labels()
         graph.delete(without(known, live).tolist())
         grow(graph, self.blocks(without(live, known)))
@@ -279,18 +287,18 @@ class Cache:
 
         Args:
             wanted: labels of the rows; None is all.
-            ids: where their ids go, by label, of wanted rows.
+            ids: gets the ids of the wanted rows, by label.
         """
         if wanted is None:
             for items in self.store.scan():
                 yield self._compared(items)
             return
         for first in range(0, len(wanted), _READ_ROWS):
-            found = self.store.read(wanted[first : first + _READ_ROWS].tolist())
+            by_label = self.store.read(wanted[first : first + _READ_ROWS].tolist())
             if ids is not None:
-                ids.update((label, item.id) for label, item in found.items())
-            if found:
-                yield self._compared([found[label] for label in sorted(found)])
+                ids.update((label, item.id) for label, item in by_label.items())
+            if by_label:
+                yield self._compared([by_label[label] for label in sorted(by_label)])
 
     def _compared(self, items: Sequence[Item]) -> tuple[Labels, Floats]:
         labels = np.asarray([item.label for item in items], dtype=np.int64)
@@ -298,9 +306,9 @@ class Cache:
 
 
 def grow(graph: Graph, blocks: Iterable[tuple[Labels, Floats]]) -> int:
-    """Add blocks of labels and vectors, each while the next is read; returns how many rows.
+    """Add blocks of labels and vectors, each while the next is read. Returns how many rows.
 
-    Whatever happens, nothing is being added any more when it has returned.
+    When it returns or raises, nothing is being added any more.
     """
     rows, adding = 0, None
     with ThreadPoolExecutor(1, thread_name_prefix="flowvec-graph") as thread:
@@ -323,17 +331,17 @@ def joined(blocks: Iterable[tuple[Labels, Floats]], dim: int) -> tuple[Labels, F
 
 
 def _ef_of(store: Store) -> int:
-    found = store.read_meta().get("ef_search", str(EF_SEARCH))
-    if not (found.isdecimal() and 0 < int(found) < 1 << 20):
-        raise CorruptCollectionError(f"its table meta is damaged: ef_search is {found!r}")
-    return int(found)
+    ef = store.meta.read().get("ef_search", str(EF_SEARCH))
+    if not (ef.isdecimal() and 0 < int(ef) < 1 << 20):
+        raise CorruptCollectionError(f"its table meta is damaged: ef_search is {ef!r}")
+    return int(ef)
 
 
-def _until(stopped: Callable[[], bool] | None, parts: Iterator[T]) -> Iterator[T]:
-    """The parts, as long as nobody stops.
+def _unless_stopped(stopped: Callable[[], bool] | None, parts: Iterator[T]) -> Iterator[T]:
+    """The parts, until `stopped` returns True.
 
     Raises:
-        InterruptedError: somebody did.
+        InterruptedError: it did.
     """
     for part in parts:
         if stopped is not None and stopped():

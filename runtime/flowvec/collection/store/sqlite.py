@@ -1,7 +1,7 @@
-"""Connections to one SQLite file: one that writes, and one for each thread that reads meanwhile.
+"""Connections to one SQLite file: one that writes, and one for each thread that reads.
 
-SQLite runs in WAL mode with synchronous=FULL, so a returned commit has reached the disk, and
-readers keep the state that they began with while another commits.
+SQLite runs in WAL mode with synchronous=FULL: a commit that has returned is on disk, and readers
+keep the state that they began with while another thread or process commits.
 """
 
 from __future__ import annotations
@@ -26,46 +26,47 @@ from flowvec.errors import (
 
 __all__ = ["Database"]
 
-# Another process's checkpoint is waited for so long.
-_BUSY_SECONDS = 30.0
-_OF_DAMAGE = ("Could not decode", "no such table", "no such column")
+# How long to wait for another process's checkpoint.
+_BUSY_TIMEOUT_S = 30.0
+_DAMAGE_MESSAGES = ("Could not decode", "no such table", "no such column")
 
 
 class Database:
     """One SQLite file.
 
-    One thread at a time writes, in `transaction`; any number read meanwhile, each in `reading`,
-    which gives it a connection of its own and with it one state of the file. In a folder that
-    cannot be written the file is read as it lies there.
+    One thread at a time writes, in `transaction`. Any number of threads read at the same time, each
+    in `reading`, which gives the thread its own connection and one state of the file. A file in a
+    read-only folder is opened read-only.
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
-        """Open the file, or make it.
+        """Open the file, or create it.
 
         Raises:
             CollectionError: it is missing, exists already, or cannot be opened.
-            CorruptCollectionError: it is no database.
+            CorruptCollectionError: it is not a database.
         """
         try:
             if create and path.exists():
                 raise CollectionError(f"{path} exists already")
             if not create and not path.is_file():
-                raise CollectionError(f"{path.parent} is no collection: it has no {path.name}")
+                raise CollectionError(f"{path.parent} is not a collection: it has no {path.name}")
             self._mode = "rwc" if create else _mode(path)
         except OSError as error:
             raise CollectionError(f"cannot read {path}: {error.strerror or error}") from error
-        self._path = path
+        self.path = path
         self._local = threading.local()
         self._idle: deque[sqlite3.Connection] = deque()
         self._is_closed = False
-        self._writer = self._connect()
+        self._writer = self.connect()
 
-    def _connect(self) -> sqlite3.Connection:
-        with self._translated():
+    def connect(self) -> sqlite3.Connection:
+        """A new connection, which the caller closes."""
+        with self.translated():
             db = sqlite3.connect(
-                f"{self._path.as_uri()}?mode={self._mode}",
+                f"{self.path.as_uri()}?mode={self._mode}",
                 uri=True,
-                timeout=_BUSY_SECONDS,
+                timeout=_BUSY_TIMEOUT_S,
                 isolation_level=None,
                 check_same_thread=False,
             )
@@ -80,8 +81,8 @@ class Database:
         return db
 
     @property
-    def _db(self) -> sqlite3.Connection:
-        """This thread's connection while it is `reading`, else the one that writes."""
+    def connection(self) -> sqlite3.Connection:
+        """This thread's connection: the one of its `reading` block, else the one that writes."""
         db: sqlite3.Connection = getattr(self._local, "db", None) or self._writer
         return db
 
@@ -91,35 +92,36 @@ class Database:
         return self._mode.startswith("rw")
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def translated(self) -> Iterator[None]:
+        """Raise SQLite's errors in the block as flowvec's."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._ours(error) from error
+            raise self.translate(error) from error
 
-    def _ours(self, error: Exception) -> FlowvecError:
-        """An error of SQLite's as one of flowvec's."""
+    def translate(self, error: Exception) -> FlowvecError:
+        """An error of SQLite as one of flowvec."""
         if isinstance(error, sqlite3.DataError):
-            return InputValueError(f"{self._path} cannot hold so much in a row: {error}")
+            return InputValueError(f"{self.path} cannot store a row this large: {error}")
         if isinstance(error, sqlite3.ProgrammingError) and self._is_closed:
             return ClosedError("this Collection is closed")
-        # Python's words for texts that are no UTF-8, SQLite's for tables that are missing.
+        # Python's message for bytes that are not UTF-8, SQLite's for missing tables.
         if isinstance(error, sqlite3.OperationalError):
-            is_damage = any(words in str(error) for words in _OF_DAMAGE)
+            is_damage = any(words in str(error) for words in _DAMAGE_MESSAGES)
         else:
             is_damage = not isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
-        if is_damage:  # a UnicodeDecodeError is: SQLite quotes what is damaged
-            return CorruptCollectionError(f"{self._path} is damaged: {error}")
-        return CollectionError(f"{self._path}: {error}")
+        if is_damage:  # a UnicodeDecodeError as well: SQLite quotes the damaged bytes
+            return CorruptCollectionError(f"{self.path} is damaged: {error}")
+        return CollectionError(f"{self.path}: {error}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing: committed and on disk when the block has ended without an error."""
+        """Commit all changes of the block, or none if it raises. On disk when the block ends."""
         outer = getattr(self._local, "db", None)
-        with self._translated():
+        with self.translated():
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
-                # What the block reads is what it has written, whatever state it read before.
+                # The block must read what it has written, even inside `reading`.
                 self._local.db = self._writer
                 yield
                 self._writer.execute("COMMIT")
@@ -132,20 +134,20 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """One state of the file for all reads of this thread in the block, whoever commits.
+        """All reads of this thread in the block see one state of the file.
 
-        The state is that of the first read; within another such block that one's.
+        That is the state at the first read. A nested block keeps the state of the outer one.
         """
         if getattr(self._local, "db", None) is not None:
             yield
             return
         db = self._borrowed()
-        # Every search comes by here, and a `with` would cost it as much as the statement.
+        # On the path of every search, where a `with` would cost as much as the statement.
         try:
             try:
                 db.execute("BEGIN")
             except sqlite3.Error as error:
-                raise self._ours(error) from error
+                raise self.translate(error) from error
             self._local.db = db
             yield
         finally:
@@ -154,16 +156,16 @@ class Database:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
             except sqlite3.Error as error:
-                raise self._ours(error) from error
+                raise self.translate(error) from error
             self._give_back(db)
 
     def newest(self, statement: str) -> list[tuple[Any, ...]]:
-        """What one statement reads of the newest state, by itself: no transaction is begun."""
+        """Rows of one statement on the newest state, outside any transaction."""
         db = self._borrowed()
         try:
             return db.execute(statement).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self._ours(error) from error
+            raise self.translate(error) from error
         finally:
             self._give_back(db)
 
@@ -171,7 +173,7 @@ class Database:
         try:
             return self._idle.pop()
         except IndexError:
-            return self._connect()
+            return self.connect()
 
     def _give_back(self, db: sqlite3.Connection) -> None:
         self._idle.append(db)
@@ -180,44 +182,44 @@ class Database:
 
     def renew(self) -> None:
         """Within `reading`: the next read is of the newest state."""
-        with self._translated():
-            self._db.execute("ROLLBACK")
-            self._db.execute("BEGIN")
+        with self.translated():
+            self.connection.execute("ROLLBACK")
+            self.connection.execute("BEGIN")
 
     def vacuum(self) -> None:
-        """Write the file anew, without the room that deleted rows have left."""
-        with self._translated():
+        """Rewrite the file without the space that deleted rows left."""
+        with self.translated():
             self._writer.execute("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
-        """Close the file; SQLite folds its write-ahead log into it."""
+        """Close the file. SQLite merges its write-ahead log into it."""
         self._is_closed = True
         self._close_idle()
-        with self._translated():
+        with self.translated():
             self._writer.close()
 
     def _close_idle(self) -> None:
-        with suppress(IndexError), self._translated():
+        with suppress(IndexError), self.translated():
             while True:
                 self._idle.pop().close()
 
 
 def _mode(path: Path) -> str:
-    """How to open a file: WAL mode writes beside it even for those who only read."""
+    """How to open a file: in WAL mode even readers write files beside it."""
     if _may_write(path) and _may_write(path.parent):
         return "rw"
     log, shared = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
     if log.exists() and shared.exists():
-        return "ro"  # somebody writes there, or did until a kill: SQLite reads the log with it
+        return "ro"  # it has a writer, or had one that was killed: SQLite reads its log as well
     if log.exists() and log.stat().st_size:
         raise CollectionError(
-            f"{path.parent} cannot be written, and holds changes that its database has not taken "
-            f"in yet ({log.name}): open it once where it can be written"
+            f"{path.parent} is read-only, and its write-ahead log ({log.name}) holds changes that "
+            "are not in the database yet: open it once where it can be written"
         )
     return "ro&immutable=1"
 
 
 def _may_write(path: Path) -> bool:
-    # Of whom the system asks it, which need not be who started the process.
+    # The effective user, who need not be the one that started the process.
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)

@@ -1,15 +1,15 @@
-"""The truth of a collection: rows, settings and records of graph files in one SQLite file.
+"""A collection's SQLite file: its rows, settings, full-text index and records of graph files.
 
-Every row carries a checksum over its id, text, metadata and vector, since SQLite itself notices few
-flipped bits, and the rows are counted, so that none can vanish unseen.
+Every row has a checksum over its id, text, metadata and vector, since SQLite itself detects few
+flipped bits. The rows are counted, so that a lost row is detected too.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import astuple, dataclass
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,17 @@ import numpy.typing as npt
 
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText
-from flowvec.collection.store.metadata import LAYOUT_VERSIONS, MetaTable
+from flowvec.collection.store.meta import LAYOUT_VERSIONS, MetaTable
 from flowvec.collection.store.rows import Id, Item, checksum, id_sum, key_of
+from flowvec.collection.store.settings import CollectionSettings
+from flowvec.collection.store.snapshot_table import SnapshotTable
+from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CollectionError, CorruptCollectionError
 
-__all__ = ["FILE", "Snapshot", "Store", "UnmadeError"]
+__all__ = ["FILE", "Store", "UnfinishedError"]
 
 FILE = "collection.sqlite"
-# Above it something other than flowvec has numbered the rows.
+# A higher label was not given by flowvec.
 _LAST_LABEL = 1 << 62
 _MAX_VARIABLES = 900  # SQLite's oldest limit on parameters in one statement is 999
 _READ_ROWS = 4096
@@ -55,71 +58,90 @@ CREATE TABLE snapshots (
 );
 """
 
-# Texts as bytes, whose checksum may show that they are no UTF-8 any more.
+# Texts as bytes: damaged ones may not be UTF-8, and the checksum is over bytes.
 _ROWS_OF = (
     "SELECT label, CAST(id AS BLOB), id_is_int, CAST(text AS BLOB), CAST(metadata AS BLOB), "
     "vector, checksum FROM items"
 )
 
 
-class UnmadeError(CollectionError):
-    """The file has no tables: a kill during its making leaves that, and nothing is lost with it."""
+class UnfinishedError(CollectionError):
+    """The file has no tables, because its creation was killed. It holds no data."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A record of a graph file: which rows it holds and what its bytes must be."""
+class Store:
+    """The SQLite file of a collection. Reads see one state within `reading`.
 
-    n: int
-    file: str
-    bytes: int
-    sha256: str
-    max_label: int
-    count: int
-    m: int
-    ef_construction: int
-    created: str
+    Attributes:
+        database: its connections.
+        meta: its settings and counts.
+        full_text: its full-text index.
+        snapshots: its records of graph files.
+    """
 
-
-class Store(MetaTable, FullText):
-    """The SQLite file of a collection. Reads see one state within `reading`."""
-
-    def __init__(self, path: Path, *, create: dict[str, str] | None = None) -> None:
-        """Open the file, or make it with its tables and the keys and values of `create`.
+    def __init__(self, path: Path, *, create: CollectionSettings | None = None) -> None:
+        """Open the file, or create it with its tables and these settings.
 
         Raises:
             CollectionError: it is missing, exists already, or is of another layout version.
-            CorruptCollectionError: it is no database.
+            CorruptCollectionError: it is not a database, or its settings are damaged.
         """
-        super().__init__(path, create=create is not None)
+        self._path = path
+        self.database = Database(path, create=create is not None)
+        self.meta = MetaTable(self.database)
+        self.full_text = FullText(self.database)
+        self.snapshots = SnapshotTable(self.database)
         try:
             if create is not None:
                 # One transaction: a kill leaves a file without tables, or a whole collection.
                 with self.transaction():
                     for statement in _SCHEMA.split(";"):
-                        self._db.execute(statement)
-                    self.begin_meta(create)
-            version = self.version()
+                        self._connection.execute(statement)
+                    self.meta.fill(create)
+            version = self.meta.version
             if version == 0 and not self._has_tables():
-                raise UnmadeError(
-                    f"{path.parent} is no collection yet: its making was interrupted; make it again"
+                raise UnfinishedError(
+                    f"{path.parent} is not a collection: its creation was interrupted. "
+                    "Create it again."
                 )
             if version not in LAYOUT_VERSIONS:
                 raise CollectionError(
                     f"{path} has layout version {version}; this flowvec reads "
                     f"{' and '.join(map(str, LAYOUT_VERSIONS))}"
                 )
-            in_half = self.read_meta().get("vector_dtype") == "float16"
+            is_half = self.meta.read().get("vector_dtype") == "float16"
         except BaseException:
             self.close()
             raise
-        self._dtype = np.dtype("<f2" if in_half else "<f4")
-        # The highest label that was ever tried here, in transactions that failed as well.
-        self._tried = 0
+        self._dtype = np.dtype("<f2" if is_half else "<f4")
+        # The highest label that this object tried to give, also in transactions that failed.
+        self._last_tried = 0
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self.database.connection
 
     def _has_tables(self) -> bool:
-        with self._translated():
-            return bool(self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+        with self.database.translated():
+            row = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return bool(row[0])
+
+    @property
+    def settings(self) -> CollectionSettings:
+        """What the vectors are, and which model made them."""
+        return self.meta.settings
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Commit all changes of the block, or none if it raises. On disk when the block ends."""
+        return self.database.transaction()
+
+    def reading(self) -> AbstractContextManager[None]:
+        """All reads of this thread in the block see one state of the file."""
+        return self.database.reading()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.database.close()
 
     # --- items ----------------------------------------------------------------------------------
 
@@ -132,18 +154,26 @@ class Store(MetaTable, FullText):
     ) -> tuple[list[int], list[int]]:
         """Write rows under new labels, replacing rows of the same id; inside a transaction.
 
-        Ids must be distinct. Returns the new labels, ascending, and the labels that they replaced.
-        No label is ever given twice, not even one whose transaction failed: a graph may know it.
+        A label is never given twice, even if its transaction failed: a graph may know it.
+
+        Args:
+            ids: distinct ids.
+            vectors: float32 (rows, dim).
+            texts: one for each row.
+            metadata: one for each row, as JSON.
+
+        Returns:
+            The new labels, ascending, and the labels of the rows that were replaced.
         """
-        there = self.labels_of(ids)
-        replaced = [label for _, label in there]
-        first = max(self._last_label(), self._tried) + 1
+        existing = self.labels_of(ids)
+        replaced = [label for _, label in existing]
+        first = max(self._last_label(), self._last_tried) + 1
         labels = list(range(first, first + len(ids)))
-        self._tried = first + len(ids) - 1
+        self._last_tried = first + len(ids) - 1
         new = zip(ids, labels, strict=True)
-        self.count_change(len(ids), len(replaced), _sum_of(new) - _sum_of(there))
+        self.meta.count_change(len(ids), len(replaced), _sum_of(new) - _sum_of(existing))
         self._delete_labels(replaced)
-        self._db.executemany(
+        self._connection.executemany(
             "INSERT INTO items (label, id, id_is_int, text, metadata, vector, checksum)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             self._fields(labels, ids, vectors, texts, metadata),
@@ -173,40 +203,42 @@ class Store(MetaTable, FullText):
             yield label, *key, text, meta, blob, digest
 
     def _last_label(self) -> int:
-        """The highest label that was ever given and committed."""
-        with self._translated():
-            found = self._db.execute(
+        """The highest label that was ever committed."""
+        with self.database.translated():
+            rows = self._connection.execute(
                 "SELECT max(seq) FROM sqlite_sequence WHERE name = 'items' "
                 "UNION ALL SELECT max(label) FROM items"
             ).fetchall()
-        last = max(row[0] or 0 for row in found)
+        last = max(row[0] or 0 for row in rows)
         if not (isinstance(last, int) and 0 <= last < _LAST_LABEL):
             raise CorruptCollectionError(f"{self._path} is damaged: its last label is {last!r}")
         return last
 
     def delete(self, ids: Sequence[Id]) -> list[int]:
-        """Delete rows by id, unknown ids ignored; inside a transaction. Returns their labels."""
-        there = self.labels_of(ids)
-        labels = [label for _, label in there]
+        """Delete rows by id and return their labels; unknown ids are ignored. In a transaction."""
+        existing = self.labels_of(ids)
+        labels = [label for _, label in existing]
         if labels:
-            self.count_change(0, len(labels), -_sum_of(there))
+            self.meta.count_change(0, len(labels), -_sum_of(existing))
             self._delete_labels(labels)
         return labels
 
     def _delete_labels(self, labels: Sequence[int]) -> None:
-        self._db.executemany("DELETE FROM items WHERE label = ?", ((label,) for label in labels))
+        self._connection.executemany(
+            "DELETE FROM items WHERE label = ?", ((label,) for label in labels)
+        )
 
     def labels_of(self, ids: Sequence[Id]) -> list[tuple[Id, int]]:
-        """(id, label) of those ids that exist."""
-        found: list[tuple[Id, int]] = []
-        with self._translated():
+        """(id, label) of the ids that exist."""
+        pairs: list[tuple[Id, int]] = []
+        with self.database.translated():
             for item in dict.fromkeys(ids):
-                row = self._db.execute(
+                row = self._connection.execute(
                     "SELECT label FROM items WHERE id = ? AND id_is_int = ?", key_of(item)
                 ).fetchone()
                 if row is not None:
-                    found.append((item, int(row[0])))
-        return found
+                    pairs.append((item, int(row[0])))
+        return pairs
 
     def read(self, labels: Sequence[int]) -> dict[int, Item]:
         """Rows by label, checked against their checksums.
@@ -218,8 +250,8 @@ class Store(MetaTable, FullText):
         for start in range(0, len(labels), _MAX_VARIABLES):
             part = labels[start : start + _MAX_VARIABLES]
             marks = ",".join("?" * len(part))
-            with self._translated():
-                rows = self._db.execute(
+            with self.database.translated():
+                rows = self._connection.execute(
                     f"{_ROWS_OF} WHERE label IN ({marks})",
                     [int(label) for label in part],
                 ).fetchall()
@@ -233,19 +265,19 @@ class Store(MetaTable, FullText):
         return [self._item(row) for row in self._raw_page(after)]
 
     def _raw_page(self, after: int) -> list[tuple[Any, ...]]:
-        with self._translated():
-            return self._db.execute(
+        with self.database.translated():
+            return self._connection.execute(
                 f"{_ROWS_OF} WHERE label > ? ORDER BY label LIMIT ?", (after, _READ_ROWS)
             ).fetchall()
 
     def intact(self) -> Iterator[Item]:
-        """All rows that can be read and match their checksums, whatever has become of the rest."""
+        """All rows that can be read and match their checksums; others are skipped."""
         after, last = 0, self.newest_label()
         while after < last:
             try:
                 rows = self._raw_page(after)
                 after_this = rows[-1][0] if rows else last
-            except CollectionError:  # a page of the file: what it does not hold can still be read
+            except CollectionError:  # a damaged page; rows on other pages can be read one by one
                 rows = [row for label in range(after + 1, after + 1 + _READ_ROWS)
                         for row in self._raw_row(label)]  # fmt: skip
                 after_this = after + _READ_ROWS
@@ -255,16 +287,16 @@ class Store(MetaTable, FullText):
                     yield self._item(row)
 
     def _raw_row(self, label: int) -> list[tuple[Any, ...]]:
-        with suppress(CollectionError), self._translated():
-            return self._db.execute(f"{_ROWS_OF} WHERE label = ?", (label,)).fetchall()
+        with suppress(CollectionError), self.database.translated():
+            return self._connection.execute(f"{_ROWS_OF} WHERE label = ?", (label,)).fetchall()
         return []
 
     def scan(self, after: int = 0) -> Iterator[list[Item]]:
         """All rows with a label above `after`, in order of label, a few thousand at a time.
 
         Raises:
-            CorruptCollectionError: a row does not match its checksum, or of a scan of all rows,
-                made while `reading`, some are missing.
+            CorruptCollectionError: a row does not match its checksum, or a scan of all rows (inside
+                `reading`) finds fewer or more than were counted.
         """
         whole, seen = after == 0, 0
         while items := self.page(after):
@@ -275,47 +307,53 @@ class Store(MetaTable, FullText):
             self._require(seen)
 
     def labels(self, condition: Condition | None = None, after: int = 0) -> npt.NDArray[np.int64]:
-        """Labels above `after`, ascending, int64 (rows,); those that meet a condition alone.
+        """Labels of rows, ascending, int64 (rows,).
+
+        Args:
+            condition: only rows that meet it; None is all.
+            after: only labels above this one.
 
         Raises:
-            CorruptCollectionError: of all rows, some are missing.
+            CorruptCollectionError: all rows are read, and some are missing.
         """
-        # Of all rows the index over ids is read, which is a fiftieth of the table beside it.
+        # For all rows SQLite reads its index over ids, a fiftieth of the table's size.
         statement, parameters = "SELECT label FROM items", tuple[Any, ...]()
         if condition is not None or after:
-            # Of a caller's filter this holds its shape alone; all else are parameters.
+            # The SQL holds only the shape of a caller's filter; its values are parameters.
             where, values = (condition.sql, condition.parameters) if condition else ("1", ())
             statement = f"{statement} WHERE label > ? AND {where}"
             parameters = (after, *values)
-        with self._translated():
-            rows = self._db.execute(statement, parameters).fetchall()
+        with self.database.translated():
+            rows = self._connection.execute(statement, parameters).fetchall()
         if not parameters:
             self._require(len(rows))
-        found = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
-        found.sort()
-        return found
+        labels = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+        labels.sort()
+        return labels
 
     def newest_label(self) -> int:
-        """The highest label of a row, 0 where there are none."""
-        with self._translated():
-            return int(self._db.execute("SELECT max(label) FROM items").fetchall()[0][0] or 0)
+        """The highest label of a row; 0 if there are no rows."""
+        with self.database.translated():
+            return int(
+                self._connection.execute("SELECT max(label) FROM items").fetchall()[0][0] or 0
+            )
 
     def ids_of(self, labels: Sequence[int]) -> dict[int, Id]:
-        """Ids by label, of rows that are checked against their checksums."""
+        """Ids by label, from rows that match their checksums."""
         return {label: item.id for label, item in self.read(labels).items()}
 
     def ids(self) -> dict[int, Id]:
         """Ids of all rows by label.
 
-        They come from the index over ids, without the rows and their checksums; a sum that is kept
-        over all of them says whether they are those that were written.
+        They are read from SQLite's index over ids, without the rows and their checksums, and
+        checked by the checksum over all ids.
 
         Raises:
-            CorruptCollectionError: they are not.
+            CorruptCollectionError: they do not match it.
         """
-        with self._translated():
-            rows = self._db.execute("SELECT label, id, id_is_int FROM items").fetchall()
-        expected = self.counts().id_sum
+        with self.database.translated():
+            rows = self._connection.execute("SELECT label, id, id_is_int FROM items").fetchall()
+        expected = self.meta.counts().id_sum
         if expected is not None and id_sum(rows) != expected:
             raise CorruptCollectionError(
                 f"{self._path} is damaged: its index over ids does not match its checksum"
@@ -324,25 +362,26 @@ class Store(MetaTable, FullText):
             return {label: int(text) if is_int else text for label, text, is_int in rows}
         except (TypeError, ValueError) as error:
             raise CorruptCollectionError(
-                f"{self._path} is damaged: a row has no id: {error}"
+                f"{self._path} is damaged: a row has no valid id: {error}"
             ) from None
 
     def count(self) -> int:
         """Number of rows.
 
         Raises:
-            CorruptCollectionError: there are more or fewer than were counted.
+            CorruptCollectionError: there are more or fewer rows than were counted.
         """
-        with self.reading(), self._translated():
-            found = int(self._db.execute("SELECT COUNT(*) FROM items").fetchall()[0][0])
-            self._require(found)
-        return found
+        with self.reading(), self.database.translated():
+            rows = self._connection.execute("SELECT COUNT(*) FROM items").fetchall()
+            count = int(rows[0][0])
+            self._require(count)
+        return count
 
-    def _require(self, found: int) -> None:
-        expected = self.counts().rows
-        if found != expected:
+    def _require(self, count: int) -> None:
+        expected = self.meta.counts().rows
+        if count != expected:
             raise CorruptCollectionError(
-                f"{self._path} is damaged: it holds {found} rows where {expected} were written"
+                f"{self._path} is damaged: it holds {count} rows, but {expected} were written"
             )
 
     def _item(self, row: tuple[Any, ...]) -> Item:
@@ -362,19 +401,19 @@ class Store(MetaTable, FullText):
     # --- checks ---------------------------------------------------------------------------------
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the file and its rows, in words; nothing where all is well.
+        """What is wrong with the file and its rows, one message each.
 
         Raises:
-            CorruptCollectionError: so much that no more can be said.
+            CorruptCollectionError: too much is damaged to go on.
         """
-        with self._translated():
-            for (line,) in self._db.execute("PRAGMA integrity_check").fetchall():
+        with self.database.translated():
+            for (line,) in self._connection.execute("PRAGMA integrity_check").fetchall():
                 if line != "ok":
                     yield f"{FILE}: {line}"
-        if problem := self.problem_of_words():
+        if problem := self.full_text.problem():
             yield f"{FILE}: {problem}"
-        dim = int(self.read_meta().get("dim", 0))
-        after, seen, intact, found = 0, 0, 0, 0
+        dim = int(self.meta.read().get("dim", 0))
+        after, seen, intact, ids = 0, 0, 0, 0
         while rows := self._raw_page(after):
             for row in rows:
                 try:
@@ -382,45 +421,16 @@ class Store(MetaTable, FullText):
                 except CorruptCollectionError:
                     yield f"{FILE}: row {row[0]}{_named(row)} does not match its checksum"
                     continue
-                intact, found = intact + 1, found + _sum_of([(item.id, item.label)])
+                intact, ids = intact + 1, ids + _sum_of([(item.id, item.label)])
                 if len(item.vector) != dim or not np.isfinite(item.vector).all():
-                    yield f"{FILE}: row {row[0]} has no vector of {dim} finite numbers"
+                    yield f"{FILE}: row {row[0]} has a vector that is not {dim} finite numbers"
             seen += len(rows)
             after = rows[-1][0]
-        expected = self.counts()
+        expected = self.meta.counts()
         if seen != expected.rows:
-            yield f"{FILE}: it holds {seen} rows where {expected.rows} were written"
-        elif intact == seen and expected.id_sum not in (None, found):
+            yield f"{FILE}: it holds {seen} rows, but {expected.rows} were written"
+        elif intact == seen and expected.id_sum not in (None, ids):
             yield f"{FILE}: the checksum over all ids does not match its rows"
-
-    # --- snapshots ------------------------------------------------------------------------------
-
-    def snapshots(self) -> list[Snapshot]:
-        """Records of graph files, newest first."""
-        with self._translated():
-            rows = self._db.execute("SELECT * FROM snapshots ORDER BY n DESC").fetchall()
-        return [Snapshot(*row) for row in rows]
-
-    def add_snapshot(self, snapshot: Snapshot, newest: int) -> None:
-        """Record a graph file; inside a transaction.
-
-        Args:
-            snapshot: its record.
-            newest: the highest label that the graph knows, which may be one whose transaction
-                failed: no row may be given it later.
-        """
-        self._db.execute(
-            "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'items'", (newest,)
-        )
-        marks = ", ".join("?" * len(astuple(snapshot)))
-        self._db.execute(
-            f"INSERT INTO snapshots VALUES ({marks})",  # noqa: S608 - only marks
-            astuple(snapshot),
-        )
-
-    def forget_snapshots(self, numbers: Iterable[int]) -> None:
-        """Drop records; inside a transaction."""
-        self._db.executemany("DELETE FROM snapshots WHERE n = ?", ((n,) for n in numbers))
 
 
 def _sum_of(ids: Iterable[tuple[Id, int]]) -> int:
@@ -429,7 +439,7 @@ def _sum_of(ids: Iterable[tuple[Id, int]]) -> int:
 
 
 def _named(row: tuple[Any, ...]) -> str:
-    """Its id as it is stored, which may be what is damaged."""
+    """The row's id as it is stored; it may be what is damaged."""
     _, item, is_int, *_ = row
     if not isinstance(item, bytes):
         return ""

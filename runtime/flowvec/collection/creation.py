@@ -1,0 +1,91 @@
+"""Creates the directory of a collection, or finds that there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flowvec.collection.store.locks import LOCK_FILE, WriterLock
+from flowvec.collection.store.settings import CollectionSettings
+from flowvec.collection.store.store import FILE, Store, UnfinishedError
+from flowvec.errors import CollectionError
+from flowvec.files import sync_folder
+
+__all__ = ["create_store", "is_unfinished"]
+
+# Files that a kill during `create` can leave.
+_OF_CREATE = frozenset((FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", LOCK_FILE))
+
+
+def create_store(folder: Path, settings: CollectionSettings) -> Store | None:
+    """Create a collection's directory and its SQLite file, both on disk when this returns.
+
+    Args:
+        folder: an absolute path. What an interrupted creation left there is removed.
+        settings: what the vectors are.
+
+    Returns:
+        The open store; None if there is a collection already.
+
+    Raises:
+        CollectionError: the directory holds something else, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _creating(folder) as exists:
+            if exists:
+                return None
+            store = Store(folder / FILE, create=settings)
+            try:
+                for level in (folder, folder.parent):
+                    sync_folder(level)
+            except BaseException:
+                store.close()
+                raise
+            return store
+    except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise CollectionError(f"cannot create {folder}: {reason}") from error
+
+
+@contextmanager
+def _creating(folder: Path) -> Iterator[bool]:
+    """Whether a collection exists. If not, no other process creates one during the block."""
+    names = {file.name for file in folder.iterdir()}
+    if FILE in names and not is_unfinished(folder):
+        yield True
+        return
+    if strangers := sorted(names - _OF_CREATE):
+        raise CollectionError(f"{folder} is not empty: it holds {strangers[0]}")
+    lock = WriterLock(folder)
+    try:
+        lock.acquire(briefly=True)
+    except CollectionError:
+        # The lock's holder may have created the collection meanwhile, and be writing to it.
+        if FILE not in {file.name for file in folder.iterdir()} or is_unfinished(folder):
+            raise
+        yield True
+        return
+    try:
+        exists = (folder / FILE).exists() and not is_unfinished(folder)
+        if not exists:
+            for name in _OF_CREATE - {LOCK_FILE}:
+                (folder / name).unlink(missing_ok=True)
+        yield exists
+    finally:
+        lock.release()
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether a directory holds only what a kill during `create_store` can leave."""
+    names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+    if FILE not in names or not names <= _OF_CREATE:
+        return False
+    try:
+        Store(folder / FILE).close()
+    except UnfinishedError:
+        return True
+    except CollectionError:
+        pass  # a collection, though there is something wrong with it
+    return False

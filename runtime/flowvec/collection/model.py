@@ -1,0 +1,78 @@
+"""Which model made a collection's vectors, and whether an Encoder is that model."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flowvec.collection.store.settings import CollectionSettings
+from flowvec.encoder.encoder import Encoder
+from flowvec.errors import FingerprintMismatchError, InputTypeError
+
+__all__ = ["Model", "check_encoder_type", "check_model"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The model that made a collection's vectors.
+
+    Attributes:
+        model: name or directory of its bundle.
+        fingerprint: its fingerprint.
+        compute: compute type of the first vectors.
+    """
+
+    model: str | None = None
+    fingerprint: str | None = None
+    compute: str | None = None
+
+    @classmethod
+    def of(cls, encoder: Encoder) -> Model:
+        """The model of an Encoder."""
+        return cls(encoder.bundle.handle, encoder.fingerprint, encoder.engine.compute)
+
+    def as_meta(self) -> dict[str, str]:
+        """Keys and values for the collection's settings; none without a fingerprint."""
+        if self.fingerprint is None:
+            return {}
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def check_encoder_type(encoder: object) -> None:
+    """Raise InputTypeError unless it is an Encoder or None."""
+    if encoder is not None and not isinstance(encoder, Encoder):
+        raise InputTypeError(
+            f"encoder must be an Encoder, as Encoder.load returns, not {type(encoder).__name__}"
+        )
+
+
+def check_model(path: Path, settings: CollectionSettings, encoder: Encoder) -> None:
+    """Check that an Encoder is the model that made a collection's vectors.
+
+    A collection without a model takes any Encoder of its dimension: the first texts decide. Another
+    compute type of the same model is only warned about.
+
+    Raises:
+        FingerprintMismatchError: it is another model.
+    """
+    expected = settings.fingerprint
+    if expected is None and encoder.dim == settings.dim:
+        return
+    if encoder.fingerprint != expected:
+        made_with = f"plain vectors of {settings.dim} dimensions"
+        if expected is not None:
+            made_with = f"{settings.model} (fingerprint {expected[:12]})"
+        raise FingerprintMismatchError(
+            f"{path} was made with {made_with}, and {encoder.bundle.manifest.name} is another "
+            f"model (fingerprint {encoder.fingerprint[:12]}): their vectors cannot be compared"
+        )
+    if settings.compute not in (None, encoder.engine.compute):
+        logger.warning(
+            "%s was made in %s and is now used in %s: scores may differ in the third digit",
+            path,
+            settings.compute,
+            encoder.engine.compute,
+        )

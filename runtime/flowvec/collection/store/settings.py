@@ -1,0 +1,89 @@
+"""A collection's settings: what its vectors are, and which model made them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from flowvec.vectors import METRICS, Metric
+
+__all__ = ["VECTOR_DTYPES", "CollectionSettings", "VectorDtype"]
+
+VectorDtype = Literal["float32", "float16"]
+VECTOR_DTYPES: tuple[VectorDtype, ...] = get_args(VectorDtype)
+
+# The table `meta` calls it by hnswlib's name.
+_KEYS = {"m": "M"}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionSettings:
+    """What the vectors of a collection are.
+
+    Nothing of it changes after `create`, but for the model: where `create` got none, the first
+    texts that are added decide it.
+
+    Attributes:
+        dim: length of the vectors.
+        metric: `cosine`, `ip` or `l2`.
+        m: links per node of the graph.
+        ef_construction: search depth while the graph is built.
+        created: when, ISO 8601.
+        created_by: version of flowvec.
+        vector_dtype: how vectors are stored.
+        model: name or directory of the bundle that made the vectors.
+        fingerprint: that bundle's fingerprint; None for plain vectors.
+        compute: compute type that the first vectors were made with.
+    """
+
+    dim: int
+    metric: Metric
+    m: int
+    ef_construction: int
+    created: str
+    created_by: str
+    vector_dtype: VectorDtype = "float32"
+    model: str | None = None
+    fingerprint: str | None = None
+    compute: str | None = None
+
+    @classmethod
+    def parse(cls, meta: Mapping[str, str]) -> CollectionSettings:
+        """Settings from the keys and values of the table `meta`.
+
+        Raises:
+            ValueError: a key is missing, or its value is not valid.
+        """
+        values = {name: meta[key] for name, key in SETTING_KEYS.items() if key in meta}
+        try:
+            dim, m, ef_construction = (int(values[k]) for k in ("dim", "m", "ef_construction"))
+            if dim < 1:
+                raise ValueError(f"dim is {dim}")
+            return cls(
+                dim=dim,
+                metric=METRICS[METRICS.index(values["metric"])],
+                m=m,
+                ef_construction=ef_construction,
+                created=values["created"],
+                created_by=values["created_by"],
+                vector_dtype=VECTOR_DTYPES[
+                    VECTOR_DTYPES.index(values.get("vector_dtype", "float32"))
+                ],
+                model=values.get("model"),
+                fingerprint=values.get("fingerprint"),
+                compute=values.get("compute"),
+            )
+        except KeyError as error:
+            raise ValueError(f"{error} is missing") from None
+
+    def as_meta(self) -> dict[str, str]:
+        """The keys and values of the table `meta`, which `parse` reads."""
+        values = {name: getattr(self, name) for name in SETTING_KEYS}
+        return {SETTING_KEYS[name]: str(v) for name, v in values.items() if v is not None}
+
+
+# The key of each setting in the table `meta`; a checksum covers these keys.
+SETTING_KEYS = {
+    field.name: _KEYS.get(field.name, field.name) for field in fields(CollectionSettings)
+}

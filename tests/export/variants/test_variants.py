@@ -1,0 +1,345 @@
+"""Variants: close to float32, batch-invariant, and nothing but the encoder in another type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowvec import Bundle, Encoder
+from flowvec.bundle.manifest import VARIANTS
+from flowvec.demo import load_passages
+from flowvec.encoder import proof
+from flowvec.engine import onnxruntime_session as session
+from flowvec.engine.providers import CPU, CUDA, OPENVINO_RUNTIME, Engine, why_not
+from flowvec.engine.selection import available_providers
+from flowvec.errors import ExportError, InputValueError, ProviderUnavailableError
+from flowvec.machine import cpu_features
+from flowvec.texts.sentences import split_sentences
+from flowvec_export import export
+from flowvec_export.sts import StsPairs, StsTask, read_sts
+from flowvec_export.variants import gptq as rounding
+from flowvec_export.variants import variants
+from flowvec_export.variants.gptq import round_matrix
+from flowvec_export.variants.variants import KINDS
+from tests.export.conftest import CORPUS, LAYERS
+
+TRAINED_LAYERS = 2
+# A third of what is calibrated on by default, and for what does not depend on it a few.
+SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)][::3]
+FEW = SENTENCES[::8]
+ENGINES = {
+    # No GPU is needed to see what halves cost: the CPU provider computes those in float32.
+    "float16": Engine(CPU, "float16", 2),
+    "int8": Engine(CPU, "int8", 2),
+    "int8-openvino": Engine(OPENVINO_RUNTIME, "int8", 2),
+}
+# Rounded activations fall to the next step by a last bit, so bytes move where floats do not.
+ATOL = {"float16": 1e-3, "int8": 1e-5, "int8-openvino": 2e-3}
+
+
+def skip_reason(kind: str) -> str | None:
+    """Why this machine cannot compute a variant, or None."""
+    provider = ENGINES[kind].provider
+    if provider not in available_providers():
+        return f"{provider} cannot run on this machine"
+    if kind == "int8-openvino" and why_not(provider, cpu_features(), [kind], "int8"):
+        return "OpenVINO computes in int8 with AVX-512 only"
+    return None
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Bundle:
+    kinds = [kind for kind in KINDS if skip_reason(kind) is None]
+    out = tmp_path_factory.mktemp("variants") / "b"
+    return export(trained, out, weights="float16", variants=kinds, calibration=SENTENCES)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    if reason := skip_reason(request.param):
+        pytest.skip(reason)
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def encoder(bundle: Bundle, kind: str):
+    with Encoder(bundle, ENGINES[kind]) as encoder:
+        yield encoder
+
+
+def test_it_stays_close_to_float32_on_real_text(
+    bundle: Bundle, encoder: Encoder, kind: str
+) -> None:
+    with Encoder.load(bundle.path, provider="cpu", compute="float32") as exact:
+        cosine = (exact.encode(SENTENCES) * encoder.encode(SENTENCES)).sum(axis=1)
+    assert encoder.info().compute == ENGINES[kind].compute
+    assert encoder.engine.variant == kind  # or it would be compared with itself
+    least = variants.MIN_COSINE_OF[kind]
+    assert least <= cosine.min() < 1 - 1e-7  # it is rounded, and not by much
+    figures = bundle.manifest.parity
+    assert figures[f"{kind}_min_cosine"] == pytest.approx(cosine.min(), abs=2e-3)
+    assert figures[f"{kind}_min_cosine"] <= figures[f"{kind}_mean_cosine"] <= 1
+
+
+def test_a_vector_does_not_depend_on_what_it_is_computed_with(encoder: Encoder, kind: str) -> None:
+    texts = [*SENTENCES[:40], "", "word " * 300, "!", SENTENCES[0] * 5]
+    alone = np.stack([encoder.encode(text) for text in texts])
+    together = [
+        encoder.encode(texts),
+        encoder.encode(texts[::-1])[::-1],
+        # All in one batch, padded to the longest.
+        encoder.encode(texts, max_batch_tokens=1 << 20),
+    ]
+    for vectors in together:
+        np.testing.assert_allclose(vectors, alone, atol=ATOL[kind])
+        assert (vectors * alone).sum(axis=1).min() >= 0.9999
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    chosen=st.lists(st.sampled_from([*SENTENCES, "", "!", "word " * 300]), min_size=1, max_size=64),
+    budget=st.integers(1, 8192),
+    permutation=st.randoms(use_true_random=False),
+)
+def test_nor_on_any_order_padding_or_budget(
+    encoder: Encoder, kind: str, chosen: list[str], budget: int, permutation
+) -> None:
+    order = list(range(len(chosen)))
+    permutation.shuffle(order)
+    plain = encoder.encode(chosen)[order]
+    shuffled = encoder.encode([chosen[i] for i in order], max_batch_tokens=budget)
+    np.testing.assert_allclose(shuffled, plain, atol=ATOL[kind])
+    assert (shuffled * plain).sum(axis=1).min() >= 0.9999
+
+
+def test_in_onnx_runtimes_form_the_encoders_products_are_integers(bundle: Bundle) -> None:
+    plain, small = (onnx.load(bundle.graph(c)) for c in (None, "int8"))
+    kinds = [Counter(node.op_type for node in proto.graph.node) for proto in (plain, small)]
+    assert kinds[1]["MatMulIntegerToFloat"] == 4 * TRAINED_LAYERS
+    assert kinds[1]["QuantizeLinear"] == 4 * TRAINED_LAYERS
+    # What attention multiplies, and Dense behind the pooling, stay as they were.
+    assert kinds[1]["MatMul"] == kinds[0]["MatMul"] - 4 * TRAINED_LAYERS
+    assert kinds[1]["Gemm"] == kinds[0]["Gemm"]
+    stored = {init.name: init.data_type for init in small.graph.initializer}
+    matrices = [name for name, type in stored.items() if type == onnx.TensorProto.INT8]
+    assert len(matrices) == 4 * TRAINED_LAYERS
+    assert not any("weight" in name for name in stored if name.startswith("backbone.layers.0.qkv"))
+    assert bundle.graph("int8").stat().st_size < bundle.graph(None).stat().st_size
+
+
+def test_in_openvinos_form_stored_bytes_are_multiplied_in_standard_operators(
+    bundle: Bundle,
+) -> None:
+    if "int8-openvino" not in bundle.variants:
+        pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
+    small = onnx.load(bundle.graph("int8-openvino"))
+    assert {entry.domain for entry in small.opset_import} == {""}
+    stored = {init.name: init for init in small.graph.initializer}
+    bytes_of = {
+        node.output[0]: node.input[0]
+        for node in small.graph.node
+        if node.op_type == "DequantizeLinear"
+    }
+    assert len(bytes_of) == 4 * TRAINED_LAYERS
+    assert all(stored[name].data_type == onnx.TensorProto.INT8 for name in bytes_of.values())
+    read = [node.input[1] for node in small.graph.node if node.op_type == "MatMul"]
+    assert set(bytes_of) <= set(read)
+
+
+def test_in_float16_attention_is_one_operator_with_lengths(bundle: Bundle) -> None:
+    half = onnx.load(bundle.graph("float16"))
+    nodes = {name: node for node in half.graph.node for name in node.output}
+    fused = [node for node in half.graph.node if node.op_type == "Attention"]
+    assert len(fused) == TRAINED_LAYERS
+    assert all(node.domain == "com.microsoft" for node in fused)
+    stored = {init.name: init for init in half.graph.initializer}
+    for node in fused:
+        # The mask is one number a text: int32 sums of the mask's rows.
+        cast = nodes[node.input[3]]
+        assert cast.op_type == "Cast"
+        assert cast.attribute[0].i == onnx.TensorProto.INT32
+        assert nodes[cast.input[0]].op_type == "ReduceSum"
+        assert nodes[cast.input[0]].input[0] == "attention_mask"
+        assert all(stored[n].data_type == onnx.TensorProto.FLOAT16 for n in node.input[1:3])
+    kinds = Counter(node.op_type for node in half.graph.node)
+    assert kinds["Softmax"] == kinds["Transpose"] == 0
+
+
+def test_in_float16_what_follows_the_encoder_stays_in_float32(bundle: Bundle) -> None:
+    half = onnx.load(bundle.graph("float16"))
+    last = max(i for i, n in enumerate(half.graph.node) if n.op_type == "LayerNormalization")
+    types = {init.name: init.data_type for init in half.graph.initializer}
+    tail = half.graph.node[last + 1 :]
+    casts = [
+        n for n in tail if n.op_type == "Cast" and n.input[0] == half.graph.node[last].output[0]
+    ]
+    assert len(casts) == 1  # the hidden states, once
+    read = {name for node in tail for name in node.input}
+    assert onnx.TensorProto.FLOAT16 not in {types.get(name) for name in read}
+    assert half.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    matrices = [
+        i for i in half.graph.initializer if len(i.dims) == 2 and i.name.startswith("backbone")
+    ]
+    assert {init.data_type for init in matrices} == {onnx.TensorProto.FLOAT16}
+
+
+def test_a_processor_without_vnni_computes_the_same(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # There ONNX Runtime is told to take the way that does not clip; it runs here as well.
+    with Encoder.load(bundle.path, provider="cpu", compute="int8") as encoder:
+        expected = encoder.encode(SENTENCES[:50])
+    monkeypatch.setattr(session, "cpu_features", lambda: ["avx2"])
+    with Encoder.load(bundle.path, provider="cpu", compute="int8") as careful:
+        np.testing.assert_allclose(careful.encode(SENTENCES[:50]), expected, atol=1e-4)
+
+
+def test_a_variant_changes_neither_the_model_nor_its_fingerprint(
+    bundle: Bundle, tmp_path: Path, trained: Path
+) -> None:
+    without = export(trained, tmp_path / "b", weights="float16", calibration=SENTENCES)
+    assert without.fingerprint == bundle.fingerprint
+    assert without.variants == ()
+    assert {"float16", "int8"} <= set(bundle.variants)
+    kinds: Any = bundle.variants
+    again = export(
+        trained, tmp_path / "c", weights="float16", variants=kinds, calibration=SENTENCES
+    )
+    assert again.manifest.files == bundle.manifest.files  # byte for byte
+    with pytest.raises(ProviderUnavailableError, match="--variants int8`"):
+        Encoder.load(without.path, provider="cpu", compute="int8")
+
+
+def test_asking_for_a_compute_type_alone_finds_the_engine_that_has_it(
+    tmp_path: Path, trained: Path
+) -> None:
+    bundle = export(trained, tmp_path / "b", weights="float16", variants=["int8"], calibration=FEW)
+    with Encoder.load(bundle.path, compute="int8") as encoder:
+        assert (encoder.info().provider, encoder.info().compute) == (CPU, "int8")
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet"])
+def test_every_architecture_has_one(
+    checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, kind: str
+) -> None:
+    # Random weights of this size are far from any trained model's, and eight bits cost them more.
+    monkeypatch.setitem(variants.MIN_COSINE_OF, kind, 0.9)
+    monkeypatch.setitem(proof.MIN_COSINE_OF, ENGINES[kind].compute, 0.9)
+    bundle = export(checkpoint(architecture), tmp_path / "b", variants=[kind], calibration=CORPUS)  # type: ignore[list-item]
+    graph = onnx.load(bundle.graph(kind)).graph
+    operators = Counter(n.op_type for n in graph.node)
+    if kind == "int8":
+        assert operators["MatMulIntegerToFloat"] >= 4 * LAYERS
+    elif kind == "int8-openvino":
+        assert operators["DequantizeLinear"] >= 4 * LAYERS
+        # Other inner widths are where OpenVINO goes wrong with AMX.
+        bytes_ = [t for t in graph.initializer if t.data_type == onnx.TensorProto.INT8]
+        assert all(t.dims[0] % 64 == 0 for t in bytes_ if len(t.dims) == 2)
+    elif architecture != "mpnet":  # whose attention has a bias for each distance
+        assert operators["Attention"] == LAYERS
+    with Encoder(bundle, ENGINES[kind]) as encoder:
+        assert np.isfinite(encoder.encode(CORPUS[:9])).all()
+
+
+def test_queries_that_were_scaled_before_are_not_scaled_twice(tmp_path: Path, checkpoint) -> None:
+    # float16 weights with a head width whose root is no power of two keep the scale outside.
+    for weights in ("float32", "float16"):
+        bundle = export(
+            checkpoint("bert"), tmp_path / weights, weights=weights, variants=["float16"],  # type: ignore[arg-type]
+            calibration=CORPUS,
+        )  # fmt: skip
+        assert bundle.manifest.parity["float16_min_cosine"] >= 0.999
+
+
+def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
+    rng = np.random.default_rng(0)  # 200 rows: more than are rounded at a time
+    inputs = rng.normal(size=(2000, 200)).astype(np.float32) @ rng.normal(size=(200, 200)) / 10
+    inputs = (inputs + 3 * rng.normal(size=200)).astype(np.float32)  # channels go together
+    matrix = rng.normal(size=(200, 160)).astype(np.float32)
+    found = round_matrix(matrix, inputs.T @ inputs / len(inputs))
+    assert found.values.dtype == np.int8
+    assert np.abs(found.values.astype(int)).max() <= 127
+    np.testing.assert_allclose(found.scales, np.abs(matrix).max(axis=0) / 127, rtol=1e-6)
+    nearest = np.rint(matrix / found.scales) * found.scales
+    exact = inputs @ matrix
+    errors = [np.square(inputs @ m - exact).mean() for m in (found.values * found.scales, nearest)]
+    assert errors[0] < errors[1] / 4
+    # In how many rows at a time makes no difference, last bits aside.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounding, "_BLOCK", 7)
+        again = round_matrix(matrix, inputs.T @ inputs / len(inputs))
+    assert (again.values == found.values).mean() > 0.99
+    # Inputs of which nothing is known: the nearest, save that loud channels come first.
+    blind = round_matrix(matrix, np.eye(200, dtype=np.float32))
+    np.testing.assert_array_equal(blind.values, np.rint(matrix / blind.scales))
+
+
+def test_what_a_variant_loses_on_sts_is_in_the_manifest(
+    tmp_path: Path, trained: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A part of one set: whole ones are scored where models are made.
+    whole = read_sts(shared_data / "sts")[0]
+    name, rows = next(iter(whole.subsets.items()))
+    part = StsPairs(rows.gold[:300], rows.left[:300], rows.right[:300])
+    tasks = [StsTask(whole.name, {name: part})]
+    options: Any = {"variants": ["int8"], "sts": tasks, "calibration": SENTENCES}
+    bundle = export(trained, tmp_path / "b", weights="float16", **options)
+    assert bundle.manifest.parity["int8_sts_loss"] <= 0.5
+    monkeypatch.setitem(variants.MAX_STS_LOSS, "int8", -9.0)
+    with pytest.raises(ExportError, match=r"int8 costs too much: -?\d+\.\d\d points on "):
+        export(trained, tmp_path / "c", weights="float16", **options)
+
+
+def test_one_that_is_too_far_is_refused_and_nothing_is_left(
+    tmp_path: Path, checkpoint, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setitem(variants.MIN_COSINE_OF, kind, 1.01)
+    with pytest.raises(ExportError, match=rf"{kind} costs too much: cosine (0\.9|1\.0)"):
+        export(checkpoint("bert"), tmp_path / "b", variants=[kind], calibration=CORPUS)  # type: ignore[list-item]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_it_would_be_measured_on_must_run(
+    tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "provider_status", lambda: {OPENVINO_RUNTIME: "it is gone"})
+    with pytest.raises(ExportError, match="int8-openvino is measured on OpenVINORuntime, and it"):
+        export(trained, tmp_path / "b", variants=["int8-openvino"], calibration=FEW)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_are_errors(tmp_path: Path, trained: Path) -> None:
+    with pytest.raises(
+        InputValueError, match="of variants must be one of float16, int8, int8-openvino"
+    ):
+        export(trained, tmp_path / "b", variants=["int4"])  # type: ignore[list-item]
+    with pytest.raises(ExportError, match="needs texts"):
+        export(trained, tmp_path / "b", variants=["int8"], calibration=[])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_files_are_part_of_the_closed_list(bundle: Bundle) -> None:
+    for kind in bundle.variants:
+        assert VARIANTS[kind] in bundle.manifest.files
+
+
+def test_a_gpu_runs_the_float16_graph(bundle: Bundle) -> None:
+    if CUDA not in available_providers():
+        pytest.skip(f"{CUDA} cannot run on this machine")
+    with (
+        Encoder.load(bundle.path, device="cuda") as encoder,
+        Encoder.load(bundle.path, provider="cpu", compute="float32") as exact,
+    ):
+        assert encoder.info().compute == "float16"
+        found = encoder.encode(SENTENCES)
+        cosine = (exact.encode(SENTENCES) * found).sum(axis=1)
+        alone = np.stack([encoder.encode(text) for text in SENTENCES[:20]])
+    assert cosine.min() >= 0.999
+    assert (alone * found[:20]).sum(axis=1).min() >= 0.9999

@@ -1,0 +1,190 @@
+"""Stopping a bulk job: at once, with the exit code that says so, and the command that goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from flowvec import Collection, Encoder
+from flowvec.bulk import encode_files
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+
+# A hang is what is looked for: no job here takes as long by far.
+PATIENCE = 90
+START = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from flowvec.cli.main import main; main()"
+)
+
+
+def started(folder: Path, *words: object, stdin: int | None = None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", START, "encode", *map(str, words)], cwd=folder, stdin=stdin,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+    )  # fmt: skip
+
+
+def wait_for(folder: Path, pattern: str) -> None:
+    until = threading.Event()
+    for _ in range(PATIENCE * 20):
+        if list(folder.glob(pattern)):
+            return
+        until.wait(0.05)
+    pytest.fail(f"no {pattern} in {sorted(folder.rglob('*'))}")
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    """More than is encoded while a test lasts."""
+    (tmp_path / "long.txt").write_text("the cat sleeps in the garden of the house\n" * 3_000_000)
+    return tmp_path / "long.txt"
+
+
+@pytest.mark.parametrize("out", ["v.npy", "v.parquet"])
+def test_one_file_is_given_up(tmp_path: Path, tiny_dir: Path, long: Path, out: str) -> None:
+    if out == "v.parquet":
+        pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
+    process = started(tmp_path, tiny_dir, long, "-o", out)
+    wait_for(tmp_path, "_v.*partial")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, told
+    assert b"nothing was written; this starts again:\nflowvec encode" in told
+    assert b"Traceback" not in told
+    assert [file.name for file in tmp_path.iterdir()] == ["long.txt"]
+
+
+def test_a_shard_is_given_up(tmp_path: Path, tiny_dir: Path, long: Path) -> None:
+    process = started(tmp_path, tiny_dir, long, "-o", "v", "--rows-per-shard", 3_000_000,
+                      "--out-format", "npy")  # fmt: skip
+    wait_for(tmp_path, "v/_part*partial")
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143, told
+    assert b"this goes on:\nflowvec encode" in told
+    assert not list(tmp_path.glob("v/*part*"))
+
+
+def test_a_survey_is_given_up(tmp_path: Path, tiny: Encoder, long: Path) -> None:
+    class AskedOnce(threading.Event):
+        """Set when it is asked for the first time, which the survey does."""
+
+        asked = 0
+
+        def is_set(self) -> bool:
+            self.asked += 1
+            return True
+
+    stop = AskedOnce()
+    done = encode_files(tiny, long, tmp_path / "v", stop=stop, out_format="npy")
+    assert (done.complete, done.rows_in, stop.asked) == (False, 0, 1)
+    assert not (tmp_path / "v").exists()
+
+
+def test_the_search_graph_is_given_up(tmp_path: Path, tiny: Encoder) -> None:
+    """All rows are there by then; the first search builds the graph."""
+    (tmp_path / "in.txt").write_text("".join(f"the cat {i}\n" for i in range(10_100)))
+
+    class OnceComplete(threading.Event):
+        def is_set(self) -> bool:
+            manifest = tmp_path / "c.job/_manifest.json"
+            return manifest.exists() and '"shards"' in manifest.read_text()
+
+    done = encode_files(tiny, tmp_path / "in.txt", tmp_path / "c", out_format="collection",
+                        stop=OnceComplete())  # fmt: skip
+    assert (done.complete, done.rows) == (True, 10_100)
+    with Collection.open(tmp_path / "c", encoder=tiny) as c:
+        assert (len(c), c.info().graph_rows) == (10_100, 0)
+        assert len(c.search("the cat 7", k=3)) == 3
+        assert c.info().graph_rows == 10_100
+
+
+def test_an_idle_pipe_is_not_waited_for(tmp_path: Path, tiny_dir: Path) -> None:
+    process = started(tmp_path, tiny_dir, "-", "-o", "v", "--out-format", "npy",
+                      stdin=subprocess.PIPE)  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(b"a cat\n" * 10)
+    process.stdin.flush()
+    wait_for(tmp_path, "v/_manifest.json")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=PATIENCE) == 130
+    assert process.stderr is not None
+    told = process.stderr.read()
+    assert b"Traceback" not in told
+    assert b"Fatal" not in told
+    process.stdin.close()
+
+
+def test_strict_does_not_wait_for_an_idle_pipe(tmp_path: Path, tiny_dir: Path) -> None:
+    process = started(tmp_path, tiny_dir, "-", "--format", "jsonl", "-o", "v", "--strict",
+                      "--out-format", "npy", stdin=subprocess.PIPE)  # fmt: skip
+    assert process.stdin is not None
+    # Two windows, so that the first one is encoded while the pipe stays open.
+    lines = [json.dumps({"text": "a cat" if i != 3 else None}) for i in range(20_000)]
+    process.stdin.write("\n".join(lines).encode() + b"\n")
+    process.stdin.flush()
+    assert process.wait(timeout=PATIENCE) == 2
+    assert process.stderr is not None
+    assert b"row 3: text is null" in process.stderr.read()
+    process.stdin.close()
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path: Path, tiny_dir: Path, long: Path) -> None:
+    process = started(tmp_path, tiny_dir, long, "-o", "v", "--out-format", "npy")
+    wait_for(tmp_path, "v/_journal.jsonl")
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=PATIENCE) == 130
+    again = subprocess.run(
+        [sys.executable, "-c", START, "encode", str(tiny_dir), "short.txt", "-o", "v",
+         "--out-format", "npy", "--restart"],
+        cwd=tmp_path, input=b"", capture_output=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert b"short.txt" in again.stderr
+    (tmp_path / "short.txt").write_text("a cat\n")
+    again = subprocess.run(again.args, cwd=tmp_path, capture_output=True, timeout=PATIENCE,
+                           check=False)  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert not list(tmp_path.glob("v/*partial*"))
+
+
+# --- dead letters and the exit code ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dead", "most", "code"),
+    [(0, None, 0), (99, None, 0), (100, None, 3), (2, "1%", 3), (1, "1%", 0), (1, "0", 3),
+     (3, "3", 0), (4, "3", 3), (0, "0%", 0), (100, "100%", 0), (1, "0.5%", 3)],
+)  # fmt: skip
+def test_too_many_dead_letters_are_an_exit_code(
+    tmp_path: Path, tiny_dir: Path, flowvec_here, dead: int, most: str | None, code: int
+) -> None:
+    rows = [{"text": None if i < dead else "a cat"} for i in range(100)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = [] if most is None else ["--max-dead", most]
+    done = flowvec_here("encode", tiny_dir, "a.jsonl", "-o", "v.npy", *words)
+    assert done.returncode == code, done.stderr
+    assert (f"{dead} of 100 rows are dead letters" in done.stderr) == (code == 3)
+    assert f"100 rows in, {100 - dead} x 16" in done.stdout
+
+
+@pytest.mark.parametrize("most", ["x", "-1", "101%", "nan", "inf", "%", ""])
+def test_a_share_that_is_none(tmp_path: Path, tiny_dir: Path, flowvec_here, most: str) -> None:
+    (tmp_path / "a.txt").write_text("a cat\n")
+    done = flowvec_here("encode", tiny_dir, "a.txt", "-o", "v.npy", f"--max-dead={most}")
+    assert (done.returncode, "--max-dead is" in done.stderr) == (2, True)
+    assert not (tmp_path / "v.npy").exists()
+
+
+def test_no_rows_are_not_too_many(tmp_path: Path, tiny_dir: Path, flowvec_here) -> None:
+    (tmp_path / "a.txt").write_text("")
+    assert flowvec_here("encode", tiny_dir, "a.txt", "-o", "v.npy").returncode == 0

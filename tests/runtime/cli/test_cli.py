@@ -1,0 +1,549 @@
+"""The command line: what it writes, and one line with exit code 2 for a user's mistake."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import Collection, Encoder
+
+COMMANDS = [
+    "bench", "compact", "compare", "demo", "doctor", "encode", "eval", "export", "fit", "index",
+    "info", "pairs", "search", "tune", "verify",
+]  # fmt: skip
+LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
+
+
+@pytest.fixture
+def flowvec(flowvec_quickly):
+    return flowvec_quickly
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    path = tmp_path / "notes.txt"
+    path.write_text("\n".join(LINES) + "\n")
+    return path
+
+
+def assert_mistake(done, *parts: str) -> None:
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr, done.stderr
+    assert done.stdout == ""
+
+
+def test_help_lists_the_commands(flowvec) -> None:
+    done = flowvec("--help")
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in COMMANDS)
+
+
+EVALS = ["eval isotropy", "eval lexical", "eval retrieval", "eval sts"]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *EVALS, "bench throughput"])
+def test_every_command_has_help_with_an_example(flowvec, command: str) -> None:
+    done = flowvec(*command.split(), "--help")
+    assert done.returncode == 0
+    assert f"Example: flowvec {command}" in done.stdout
+
+
+def test_the_version_is_printed(flowvec) -> None:
+    import flowvec as package
+
+    assert flowvec("--version").stdout.strip() == f"flowvec {package.__version__}"
+
+
+@pytest.mark.parametrize("command", ["nonsense", "encode --nonsense", "search"])
+def test_a_wrong_call_is_a_usage_error(flowvec, command: str) -> None:
+    done = flowvec(*command.split())
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+# --- encode ---------------------------------------------------------------------------------------
+
+
+def test_encode_writes_what_the_encoder_gives(flowvec, notes, tiny: Encoder, tiny_dir) -> None:
+    done = flowvec("encode", tiny_dir, notes, "-o", "out.npy", "--provider", "cpu")
+    assert done.returncode == 0, done.stderr
+    written = np.load(notes.parent / "out.npy")
+    assert written.dtype == np.float32
+    np.testing.assert_allclose(written, tiny.encode(LINES), atol=1e-5)
+    assert "4 x 16 float32" in done.stdout
+    assert done.stderr == ""  # no progress bar away from a terminal
+    assert sorted(p.name for p in notes.parent.iterdir()) == ["notes.txt", "out.npy"]
+
+
+def test_encode_reads_standard_input_and_prints_json(flowvec, tmp_path, tiny_dir) -> None:
+    done = flowvec("encode", tiny_dir, "-", "-o", "out.npy", "--json", stdin="\ufeffone\ntwo\n")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["rows"], result["dim"], result["truncated"]) == (2, 16, 0)
+    assert np.load(tmp_path / "out.npy").shape == (2, 16)
+
+
+def test_encode_reads_fields_and_uses_prompts(flowvec, tmp_path, tiny: Encoder, tiny_dir) -> None:
+    (tmp_path / "a.csv").write_text("id,body\n1,cat\n")
+    options = ("--text-field", "body", "--prompt", "query", "--provider", "cpu")
+    done = flowvec("encode", tiny_dir, "a.csv", "-o", "out.npy", *options)
+    assert done.returncode == 0, done.stderr
+    expected = tiny.encode_query(["cat"])
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-5)
+
+
+def test_encode_of_an_empty_file_is_an_empty_array(flowvec, tmp_path, tiny_dir) -> None:
+    done = flowvec("encode", tiny_dir, "-", "-o", "out.npy")
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "out.npy").shape == (0, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "part"),
+    [
+        (["encode", "nowhere", "-", "-o", "o.npy"], "x", "no bundle 'nowhere'"),
+        (["encode", "TINY", "nowhere.txt", "-o", "o.npy"], "", "cannot read nowhere.txt"),
+        (["encode", "TINY", "-", "-o", "o.txt"], "x", ".npy"),
+        (["encode", "TINY", "-", "-o", "no/o.npy"], "x", "no directory"),
+        (["encode", "TINY", "-", "-o", "o.npy", "--strict"], b"\xff", "not UTF-8"),
+        (
+            ["encode", "TINY", "-", "-o", "o.npy", "--format", "jsonl", "--strict"],
+            "x\n",
+            "standard input, row 0: the line is no JSON",
+        ),
+        (["encode", "TINY", "-", "-o", "o.npy", "--provider", "tpu"], "x", "not served"),
+        (["encode", "TINY", "-", "-o", "o.npy", "--compute", "int3"], "x", "int3"),
+        (["encode", "TINY", "-", "-o", "o.npy", "--prompt", "none"], "x", "no prompt"),
+        (["encode", "NAN", "-", "-o", "o.npy", "--strict"], "nan", "row 0: the model gave NaN"),
+        (["index", "c", "-"], "x", "give --model"),
+        (["index", "c", "nowhere.txt", "--model", "TINY"], "", "cannot read"),
+        (
+            ["index", "c", "-", "--model", "TINY", "--format", "jsonl", "--id-field", "i"],
+            '{"text": "x", "i": "\\ud800"}',
+            "surrogate",
+        ),
+        (["encode", "~nosuchuser/x", "-", "-o", "o.npy"], "x", "no bundle"),
+        (["encode", "TINY", "-"], "x", "either --out or --into"),
+        (
+            ["encode", "TINY", "-", "-o", "c", "--out-format", "npy", "--shard", "1/2"],
+            "x",
+            "cannot be shared out",
+        ),
+        (["encode", "TINY", "-", "-o", "c", "--shard", "half"], "x", "--shard is I/N"),
+        (["search", "nowhere", "query"], "", "no collection"),
+        (["info", "nowhere"], "", "no bundle"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    flowvec, tmp_path, tiny_dir, nan_dir, arguments, stdin, part
+) -> None:
+    paths = {"TINY": str(tiny_dir), "NAN": str(nan_dir)}
+    done = flowvec(*[paths.get(a, a) for a in arguments], stdin=stdin)
+    assert_mistake(done, part)
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- index and search -----------------------------------------------------------------------------
+
+
+def test_index_and_search_end_to_end(flowvec, tmp_path, tiny_dir) -> None:
+    rows = [{"id": f"n{i}", "text": text} for i, text in enumerate(LINES)]
+    (tmp_path / "notes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made = flowvec("index", "c", "notes.jsonl", "--model", tiny_dir, "--id-field", "id")
+    assert made.returncode == 0, made.stderr
+    assert "4 rows added, 4 in all" in made.stdout
+
+    found = flowvec("search", "c", "the cat sleeps", "-k", 2, "--json")
+    assert found.returncode == 0, found.stderr
+    hits = json.loads(found.stdout)
+    assert len(hits) == 2
+    assert hits[0].keys() == {"id", "score", "text", "metadata"}
+
+    # The same rows again replace themselves; the model is remembered.
+    again = flowvec("index", "c", "notes.jsonl", "--id-field", "id", "--json")
+    assert json.loads(again.stdout)["rows"] == 4
+    plain = flowvec("search", "c", "stocks", "-k", 3)
+    assert len(plain.stdout.splitlines()) == 3
+    assert flowvec("search", "c", "stocks", "--min-score", 2).stdout == "no rows\n"
+
+    info = json.loads(flowvec("info", "c", "--json").stdout)
+    assert (info["kind"], info["rows"], info["model"]) == ("collection", 4, str(tiny_dir))
+
+
+def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> None:
+    from flowvec.texts.window import WINDOW
+
+    (tmp_path / "long.txt").write_text("the cat\n" * (2 * WINDOW + 1))
+    done = flowvec("index", "c", "long.txt", "--model", tiny_dir, "--json")
+    assert json.loads(done.stdout)["rows"] == 2 * WINDOW + 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process")
+def test_an_interrupted_index_says_how_to_go_on(flowvec, tmp_path: Path, tiny_dir) -> None:
+    from flowvec.texts.window import WINDOW
+
+    lines = [f"{i} the cat\n" for i in range(2 * WINDOW)]
+    # Where tests run in the background a shell has set Ctrl-C to be ignored.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{listen}; from flowvec.cli.main import main; main()"]
+    with subprocess.Popen(
+        [*command, "index", "c", "-", "--model", tiny_dir],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("".join(lines[: WINDOW + 1]))
+        process.stdin.flush()  # and it waits for the rest of its second window
+        file = tmp_path / "c" / "collection.sqlite"
+        for _ in range(3000):
+            assert process.poll() is None
+            if file.is_file() and len(rows_of(file)) == WINDOW:
+                break
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode not in (0, 2)
+    assert f"{WINDOW} rows are there; the same command with --resume goes on" in said
+    assert "Traceback" not in said
+    options = ("index", "c", "-", "--resume", "--json")
+    done = json.loads(flowvec(*options, stdin="".join(lines)).stdout)
+    assert (done["left_out"], done["added"], done["rows"]) == (WINDOW, WINDOW, 2 * WINDOW)
+
+
+def rows_of(file: Path) -> list[tuple[int]]:
+    """Labels of committed rows; none while there are no tables."""
+    db = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+    with contextlib.closing(db), contextlib.suppress(sqlite3.OperationalError):
+        return db.execute("SELECT label FROM items").fetchall()
+    return []
+
+
+def test_index_leaves_nothing_to_build_for_the_first_search(
+    flowvec, tmp_path: Path, tiny_dir
+) -> None:
+    (tmp_path / "long.txt").write_text("".join(f"{i} the cat\n\n" for i in range(10_001)))
+    done = flowvec("index", "c", "long.txt", "--model", tiny_dir, "--json")
+    assert json.loads(done.stdout)["rows"] == 10_001  # no blank ones
+    assert [file.name for file in (tmp_path / "c").glob("graph-*")] == ["graph-1.hnsw"]
+
+
+def test_a_field_that_no_row_has_is_refused(flowvec, tmp_path: Path, tiny_dir) -> None:
+    lines = '{"id": 1, "text": "a", "lang": "en", "year": 1}\n'
+    options = ("--model", tiny_dir, "--format", "jsonl", "--id-field", "id", "--keep")
+    wrong = flowvec("index", "c", "-", *options, "lang, year,nope", stdin=lines)
+    assert_mistake(wrong, "none of the first 1 rows has the field 'nope'")
+    assert not (tmp_path / "c").exists()
+    assert flowvec("index", "c", "-", *options, "lang,year", stdin=lines).returncode == 0
+    again = flowvec("index", "c", "-", *options, "langg", "--resume", stdin=lines)
+    assert_mistake(again, "has the field 'langg'")
+    # What was there is there still.
+    assert flowvec("search", "c", "a", "--filter", '{"year": 1}').stdout != "no rows\n"
+    options = ("--model", tiny_dir, "--format", "jsonl", "--keep", "lang")
+    lines = '{"text": "a", "lang": NaN}\n'
+    assert_mistake(flowvec("index", "d", "-", *options, stdin=lines), "metadata 0 is no JSON")
+    assert not (tmp_path / "d").exists()
+
+
+def test_numbered_rows_replace_others_only_where_asked(flowvec, tiny_dir) -> None:
+    made = flowvec("index", "c", "-", "--model", tiny_dir, stdin="a\nb\n")
+    assert made.returncode == 0, made.stderr
+    assert_mistake(flowvec("index", "c", "-", stdin="c\n"), "holds 2 rows", "--replace")
+    done = flowvec("index", "c", "-", "--replace", "--json", stdin="c\n")
+    assert json.loads(done.stdout)["rows"] == 2
+
+
+def test_index_refuses_another_model(flowvec, tiny_dir, nan_dir) -> None:
+    assert flowvec("index", "c", "-", "--model", tiny_dir, stdin="a\n").returncode == 0
+    done = flowvec("index", "c", "-", "--model", nan_dir, "--replace", stdin="b\n")
+    assert_mistake(done, "another model")
+
+
+# --- info, doctor, demo ---------------------------------------------------------------------------
+
+
+def test_info_shows_a_bundle(flowvec, tiny_dir) -> None:
+    plain = flowvec("info", tiny_dir)
+    assert plain.returncode == 0, plain.stderr
+    assert "dense(32->16, tanh)" in plain.stdout
+    shown = json.loads(flowvec("info", "mini", "--json").stdout)
+    assert (shown["kind"], shown["name"]) == ("bundle", "mini")
+    files = {"model.onnx", "tokenizer.json", "references.npz", "int8_ranges.npy"}
+    assert set(shown["files"]) == files
+
+
+def test_doctor_finds_this_installation_well(flowvec) -> None:
+    done = flowvec("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "no problems found" in done.stdout
+    report = json.loads(flowvec("doctor", "--json").stdout)
+    assert report["packages"]["onnxruntime"]
+    assert "CPUExecutionProvider" in report["providers"]
+    assert report["models"] == ["mini"]
+
+
+def test_index_resumes_with_what_is_new_or_has_changed(flowvec, tmp_path: Path, tiny_dir) -> None:
+    def index(*rows: dict[str, object]) -> tuple[int, int, int]:
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        options = ("--id-field", "id", "--keep", "n", "--format", "jsonl", "--json")
+        done = flowvec("index", "r", "-", "--model", tiny_dir, *options, "--resume", stdin=lines)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        return found["added"], found["left_out"], found["rows"]
+
+    rows = [{"id": i, "text": f"text {i}", "n": i} for i in range(4)]
+    assert index(*rows[:2]) == (2, 0, 2)
+    assert index(*rows) == (2, 2, 4)
+    assert index(*rows) == (0, 4, 4)
+    # Of rows of one id the last counts, again and again.
+    twice = [{**rows[0], "text": "old"}, rows[0]]
+    assert index(*twice) == (0, 2, 4)
+    assert index(*twice[::-1])[::2] == (1, 4)
+    assert index(*twice)[::2] == (1, 4)
+    assert index(rows[0], {**rows[1], "text": "other"}, {**rows[2], "n": 7}) == (2, 1, 4)
+    done = flowvec("search", "r", "other", "-k", "1", "--model", tiny_dir, "--json")
+    assert json.loads(done.stdout)[0]["text"] == "other"
+
+
+def test_verify_and_compact_say_what_they_found(flowvec, tmp_path: Path, tiny_dir) -> None:
+    flowvec("index", "v", "-", "--model", tiny_dir, stdin="a\nb\nc\n")
+    done = flowvec("verify", "v")
+    assert (done.returncode, done.stdout) == (0, "v: 3 rows, all well\n")
+    done = flowvec("compact", "v", "--json")
+    assert json.loads(done.stdout)["rows"] == 3
+    with contextlib.closing(sqlite3.connect(tmp_path / "v/collection.sqlite")) as db, db:
+        db.execute("UPDATE items SET text = 'x' WHERE label = 2")
+    done = flowvec("verify", "v", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {
+        "rows": 3, "lost": None,
+        "problems": ["collection.sqlite: row 2 (id 1) does not match its checksum"],
+    }  # fmt: skip
+    with contextlib.closing(sqlite3.connect(tmp_path / "v/collection.sqlite")) as db, db:
+        db.execute("DELETE FROM items WHERE label = 2")
+    done = flowvec("verify", "v")
+    assert done.returncode == 1
+    assert "holds 2 rows, but 3 were written" in done.stdout
+    done = flowvec("verify", "v", "--salvage", "saved")
+    assert done.returncode == 1
+    assert "saved: made of all intact rows; 1 were lost" in done.stdout
+    assert flowvec("verify", "saved").stdout == "saved: 2 rows, all well\n"
+    found = json.loads(flowvec("search", "saved", "c", "--json").stdout)
+    assert {(hit["id"], hit["text"]) for hit in found} == {(0, "a"), (2, "c")}
+
+
+def test_demo_shows_neighbours(flowvec) -> None:
+    done = flowvec("demo")
+    assert done.returncode == 0, done.stderr
+    assert "of 20 queries find their passage" in done.stdout
+    result = json.loads(flowvec("demo", "--query", "how banks lend money", "--json").stdout)
+    assert len(result["results"][0]["hits"]) == 5
+
+
+# --- extras ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [
+        (["export", "x", "-o", "y"], "torch", "[cpu,export]"),
+        (["export", "x", "-o", "y"], "onnxscript", "[cpu,export]"),
+        (
+            ["fit", "flow", "--model", "x", "--corpus", "y", "-o", "z"],
+            "safetensors",
+            "[cpu,export]",
+        ),
+        (["bench", "throughput", "mini"], "psutil", "[cpu,bench]"),
+        (["eval", "sts", "mini", "x"], "scipy", "[cpu,bench]"),
+        (["eval", "lexical", "mini", "x"], "rapidfuzz", "[cpu,bench]"),
+        (["eval", "retrieval", "mini", "x"], "Stemmer", "[cpu,bench]"),
+        (["eval", "isotropy", "mini", "x"], "matplotlib", "[cpu,bench]"),
+        (
+            ["eval", "isotropy", "mini", "x", "--source", "y"],
+            "torch",
+            "[cpu,export,bench]",
+        ),
+        (["encode", "mini", "-", "-o", "o.npy"], "onnxruntime openvino", "[cpu]"),
+        (["bench", "peers", "x", "--corpus", "y"], "onnxscript", "[cpu,export,bench]"),
+    ],
+)
+def test_a_command_without_its_extra_prints_the_pip_line(
+    python, tmp_path: Path, command, package, extra
+) -> None:
+    if command[0] == "export":
+        # What it needs depends on what is there: a graph is read without torch.
+        command = [command[0], str(tmp_path), *command[2:]]
+        (tmp_path / "config.json").write_text("{}")
+        (tmp_path / "model.safetensors").touch()
+    code = """
+import importlib.abc, sys
+absent = sys.argv.pop(1).split()
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+real = __import__("importlib.util").util.find_spec
+__import__("importlib.util").util.find_spec = lambda n, p=None: None if n in absent else real(n, p)
+from flowvec.cli.main import main
+main()
+"""
+    done = python(code, package, *command)
+    assert done.returncode == 2, done.stderr
+    assert extra in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_reader_that_goes_away_causes_no_noise(python) -> None:
+    code = """
+import subprocess, sys
+flowvec = [sys.executable, "-c", "from flowvec.cli.main import main; main()"]
+child = subprocess.Popen([*flowvec, "info", "mini"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+child.stdout.close()
+print(child.stderr.read().decode())
+sys.exit(child.wait())
+"""
+    done = python(code)
+    assert done.returncode == 1
+    assert done.stdout.strip() == ""
+
+
+def test_texts_that_were_cut_are_counted(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
+    lines = "".join("the cat " * (100 if i % 5 == 0 else 1) + "\n" for i in range(5000))
+    done = flowvec("index", "c", "-", "--model", tiny_dir, stdin=lines)
+    assert "1000 texts have more than 64 tokens, and were cut" in done.stdout
+    assert "cut" not in done.stderr
+    told = json.loads(flowvec("index", "d", "-", "--model", tiny_dir, "--json", stdin=lines).stdout)
+    assert told["truncated"] == 1000
+    (tmp_path / "a.txt").write_text(lines)
+    into = flowvec("encode", tiny_dir, "a.txt", "--into", "e")
+    assert "1000 texts were cut" in into.stdout
+
+
+def test_a_search_says_that_it_builds_the_graph(flowvec, tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        vectors = np.random.default_rng(0).standard_normal((12_000, 16))
+        c.add_vectors(list(range(12_000)), vectors, ["a cat"] * 12_000)
+    first = flowvec("search", "c", "a cat", "-k", "1")
+    assert "adding 12,000 rows to the search graph first" in first.stderr
+    again = flowvec("search", "c", "a cat", "-k", "1")
+    assert (again.returncode, again.stderr) == (0, "")
+    told = json.loads(flowvec("info", "c", "--json").stdout)
+    assert told["graph_rows"] == 12_000
+
+
+def test_a_bundle_that_has_moved_is_explained(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
+    bundle = Path(shutil.copytree(tiny_dir, tmp_path / "bundle"))
+    assert flowvec("index", "c", "-", "--model", bundle, stdin="a cat\n").returncode == 0
+    bundle.rename(tmp_path / "moved")
+    done = flowvec("search", "c", "a cat")
+    assert done.returncode == 2
+    assert "c was made with the model" in done.stderr
+    assert "If it has moved, name it with --model" in done.stderr
+    assert "a cat" in flowvec("search", "c", "a cat", "--model", "moved").stdout
+
+
+# --- asked for in other ways ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["-h"], ["encode", "-h"], ["bench", "-h"], ["info", "-h"]])
+def test_h_is_help(flowvec_here, words: list[str]) -> None:
+    done = flowvec_here(*words)
+    assert (done.returncode, "Usage:" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [(["encod"], "Did you mean encode"), (["serch", "c", "x"], "Did you mean search"),
+     (["search", "c", "x", "--hybird"], "--hybrid"), (["encode", "--preciion"], "--precision")],
+)  # fmt: skip
+def test_a_mistyped_word_is_answered_with_the_nearest(flowvec_here, words, near: str) -> None:
+    done = flowvec_here(*words)
+    assert done.returncode == 2
+    assert near in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "flowvec", "--version"], cwd=tmp_path, text=True,
+                          capture_output=True, timeout=120, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout[:8]) == (0, "flowvec ")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_what_the_output_cannot_show_is_replaced(
+    tmp_path: Path, tiny_dir: Path, encoding: str
+) -> None:
+    def run(*words: object, given: str = "") -> bytes:
+        done = subprocess.run(
+            [sys.executable, "-m", "flowvec", *map(str, words)], cwd=tmp_path, timeout=120,
+            input=given.encode(), capture_output=True, check=False,
+            env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("index", "c", "-", "--model", tiny_dir, given="das Überraschungsei 日本語\n")
+    # Where the locale says ASCII, click writes UTF-8.
+    written = "utf-8" if encoding == "ascii" else encoding
+    assert "berraschungsei" in run("search", "c", "cat").decode(written)
+    (hit,) = json.loads(run("search", "c", "cat", "--json").decode(written))
+    assert hit["text"] == "das Überraschungsei 日本語"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4])
+def test_ctrl_c_while_it_starts_shows_no_traceback(tmp_path: Path, delay: float) -> None:
+    code = (
+        "import builtins, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from flowvec_command import main\n"
+        "known = builtins.__import__\n"
+        "def tell(name, *given, **more):\n"
+        "    if name == 'flowvec.cli.main': print('begun', flush=True)\n"
+        "    return known(name, *given, **more)\n"
+        "builtins.__import__ = tell\n"
+        "main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "index", "c", "-", "--model", "mini"], cwd=tmp_path,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, b"Traceback" in told) == (130, False), told
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes are POSIX's")
+def test_a_closed_pipe_is_no_traceback(tmp_path: Path, tiny_dir: Path) -> None:
+    lines = "".join(f"the cat {i}\n" for i in range(3000))
+    code = "from flowvec.cli.main import main; main()"
+    words = [sys.executable, "-c", code]
+    subprocess.run([*words, "index", "c", "-", "--model", str(tiny_dir)], cwd=tmp_path,
+                   input=lines.encode(), check=True, capture_output=True)  # fmt: skip
+    process = subprocess.Popen([*words, "search", "c", "cat", "-k", "3000"], cwd=tmp_path,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    told = process.stderr.read()
+    process.wait(60)
+    assert b"Traceback" not in told

@@ -1,0 +1,159 @@
+"""The graph: growth, tombstones, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec.collection.index.hnsw import Graph
+from flowvec.encoder.postprocess import normalize
+from flowvec.errors import CollectionError
+from flowvec.vectors import METRICS, top_k
+
+
+def vectors(n: int, dim: int = 16, seed: int = 0) -> np.ndarray:
+    return normalize(np.random.default_rng(seed).standard_normal((n, dim), dtype=np.float32))
+
+
+def labels(n: int, first: int = 1) -> np.ndarray:
+    return np.arange(first, first + n, dtype=np.int64)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_graph_grows_and_finds_what_an_exact_search_finds(metric) -> None:
+    rows = vectors(3000)
+    graph = Graph(16, metric)
+    for start in range(0, 3000, 700):  # past its first capacity, twice
+        part = rows[start : start + 700]
+        graph.add(labels(len(part), start + 1), part)
+    assert len(graph) == graph.total == 3000
+    queries = vectors(50, seed=1)
+    found = graph.search(queries, 10)
+    assert found is not None
+    exact_rows, exact_scores = top_k(queries, rows, 10, metric)
+    recall = np.mean(
+        [len(set(a) & set(b + 1)) / 10 for a, b in zip(found[0], exact_rows, strict=True)]
+    )
+    assert recall >= 0.95
+    np.testing.assert_allclose(found[1][:, 0], exact_scores[:, 0], atol=1e-3)
+    assert (np.diff(found[1], axis=1) <= 0).all()
+
+
+def test_deleted_rows_are_never_found() -> None:
+    rows = vectors(500)
+    graph = Graph(16, "cosine")
+    graph.add(labels(500), rows)
+    gone = list(range(1, 400))
+    graph.delete(gone)
+    graph.delete(gone)  # marking twice counts once
+    graph.delete([9999])
+    assert len(graph) == 101
+    assert graph.total == 500
+    found = graph.search(rows[:50], 20)
+    assert found is not None
+    assert not set(found[0].ravel().tolist()) & set(gone)
+
+
+def test_a_graph_without_rows_bears_deletions(python) -> None:
+    """hnswlib would end the process."""
+    done = python(
+        "from flowvec.collection.index.hnsw import Graph\n"
+        "Graph(4, 'l2').delete([1, 2]); print('alive')"
+    )
+    assert done.stdout == "alive\n"
+
+
+def test_labels_come_in_ascending_order_once() -> None:
+    graph = Graph(16, "l2")
+    graph.add(labels(10, 5), vectors(10))
+    for again in (labels(3, 14), labels(3, 1), np.array([20, 22, 21]), np.array([20, 20, 21])):
+        with pytest.raises(CollectionError, match="ascending"):
+            graph.add(again, vectors(3))
+    assert len(graph) == 10
+
+
+def test_more_than_can_be_reached_is_none_not_an_exception() -> None:
+    graph = Graph(16, "cosine")
+    assert graph.search(vectors(1), 1) is None
+    graph.add(labels(20), vectors(20))
+    assert graph.search(vectors(1), 21) is None
+    graph.delete(range(1, 16))
+    assert graph.search(vectors(1), 6) is None
+
+
+def test_a_saved_graph_loads_with_its_tombstones(tmp_path: Path) -> None:
+    rows = vectors(300)
+    graph = Graph(16, "cosine")
+    graph.add(labels(300), rows)
+    graph.delete([1, 2, 3])
+    file = tmp_path / "graph-1.hnsw"
+    graph.save(file)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    again = Graph(16, "cosine")
+    live = labels(296, 5)  # label 4 was deleted after the file was written
+    again.load(file, live)
+    assert (len(again), again.total) == (296, 300)
+    found = again.search(rows[:10], 5)
+    assert found is not None
+    assert not set(found[0].ravel().tolist()) & {1, 2, 3, 4}
+    again.add(labels(2000, 301), vectors(2000, seed=2))
+    assert len(again) == 2296
+
+
+def test_a_graph_that_was_not_written_whole_is_refused(tmp_path: Path) -> None:
+    graph = Graph(16, "cosine")
+    graph.add(labels(10), vectors(10))
+    inner = graph._index
+
+    class FullDisk:
+        """hnswlib on a full disk: it writes what fits and says nothing."""
+
+        def save_index(self, path: str) -> None:
+            inner.save_index(path)
+            data = Path(path).read_bytes()
+            Path(path).write_bytes(data[: len(data) // 2])
+
+        def index_file_size(self) -> int:
+            return inner.index_file_size()
+
+    graph._index = FullDisk()
+    (tmp_path / "graph-1.hnsw").write_bytes(b"old")
+    with pytest.raises(CollectionError, match="not written whole"):
+        graph.save(tmp_path / "graph-1.hnsw")
+    assert [p.name for p in tmp_path.iterdir()] == ["graph-1.hnsw"]
+    assert (tmp_path / "graph-1.hnsw").read_bytes() == b"old"
+
+
+def test_a_file_that_is_no_graph_is_a_typed_error(tmp_path: Path) -> None:
+    file = tmp_path / "graph-1.hnsw"
+    file.write_bytes(b"")
+    with pytest.raises(CollectionError, match="no graph"):
+        Graph(16, "cosine").load(file, labels(1))
+
+
+def test_a_graph_that_cannot_be_written_leaves_no_partial_file(tmp_path: Path) -> None:
+    graph = Graph(16, "cosine")
+    graph.add(labels(10), vectors(10))
+    with pytest.raises(CollectionError, match=r"cannot write|not written"):
+        graph.save(tmp_path / "nowhere" / "graph-1.hnsw")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hidden_rows_are_found_when_they_are_revealed() -> None:
+    rows = vectors(100)
+    graph = Graph(16, "l2")
+    graph.add(np.arange(1, 81), rows[:80])
+    graph.add(np.arange(81, 101), rows[80:], hidden=True)
+    assert (len(graph), graph.total, graph.newest) == (80, 100, 100)
+    assert graph.labels().tolist() == list(range(1, 81))
+    found = graph.search(rows, 20, ef=100)
+    assert found is not None
+    assert found[0].max() == 80
+    assert graph.search(rows, 81) is None
+    graph.reveal(list(range(81, 91)))
+    found = graph.search(rows, 1, ef=100)
+    assert found is not None
+    assert found[0][80:90, 0].tolist() == list(range(81, 91))
+    assert not {*range(91, 101)} & set(found[0].ravel().tolist())

@@ -1,0 +1,339 @@
+"""The locks: who goes when, and what dies with a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from flowvec.collection.store.locks import LOCK_FILE, ReadersWriter, WriterLock
+from flowvec.errors import CollectionError
+
+
+def test_readers_share_and_a_writer_is_alone() -> None:
+    lock = ReadersWriter()
+    together, inside, wrong = threading.Barrier(4), [], []
+
+    def read() -> None:
+        with lock.reading():
+            together.wait(60)  # all four are in at once, or this breaks
+            inside.append("r")
+            if "w" in inside:
+                wrong.append(1)
+            inside.remove("r")
+
+    def write() -> None:
+        with lock.writing():
+            if inside:
+                wrong.append(2)
+            inside.append("w")
+            inside.remove("w")
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    threads += [threading.Thread(target=write) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not wrong
+
+
+def test_many_threads_never_meet_a_writer() -> None:
+    lock, state, wrong = ReadersWriter(), {"readers": 0, "writers": 0}, []
+
+    def read() -> None:
+        for _ in range(300):
+            with lock.reading():
+                state["readers"] += 1
+                if state["writers"]:
+                    wrong.append("reader beside a writer")
+                state["readers"] -= 1
+
+    def write() -> None:
+        for _ in range(100):
+            with lock.writing():
+                state["writers"] += 1
+                if state["writers"] != 1:
+                    wrong.append("two writers")
+                state["writers"] -= 1
+
+    threads = [threading.Thread(target=t) for t in [read] * 6 + [write] * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    assert not wrong
+
+
+def test_a_waiting_writer_goes_before_readers_that_come_later() -> None:
+    lock, order = ReadersWriter(), []
+    first_in, let_go = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with lock.reading():
+            first_in.set()
+            assert let_go.wait(60)
+
+    def write() -> None:
+        with lock.writing():
+            order.append("writer")
+
+    def late() -> None:
+        with lock.reading():
+            order.append("late reader")
+
+    threads = [threading.Thread(target=first)]
+    threads[0].start()
+    assert first_in.wait(60)
+    threads.append(threading.Thread(target=write))
+    threads[1].start()
+    while not lock._waiting_writers:
+        pass
+    threads.append(threading.Thread(target=late))
+    threads[2].start()
+    while not lock._waiting_readers:
+        pass
+    let_go.set()
+    for thread in threads:
+        thread.join(60)
+    assert order == ["writer", "late reader"]
+
+
+def test_readers_that_waited_go_before_the_next_writer() -> None:
+    lock, order = ReadersWriter(), []
+
+    def read() -> None:
+        with lock.reading():
+            order.append("reader")
+
+    def write() -> None:
+        with lock.writing():
+            order.append("writer")
+
+    threads = []
+    with lock.writing():
+        for work, counter in ((read, "_waiting_readers"), (write, "_waiting_writers")):
+            threads.append(threading.Thread(target=work))
+            threads[-1].start()
+            while not getattr(lock, counter):
+                pass
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert order == ["reader", "writer"]
+
+
+@pytest.mark.parametrize("kind", ["reading", "writing"])
+def test_who_stops_waiting_leaves_nothing_behind(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Ctrl-C while one waits must not stop the others."""
+    lock = ReadersWriter()
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    held, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock.writing():
+            held.set()
+            end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    with monkeypatch.context() as patch:
+        name = "_reader_may_go" if kind == "reading" else "_writer_may_go"
+        patch.setattr(lock, name, interrupted)
+        with pytest.raises(KeyboardInterrupt), getattr(lock, kind)():
+            pass
+    end.set()
+    holder.join()
+    for _ in range(2):
+        with lock.reading():
+            pass
+        with lock.writing():
+            pass
+    assert not any(lock._kept)
+
+
+def _wrote(lock: ReadersWriter, at_most: float) -> bool:
+    """Whether another thread gets its turn to write."""
+    done = threading.Event()
+
+    def write() -> None:
+        with lock.writing():
+            done.set()
+
+    threading.Thread(target=write, daemon=True).start()
+    return done.wait(at_most)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers of signals")
+@pytest.mark.parametrize("kind", ["reading", "writing"])
+def test_a_ctrl_c_leaves_the_lock_free(kind: str) -> None:
+    """Signals at random moments while one thread takes the lock and releases it."""
+    lock, random, is_armed, interrupts = ReadersWriter(), Random(0), False, 0
+
+    def interrupt(*_: object) -> None:
+        if is_armed:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for turn in range(3000):
+            try:
+                is_armed = True
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(20e-6, 200e-6))
+                for _ in range(10_000):
+                    with getattr(lock, kind)():
+                        pass
+            except KeyboardInterrupt:
+                interrupts += 1
+                is_armed = False
+                if turn % 2:
+                    with lock.reading():  # by the same thread, while the exception is at hand
+                        pass
+            finally:
+                is_armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            assert _wrote(lock, 30.0)
+            assert not lock._readers
+            assert not any(lock._kept)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts > 1000
+
+
+def test_who_is_soon_done_is_waited_for(tmp_path: Path) -> None:
+    brief, other = WriterLock(tmp_path), WriterLock(tmp_path)
+    brief.acquire(briefly=True)
+    ending = threading.Timer(0.3, brief.release)
+    ending.start()
+    other.acquire()
+    assert not brief.held
+    with pytest.raises(CollectionError, match="is being written"):
+        brief.acquire(briefly=True)  # of the other nobody knows when it ends
+    other.release()
+    ending.join()
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from flowvec.collection.store.locks import WriterLock
+lock = WriterLock(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+lock.acquire()
+lock.release()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_a_full_disk_hinders_no_lock(tmp_path: Path) -> None:
+    """What it writes is for the others' messages alone."""
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], timeout=60, check=False)
+    assert done.returncode == 0
+
+
+FORKED = """
+import os, sys, time
+from pathlib import Path
+from flowvec.collection.store.locks import WriterLock
+lock = WriterLock(Path(sys.argv[1]))
+lock.acquire()
+if os.fork() == 0:
+    print("forked", flush=True)
+    time.sleep(600)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_that_outlives_its_parent_holds_nothing(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", FORKED, str(tmp_path)],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "forked\n"
+        child.wait(60)
+        lock = WriterLock(tmp_path)
+        lock.acquire()
+        lock.release()
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.stdout.close()
+
+
+def test_one_handle_writes_and_the_other_is_told_who(tmp_path: Path) -> None:
+    one, other = WriterLock(tmp_path), WriterLock(tmp_path)
+    one.acquire()
+    one.acquire()
+    assert one.held
+    with pytest.raises(CollectionError, match="another handle of this process"):
+        other.acquire()
+    assert not other.held
+    one.release()
+    one.release()
+    other.acquire()
+    other.release()
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from flowvec.collection.store.locks import WriterLock
+lock = WriterLock(Path(sys.argv[1]))
+lock.acquire()
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        lock = WriterLock(tmp_path)
+        with pytest.raises(CollectionError, match=f"by process {child.pid}"):
+            lock.acquire()
+        child.send_signal(signal.SIGKILL)
+        child.wait(60)
+        lock.acquire()
+        lock.release()
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE).mkdir()
+    with pytest.raises(CollectionError, match="cannot be written"):
+        WriterLock(tmp_path).acquire()
+
+
+def test_a_lock_that_was_just_taken_is_looked_at_again(tmp_path: Path) -> None:
+    """Between taking the lock and writing who it is there is a moment."""
+    first, second = WriterLock(tmp_path), WriterLock(tmp_path)
+    first.acquire(briefly=True)
+    (tmp_path / LOCK_FILE).write_bytes(b"")  # not written yet
+    timer = threading.Timer(0.02, lambda: (tmp_path / LOCK_FILE).write_bytes(b"77 briefly"))
+    timer.start()
+    threading.Timer(0.3, first.release).start()
+    second.acquire()
+    assert second.held
+    second.release()

@@ -1,0 +1,75 @@
+"""Metadata and texts from DataFrames and their columns."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import (
+    Collection,
+    Encoder,
+    InputValueError,
+)
+from tests.runtime.collection.conftest import vectors
+
+
+def test_texts_may_come_in_any_column(tmp_path: Path, tiny: Encoder) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(range(3), ["the cat", "the dog", "a man"])
+        expected = c.search_batch(["the dog", "a man"], 2)
+        for texts in (
+            pandas.Series(["the dog", "a man"]), np.array(["the dog", "a man"]),
+            np.array(["the dog", "a man"], dtype=object), ("the dog", "a man"),
+        ):  # fmt: skip
+            assert c.search_batch(texts, 2) == expected
+            assert c.tune_recall(0.5, queries=texts) == 1.0
+        frame = pandas.DataFrame({"tags": [["a", "b"], np.array(["c"]), []], "n": [1, 2, 3]})
+        c.add(range(3), ["the cat", "the dog", "a man"], frame)
+        assert [item.metadata for item in c.rows()] == [
+            {"tags": ["a", "b"], "n": 1}, {"tags": ["c"], "n": 2}, {"tags": [], "n": 3},
+        ]  # fmt: skip
+        assert c.search("x", filter={"tags": {"contains": "c"}})[0].id == 1
+
+
+class Frame(dict[str, list[object]]):
+    """What pandas and polars have in common."""
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self)
+
+
+def test_a_data_frames_columns_are_fields(tmp_path: Path) -> None:
+    frame = Frame(
+        n=[np.int64(3), np.float32(0.5)],
+        text=["x", None],
+        missing=[float("nan"), np.float64("nan")],
+        when=[date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, tzinfo=UTC)],
+        flag=[np.bool_(True), False],
+    )
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        c.add_vectors(np.arange(2), vectors(2), metadata=frame)
+        assert [item.metadata for item in c.rows()] == [
+            {"n": 3, "text": "x", "missing": None, "when": "2026-01-02", "flag": True},
+            {"n": 0.5, "text": None, "missing": None, "when": "2026-01-02T03:04:00+00:00",
+             "flag": False},
+        ]  # fmt: skip
+        with pytest.raises(InputValueError, match="1 ids for 2 metadata"):
+            c.add_vectors([1], vectors(1), metadata=frame)
+
+
+def test_a_pandas_frame_goes_in(tmp_path: Path, tiny: Encoder) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    frame = pandas.DataFrame(
+        {"id": ["a", "b"], "text": ["x", "y"], "n": pandas.array([1, None], dtype="Int64"),
+         "when": [pandas.Timestamp("2026-01-02"), pandas.NaT]}
+    )  # fmt: skip
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(frame["id"], frame["text"], frame[["n", "when"]])
+        assert [item.metadata for item in c.rows()] == [
+            {"n": 1, "when": "2026-01-02T00:00:00"}, {"n": None, "when": None},
+        ]  # fmt: skip

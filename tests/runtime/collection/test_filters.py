@@ -1,0 +1,146 @@
+"""Searches with a filter over metadata."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec import (
+    Collection,
+    InputValueError,
+)
+from flowvec.collection.index import search
+from flowvec.collection.store.filters import Condition
+from flowvec.collection.store.store import Store
+from tests.runtime.collection.conftest import vectors
+from tests.runtime.collection.store.test_filters import matches
+
+
+def test_a_filtered_batch_is_the_same_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_MAX_FETCHED_SHARE", 1.0)
+    with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
+        c.add_vectors(range(400), vectors(400, dim=4), metadata=[{"n": i % 2} for i in range(400)])
+        whole = c.search_ids(vectors(30, seed=1, dim=4), 5, filter={"n": 1})
+        parts = []
+        in_parts = search._search_graph_in_parts
+        monkeypatch.setattr(
+            search,
+            "_search_graph_in_parts",
+            lambda *args: parts.append(1) or in_parts(*args),
+        )
+        monkeypatch.setattr(search, "_MAX_FETCHED", 90)
+        again = c.search_ids(vectors(30, seed=1, dim=4), 5, filter={"n": 1})
+        assert parts
+        assert again[0] == whole[0]
+        np.testing.assert_array_equal(again[1], whole[1])
+
+
+class Columns(dict[str, list[Any]]):
+    """What DataFrames have in common."""
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self)
+
+
+def test_a_date_is_asked_for_as_it_was_kept(tmp_path: Path) -> None:
+
+    with Collection.create(tmp_path / "c", dim=4) as c:
+        when = Columns(when=[date(2026, 1, 2), date(2026, 3, 4)])
+        c.add_vectors([1, 2], vectors(2, dim=4), metadata=when)
+        hits = c.search(vectors(1, dim=4)[0], filter={"when": {">": date(2026, 2, 1)}})
+        assert [hit.id for hit in hits] == [2]
+
+
+def test_a_filter_asked_again_follows_every_change(tmp_path: Path) -> None:
+    wanted = {"kind": "x"}
+    with Collection.create(tmp_path / "c", dim=8) as c, Collection.open(tmp_path / "c") as reader:
+        expected: set[int] = set()
+        for n in range(12):
+            c.add_vectors([n], vectors(1, seed=n), metadata=[{"kind": "x" if n % 2 else "y"}])
+            if n % 2:
+                expected.add(n)
+            if n % 4 == 3:
+                c.delete([n - 2])
+                expected.discard(n - 2)
+            for handle in (c, reader, c, reader):
+                assert {h.id for h in handle.search(vectors(1)[0], k=99, filter=wanted)} == expected
+
+
+def test_a_filter_is_asked_once_until_something_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    labels = Store.labels
+
+    def watched(self: Store, condition: Condition | None = None, after: int = 0) -> np.ndarray:
+        if condition is not None:
+            asked.append(condition.sql)
+        return labels(self, condition, after)
+
+    monkeypatch.setattr(Store, "labels", watched)
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        c.add_vectors([1, 2], vectors(2), metadata=[{"n": 1}, {"n": 2}])
+        for _ in range(5):
+            assert [h.id for h in c.search(vectors(1)[0], filter={"n": 2})] == [2]
+        assert len(asked) == 1
+        for n in range(100):  # more than are kept
+            c.search(vectors(1)[0], filter={"n": n})
+        assert len(c._index._eligible) == 32
+
+
+@pytest.mark.parametrize("exact_below", [0, 20, 10_000])
+def test_a_search_finds_the_nearest_of_the_eligible(tmp_path, exact_below: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(600, 8)).astype(np.float32)
+    metadata = [{"even": i % 2 == 0, "n": i} if i % 10 else None for i in range(600)]
+    queries = rng.normal(size=(5, 8)).astype(np.float32)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = (queries / np.linalg.norm(queries, axis=1, keepdims=True)) @ unit.T
+    with Collection.create(tmp_path / "c", dim=8, exact_below=exact_below) as collection:
+        collection.add_vectors(list(range(600)), rows, metadata=metadata)
+        collection.delete(list(range(7, 600, 50)))
+        for wanted in (
+            {"even": True}, {"n": {"<": 12}}, {"n": {">=": 0}}, {"n": {"exists": False}},
+            {"n": 3}, {"n": -1}, {},
+        ):  # fmt: skip
+            able = [i for i in range(600) if i % 50 != 7 and matches(wanted, metadata[i])]
+            for k in (0, 1, 10, 700):
+                found = collection.search_batch(queries, k, filter=wanted)
+                for hits, line in zip(found, cosines, strict=True):
+                    assert len(hits) == min(k, len(able))
+                    ids = [hit.id for hit in hits]
+                    assert set(ids) <= set(able)
+                    assert len(set(ids)) == len(ids)
+                    scores = [hit.score for hit in hits]
+                    assert scores == sorted(scores, reverse=True)
+                    best = sorted((line[i] for i in able), reverse=True)[: len(hits)]
+                    if exact_below or len(hits) == len(able):
+                        assert scores == pytest.approx(best, abs=1e-5)
+                    else:  # by a graph: near enough
+                        assert np.mean(scores) >= np.mean(best) - 0.02 if scores else True
+        with pytest.raises(InputValueError, match="no operator"):
+            collection.search(queries[0], 3, filter={"n": {"like": 1}})
+        assert [hit.id for hit in collection.search(queries[0], 1, filter={"n": 3})] == [3]
+
+
+def test_the_command_takes_a_filter(flowvec, tmp_path) -> None:
+    rows = [{"id": "a", "text": "A cat sleeps.", "lang": "en"},
+            {"id": "b", "text": "A cat sleeps.", "lang": "de"}]  # fmt: skip
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made = flowvec("index", tmp_path / "c", tmp_path / "t.jsonl", "--model", "mini",
+                   "--id-field", "id", "--keep", "lang")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    done = flowvec("search", tmp_path / "c", "cat", "--filter", '{"lang": "de"}', "--json")
+    assert [hit["id"] for hit in json.loads(done.stdout)] == ["b"]
+    for wrong, part in (("{", "--filter is no JSON"), ('{"a": {"~": 1}}', "is no operator")):
+        done = flowvec("search", tmp_path / "c", "cat", "--filter", wrong)
+        assert done.returncode == 2
+        assert part in done.stderr

@@ -1,0 +1,118 @@
+"""Files of the graph: verified, replaced when damaged, never trusted blindly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowvec import Collection
+from flowvec.collection.index.state import IndexState
+from tests.runtime.collection.conftest import vectors
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing", "link", "swapped", "stale"])
+def test_a_damaged_graph_file_is_never_used(tmp_path: Path, damage: str, caplog) -> None:
+    folder = tmp_path / "c"
+    rows = vectors(200)
+    with Collection.create(folder, dim=8, exact_below=50) as c:
+        c.add_vectors(range(200), rows)
+        expected = [h.id for h in c.search(rows[3], k=10)]
+    file = folder / "graph-1.hnsw"
+    data = bytearray(file.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 4
+        file.write_bytes(data)
+    elif damage == "cut":
+        file.write_bytes(data[:-8])
+    elif damage == "missing":
+        file.unlink()
+    elif damage == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    elif damage == "swapped":
+        file.write_bytes(bytes(len(data)))
+    with Collection.open(folder, exact_below=50) as c:
+        if damage == "stale":
+            # Rows added after the file was written, by a process that was killed before saving.
+            c.add_vectors(range(200, 260), vectors(60, seed=5))
+            assert c.search(vectors(60, seed=5)[0], k=1)[0].id == 200
+        else:
+            assert [h.id for h in c.search(rows[3], k=10)] == expected
+            assert "rebuilt from the store" in caplog.text
+        assert len(c.search(rows[3], k=1000)) == len(c)
+    with Collection.open(folder, exact_below=50) as c:
+        assert c.search(rows[3], k=1)[0].id == 3
+
+
+@pytest.mark.parametrize(
+    "damage", ["file = 7", "file = '../graph-1.hnsw'", "bytes = 'x'", "M = 'x'", "max_label = 10"]
+)
+def test_a_damaged_record_of_a_graph_is_never_followed(tmp_path: Path, damage: str) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(200), vectors(200))
+        expected = [h.id for h in c.search(vectors(1)[0], k=10)]
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        c._store.database.connection.execute(f"UPDATE snapshots SET {damage}")
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        assert [h.id for h in c.search(vectors(1)[0], k=10)] == expected
+        assert len(c.search(vectors(1)[0], k=1000)) == 200
+
+
+def test_a_record_that_claims_rows_its_graph_lacks_is_not_believed(tmp_path: Path, caplog) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(200), vectors(200))
+        c.search(vectors(1)[0])
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        c.add_vectors(["new"], vectors(1, seed=8))
+        c._store.database.connection.execute("UPDATE snapshots SET max_label = 1000000")
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
+    assert "has rows missing" in caplog.text
+
+
+def test_a_graph_is_not_saved_as_holding_rows_of_another_handle(tmp_path: Path, caplog) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(200), vectors(200))
+    late = Collection.open(tmp_path / "c", exact_below=50)
+    late.search(vectors(1)[0])  # builds the graph, and will save it
+    with Collection.open(tmp_path / "c", exact_below=50) as other:
+        other.add_vectors(["new"], vectors(1, seed=8))
+    late.close()
+    assert len(list((tmp_path / "c").glob("graph-*"))) == 1
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
+    assert "has rows missing" not in caplog.text
+
+
+def test_the_newest_two_graph_files_are_kept(tmp_path: Path) -> None:
+    for n in (1, 2, 3, 4):
+        opener = Collection.create if n == 1 else Collection.open
+        options = {"dim": 8} if n == 1 else {}
+        with opener(tmp_path / "c", exact_below=50, **options) as c:
+            c.add_vectors([f"{n}-{i}" for i in range(100)], vectors(100, seed=n))
+            c.search(vectors(1)[0])
+            assert [snapshot.n for snapshot in c._store.snapshots.all()] == [*range(n - 1, 0, -1)][
+                :2
+            ]
+        names = {file.name for file in (tmp_path / "c").glob("graph-*")}
+        assert names == {f"graph-{i}.hnsw" for i in (n - 1, n) if i}
+
+
+def test_the_older_graph_serves_where_the_newer_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in (1, 2):
+        opener = Collection.create if n == 1 else Collection.open
+        options = {"dim": 8, "metric": "ip"} if n == 1 else {}
+        with opener(tmp_path / "c", exact_below=50, **options) as c:
+            c.add_vectors([f"{n}-{i}" for i in range(100)], vectors(100, seed=n))
+            c.delete([f"{n}-0"])
+            c.search(vectors(1)[0])
+    (tmp_path / "c" / "graph-2.hnsw").write_bytes(b"nonsense")
+    monkeypatch.setattr(
+        IndexState, "build_graph", lambda *_, **__: pytest.fail("it was built anew")
+    )
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        found = {hit.id for hit in c.search(vectors(1)[0], k=198)}
+        assert found == {f"{n}-{i}" for n in (1, 2) for i in range(1, 100)}

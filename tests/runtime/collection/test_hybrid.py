@@ -1,0 +1,210 @@
+"""Hybrid searches: words and vectors together, and the full-text index."""
+
+from __future__ import annotations
+
+import threading
+import unicodedata
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from flowvec import (
+    Collection,
+    CollectionError,
+    Encoder,
+    InputTypeError,
+    InputValueError,
+)
+from flowvec.collection.hybrid import fuse, match_expression
+from flowvec.collection.store.locks import WriterLock
+from flowvec.collection.store.store import FILE, Store
+from flowvec.encoder.postprocess import normalize
+from tests.runtime.collection.conftest import SETTINGS
+
+
+def test_a_hybrid_search_makes_nobody_a_writer(tmp_path: Path, mini: Encoder) -> None:
+    with (
+        Collection.create(tmp_path / "c", encoder=mini) as writer,
+        Collection.open(tmp_path / "c", encoder=mini) as reader,
+    ):
+        writer.add(["a", "b"], ["a cat sleeps", "stocks fell"])
+        with pytest.raises(CollectionError, match=r"writer can create one with index_texts\(\)"):
+            reader.search("cat", hybrid=True)
+        writer.index_texts()
+        writer.index_texts()  # again is nothing
+        assert reader.search("cat", k=1, hybrid=True)[0].id == "a"
+    with Collection.create(tmp_path / "d", encoder=mini) as writer:
+        writer.add(["a", "b"], ["a cat sleeps", "stocks fell"])
+    with (
+        Collection.open(tmp_path / "d", encoder=mini) as reader,
+        Collection.open(tmp_path / "d", encoder=mini) as writer,
+    ):
+        assert reader.search("cat", k=1, hybrid=True)[0].id == "a"  # it made the index
+        writer.add(["c"], ["a zyxwv sleeps"])
+        assert reader.search("zyxwv", k=1, hybrid=True)[0].id == "c"
+
+
+def test_the_second_process_waits_for_the_full_text_index(tmp_path: Path, tiny: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(list(range(20)), [f"a cat {i}" for i in range(20)])
+    found: list[int] = []
+    holder = WriterLock(tmp_path / "c")
+    holder.acquire(briefly=True)  # as one that makes the index
+
+    def search() -> None:
+        with Collection.open(tmp_path / "c", encoder=tiny) as other:
+            found.append(len(other.search("a cat", k=3, hybrid=True)))
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive(), found
+    holder.release()
+    thread.join(60)
+    assert found == [3]
+
+
+def test_words_are_asked_for_in_plain_text() -> None:
+    assert match_expression('The "cat" NEAR (dog) the Cat') == '"cat" OR "NEAR" OR "dog" OR "Cat"'
+    assert match_expression("To be, or NOT to be") == (
+        '"To" OR "be" OR "or" OR "NOT" OR "to" OR "be"'  # there is nothing else
+    )
+    assert match_expression("... !?") is None
+    # An accent may be part of a letter or follow it; both are one word.
+    assert match_expression("re\u0301sume\u0301 \u0130stanbul") == '"résumé" OR "İstanbul"'
+    assert match_expression("हिन्दी, snake_case") == '"हिन्दी" OR "snake_case"'
+    assert match_expression(" ".join(map(str, range(500)))).count("OR") == 63
+
+
+def test_a_word_that_is_asked_twice_counts_twice(tmp_path: Path) -> None:
+    texts = ["a cat sleeps here", "a dog sleeps here", "nothing of it at all", "nor of that"]
+    with closing(Store(tmp_path / FILE, create=SETTINGS)) as store:
+        rows = np.zeros((4, 3), np.float32)
+        with store.transaction():
+            store.upsert([*"abcd"], rows, texts, [None] * 4)
+            store.full_text.build()
+        for query, first in (("cat cat dog", 1), ("dog dog cat", 2), ("of the cat", 1)):
+            expression = match_expression(query)
+            assert expression is not None
+            assert next(iter(store.full_text.search(expression, 4))) == first
+        # Nobody is found by words that are in all texts alone where others are asked for.
+        assert list(store.full_text.search(match_expression("the cat of it") or "", 4)) == [1]
+
+
+@pytest.mark.parametrize("text", ["résumé", "re\u0301sume\u0301", "İstanbul", "हिन्दी भाषा"])
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC"])
+def test_words_are_found_however_their_accents_are_written(
+    tmp_path: Path, text: str, form: Any
+) -> None:
+    with closing(Store(tmp_path / FILE, create=SETTINGS)) as store:
+        with store.transaction():
+            store.upsert(["a", "b"], np.zeros((2, 3), np.float32), [text, "e r sum i stanbul"],
+                         [None] * 2)  # fmt: skip
+            store.full_text.build()
+        for query in (text, text.upper(), text.lower()):
+            expression = match_expression(unicodedata.normalize(form, query))
+            assert list(store.full_text.search(expression or "", 4)) == [1]
+
+
+def test_nearness_and_words_are_combined_as_said() -> None:
+    near, worded = {7: 0.9, 8: 0.6, 9: 0.4, 5: 0.2}, {9: 6.0, 5: 3.0}
+    found = fuse(near, worded, 9, least=0.4, own=1.0, vector_weight=0.25)
+    assert [label for label, _ in found] == [9, 5, 7, 8]
+    assert dict(found) == pytest.approx(
+        {
+            7: 0.25 * 5 / 6,
+            8: 0.25 * 2 / 6,
+            9: 0.75,
+            5: 0.25 * -2 / 6 + 0.75 / 2,
+        }
+    )
+    assert fuse(near, worded, 2, least=0.4, own=1.0, vector_weight=0.25) == found[:2]
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(0.1, 0.8), (30.0, -5.0)])
+def test_what_a_models_scores_range_over_changes_nothing(scale: float, shift: float) -> None:
+    near, worded = {1: 0.9, 2: 0.6, 3: 0.4}, {3: 2.0, 2: 1.0}
+    plain = fuse(near, worded, 3, least=0.4, own=1.0, vector_weight=0.5)
+    other = {label: scale * score + shift for label, score in near.items()}
+    moved = fuse(other, worded, 3, least=scale * 0.4 + shift, own=scale + shift, vector_weight=0.5)
+    assert dict(moved) == pytest.approx(dict(plain))
+
+
+def test_fusing_bears_nothing_and_all_alike() -> None:
+    assert fuse({}, {}, 3, least=0.0, own=1.0, vector_weight=0.5) == []
+    assert fuse({1: 2.0, 2: 2.0}, {}, 3, least=2.0, own=2.0, vector_weight=0.5) == [
+        (1, 0.5), (2, 0.5),
+    ]  # fmt: skip
+    # An inner product may lie above the query's with itself.
+    assert fuse({1: 9.0, 2: 1.0}, {}, 1, least=1.0, own=2.0, vector_weight=1.0) == [(1, 1.0)]
+
+
+@pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
+def test_a_hybrid_score_is_nearness_and_words(tmp_path: Path, tiny: Encoder, metric) -> None:
+    """Also of rows that have the words and are far: more rows than are looked at."""
+    many = 150
+    texts = [f"row {i}" for i in range(many)]
+    texts[70], texts[71] = "zyxwv", "a text with zyxwv and ten other words that make it longer"
+    with Collection.create(tmp_path / "c", encoder=tiny, metric=metric) as c:
+        c.add(range(many), texts)
+        c.index_texts()
+        query = tiny.encode_query("zyxwv row 3")
+        rows = tiny.encode_document(texts)
+        if metric == "cosine":
+            query, rows = normalize(query[None])[0], normalize(rows)
+        nearness = -np.linalg.norm(rows - query, axis=1) if metric == "l2" else rows @ query
+        own = 0.0 if metric == "l2" else float(query @ query)
+        least = np.sort(nearness)[-100]
+        words = np.zeros(many)
+        for label, score in c._store.full_text.search(
+            match_expression("zyxwv row 3") or "", 100
+        ).items():
+            words[label - 1] = score
+        for weight in (0.0, 0.3, 1.0):
+            top = max(own, nearness.max())
+            expected = (
+                weight * (nearness - least) / (top - least) + (1 - weight) * words / words.max()
+            )
+            hits = c.search("zyxwv row 3", k=20, hybrid=True, vector_weight=weight)
+            assert [hit.score for hit in hits] == pytest.approx(
+                sorted(expected, reverse=True)[:20], abs=1e-4
+            )
+            assert [hit.score for hit in hits] == pytest.approx(
+                [expected[cast(int, hit.id)] for hit in hits], abs=1e-4
+            )
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan"), "half", None, True])
+def test_a_weight_that_is_no_share_is_refused(tmp_path: Path, tiny: Encoder, weight) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(["a"], ["a cat"])
+        with pytest.raises((InputValueError, InputTypeError), match="vector_weight"):
+            c.search("cat", hybrid=True, vector_weight=weight)
+        with pytest.raises((InputValueError, InputTypeError), match="vector_weight"):
+            c.search(tiny.encode("cat"), vector_weight=weight)
+
+
+def test_a_hybrid_search_finds_what_has_the_words(tmp_path: Path, mini: Encoder) -> None:
+    texts = ["Stocks fell on Monday.", "The zyxwv device is blue.", "A cat sleeps.", "A dog eats."]
+    with Collection.create(tmp_path / "c", encoder=mini) as c:
+        c.add(range(4), texts, [{"n": i} for i in range(4)])
+        hits = c.search("zyxwv", k=4, hybrid=True)
+        assert hits[0].id == 1
+        assert len(hits) == 4
+        assert 0.5 <= hits[0].score <= 1.0
+        # The index follows what comes and goes.
+        c.add(["new"], ["Another zyxwv, and zyxwv again."])
+        c.delete([1])
+        assert [hit.id for hit in c.search("zyxwv", k=1, hybrid=True)] == ["new"]
+        c.add(["new"], ["nothing of the kind"])
+        assert c._store.full_text.search('"zyxwv"', 9) == {}
+        assert {hit.id for hit in c.search("cat", k=9, hybrid=True, filter={"n": {"<": 2}})} == {0}
+        assert c.search_batch(["!", "cat"], 2, hybrid=True)[0]
+        assert c.verify() == []
+        with pytest.raises(InputValueError, match="needs a text"):
+            c.search(np.ones(mini.dim), hybrid=True)
+    with Collection.open(tmp_path / "c", encoder=mini) as c:
+        assert c.search("cat", k=1, hybrid=True)[0].id == 2

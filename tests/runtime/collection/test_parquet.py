@@ -1,0 +1,210 @@
+"""A collection to Parquet files and from them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec import (
+    Collection,
+    Encoder,
+    FingerprintMismatchError,
+    InputTypeError,
+    InputValueError,
+)
+from flowvec.bulk import encode_files
+from flowvec.errors import FlowvecError
+from tests.runtime.collection.conftest import vectors
+
+
+def test_a_parquet_file_that_cannot_be_taken_in_leaves_nothing(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    import pyarrow.parquet
+
+    table = pa.table({"id": ["a", "b"], "vector": [[1.0, 2.0], [float("nan"), 1.0]]})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(InputValueError):
+        Collection.from_parquet(tmp_path / "c", tmp_path / "t.parquet")
+    assert not (tmp_path / "c").exists()
+    (tmp_path / "c").mkdir()
+    with pytest.raises(InputValueError):
+        Collection.from_parquet(tmp_path / "c", tmp_path / "t.parquet")
+    assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_a_collection_goes_out_as_parquet_and_comes_back(tmp_path: Path, tiny: Encoder) -> None:
+    pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    with Collection.create(tmp_path / "c", encoder=tiny, metric="ip") as c:
+        c.add(["a", 1, "1", 2**70], ["x", "", "y \x00", "z"], [{"k": [1, None]}, None, {}, None])
+        c.add_vectors(["no text"], vectors(1, tiny.dim))
+        assert c.to_parquet(tmp_path / "c.parquet") == 5
+        with Collection.from_parquet(tmp_path / "d", tmp_path / "c.parquet") as d:
+            for one, other in zip(c.rows(), d.rows(), strict=True):
+                assert (one.id, one.text, one.metadata) == (other.id, other.text, other.metadata)
+                np.testing.assert_array_equal(one.vector, other.vector)
+            assert d.info().metric == "ip"
+            assert d.info().fingerprint == tiny.fingerprint
+    with Collection.open(tmp_path / "d", encoder=tiny) as d:
+        assert len(d.search("x", k=9)) == 5
+    assert [p.name for p in tmp_path.glob("*.partial")] == []
+
+
+def test_parquet_of_another_engines_making_is_read(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    import pyarrow.parquet
+
+    rows = vectors(3, 4)
+    table = pa.table({"id": [10, 20, 30], "vector": rows.tolist(), "other": ["x", "y", "z"]})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    with Collection.from_parquet(tmp_path / "c", tmp_path / "t.parquet", metric="l2") as c:
+        assert [item.id for item in c.rows()] == [10, 20, 30]
+        assert c.search(rows[1], k=1)[0].id == 20
+    for columns, part in (
+        ({"vector": rows.tolist()}, "no column 'id'"),
+        ({"id": [1]}, "no column 'vector'"),
+        ({"id": [1.5], "vector": [[1.0]]}, "row 0 has no id"),
+        ({"id": [1, 2], "vector": [[1.0, 2.0], [1.0]]}, "no 2 numbers"),
+        ({"id": [1], "vector": [[]]}, "holds no vectors"),
+        ({"id": [1, 2, 3], "vector": [[1.0] * 4, [2.0] * 3, [3.0] * 5]}, "no 4 numbers"),
+    ):
+        pyarrow.parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
+        with pytest.raises(InputValueError, match=part):
+            Collection.from_parquet(tmp_path / part.replace("'", ""), tmp_path / "t.parquet")
+    (tmp_path / "t.parquet").write_text("nonsense")
+    with pytest.raises(InputValueError, match="cannot read"):
+        Collection.from_parquet(tmp_path / "z", tmp_path / "t.parquet")
+
+
+pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    lines = [
+        {"id": f"k{i}", "text": f"a cat {i}", "n": i, "w": i / 2, "tags": [i, "x"]}
+        for i in range(40)
+    ]
+    file = tmp_path / "in.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+KEEP: dict[str, Any] = {"id_field": "id", "keep": ["text", "n", "w", "tags"], "rows_per_shard": 9}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("source", ["folder", "glob", "parts", "one file", "shares"])
+def test_a_bulk_job_becomes_a_collection(
+    tmp_path: Path, tiny: Encoder, rows: Path, source: str, precision: Any
+) -> None:
+    out = tmp_path / ("vecs.parquet" if source == "one file" else "vecs")
+    shares = [(1, 2), (2, 2)] if source == "shares" else [(1, 1)]
+    for share in shares:
+        encode_files(tiny, rows, out, precision=precision, share=share, **KEEP)
+    given: Any = {
+        "glob": str(out / "part-*.parquet"), "parts": sorted(out.glob("*.parquet")),
+    }.get(source, out)  # fmt: skip
+    with Collection.from_parquet(tmp_path / "c", given) as made:
+        info = made.info()
+    assert (info.rows, info.model, info.fingerprint, info.compute, info.vector_dtype) == (
+        40, "tiny", tiny.fingerprint, tiny.engine.compute, precision
+    )  # fmt: skip
+    with Collection.open(tmp_path / "c", encoder=tiny) as c:
+        (item,) = c.get(["k7"])
+        assert item.text == "a cat 7"
+        assert item.metadata == {"n": 7, "w": 3.5, "tags": [7, "x"]}
+        np.testing.assert_allclose(item.vector, tiny.encode("a cat 7"), rtol=2e-3, atol=2e-3)
+        assert c.search("a cat 7", k=1, filter={"n": 7})[0].id == "k7"
+
+
+def test_it_holds_what_the_job_would_have_put_there(
+    tmp_path: Path, tiny: Encoder, rows: Path
+) -> None:
+    keep = KEEP | {"keep": ["n", "w", "tags"]}
+    encode_files(tiny, rows, tmp_path / "vecs", **keep)
+    encode_files(tiny, rows, tmp_path / "into", out_format="collection", **keep)
+    with (
+        Collection.from_parquet(tmp_path / "c", tmp_path / "vecs") as c,
+        Collection.open(tmp_path / "into") as into,
+    ):
+        for mine, its in zip(c.rows(), into.rows(), strict=True):
+            assert (mine.id, mine.metadata) == (its.id, its.metadata)
+            assert mine.text is None  # which no column holds
+            np.testing.assert_array_equal(mine.vector, its.vector)
+
+
+def test_files_of_another_model_are_refused(
+    tmp_path: Path, tiny: Encoder, mini: Encoder, rows: Path
+) -> None:
+    encode_files(tiny, rows, tmp_path / "vecs", **KEEP)
+    Collection.from_parquet(tmp_path / "c", tmp_path / "vecs").close()
+    with pytest.raises(FingerprintMismatchError):
+        Collection.open(tmp_path / "c", encoder=mini)
+    encode_files(mini, rows, tmp_path / "others", **KEEP)
+    both = [tmp_path / "vecs", tmp_path / "others"]
+    with pytest.raises(InputValueError, match="cannot stand in one collection"):
+        Collection.from_parquet(tmp_path / "d", both)
+    assert not (tmp_path / "d").exists()
+
+
+def test_an_unfinished_job_is_refused(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
+    encode_files(tiny, rows, tmp_path / "share", share=(1, 2), **KEEP)
+    with pytest.raises(InputValueError, match="not complete"):
+        Collection.from_parquet(tmp_path / "c", tmp_path / "share")
+    encode_files(tiny, rows, tmp_path / "vecs", **KEEP)
+    manifest = json.loads((tmp_path / "vecs/_manifest.json").read_text())
+    del manifest["shards"]
+    (tmp_path / "vecs/_manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputValueError, match="not complete"):
+        Collection.from_parquet(tmp_path / "c", tmp_path / "vecs")
+    parts = sorted((tmp_path / "vecs").glob("*.parquet"))
+    with Collection.from_parquet(tmp_path / "c", parts[:2]) as c:  # asked for by name
+        assert len(c) == 18
+
+
+@pytest.mark.parametrize("precision", ["binary", "ubinary"])
+def test_quantised_vectors_are_refused(
+    tmp_path: Path, tiny: Encoder, rows: Path, precision: Any
+) -> None:
+    encode_files(tiny, rows, tmp_path / "vecs", precision=precision, **KEEP)
+    with pytest.raises(InputValueError, match="a collection takes float32 or float16"):
+        Collection.from_parquet(tmp_path / "c", tmp_path / "vecs")
+
+
+def test_what_is_no_parquet(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.parquet").write_text("x")
+    for wrong in (tmp_path / "empty", tmp_path / "none.parquet", str(tmp_path / "x*.parquet"), [],
+                  tmp_path / "bad.parquet"):  # fmt: skip
+        with pytest.raises(InputValueError):
+            Collection.from_parquet(tmp_path / "c", wrong)
+    for odd in (None, 3, [3], {"a": 1}, threading):
+        with pytest.raises(FlowvecError):
+            Collection.from_parquet(tmp_path / "c", odd)  # type: ignore[arg-type]
+    with pytest.raises(InputTypeError):
+        Collection.from_parquet(tmp_path / "c", [None])  # type: ignore[list-item]
+
+
+def test_columns_of_other_origin_become_metadata(tmp_path: Path) -> None:
+    import datetime
+
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({
+        "id": [1, 2],
+        "vector": [[1.0, 0.0], [0.0, 1.0]],
+        "metadata": ['{"a": 1, "n": 5}', None],
+        "n": [1.5, float("nan")],
+        "when": [datetime.date(2026, 1, 2), None],
+    })  # fmt: skip
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    with Collection.from_parquet(tmp_path / "c", tmp_path / "t.parquet") as c:
+        assert [item.metadata for item in c.get([1, 2])] == [
+            {"a": 1, "n": 1.5, "when": "2026-01-02"}, {"n": None, "when": None}
+        ]  # fmt: skip

@@ -1,0 +1,120 @@
+"""Searches by text and vector: scores, order, k, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import (
+    Collection,
+    Encoder,
+    InputTypeError,
+    InputValueError,
+)
+from tests.runtime.collection.conftest import vectors
+
+
+def test_a_search_gives_min_k_n_hits_best_first(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        assert c.search(vectors(1)[0], k=5) == []
+        c.add_vectors(range(30), vectors(30))
+        for k in (0, 1, 29, 30, 31, 1000):
+            hits = c.search(vectors(1, seed=4)[0], k=k)
+            assert len(hits) == min(k, 30)
+            assert len({hit.id for hit in hits}) == len(hits)
+            assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+        assert c.search_batch(np.empty((0, 8)), k=3) == []
+        assert c.search_batch([], k=3) == []
+
+
+def test_min_score_drops_the_rest(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(["same", "half", "other"], [[1, 0], [1, 1], [0, 1]])
+        assert [h.id for h in c.search([2, 0], k=3, min_score=0.5)] == ["same", "half"]
+        assert c.search([1, 0], min_score=1.1) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores"),
+    [
+        ("cosine", {"a": 1.0, "b": 0.6, "c": 0.0}),
+        ("ip", {"a": 2.0, "b": 3.0, "c": 0.0}),
+        ("l2", {"a": -1.0, "b": -np.sqrt(20), "c": -np.sqrt(2)}),
+    ],
+)
+def test_scores_are_the_metrics(tmp_path: Path, metric, scores) -> None:
+    with Collection.create(tmp_path / "c", dim=2, metric=metric) as c:
+        c.add_vectors(["a", "b", "c"], [[2, 0], [3, 4], [0, 1]])
+        hits = c.search([1, 0], k=3)
+        assert {hit.id: pytest.approx(hit.score, abs=1e-6) for hit in hits} == scores
+        assert [hit.id for hit in hits] == sorted(scores, key=lambda i: -scores[i])
+    with Collection.open(tmp_path / "c") as c:
+        item = c.get(["b"])[0]
+        assert item is not None
+        assert item.vector.tolist() == [3, 4]  # kept as given
+
+
+def test_a_zero_vector_scores_zero_under_cosine(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(["zero", "one"], [[0, 0], [1, 0]])
+        assert [(h.id, h.score) for h in c.search([1, 0])] == [("one", 1.0), ("zero", 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("query", "k", "error"),
+    [
+        ([1.0], 1, InputValueError),
+        ([[1.0, 2.0]], 1, InputValueError),
+        ([1.0, float("nan")], 1, InputValueError),
+        ([1.0, float("inf")], 1, InputValueError),
+        ([1e30, 0.0], 1, InputValueError),
+        (["a", None], 1, InputTypeError),
+        ({"a": 1}, 1, InputTypeError),
+        ([1.0, 2.0], -1, InputValueError),
+        ([1.0, 2.0], 1.5, InputTypeError),
+        ([1.0, 2.0], True, InputTypeError),
+    ],
+)
+def test_a_query_that_cannot_be_served_is_refused(tmp_path: Path, query, k, error) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors([1], [[1, 0]])
+        with pytest.raises(error):
+            c.search(query, k=k)
+        assert len(c.search([1, 0])) == 1
+
+
+def test_more_hits_than_any_number_holds_are_all_there_are(tmp_path: Path, mini: Encoder) -> None:
+    with Collection.create(tmp_path / "c", encoder=mini) as c:
+        c.add(["a", "b"], ["a cat sleeps", "stocks fell"])
+        for options in ({}, {"hybrid": True}, {"filter": {}}):
+            assert len(c.search("cat", k=10**400, **options)) == 2  # type: ignore[arg-type]
+        assert c.search("cat", min_score=float("inf")) == []
+        c.delete(["a", "b"])
+        assert c.search("cat", k=3, hybrid=True) == []
+
+
+def test_a_graph_is_asked_for_more_than_there_are(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
+        c.add_vectors(range(30), vectors(30, dim=4))
+        for wanted in (None, {}, {"n": {"exists": False}}):
+            assert len(c.search(vectors(1, dim=4)[0], k=10**400, filter=wanted)) == 30
+
+
+@pytest.mark.parametrize("rows", [40, 400])
+def test_ids_alone_are_those_of_the_hits(tmp_path: Path, rows: int) -> None:
+    queries = vectors(7, seed=5)
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(rows), vectors(rows), metadata=[{"n": i} for i in range(rows)])
+        for options in ({}, {"filter": {"n": {"<": 20}}}):
+            for _ in range(2):
+                hits = c.search_batch(queries, 6, **options)
+                ids, scores = c.search_ids(queries, 6, **options)
+                assert ids == [[hit.id for hit in line] for line in hits]
+                expected = [[hit.score for hit in line] for line in hits]
+                np.testing.assert_allclose(scores, expected, atol=1e-6)
+                c.add_vectors(["new"], queries[:1])
+                assert c.search_ids(queries[:1], 1)[0] == [["new"]]
+                c.delete(["new"])
+        assert c.search_ids(np.empty((0, 8)), 3)[0] == []

@@ -1,0 +1,164 @@
+"""One writer, many readers: handles and processes that share a collection."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import (
+    Collection,
+    CollectionError,
+    Item,
+)
+from flowvec.collection.index.state import IndexState
+from flowvec.collection.store.store import Store
+from tests.runtime.collection.conftest import vectors
+
+
+@pytest.mark.parametrize("rows", [5, 200])
+def test_another_handle_sees_what_was_committed(tmp_path: Path, rows: int) -> None:
+    with (
+        Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer,
+        Collection.open(tmp_path / "c", exact_below=50) as reader,
+    ):
+        assert reader.search(vectors(1)[0]) == []
+        writer.add_vectors(range(rows), vectors(rows))
+        assert len(reader.search(vectors(1)[0], k=1000)) == len(reader) == rows
+        writer.delete(range(rows - 2))
+        writer.add_vectors(["new"], vectors(1, seed=8))
+        assert reader.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
+        assert len(reader.search(vectors(1)[0], k=1000)) == len(reader) == 3
+        assert reader.get([0]) == [None]
+
+
+def test_a_second_writer_is_refused_at_once_and_may_read(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8) as one:
+        one.add_vectors([1], vectors(1))
+        with Collection.open(tmp_path / "c") as other:
+            for change in (lambda: other.add_vectors([2], vectors(1)), lambda: other.delete([1])):
+                with pytest.raises(CollectionError, match="another handle of this process"):
+                    change()
+            assert len(other) == 1
+            one.add_vectors([3], vectors(1, seed=3))
+            assert len(other) == 2
+    with Collection.open(tmp_path / "c") as other:
+        other.add_vectors([2], vectors(1))
+        assert len(other) == 3
+
+
+WRITER = """
+import sys, time
+import numpy as np
+from flowvec import Collection
+c = Collection.open(sys.argv[1])
+c.add_vectors(["theirs"], np.ones((1, 8)))
+print("written", flush=True)
+sys.stdin.readline()
+c.close()
+"""
+
+
+@pytest.fixture
+def another_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    Collection.create(tmp_path / "c", dim=8).close()
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "c")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stdout.readline() == "written\n"
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def test_the_writer_may_be_another_process(tmp_path: Path, another_process) -> None:
+    with Collection.open(tmp_path / "c") as c:
+        assert [hit.id for hit in c.search(np.ones(8))] == ["theirs"]
+        with pytest.raises(CollectionError, match=f"by process {another_process.pid}"):
+            c.add_vectors(["ours"], vectors(1))
+        another_process.kill()  # it leaves nothing that must be cleared away
+        another_process.wait(60)
+        c.add_vectors(["ours"], vectors(1))
+        assert len(c) == 2
+
+
+def test_a_reader_leaves_saving_to_the_writer(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+        writer.add_vectors(range(200), vectors(200))
+        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+            assert len(reader.search(vectors(1)[0])) == 10
+        assert list((tmp_path / "c").glob("graph-*")) == []
+        writer.search(vectors(1)[0])
+    assert len(list((tmp_path / "c").glob("graph-*"))) == 1
+
+
+def test_a_reader_takes_in_changes_without_reading_all_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+        writer.add_vectors(range(300), vectors(300))
+        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+            reader.search(vectors(1)[0])
+            monkeypatch.setattr(
+                IndexState, "build_graph", lambda *_, **__: pytest.fail("it was built anew")
+            )
+            writer.delete(range(20))
+            writer.add_vectors(["new"], vectors(1, seed=8))
+            assert reader.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
+            found = {hit.id for hit in reader.search(vectors(1)[0], k=281)}
+            assert found == {*range(20, 300), "new"}
+            reader.refresh()
+            assert len(reader) == 281
+
+
+@pytest.mark.parametrize("rows", [30, 300])
+def test_where_nothing_was_deleted_only_new_rows_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+        writer.add_vectors(range(rows), vectors(rows))
+        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+            assert reader.search_ids(vectors(1), 1)[0][0]
+            read: list[int] = []
+            whole = Store.read
+
+            def watched(self: Store, labels: Sequence[int]) -> dict[int, Item]:
+                read.extend(labels)
+                return whole(self, labels)
+
+            monkeypatch.setattr(Store, "read", watched)
+            monkeypatch.setattr(Store, "page", lambda *_: pytest.fail("all rows were read"))
+            for n in range(3):
+                writer.add_vectors([f"new {n}"], vectors(1, seed=8 + n))
+                assert reader.search_ids(vectors(1, seed=8 + n), 1)[0] == [[f"new {n}"]]
+                assert len(reader) == rows + 1 + n
+            assert read == [rows + 1, rows + 2, rows + 3]
+
+
+@pytest.mark.parametrize("sizes", [(150, 151, 190), (150, 600), (30, 150, 160)])
+def test_ids_follow_however_many_rows_come(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    rows = vectors(sizes[-1])
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+        writer.add_vectors(range(sizes[0]), rows[: sizes[0]])
+        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+            assert reader.search_ids(rows[:1], 1)[0] == [[0]]
+            for before, after in pairwise(sizes):
+                writer.add_vectors(range(before, after), rows[before:after])
+                reader.refresh()
+            assert reader.search_ids(rows, 1)[0] == [[i] for i in range(sizes[-1])]
+
+
+def test_a_tuned_search_is_followed(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+        writer.add_vectors(range(300), vectors(300))
+        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+            reader.search(vectors(1)[0])
+            writer.tune_recall(0.2)
+            assert reader.info().ef_search == writer.info().ef_search < 100

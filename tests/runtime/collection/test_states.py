@@ -1,0 +1,368 @@
+"""A search sees one state of a collection, whoever changes it, fails or is interrupted."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvec
+from flowvec import Collection, Hit
+from flowvec.collection.index import vector_index
+from flowvec.collection.index.state import IndexState
+from flowvec.collection.index.vector_index import VectorIndex
+from flowvec.collection.store.meta import MetaTable
+from tests.runtime.collection.conftest import vectors
+
+DIM = 8
+
+
+# How many rows are searched exactly: always, or hardly ever.
+EXACT_BELOW = {"exact": 10_000, "graph": 20}
+
+
+@pytest.fixture(params=["exact", "graph"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of searching, with a graph that grows in many steps."""
+    monkeypatch.setattr(vector_index, "_ADD_ROWS", 4)
+    return str(request.param)
+
+
+@pytest.fixture
+def collection(kind: str, tmp_path: Path) -> Iterator[Collection]:
+    with Collection.create(
+        tmp_path / "c", dim=DIM, metric="ip", exact_below=EXACT_BELOW[kind]
+    ) as c:
+        c.add_vectors(range(60), vectors(60), metadata=[{"n": i} for i in range(60)])
+        c.search_ids(vectors(1), 1)  # now all is in memory that changes must be followed by
+        yield c
+
+
+def all_of(c: Collection) -> dict[object, float]:
+    """Every row by `search_ids`, with its score, compared with what the store says."""
+    query = vectors(1, seed=99)
+    (ids,), (scores,) = c.search_ids(query, 10_000)
+    assert len(ids) == len(set(ids)) == len(c)
+    expected = {item.id: float(item.vector @ query[0]) for item in c.rows()}
+    found = dict(zip(ids, map(float, scores), strict=True))
+    assert found == pytest.approx(expected, abs=1e-4)
+    return found
+
+
+def in_another_thread(call: Callable[[], Any]) -> Any:
+    """What a call gives there; it must not have to wait for this thread."""
+    got: list[Any] = []
+
+    def keep() -> None:
+        try:
+            got.append(call())
+        except Exception as error:
+            got.append(error)
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert got, "it waits for the writer"
+    if isinstance(got[0], Exception):
+        raise got[0]
+    return got[0]
+
+
+def test_what_is_being_written_is_not_seen_before_it_is_committed(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, seen = VectorIndex.stage, []
+
+    def staged(self: VectorIndex, *args: Any) -> None:
+        stage(self, *args)
+        seen.append(in_another_thread(lambda: all_of(collection)))
+
+    before = all_of(collection)
+    monkeypatch.setattr(VectorIndex, "stage", staged)
+    collection.add_vectors([5, *range(100, 120)], vectors(21, seed=1))
+    collection.delete([7])
+    after_adding = {**before, **{i: s for i, s in all_of(collection).items() if i not in before}}
+    assert seen[0] == before
+    assert len(seen[1]) == len(after_adding) == 80
+    assert len(all_of(collection)) == 79
+
+
+def test_a_search_between_commit_and_return_sees_the_change(
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = all_of(collection)
+    monkeypatch.setattr(VectorIndex, "publish", lambda _: None)
+    # What is new is known: nothing is read again.
+    monkeypatch.setattr(IndexState, "catch_up", lambda _: pytest.fail("it was read again"))
+    collection.add_vectors([5, "new"], vectors(2, seed=1))
+    assert in_another_thread(lambda: all_of(collection)).keys() == {*before, "new"}
+    collection.delete([7])
+    assert in_another_thread(lambda: all_of(collection)).keys() == {*before, "new"} - {7}
+
+
+@pytest.mark.parametrize("writers", ["this handle", "another handle"])
+def test_a_row_that_is_replaced_is_found_once_by_every_search(
+    kind: str, collection: Collection, tmp_path: Path, writers: str
+) -> None:
+    reader = (
+        collection
+        if writers == "this handle"
+        else Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind])
+    )
+    near = vectors(1, seed=5)[0] * 10
+    collection.add_vectors(["x"], near[None], metadata=[{"kind": "x"}])
+    wrong: list[str] = []
+    stop = threading.Event()
+    rounds = [0, 0, 0]
+
+    def watch(number: int) -> None:
+        def once(what: str, ids: list[object]) -> None:
+            if ids.count("x") != 1 or len(ids) != len(set(ids)):
+                wrong.append(f"{what}: {ids}")
+
+        try:
+            while not stop.is_set():
+                if number == 0:
+                    hits: list[Hit] = reader.search(near, 3, filter={"kind": "x"})
+                    if [hit.id for hit in hits] != ["x"]:
+                        wrong.append(f"filter: {hits}")
+                    elif hits[0].score != pytest.approx(
+                        float(near @ near) * (hits[0].metadata or {})["scale"], rel=1e-3
+                    ):
+                        wrong.append(f"another state's score: {hits}")
+                elif number == 1:
+                    once("ids", reader.search_ids(near[None], 12)[0][0])
+                else:
+                    once("hits", [hit.id for hit in reader.search(near, 12)])
+                rounds[number] += 1
+        except Exception as error:
+            wrong.append(repr(error))
+
+    collection.add_vectors(["x"], near[None], metadata=[{"kind": "x", "scale": 1}])
+    threads = [threading.Thread(target=watch, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for scale in [1, 2, 3] * 30:
+        collection.add_vectors(["x"], near[None] * scale, metadata=[{"kind": "x", "scale": scale}])
+    stop.set()
+    for thread in threads:
+        thread.join(120)
+    assert not wrong, wrong[:3]
+    assert all(rounds)
+    if reader is not collection:
+        reader.close()
+
+
+def test_a_writer_that_never_rests_does_not_keep_searches_waiting(
+    kind: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the state has always changed once more, the search has its turn all the same."""
+    with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as reader:
+        follow, changes = VectorIndex._follow, [0]
+
+        def followed(self: VectorIndex) -> None:
+            follow(self)
+            if self is reader._index and changes[0] < 50:
+                changes[0] += 1
+                collection.add_vectors([f"again {changes[0]}"], vectors(1))
+
+        monkeypatch.setattr(VectorIndex, "_follow", followed)
+        assert len(reader.search(vectors(1)[0], k=5)) == 5
+        assert 0 < changes[0] < 50
+
+
+def failing_add(c: Collection, ids: list[object], rows: np.ndarray) -> None:
+    """An `add_vectors` whose commit fails when all has been prepared."""
+
+    def fail() -> None:
+        with c._access.changing():
+            labels, gone = c._store.upsert(ids, rows, [None] * len(ids), [None] * len(ids))
+            c._index.stage(gone, labels, rows, ids)
+            raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        fail()
+
+
+def test_a_change_that_fails_leaves_no_trace(
+    collection: Collection, tmp_path: Path, kind: str
+) -> None:
+    before = all_of(collection)
+    failing_add(collection, ["a", 5, "b"], vectors(3, seed=2) * 100)
+    assert all_of(collection) == before
+    far = vectors(1, seed=99) * 100  # first or last of all that `all_of` finds
+    failing_add(collection, ["a", "b"], np.concatenate((far, -far)))
+    assert collection.delete(["unknown"]) == 0  # a transaction without a change of its own
+    assert collection.delete([]) == 0
+    assert all_of(collection) == before
+    # Its labels are in the graph for ever, and no row may get them.
+    collection.add_vectors(["c"], vectors(1, seed=3))
+    assert all_of(collection).keys() == {*before, "c"}
+    failing_add(collection, ["d"], vectors(1, seed=4))
+    collection.close()
+    with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as other:
+        other.add_vectors(["e"], vectors(1, seed=5))
+    with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as again:
+        assert all_of(again).keys() == {*before, "c", "e"}
+        again.add_vectors(["f"], vectors(1, seed=6))
+        assert all_of(again).keys() == {*before, "c", "e", "f"}
+        assert again.verify() == []
+
+
+def test_a_setting_that_could_not_be_kept_is_not_used(
+    collection: Collection, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "exact":
+        assert collection.tune_recall(0.1) == 1.0  # nothing to set
+        return
+
+    def fail(*_: object) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(MetaTable, "touch", fail)
+    with pytest.raises(OSError, match="no space"):
+        collection.tune_recall(0.1)
+    assert collection.info().ef_search == 100
+    monkeypatch.undo()
+
+
+def test_a_thread_that_the_system_refuses_breaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Collection.create(tmp_path / "d", dim=DIM, exact_below=5) as c:
+        c.add_vectors(range(40), vectors(40))
+        c.search(vectors(1)[0])
+
+        def refuse(_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert c.delete(range(30)) == 30  # more tombstones than rows
+        assert len(c.search(vectors(1)[0], k=99)) == 10
+        monkeypatch.undo()
+        c.compact()
+        assert c.info().graph_rows == 10
+    assert list((tmp_path / "d").glob("graph-*"))
+
+
+class Interrupt:
+    """A Ctrl-C at the n-th moment at which Python looks for one in flowvec's code.
+
+    Those are the start of a function and the end of a call of one in C. The locks' own code is left
+    out: with a context manager of Python's own there is no way to be safe within it.
+    """
+
+    FOLDER = str(Path(flowvec.__file__).parent)
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.seen = 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_code.co_filename
+        if event in ("call", "c_return") and self.FOLDER in name and "locks" not in name:
+            self.seen += 1
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+# It may fall into the clearing away of a generator, where Python can only say so.
+ANYWHERE = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@ANYWHERE
+def test_a_ctrl_c_at_any_moment_leaves_one_state_or_the_other(collection: Collection) -> None:
+    """Whatever the moment, the store has all of a change or nothing, and searches agree with it."""
+
+    def change(n: int) -> None:
+        collection.add_vectors([f"{n}-{i}" for i in range(6)] + [3], vectors(7, seed=n))
+
+    def undo(n: int) -> None:
+        collection.delete([f"{n}-{i}" for i in range(6)])
+
+    count = Interrupt(-1)
+    sys.setprofile(count)
+    change(0)
+    sys.setprofile(None)
+    undo(0)
+    assert count.seen > 60
+    done = {True: 0, False: 0}
+    for n in range(1, count.seen):
+        before = all_of(collection)
+        try:
+            sys.setprofile(Interrupt(n))
+            change(n)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        after = all_of(collection)
+        assert after.keys() in (before.keys(), before.keys() | {f"{n}-{i}" for i in range(6)})
+        committed = len(after) > len(before)
+        done[committed] += 1
+        if not committed:
+            assert after == before
+        undo(n)
+        assert len(all_of(collection)) == 60
+    assert min(done.values()) > 3, "no moment after the commit was among them"
+    assert collection.verify() == []
+
+
+@ANYWHERE
+def test_a_ctrl_c_while_a_reader_follows_leaves_it_in_order(
+    kind: str, collection: Collection, tmp_path: Path
+) -> None:
+    with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as reader:
+        all_of(reader)
+
+        def change(n: int) -> None:
+            collection.add_vectors([f"{n} a", f"{n} b"], vectors(2, seed=n))
+            if n % 3 == 0:
+                collection.delete([f"{n} a", f"{n - 1} a", f"{n - 2} a"])
+
+        reader.search_ids(vectors(1), 5)
+        change(1)
+        count = Interrupt(-1)
+        sys.setprofile(count)
+        reader.search_ids(vectors(1), 5)
+        sys.setprofile(None)
+        assert count.seen > 50
+        for n in range(2, count.seen, 2):
+            change(n)
+            try:
+                sys.setprofile(Interrupt(n))
+                reader.search_ids(vectors(1), 5)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+            assert all_of(reader) == pytest.approx(all_of(collection), abs=1e-4)
+
+
+def test_a_graph_that_was_built_meanwhile_takes_all_of_a_change(
+    collection: Collection, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = VectorIndex.stage
+
+    def staged(self: VectorIndex, *args: Any) -> None:
+        stage(self, *args)
+
+        def swap() -> None:
+            with collection._store.reading():
+                self._replace_graph(self._state.build_graph())
+
+        in_another_thread(lambda: swap() or True)
+
+    monkeypatch.setattr(VectorIndex, "stage", staged)
+    collection.add_vectors([5, *range(100, 120)], vectors(21, seed=1))
+    if kind == "graph":
+        assert collection.info().graph_rows == 81  # it was not dropped
+    assert len(all_of(collection)) == 80

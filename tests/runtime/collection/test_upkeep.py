@@ -1,0 +1,67 @@
+"""Compacting, preparing, verifying and rebuilding."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import Collection
+from tests.runtime.collection.conftest import vectors
+
+
+def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(400), vectors(400))
+        c.search(vectors(1)[0])
+        c.delete(range(150))
+        assert c.info().graph_rows == 400
+        c.delete(range(150, 250))
+        assert len(c.search(vectors(1)[0], k=1000)) == 150  # by the old one, until the new is there
+        c._index._rebuilding.wait()
+        assert c.info().graph_rows == 150
+        assert {h.id for h in c.search(vectors(1)[0], k=140)} <= set(range(250, 400))
+
+
+def test_nothing_is_shown_where_nobody_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tqdm's lock is shared by forked processes: one that is killed with it stops the others."""
+    monkeypatch.setattr(
+        "flowvec.collection.index.state.tqdm", lambda **_: pytest.fail("a bar was made")
+    )
+    with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
+        c.add_vectors(range(30), vectors(30, dim=4))
+        assert len(c.search(vectors(1, dim=4)[0])) == 10
+        c.compact()
+
+
+def test_preparing_is_given_up_where_asked(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((3000, 8))
+    stop = threading.Event()
+    stop.set()
+    with Collection.create(tmp_path / "c", dim=8, exact_below=100) as c:
+        c.add_vectors(list(range(3000)), rows)
+        assert c.prepare(stop) is False
+        assert c.info().graph_rows == 0
+        assert c.prepare(threading.Event()) is True
+        assert c.info().graph_rows == 3000
+        assert c.search(rows[7], k=1)[0].id == 7
+
+
+def test_compacting_takes_tombstones_out_and_keeps_every_row(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(400), vectors(400))
+        c.search(vectors(1)[0])
+        c.delete(range(100))
+        assert c.info().graph_rows == 400
+        size = c.info().bytes
+        c.compact()
+        assert c.info().graph_rows == 300
+        assert c.info().bytes < size
+        assert {hit.id for hit in c.search(vectors(1)[0], k=400)} == set(range(100, 400))
+        assert c.verify() == []
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        assert len(c.search(vectors(1)[0], k=400)) == 300

@@ -1,0 +1,70 @@
+"""The shipped model: the vectors that it gave when it was shipped; what its words share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import Encoder
+from flowvec.engine.providers import CPU, CUDA, OPENVINO, OPENVINO_RUNTIME
+from flowvec.engine.selection import available_providers
+
+GOLDEN = json.loads(
+    (Path(__file__).resolve().parents[2] / "data/golden/mini.json").read_text(encoding="utf-8")
+)
+PROVIDERS = (CPU, OPENVINO, OPENVINO_RUNTIME, CUDA)
+
+
+@pytest.mark.parametrize("compute", ["float32", "auto"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_every_engine_gives_the_vectors_it_was_shipped_with(provider: str, compute) -> None:
+    if provider not in available_providers():
+        pytest.skip(f"{provider} cannot run on this machine")
+    expected = np.array(GOLDEN["vectors"], dtype=np.float32)
+    with Encoder.load("mini", provider=provider, compute=compute) as encoder:
+        assert encoder.fingerprint == GOLDEN["fingerprint"]
+        found = encoder.encode(GOLDEN["texts"])
+    cosine = (found * expected).sum(1)
+    if compute == "float32" and provider in (CPU, OPENVINO, OPENVINO_RUNTIME):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert cosine.min() >= 0.999
+
+
+def test_it_is_run_as_a_model_without_layers() -> None:
+    with Encoder.load("mini") as encoder:
+        info = encoder.info()
+        assert encoder.bundle.manifest.layers == 0
+    if info.tuned is None and CUDA not in available_providers():
+        assert (info.provider, info.compute, info.max_batch_tokens) == (CPU, "float32", 2048)
+
+
+@pytest.fixture(scope="module")
+def words(mini: Encoder) -> dict[str, np.ndarray]:
+    names = [
+        "kitten", "kittens", "run", "running", "ran", "slice", "slicing", "important", "import",
+        "evening", "even", "ground", "grind", "animal", "animation", "car", "automobile", "piano",
+    ]  # fmt: skip
+    return dict(zip(names, mini.encode(names), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("form", "other"),
+    [("kitten", "kittens"), ("run", "ran"), ("run", "running"), ("slice", "slicing")],
+)
+def test_forms_of_a_word_are_one(words, form: str, other: str) -> None:
+    assert words[form] @ words[other] >= 0.9999
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [("important", "import"), ("evening", "even"), ("ground", "grind"), ("animal", "animation")],
+)
+def test_words_that_only_look_alike_are_not(words, word: str, other: str) -> None:
+    assert words[word] @ words[other] <= 0.8
+
+
+def test_what_is_related_is_nearer_than_what_is_not(words) -> None:
+    assert words["car"] @ words["automobile"] >= words["car"] @ words["piano"] + 0.3
