@@ -1,10 +1,14 @@
-.PHONY: test lint ci mini backbone
+.PHONY: test lint docs ci mini backbone
 
 test:
 	pytest
 
 lint:
 	ruff check . && ruff format --check . && mypy && lint-imports
+
+# The site, in build/site; needs the extra [docs].
+docs:
+	mkdocs build
 
 ci:
 	bash .ci/run

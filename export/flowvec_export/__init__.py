@@ -6,6 +6,13 @@
     save_transform(fitted.transform, fitted.recipe, "flow.safetensors")
     export("path/to/checkpoint", "my-bundle", transform="flow.safetensors")
 
+    >>> LAYOUTS
+    ('sentence-transformers', 'tei')
+    >>> POOLINGS[:2], METHODS[:2]
+    (('mean', 'cls'), ('flow', 'whitening'))
+    >>> sorted(PRESETS)
+    ['paper', 'released', 'wide']
+
 Names are imported when they are first used, so that `flowvec --help` does not wait for torch.
 """
 
@@ -81,7 +88,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "POOLINGS": "layers.pooling_modes",
+    "POOLINGS": "layers.names",
     "AllButTheTop": "transforms",
     "BetaGammaWhitening": "transforms",
     "Compose": "transforms",

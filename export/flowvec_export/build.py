@@ -84,6 +84,10 @@ def export(
 ) -> Bundle:
     """Export a checkpoint as a bundle: one ONNX graph from token ids to vectors.
 
+        >>> bundle = export("my-checkpoint", "exported", pooling="mean", normalize=True)
+        >>> flowvec.Encoder.load("exported").encode("a text").shape
+        (256,)
+
     The graph is run in ONNX Runtime's CPU provider and compared with its source: with transformers'
     own module in float32, or with the graph that somebody else exported. A text's vector must also
     be the same alone and in a padded batch. The bundle is written beside `out` and renamed, so it

@@ -34,6 +34,9 @@ def export_bundle(
 ) -> Path:
     """Write a bundle as another library's directory.
 
+        >>> export_bundle("mini", "for-others", "sentence-transformers").name
+        'for-others'
+
     Both layouts hold the bundle's own float32 graph, its tokenizer, limits and prompts, and name
     the pooling `cls` over its one vector, so that they compute what the bundle computes.
 

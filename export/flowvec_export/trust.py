@@ -9,11 +9,13 @@ __all__ = ["Trust"]
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What of a checkpoint may be more than data; nothing, unless its user says so.
+    """What a checkpoint may do besides being read as data; nothing by default.
+
+        >>> source = read_source("my-checkpoint", trust=Trust(pickle=True))
 
     Attributes:
-        remote_code: Python files that come with it may be run, which can do anything.
-        pickle: weights may be read from a pickle, by torch's restricted unpickler.
+        remote_code: run Python files of the checkpoint, which can do anything.
+        pickle: read weights from a pickle, with torch's restricted unpickler.
     """
 
     remote_code: bool = False

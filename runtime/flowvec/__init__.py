@@ -1,9 +1,11 @@
 """flowvec: text to vectors to neighbours, without torch.
 
-from flowvec import Collection, Encoder
-
-with Encoder.load("mini") as encoder:
-    vectors = encoder.encode(["first text", "second text"])
+>>> import flowvec
+>>> with flowvec.Encoder.load("mini") as encoder:
+...     encoder.encode(["first text", "second text"]).shape
+(2, 384)
+>>> flowvec.__version__.count(".")
+2
 """
 
 from __future__ import annotations

@@ -36,35 +36,79 @@ def first_line(error: BaseException) -> str:
 
 
 class FlowvecError(Exception):
-    """The root of flowvec's errors."""
+    """The base class of flowvec's errors.
+
+    >>> try:
+    ...     Encoder.load("mini").encode(7)
+    ... except FlowvecError as error:
+    ...     print(type(error).__name__)
+    InputTypeError
+    """
 
 
 class InputTypeError(FlowvecError, TypeError):
-    """An argument, or one item of it, is of the wrong type; the message names the index."""
+    """An argument, or an item of it, has the wrong type. The message names the index.
+
+    >>> Encoder.load("mini").encode(["a text", None])
+    Traceback (most recent call last):
+    flowvec.errors.InputTypeError: item 1 is NoneType, not str: nothing was encoded
+    """
 
 
 class InputValueError(FlowvecError, ValueError):
-    """An argument has a value that cannot be served; the message says which and why."""
+    """An argument has a value that is not valid. The message says which one and why.
+
+    >>> Encoder.load("mini").encode(["a text"], truncate_dim=1000)
+    Traceback (most recent call last):
+    flowvec.errors.InputValueError: truncate_dim must be from 1 to 384, but is 1000
+    """
 
 
 class NonFiniteError(FlowvecError, ArithmeticError):
-    """The model gave NaN or infinity for a text; the message names the rows."""
+    """The model gave NaN or infinity for a text. The message names the texts.
+
+    >>> Encoder.load("./damaged-bundle").encode(["fine", "nan"])
+    Traceback (most recent call last):
+    flowvec.errors.NonFiniteError: the model gave NaN or infinity for item 1
+    """
 
 
 class BundleError(FlowvecError, ValueError):
-    """A bundle is missing, damaged, of an unknown format, or not what its manifest says."""
+    """A bundle is missing or damaged, has an unknown format, or does not match its manifest.
+
+    >>> Encoder.load("./no-such-bundle")
+    Traceback (most recent call last):
+    flowvec.errors.BundleError: ...
+    """
 
 
 class MissingDependencyError(FlowvecError, ImportError):
-    """A package of an extra is not installed; the message is the pip line that installs it."""
+    """A package of an extra is not installed. The message says how to install it.
+
+    >>> raise MissingDependencyError('needs pyarrow: pip install "flowvec[files]"')
+    Traceback (most recent call last):
+    flowvec.errors.MissingDependencyError: needs pyarrow: pip install "flowvec[files]"
+    """
 
 
 class ProviderUnavailableError(FlowvecError, RuntimeError):
-    """The execution provider or compute type that was asked for cannot run here."""
+    """The provider or compute type that was asked for cannot run on this machine.
+
+    >>> Encoder.load("mini", provider="cpu", compute="int8")  # mini has no int8 variant
+    Traceback (most recent call last):
+    flowvec.errors.ProviderUnavailableError: ...
+    """
 
 
 class EngineNotProvedError(ProviderUnavailableError):
     """The engine's vectors are not the bundle's reference vectors on this machine.
+
+    It is raised for an engine that was asked for by name; `auto` skips such an engine.
+
+        >>> try:
+        ...     encoder = Encoder.load("mini", provider="cpu", proof="always")
+        ... except EngineNotProvedError as error:
+        ...     print(error.provider, "computes wrong vectors here:", error)
 
     Attributes:
         provider: full name of the engine's provider.
@@ -72,7 +116,7 @@ class EngineNotProvedError(ProviderUnavailableError):
     """
 
     def __init__(self, message: str, provider: str, compute: str) -> None:
-        """Say what was found, and of which engine."""
+        """An error about one engine."""
         super().__init__(message, provider, compute)
         self.provider = provider
         self.compute = compute
@@ -82,40 +126,102 @@ class EngineNotProvedError(ProviderUnavailableError):
 
 
 class EngineError(FlowvecError, RuntimeError):
-    """The engine failed while it ran a batch, for want of memory say."""
+    """The engine failed while it ran a batch, for example because memory ran out.
+
+    >>> try:
+    ...     vectors = Encoder.load("mini").encode(["a text"])
+    ... except EngineError as error:
+    ...     print("try a smaller max_batch_tokens:", error)
+    """
 
 
 class OverloadedError(FlowvecError, RuntimeError):
-    """More texts wait already than the queue may hold; nothing of this call was taken."""
+    """The queue is full; no text of this call was accepted.
+
+    >>> with SharedEncoder(Encoder.load("mini"), max_waiting=1) as shared:
+    ...     shared.encode(["one", "two"])
+    Traceback (most recent call last):
+    flowvec.errors.OverloadedError: ...
+    """
 
 
 class DeadlineError(FlowvecError, TimeoutError):
-    """A call was not done within its timeout; what of it had not begun was dropped."""
+    """A call did not finish within its timeout. Its texts that had not started were dropped.
+
+    >>> with SharedEncoder(Encoder.load("mini")) as shared:
+    ...     shared.encode(["a text"] * 5000, timeout=1e-6)
+    Traceback (most recent call last):
+    flowvec.errors.DeadlineError: ...
+    """
 
 
 class ClosedError(FlowvecError, RuntimeError):
-    """The Encoder or Collection was used after `close()`."""
+    """An Encoder or a Collection was used after `close()`.
+
+    >>> collection = Collection.create("closed", dim=2)
+    >>> collection.close()
+    >>> len(collection)
+    Traceback (most recent call last):
+    flowvec.errors.ClosedError: this Collection is closed
+    """
 
 
 class CollectionError(FlowvecError, RuntimeError):
-    """A collection cannot be opened, created or written."""
+    """A collection cannot be opened, created or written.
+
+    >>> Collection.open("nothing-here")
+    Traceback (most recent call last):
+    flowvec.errors.CollectionError: ...nothing-here is not a collection: ...
+    """
 
 
 class CorruptCollectionError(CollectionError):
-    """Rows of a collection do not match their checksums, or its database is damaged."""
+    """Rows of a collection do not match their checksums, or its database is damaged.
+
+    >>> Path("damaged").mkdir()
+    >>> size = Path("damaged/collection.sqlite").write_text("these bytes are not a database")
+    >>> Collection.open("damaged")
+    Traceback (most recent call last):
+    flowvec.errors.CorruptCollectionError: ...collection.sqlite is damaged: ...
+    """
 
 
 class BulkError(FlowvecError, RuntimeError):
-    """A bulk job cannot begin or go on; the message says what differs or stands in the way."""
+    """A bulk job cannot start or continue. The message says what differs or is in the way.
+
+    >>> from flowvec.bulk import encode_files
+    >>> encode_files("mini", "no-such-file.txt", "vectors")
+    Traceback (most recent call last):
+    flowvec.errors.InputValueError: ...
+    """
 
 
 class FingerprintMismatchError(CollectionError, ValueError):
-    """A collection's vectors were made by another model than the one given."""
+    """A collection's vectors were made by another model than the given one.
+
+    >>> Collection.create("vectors-of-two", dim=2).close()
+    >>> Collection.open("vectors-of-two", encoder=Encoder.load("mini"))
+    Traceback (most recent call last):
+    flowvec.errors.FingerprintMismatchError: ...their vectors cannot be compared
+    """
 
 
 class DivergedError(FlowvecError, ArithmeticError):
-    """A fit became NaN or infinite."""
+    """A fit became NaN or infinite.
+
+    >>> try:
+    ...     raise DivergedError("the loss is nan in epoch 3")  # as `flowvec_export.fit` does
+    ... except ArithmeticError as error:
+    ...     print("take a smaller learning rate:", error)
+    take a smaller learning rate: the loss is nan in epoch 3
+    """
 
 
 class ExportError(FlowvecError, RuntimeError):
-    """A checkpoint cannot be exported, or the exported graph missed parity."""
+    """A checkpoint cannot be exported, or the exported graph differs from torch.
+
+    >>> import flowvec_export
+    >>> flowvec_export.export("./no-such-checkpoint", "bundle")
+    Traceback (most recent call last):
+    flowvec.errors.ExportError: ...
+    """

@@ -69,16 +69,21 @@ _LEAST_HELD_OUT, _MOST_HELD_OUT = 10, 10_000
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """Settings of all methods; each takes what it knows.
+    """Settings of the methods of `fit`; each method uses its own.
+
+        >>> settings = FitSettings(k=8)
+        >>> fitted = fit("whitening", "my-checkpoint", sentences, settings=settings)
+        >>> fitted.transform.out_dim
+        8
 
     Attributes:
         k: directions that whitening, beta-gamma and pca keep; None keeps all that are not null.
         eps: of soft-zca, in units of the mean variance.
         beta: of beta-gamma.
         gamma: of beta-gamma.
-        top: directions that all-but-the-top removes; None takes dim / 100.
-        shape: of the flow.
-        training: of the flow.
+        top: directions that all-but-the-top removes; None is dim / 100.
+        shape: sizes of the flow.
+        training: how the flow is trained.
     """
 
     k: int | None = None
@@ -134,14 +139,19 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What `fit` gives.
+    """What `fit` returns.
+
+        >>> fitted = fit("soft-zca", "my-checkpoint", sentences)
+        >>> before, after = fitted.mean_cosine
+        >>> after < before
+        True
 
     Attributes:
-        transform: fitted.
-        recipe: how.
+        transform: the fitted transform.
+        recipe: how it was fitted.
         history: bits per dimension by epoch; empty without a flow.
-        mean_cosine: of all pairs of held-out texts, before and after.
-        tuned: the source was trained to be compared as it is, see `Source`.
+        mean_cosine: mean cosine of all pairs of held-out texts, before and after.
+        tuned: the source was trained for cosine similarity; see `Source`.
     """
 
     transform: Transform
@@ -189,6 +199,9 @@ def fit(
     """Fit a transform on the pooled vectors of texts.
 
     The vectors are computed once, by flowvec's own runtime; torch trains on them.
+
+        >>> fitted = fit("whitening", "my-checkpoint", sentences, pooling="mean")
+        >>> save_transform(fitted.transform, fitted.recipe, "whitening-of-mine.safetensors")
 
     Args:
         method: one of `METHODS`, or several joined by `+`.

@@ -24,17 +24,22 @@ __all__ = ["AdamWithoutCorrection", "Epoch", "FlowTraining", "fit_flow"]
 class FlowTraining:
     """How a flow is trained.
 
+        >>> settings = FitSettings(training=FlowTraining(epochs=1), shape=FlowShape(width=8))
+        >>> history = fit("flow", "my-checkpoint", sentences, settings=settings).history
+        >>> len(history)  # before the first epoch, and after it
+        2
+
     Attributes:
-        epochs: the most passes over the vectors.
-        batch_size: vectors a step.
-        learning_rate: of AdamW; it falls to zero along a cosine over the epochs.
-        weight_decay: of AdamW.
-        noise: deviation of Gaussian noise added to the training vectors, in units of their root
-            mean square deviation: no direction can be stretched by more than about its inverse,
-            so that the null direction of an encoder is not blown up into noise.
+        epochs: most passes over the vectors.
+        batch_size: vectors per step.
+        learning_rate: learning rate of AdamW; it falls to zero along a cosine over the epochs.
+        weight_decay: weight decay of AdamW.
+        noise: deviation of Gaussian noise that is added to the training vectors, in units of their
+            root mean square deviation. No direction can be stretched by more than about its
+            inverse, so that the null direction of an encoder does not become noise.
         patience: stop after this many epochs without a lower held-out figure.
-        clip: the largest norm of the gradient.
-        seed: of initialisation, order and noise.
+        clip: largest norm of the gradient.
+        seed: seed of initialization, order and noise.
     """
 
     epochs: int = 15

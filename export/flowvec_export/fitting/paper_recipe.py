@@ -52,6 +52,10 @@ def fit_like_the_paper(
 ) -> Fitted:
     """Fit the released flow with the released recipe.
 
+        >>> fitted = fit_like_the_paper("my-checkpoint", sentences)
+        >>> fitted.recipe.method
+        'flow'
+
     Args:
         source: as for `export`.
         texts: at least 1,052 distinct sentences, shuffled; a twentieth, at most 10,000, is held

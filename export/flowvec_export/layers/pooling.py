@@ -16,7 +16,7 @@ class Pooling(nn.Module):
     """One or several pooling modes, concatenated.
 
     Args:
-        modes: from `pooling_modes.POOLINGS`.
+        modes: from `names.POOLINGS`.
         pooler: the checkpoint's dense layer over the first token, for the mode `pooler`.
         word_weights: how much each token id counts in the mean, float32 (vocabulary,); None is all
             alike.

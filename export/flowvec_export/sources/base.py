@@ -38,7 +38,11 @@ AS_EXPORTED = "as exported"
 
 @dataclass(slots=True, kw_only=True)
 class Source(ABC):
-    """What a checkpoint says: everything an export needs but the encoder itself.
+    """What a checkpoint says: everything that an export needs, except the encoder itself.
+
+        >>> source = read_source("my-checkpoint")
+        >>> source.name, source.pad_id
+        ('my-checkpoint', 0)
 
     Attributes:
         name: last part of the path or hub name.

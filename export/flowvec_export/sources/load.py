@@ -34,6 +34,9 @@ def read_source(
 ) -> Source:
     """Read a local directory, a Hugging Face name, or one .onnx file of a directory.
 
+        >>> read_source("my-checkpoint").layers
+        1
+
     Args:
         source: what to read. In a directory safetensors, or a pickle where it is allowed, come
             before an ONNX graph.

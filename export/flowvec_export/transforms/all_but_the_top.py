@@ -18,8 +18,13 @@ __all__ = ["AllButTheTop"]
 class AllButTheTop(Transform):
     """(u - mean) without its components along the top k principal directions.
 
-    Mu and Viswanath (2018) take k = dim / 100. Computed as two thin products, 2 k dim
+    Mu and Viswanath (2018) take k = dim / 100. It is computed as two thin products, with 2 k dim
     multiplications instead of dim^2.
+
+        >>> vectors = np.random.default_rng(0).normal(size=(1000, 300))
+        >>> transform = AllButTheTop.fit(Moments.of(vectors))
+        >>> transform.describe()
+        'all_but_the_top(300, k=3)'
     """
 
     kind = "all_but_the_top"

@@ -14,12 +14,16 @@ __all__ = ["Identity", "Transform"]
 
 
 class Transform(nn.Module, ABC):
-    """A map of pooled vectors, a plain module over tensors.
+    """A map of pooled vectors: a torch module over float32 (batch, in_dim).
+
+        >>> transform, recipe = load_transform("whitening.safetensors")
+        >>> isinstance(transform, Transform), transform.kind, transform.in_dim
+        (True, 'whitening', 256)
 
     Attributes:
         kind: its name in files.
-        in_dim: length of the vectors that it takes.
-        out_dim: length of the vectors that it gives.
+        in_dim: length of the input vectors.
+        out_dim: length of the output vectors.
     """
 
     kind: ClassVar[str]
@@ -76,7 +80,11 @@ def no_density(u: Tensor) -> Tensor:
 
 
 class Identity(Transform):
-    """No transform."""
+    """Returns the vectors unchanged.
+
+    >>> Identity(2)(torch.tensor([[1.0, 2.0]])).tolist()
+    [[1.0, 2.0]]
+    """
 
     kind = "identity"
 

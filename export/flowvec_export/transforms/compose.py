@@ -18,10 +18,16 @@ __all__ = ["Compose"]
 
 
 class Compose(Transform):
-    """Transforms in order, say a flow and then a whitening that keeps k directions.
+    """Transforms one after another, for example a flow and a whitening that keeps k directions.
+
+        >>> vectors = np.random.default_rng(0).normal(size=(1000, 4))
+        >>> rotation = Rotation.fit(Moments.of(vectors))
+        >>> both = Compose([rotation, Standardise(4)])
+        >>> both.in_dim, both.out_dim
+        (4, 4)
 
     Args:
-        parts: at least one, each taking the dimensions that the one before it gives.
+        parts: at least one; each takes the dimensions that the one before it returns.
 
     Raises:
         InputValueError: no parts, or their dimensions do not fit.

@@ -30,7 +30,11 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Dense(Transform):
-    """activation(u W^T + b), plus u (or a projection of it) where the layer is residual.
+    """activation(u W^T + b), plus u (or a projection of it) if the layer is residual.
+
+        >>> dense = Dense(torch.tensor([[1.0, 1.0]]), torch.tensor([0.5]), activation="tanh")
+        >>> round(dense(torch.tensor([[0.25, 0.25]])).item(), 3)
+        0.762
 
     Args:
         weight: float32 (out_dim, in_dim).

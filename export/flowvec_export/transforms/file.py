@@ -34,7 +34,11 @@ _SIZES = ("dim", "in_dim", "out_dim", "width", "k")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a transform was fitted, so that it can be fitted again and is not misapplied.
+    """How a transform was fitted, so that it can be repeated and is not used for another model.
+
+        >>> transform, recipe = load_transform("whitening.safetensors")
+        >>> recipe.method, recipe.pooling, recipe.rows
+        ('whitening', 'mean', 1140)
 
     Attributes:
         method: what was fitted, e.g. `flow` or `flow+whitening`.
@@ -68,7 +72,9 @@ class Recipe:
 
 
 def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path) -> None:
-    """Write a transform, beside its name first and then renamed.
+    """Write a transform and its recipe, atomically.
+
+        >>> save_transform(Identity(4), None, "identity.safetensors")
 
     Raises:
         InputTypeError: an argument is of another type.
@@ -104,6 +110,11 @@ def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path
 
 def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:
     """Read a transform and its recipe.
+
+        >>> save_transform(Identity(4), None, "identity.safetensors")
+        >>> transform, recipe = load_transform("identity.safetensors")
+        >>> transform.in_dim, recipe
+        (4, None)
 
     Raises:
         ExportError: there is no such file, or it is not a transform of this format, whole and

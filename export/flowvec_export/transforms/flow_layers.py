@@ -26,9 +26,12 @@ _LOGS_FACTOR = 3.0
 class FlowShape:
     """The sizes of a flow.
 
+        >>> FlowShape(levels=2, depth=3).coupling
+        'additive'
+
     Attributes:
         levels: multi-scale levels; half of the dimensions leave after each.
-        depth: steps a level.
+        depth: steps per level.
         width: hidden units of a coupling's network.
         coupling: `additive` (as BERT-flow) or `affine`.
         permutation: between couplings: `reversal` (as the released code) or `random`, fixed by the

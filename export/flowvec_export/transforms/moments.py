@@ -24,8 +24,14 @@ NULL = 1e-5
 class Moments:
     """Mean and covariance of rows that come in batches, in float64.
 
-    Batches are merged by the pairwise update of Chan, Golub and LeVeque (1979), which does not
-    cancel where the mean is large against the deviation.
+    Batches are merged by the pairwise update of Chan, Golub and LeVeque (1979), which does not lose
+    precision if the mean is large compared with the deviation.
+
+        >>> moments = Moments(dim=2)
+        >>> moments.update(np.array([[1.0, 0.0], [3.0, 0.0]]))
+        >>> moments.update(np.array([[5.0, 0.0]]))
+        >>> moments.count, moments.mean.tolist()
+        (3, [3.0, 0.0])
 
     Args:
         dim: length of a row.

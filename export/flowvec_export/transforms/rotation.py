@@ -17,8 +17,14 @@ __all__ = ["Rotation"]
 class Rotation(Transform):
     """(u - mean) basis exp(S - S^T): lengths and angles stay, null directions are dropped.
 
-    A flow of couplings mixes dimensions little; turned to principal directions, what it must
-    explain is uncorrelated from the start. S = 0 after `fit`; a flow fitted behind it may learn it.
+    A flow of couplings mixes dimensions only a little. After a rotation to principal directions its
+    input is uncorrelated from the start. S = 0 after `fit`; a flow that is fitted after it can
+    learn S.
+
+        >>> vectors = np.random.default_rng(0).normal(size=(1000, 4))
+        >>> rotation = Rotation.fit(Moments.of(vectors), k=3)
+        >>> rotation.in_dim, rotation.out_dim
+        (4, 3)
 
     Args:
         in_dim: length of u.

@@ -17,8 +17,12 @@ __all__ = ["Standardise"]
 class Standardise(Transform):
     """(u - mean) / deviation, dimension by dimension.
 
-    Dimensions that are all but constant, with a deviation below sqrt(NULL), .3 %, of the largest
-    one, are divided by the largest one: they stay all but constant, and do not become noise.
+    Nearly constant dimensions, with a deviation below sqrt(NULL) (.3 %) of the largest one, are
+    divided by the largest one: they stay nearly constant and do not become noise.
+
+        >>> vectors = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
+        >>> Standardise.fit(Moments.of(vectors))(torch.tensor([[3.0, 10.0]])).tolist()
+        [[1.0, -1.0]]
     """
 
     kind = "standardise"

@@ -16,8 +16,14 @@ __all__ = ["BetaGammaWhitening", "SoftZCA", "Whitening"]
 class Whitening(CentredLinear):
     """BERT-whitening (Su et al. 2021): (u - mean) U L^(-1/2), the first k columns.
 
-    U and L are the principal directions and their variances. The covariance of what comes out, over
-    the rows that it was fitted on, is the identity. Null directions are dropped: see `NULL`.
+    U and L are the principal directions and their variances. The covariance of the output, over the
+    rows that it was fitted on, is the identity. Null directions are dropped: see `NULL`.
+
+        >>> vectors = np.random.default_rng(0).normal(3.0, size=(1000, 4))
+        >>> whitening = Whitening.fit(Moments.of(vectors), k=2)
+        >>> white = whitening(torch.tensor(vectors, dtype=torch.float32)).numpy()
+        >>> np.cov(white.T).round(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
 
     kind = "whitening"
@@ -43,8 +49,13 @@ class Whitening(CentredLinear):
 class BetaGammaWhitening(CentredLinear):
     """(u - beta mean) U L^(-gamma/2), the first k columns.
 
-    beta = gamma = 1 is `Whitening`, beta = 1 and gamma = 0 a principal component analysis. Null
+    beta = gamma = 1 is `Whitening`; beta = 1 and gamma = 0 is a principal component analysis. Null
     directions are dropped.
+
+        >>> vectors = np.random.default_rng(0).normal(3.0, size=(1000, 4))
+        >>> half = BetaGammaWhitening.fit(Moments.of(vectors), beta=1.0, gamma=0.5)
+        >>> half.in_dim, half.out_dim
+        (4, 4)
     """
 
     kind = "beta_gamma_whitening"
@@ -94,9 +105,14 @@ class BetaGammaWhitening(CentredLinear):
 class SoftZCA(CentredLinear):
     """Soft-ZCA: (u - mean) U (L + eps I)^(-1/2) U^T (Diera et al. 2024).
 
-    ZCA whitening turns back to the directions that it came from; eps keeps small directions small.
-    Here eps is relative to the mean variance, so that it means the same for every model. With
-    an eps below 1e-3 null directions become zero.
+    ZCA whitening turns the vectors back to their original directions; eps keeps small directions
+    small. Here eps is relative to the mean variance, so that it means the same for every model.
+    With an eps below 1e-3, null directions become zero.
+
+        >>> vectors = np.random.default_rng(0).normal(3.0, size=(1000, 4))
+        >>> soft = SoftZCA.fit(Moments.of(vectors), eps=0.05)
+        >>> soft(torch.ones(1, 4)).shape
+        torch.Size([1, 4])
     """
 
     kind = "soft_zca"

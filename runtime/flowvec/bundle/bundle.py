@@ -55,7 +55,16 @@ def record_file(path: Path) -> FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A verified bundle on disk."""
+    """A verified bundle on disk.
+
+        >>> bundle = Encoder.load("mini").bundle
+        >>> bundle.manifest.name, (bundle.path / "model.onnx").exists()
+        ('mini', True)
+
+    Attributes:
+        path: its directory.
+        manifest: what `manifest.json` says.
+    """
 
     path: Path
     manifest: Manifest

@@ -59,7 +59,11 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a bundle says of itself; `manifest.json` holds exactly these fields.
+    """What a bundle says about itself; `manifest.json` holds exactly these fields.
+
+        >>> manifest = Encoder.load("mini").bundle.manifest
+        >>> manifest.dim, manifest.max_length, manifest.similarity
+        (384, 256, 'cosine')
 
     Attributes:
         name: the model's name.

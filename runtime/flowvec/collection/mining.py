@@ -29,7 +29,12 @@ _BLOCK_ELEMENTS = 1 << 23  # scores held at once: 32 MiB of float32
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two items and the cosine of their vectors; `left` is the smaller index."""
+    """Two items and the cosine of their vectors; `left` is the smaller index.
+
+    >>> pair = most_similar_pairs([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]], top_k=1)[0]
+    >>> pair.left, pair.right, pair.score
+    (0, 2, 1.0)
+    """
 
     score: float
     left: int
@@ -43,9 +48,13 @@ def most_similar_pairs(
     top_k: int = 1000,
     threshold: float | None = None,
 ) -> list[Pair]:
-    """The most alike of all pairs of items: every pair is compared, none is guessed.
+    """The most similar of all pairs of items. Every pair is compared.
 
     10,000 items are 50 million pairs. Memory does not grow with their number.
+
+        >>> texts = ["A man is eating.", "Stocks fell.", "A man eats."]
+        >>> [(p.left, p.right) for p in most_similar_pairs(texts, encoder=Encoder.load("mini"))]
+        [(0, 2), (0, 1), (1, 2)]
 
     Args:
         items: texts, or vectors float32 (items, dim), normalised or not.
@@ -54,7 +63,7 @@ def most_similar_pairs(
         threshold: the least cosine of a pair; None takes any.
 
     Returns:
-        Pairs, the most alike first, ties by their indices.
+        Pairs, the most similar first; equal scores in the order of their indices.
 
     Raises:
         InputTypeError: the items are neither texts nor numbers.
@@ -113,7 +122,12 @@ def semantic_search(
     encoder: Encoder | None = None,
     top_k: int = 10,
 ) -> list[list[dict[str, Any]]]:
-    """The nearest of a corpus to each query, by cosine, in sentence-transformers' result shape.
+    """The texts of a corpus nearest to each query, as sentence-transformers returns them.
+
+        >>> corpus = ["A man is eating.", "Stocks fell."]
+        >>> hits, = semantic_search("markets", corpus, encoder=Encoder.load("mini"), top_k=1)
+        >>> corpus[hits[0]["corpus_id"]]
+        'Stocks fell.'
 
     Args:
         queries: texts (or a single one), or vectors float32 (queries, dim) or (dim,).

@@ -1,4 +1,4 @@
-"""What a Collection gives: what an `add` did, a search's hits, and its own figures."""
+"""What the methods of a Collection return."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ __all__ = ["Added", "CollectionInfo", "Hit"]
 class Added:
     """What an `add` did.
 
+        >>> with Collection.create("added", dim=2) as collection:
+        ...     collection.add_vectors(["a", "b", "a"], [[1, 0], [0, 1], [1, 1]])
+        Added(rows=2, replaced=0, truncated=0)
+
     Attributes:
-        rows: rows that were written; of equal ids in one call the last one.
-        replaced: of those, rows that replaced one of the same id.
-        truncated: texts that were longer than the model's limit, and were cut.
+        rows: rows that were written. Of rows with equal ids in one call, only the last is.
+        replaced: how many of them replaced a row with the same id.
+        truncated: texts that were longer than the model's `max_length`, and were cut.
     """
 
     rows: int
@@ -30,11 +34,17 @@ class Added:
 class Hit:
     """One search result.
 
+        >>> with Collection.create("hits", dim=2) as collection:
+        ...     collection.add_vectors(["a"], [[1, 0]], ["a text"], [{"year": 2024}])
+        ...     collection.search([2, 0])
+        Added(rows=1, replaced=0, truncated=0)
+        [Hit(id='a', score=1.0, text='a text', metadata={'year': 2024})]
+
     Attributes:
-        id: the id that the row was added under.
+        id: the row's id.
         score: higher is better: cosine, inner product, or minus the Euclidean distance.
-        text: the row's text, if it has one.
-        metadata: the row's metadata, if it has any.
+        text: the row's text, or None.
+        metadata: the row's metadata, or None.
     """
 
     id: Id
@@ -45,22 +55,27 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class CollectionInfo:
-    """What a collection is.
+    """A collection's settings and figures.
+
+        >>> with Collection.create("informed", dim=2, metric="ip") as collection:
+        ...     info = collection.info()
+        >>> info.rows, info.metric, info.search
+        (0, 'ip', 'exact')
 
     Attributes:
         path: its directory.
-        rows: rows in it.
+        rows: how many rows it has.
         dim: length of its vectors.
         metric: `cosine`, `ip` or `l2`.
-        model: name or directory of the bundle that it was created with.
+        model: name or directory of the bundle that made the vectors.
         fingerprint: that bundle's fingerprint; None for a collection of plain vectors.
-        compute: compute type that its first vectors were made with.
+        compute: compute type that made the first vectors.
         search: `exact` or `hnsw`.
-        graph_rows: rows in the graph that is held in memory, deleted ones included; while none is
-            held, rows in the newest file of it.
+        graph_rows: rows in the graph in memory, deleted ones included; without one, rows in its
+            newest file.
         vector_dtype: how vectors are stored.
-        ef_search: how far the graph is searched.
-        recall: of the ten nearest, as `tune_recall` measured it; None before.
+        ef_search: search depth in the graph.
+        recall: the recall of the ten nearest that `tune_recall` measured; None before that.
         bytes: size of the directory on disk.
         created: when, ISO 8601.
         created_by: version of flowvec.

@@ -24,12 +24,16 @@ _Vectors = Future[npt.NDArray[Any]]
 
 
 class AsyncEncoder:
-    """An Encoder for any number of asyncio tasks, whose texts are computed together.
+    """An Encoder for any number of asyncio tasks; texts of different tasks share batches.
 
     The event loop is never blocked: tokenizing and the model run on threads.
 
-        async with AsyncEncoder(encoder) as model:
-            vector = await model.encode("A man is eating.")
+        >>> async def main() -> int:
+        ...     async with AsyncEncoder(Encoder.load("mini")) as model:
+        ...         vector = await model.encode("A man is eating.", timeout=10.0)
+        ...     return len(vector)
+        >>> asyncio.run(main())
+        384
     """
 
     def __init__(

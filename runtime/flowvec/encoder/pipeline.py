@@ -61,17 +61,23 @@ _LEAST_BUDGET = 256
 class EncodeStatistics:
     """What one call of `encode`, or one exhausted `stream`, did.
 
+        >>> calls = []
+        >>> encoder = Encoder.load("mini", on_statistics=calls.append)
+        >>> vectors = encoder.encode(["A man is eating.", "Stocks fell."])
+        >>> calls[0].texts, calls[0].truncated
+        (2, 0)
+
     Attributes:
-        texts: texts encoded.
+        texts: texts that were encoded.
         tokens: their tokens after truncation, special tokens included.
-        padding: share of the computed tokens that was padding, 0 to 1.
-        truncated: texts cut at max_length.
+        padding: share of padding among the computed tokens, 0 to 1.
+        truncated: texts that were cut at max_length.
         replaced: texts in which lone surrogates became U+FFFD.
         batches: runs of the graph.
-        seconds: wall time from the first text to the last vector; for a stream it includes the time
-            that its consumer took.
-        tokenize_seconds: time spent tokenizing (it overlaps with the graph's).
-        session_seconds: time spent inside the graph, added up over the streams.
+        seconds: wall time from the first text to the last vector; for a stream this includes the
+            time of its consumer.
+        tokenize_seconds: time spent tokenizing, which overlaps with the graph's.
+        session_seconds: time spent in the graph, summed over the streams.
     """
 
     texts: int
@@ -115,16 +121,21 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class EncodeJob:
-    """What one call asks of the pipeline; all of it is checked already.
+    """The checked options of one call, as `Encoder.job` returns them.
+
+        >>> encoder = Encoder.load("mini")
+        >>> job = encoder.job(truncation="error")
+        >>> [window.vectors.shape for window in encoder.windows([["A text."], ["b", "c"]], job)]
+        [(1, 384), (2, 384)]
 
     Attributes:
         prompt: put before each text.
         postprocess: what is done to the graph's output.
-        max_batch_tokens: budget of padded tokens for a batch.
-        refuse_long: raise at a text above max_length instead of cutting it.
-        refuse_non_finite: raise where the model gives NaN or infinity, instead of saying where.
-        shared_out: take a smaller budget where that keeps all streams busy; False for a caller who
-            named one.
+        max_batch_tokens: most padded tokens in a batch.
+        refuse_long: raise for a text above max_length instead of cutting it.
+        refuse_non_finite: raise if the model gives NaN or infinity, instead of listing the texts.
+        shared_out: use a smaller batch if that keeps all streams busy; False for a caller who gave
+            max_batch_tokens.
     """
 
     prompt: str
@@ -137,15 +148,20 @@ class EncodeJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """What became of one window of texts.
+    """The vectors of one window of texts, and what happened to its texts.
+
+        >>> encoder = Encoder.load("mini")
+        >>> encoded, = encoder.windows([["short", "cat " * 1000]], encoder.job())
+        >>> encoded.truncated
+        [1]
 
     Attributes:
         vectors: (texts, out_dim), in input order.
         truncated: indices of the texts that were cut at max_length.
         replaced: indices of the texts in which lone surrogates became U+FFFD.
         non_finite: indices of the texts for which the model gave NaN or infinity.
-        tokens: of all texts after truncation, special tokens included.
-        padded: tokens computed, padding included.
+        tokens: tokens of all texts after truncation, special tokens included.
+        padded: tokens that were computed, padding included.
     """
 
     vectors: npt.NDArray[Any]

@@ -86,14 +86,18 @@ _CACHE_ERRORS = (OSError, RuntimeError, KeyError)
 class Proof:
     """How far an engine's vectors are from a bundle's reference vectors on this machine.
 
+        >>> proof = Encoder.load("mini").proof
+        >>> proof.proved, proof.min_cosine >= proof.limit
+        (True, True)
+
     Attributes:
         proved: all vectors are within the limits of the compute type.
-        min_cosine: the smallest cosine over all texts and batches; None where nothing was compared,
-            or a vector held NaN.
+        min_cosine: the smallest cosine over all texts and batches; None if nothing was compared or
+            a vector held NaN.
         limit: the smallest cosine that is allowed.
         texts: reference texts that were compared.
-        measured: when, ISO 8601, UTC; None where nothing was compared.
-        reason: why it is not proved; None where it is.
+        measured: when, ISO 8601, UTC; None if nothing was compared.
+        reason: why it is not proved; None if it is.
     """
 
     proved: bool

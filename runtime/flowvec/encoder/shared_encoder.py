@@ -51,16 +51,22 @@ DEFAULT_MAX_WAITING = 8192
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """Counts since the beginning, and what waits now.
+    """How many calls and texts a queue has had, and how many texts wait now.
+
+        >>> with SharedEncoder(Encoder.load("mini")) as shared:
+        ...     vectors = shared.encode(["A man is eating.", "Stocks fell."])
+        ...     statistics = shared.statistics()
+        >>> statistics.calls, statistics.texts, statistics.waiting
+        (1, 2, 0)
 
     Attributes:
-        waiting: texts taken in and not yet begun.
-        calls: calls that were taken in.
-        texts: texts computed.
+        waiting: texts that wait in the queue.
+        calls: calls that were accepted.
+        texts: texts that were computed.
         batches: runs of the graph.
-        overloaded: calls refused because the queue was full.
-        dropped: texts not computed: their caller had gone, their call had failed by another of its
-            texts or was refused, or the encoder was closed.
+        overloaded: calls that were refused because the queue was full.
+        dropped: texts that were not computed: the caller was cancelled or timed out, another text
+            of the call failed, or the encoder was closed.
     """
 
     waiting: int
@@ -119,13 +125,13 @@ def _closed_before() -> ClosedError:
 
 
 class SharedEncoder:
-    """An Encoder for any number of threads at once, whose texts are computed together.
+    """An Encoder for any number of threads; texts of different threads share batches.
 
-    `Encoder.encode` may be called from any number of threads as well, but computes each call by
-    itself: this one is for many callers with few texts each.
+    Threads may also share an `Encoder`, but it computes each call by itself. Take this class for
+    many callers with a few texts each.
 
-        >>> shared = SharedEncoder(Encoder.load("mini"))
-        >>> shared.encode("A man is eating.", timeout=1.0).shape
+        >>> with SharedEncoder(Encoder.load("mini")) as shared:
+        ...     shared.encode("A man is eating.", timeout=10.0).shape
         (384,)
     """
 

@@ -24,7 +24,11 @@ _MOST_TRIES = 64
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """Ragged token ids of some texts.
+    """Token ids of texts, without padding.
+
+        >>> tokenized = Encoder.load("mini").tokenize(["A man is eating.", "Stocks fell."])
+        >>> [len(ids) for ids in tokenized.ids], tokenized.truncated
+        ([7, 5], [])
 
     Attributes:
         ids: token ids of each text, special tokens included.

@@ -90,14 +90,18 @@ _VARIANT_OF: dict[tuple[str, str], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What computes: decided once, shown by `Encoder.info()`, `doctor` and every benchmark.
+    """What runs the graph. `Encoder.info()`, `flowvec doctor` and every benchmark show it.
+
+        >>> encoder = Encoder.load("mini", provider="cpu", compute="float32", streams=1, threads=1)
+        >>> encoder.engine
+        Engine(provider='CPUExecutionProvider', compute='float32', streams=1, threads=1)
 
     Attributes:
         provider: ONNX Runtime's name of the execution provider, or `OpenVINORuntime` for OpenVINO
             itself.
         compute: type of the matrix products: `float32`, `bfloat16`, `float16` or `int8`.
-        streams: batches that run at the same time; on a GPU 1.
-        threads: cores that compute one batch; on a GPU 1.
+        streams: batches that run at the same time; 1 on a GPU.
+        threads: cores that compute one batch; 1 on a GPU.
     """
 
     provider: str

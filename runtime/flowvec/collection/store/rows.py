@@ -37,7 +37,22 @@ Id = str | int
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One row: vector is float32 (dim,) as it was given."""
+    """One row of a collection.
+
+        >>> with Collection.create("items", dim=2) as collection:
+        ...     collection.add_vectors(["a"], [[1, 2]], ["a text"])
+        ...     item, = collection.get(["a"])
+        Added(rows=1, replaced=0, truncated=0)
+        >>> item.text, item.vector.tolist()
+        ('a text', [1.0, 2.0])
+
+    Attributes:
+        label: the row's number, which rises with every row that is added.
+        id: the row's id.
+        text: the row's text, or None.
+        metadata: the row's metadata, or None.
+        vector: float32 (dim,), as it was given.
+    """
 
     label: int
     id: Id
