@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
+from flowvec.compat import override
 from flowvec_export.layers.names import OFFSET_POSITIONS
 
 __all__ = ["NAMES", "Backbone", "Shape", "TransformersBackbone", "from_transformers"]
@@ -196,8 +197,8 @@ class TransformersBackbone(nn.Module):
         super().__init__()
         self.model = model
 
+    @override
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
-        """See `Backbone.forward`."""
         output = self.model(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
         )

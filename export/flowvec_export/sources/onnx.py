@@ -17,6 +17,7 @@ import tokenizers
 from onnx import TensorProto, inliner
 from onnx.external_data_helper import load_external_data_for_model
 
+from flowvec.compat import override
 from flowvec.errors import ExportError, first_line
 from flowvec_export.graph.proto import all_graphs, all_nodes, one_name_of_the_standard
 from flowvec_export.layers.names import OFFSET_POSITIONS, parse_pooling
@@ -93,25 +94,25 @@ class OnnxSource(Source):
         return modes
 
     @property
+    @override
     def is_finished(self) -> bool:
-        """See `Source.is_finished`."""
         return self.tokens is None and self.sentence is not None
 
+    @override
     def pooled_width(self, pooling: str | None) -> int:
-        """See `Source.pooled_width`."""
         modes = self.modes(pooling)
         if modes is None:
             return self.widths[str(self.sentence)]
         outputs = [self.pooler if mode == "pooler" else self.tokens for mode in modes]
         return sum(self.widths[str(output)] for output in outputs)
 
+    @override
     def pooling_name(self, pooling: str | None) -> str:
-        """See `Source.pooling_name`."""
         modes = self.modes(pooling)
         return AS_EXPORTED if modes is None else "+".join(modes)
 
+    @override
     def keep_encoder_only(self) -> None:
-        """See `Source.keep_encoder_only`."""
         Source.keep_encoder_only(self)
         if self.tokens is not None:
             self.sentence = None

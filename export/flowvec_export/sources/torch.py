@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from flowvec.compat import override
 from flowvec.errors import ExportError, first_line
 from flowvec_export.layers.names import OFFSET_POSITIONS, parse_pooling
 from flowvec_export.layers.pooling import Pooling
@@ -70,16 +71,16 @@ class TorchSource(Source):
         modes = parse_pooling(pooling or self.pooling or "mean")
         return Pooling(modes, self.pooler, self.word_weights)
 
+    @override
     def pooled_width(self, pooling: str | None) -> int:
-        """See `Source.pooled_width`."""
         return self.pool(pooling).out_dim(self.model.config.hidden_size)
 
+    @override
     def weigh_words(self, weights: Tensor) -> None:
-        """See `Source.weigh_words`."""
         self.word_weights = weights
 
+    @override
     def keep_encoder_only(self) -> None:
-        """See `Source.keep_encoder_only`."""
         # Not super(): a dataclass with slots is another class than the one that stands here.
         Source.keep_encoder_only(self)
         self.word_weights = None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec_export.transforms.base import Transform, no_density
 from flowvec_export.transforms.moments import Moments
@@ -68,14 +69,14 @@ class AllButTheTop(Transform):
         # second matrix under a name of its own, which float16 weights then rounded.
         return centred - functional.linear(centred @ self.top, self.top)
 
+    @override
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Transform.to_latent`."""
         return self(u), no_density(u)
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         return f"all_but_the_top({self.in_dim}, k={self.k})"
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         return {"dim": self.in_dim, "k": self.k}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from flowvec.compat import override
 from flowvec.errors import ExportError
 
 __all__ = ["Identity", "Transform"]
@@ -109,10 +110,10 @@ class Identity(Transform):
         """Give z back."""
         return z
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         return f"identity({self.in_dim})"
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         return {"dim": self.in_dim}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec_export.transforms.base import Transform
 from flowvec_export.transforms.folded_flow import FoldedFlow
@@ -57,8 +58,8 @@ class Compose(Transform):
         """Where every part is."""
         return all(part.invertible for part in self.transforms())
 
+    @override
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Transform.to_latent`."""
         log_det = u.new_zeros(u.shape[0])
         for part in self.transforms():
             u, part_log_det = part.to_latent(u)
@@ -71,8 +72,8 @@ class Compose(Transform):
             u = part(u)
         return u
 
+    @override
     def to_observed(self, z: Tensor) -> Tensor:
-        """See `Transform.to_observed`."""
         if not self.invertible:
             return super().to_observed(z)
         for part in reversed(self.transforms()):
@@ -106,19 +107,19 @@ class Compose(Transform):
             else:
                 yield part
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         return " -> ".join(part.describe() for part in self.transforms())
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         return {
             "parts": [{"kind": part.kind, "config": part.config()} for part in self.transforms()]
         }
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any]) -> Compose:
-        """See `Transform.from_config`."""
         from flowvec_export.transforms import build_transform
 
         return cls([build_transform(part["kind"], part["config"]) for part in config["parts"]])

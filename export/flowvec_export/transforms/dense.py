@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from flowvec.compat import override
 from flowvec_export.transforms.base import Transform, no_density
 
 __all__ = ["ACTIVATIONS", "Dense"]
@@ -91,28 +92,28 @@ class Dense(Transform):
             return out
         return out + (u if self.projection is None else self.projection(u))
 
+    @override
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Transform.to_latent`."""
         if not self.invertible:
             return self(u), no_density(u)
         log_det: Tensor = torch.linalg.slogdet(self._matrix())[1]
         return self(u), log_det.expand(u.shape[0])
 
+    @override
     def to_observed(self, z: Tensor) -> Tensor:
-        """See `Transform.to_observed`."""
         if not self.invertible:
             return super().to_observed(z)
         centred = z if self.linear.bias is None else z - self.linear.bias
         u: Tensor = torch.linalg.solve(self._matrix(), centred.T)
         return u.T
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         residual = ", residual" if self.is_residual else ""
         return f"dense({self.in_dim}->{self.out_dim}, {self.activation_name}{residual})"
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         residual: Literal["identity", "projection"] | None = None
         if self.is_residual:
             residual = "identity" if self.projection is None else "projection"
@@ -125,8 +126,8 @@ class Dense(Transform):
         }
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any]) -> Dense:
-        """See `Transform.from_config`."""
         shape = (int(config["out_dim"]), int(config["in_dim"]))
         residuals = {None: None, "identity": torch.empty(0), "projection": torch.zeros(shape)}
         return cls(

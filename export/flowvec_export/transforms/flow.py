@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec_export.transforms.base import Transform
 from flowvec_export.transforms.flow_layers import FlowShape, Step
@@ -104,8 +105,8 @@ class Flow(Transform):
         """Always."""
         return True
 
+    @override
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Transform.to_latent`."""
         log_det = u.new_zeros(u.shape[0])
         left: list[Tensor] = []
         for level in self.levels:
@@ -118,8 +119,8 @@ class Flow(Transform):
             u = u[:, :first]
         return torch.cat((u, *left), dim=1)[:, self.restore], log_det
 
+    @override
     def to_observed(self, z: Tensor) -> Tensor:
-        """See `Transform.to_observed`."""
         rest = z[:, np.argsort(self.restore).tolist()]
         sizes = [level[-1].coupling for level in self.levels]  # type: ignore[index]
         widths = [int(c.network.down_norm.bias.numel()) // (2 if c.affine else 1) for c in sizes]
@@ -172,8 +173,8 @@ class Flow(Transform):
         dtype = next(self.parameters()).dtype
         return fold_flow(self.steps(), self.in_dim, self.shape.permutation, dtype)
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         shape = self.shape
         extra = "" if shape.permutation == "reversal" else ", random"
         return (
@@ -181,12 +182,12 @@ class Flow(Transform):
             f"{shape.coupling}{extra})"
         )
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         return {"dim": self.in_dim, **asdict(self.shape)}
 
     @classmethod
+    @override
     def from_config(cls, config: dict[str, Any]) -> Flow:
-        """See `Transform.from_config`."""
         sizes = dict(config)
         return cls(sizes.pop("dim"), FlowShape(**sizes))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from flowvec.compat import override
 from flowvec_export.transforms.base import Transform, no_density
 
 __all__ = ["CentredLinear"]
@@ -48,24 +49,24 @@ class CentredLinear(Transform):
         """Map (batch, in_dim) to (batch, out_dim)."""
         return (u - self.mean) @ self.matrix
 
+    @override
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Transform.to_latent`."""
         if not self.invertible:
             return self(u), no_density(u)
         log_det: Tensor = torch.linalg.slogdet(self.matrix)[1]
         return self(u), log_det.expand(u.shape[0])
 
+    @override
     def to_observed(self, z: Tensor) -> Tensor:
-        """See `Transform.to_observed`."""
         if not self.invertible:
             return super().to_observed(z)
         u: Tensor = torch.linalg.solve(self.matrix.T, z.T)
         return u.T + self.mean
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         return f"{self.kind}({self.in_dim}->{self.out_dim})"
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         return {"in_dim": self.in_dim, "out_dim": self.out_dim, "full_rank": self.full_rank}

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flowvec.compat import override
 from flowvec_export.transforms.base import Transform, no_density
 from flowvec_export.transforms.linear import CentredLinear
 from flowvec_export.transforms.moments import Moments
@@ -90,8 +91,8 @@ class Rotation(Transform):
         log_det: Tensor = torch.linalg.slogdet(self.basis)[1]
         return self(u), log_det.expand(u.shape[0])
 
+    @override
     def to_observed(self, z: Tensor) -> Tensor:
-        """See `Transform.to_observed`."""
         if not self.invertible:
             return super().to_observed(z)
         # By solving rather than by the transpose: a basis rounded to float32 is not quite
@@ -108,13 +109,13 @@ class Rotation(Transform):
             folded.matrix.copy_(self._matrix())
         return folded
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         learned = ", learned" if self.learned else ""
         return f"rotation({self.in_dim}->{self.out_dim}{learned})"
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         return {"in_dim": self.in_dim, "out_dim": self.out_dim, "learned": self.learned}
 
 

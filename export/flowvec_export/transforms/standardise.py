@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flowvec.compat import override
 from flowvec_export.transforms.base import Transform
 from flowvec_export.transforms.moments import NULL, Moments
 
@@ -56,22 +57,22 @@ class Standardise(Transform):
         """Always."""
         return True
 
+    @override
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Transform.to_latent`."""
         return (u - self.mean) * self.scale, self.scale.log().sum().expand(u.shape[0])
 
+    @override
     def to_observed(self, z: Tensor) -> Tensor:
-        """See `Transform.to_observed`."""
         return z / self.scale + self.mean
 
     def forward(self, u: Tensor) -> Tensor:
         """Map (batch, dim) to (batch, dim)."""
         return (u - self.mean) * self.scale
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         return f"standardise({self.in_dim})"
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         return {"dim": self.in_dim}

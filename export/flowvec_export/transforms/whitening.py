@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec_export.transforms.linear import CentredLinear
 from flowvec_export.transforms.moments import Moments
@@ -92,13 +93,13 @@ class BetaGammaWhitening(CentredLinear):
         fitted._set(beta * spectrum.mean, spectrum.basis[:, :kept] * scales)
         return fitted
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         sizes = f"{self.in_dim}->{self.out_dim}"
         return f"{self.kind}({sizes}, beta={self.beta:g}, gamma={self.gamma:g})"
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         return {**super().config(), "beta": self.beta, "gamma": self.gamma}
 
 
@@ -145,10 +146,10 @@ class SoftZCA(CentredLinear):
         fitted._set(spectrum.mean, (spectrum.basis * scales) @ spectrum.basis.T)
         return fitted
 
+    @override
     def describe(self) -> str:
-        """See `Transform.describe`."""
         return f"{self.kind}({self.in_dim}, eps={self.eps:g})"
 
+    @override
     def config(self) -> dict[str, Any]:
-        """See `Transform.config`."""
         return {**super().config(), "eps": self.eps}

@@ -135,7 +135,7 @@ class ShardFile:
         return self._rows
 
     def write(self, window: Window, kept: Sequence[int] | None, vectors: npt.NDArray[Any]) -> None:
-        """See `ShardWriter`."""
+        """Write the rows of a window that are kept, with their vectors."""
         self._rows += len(vectors)
         self._inner.write(window, kept, vectors)
 

@@ -125,7 +125,7 @@ class Bundle:
 
     @property
     def fingerprint(self) -> str:
-        """See `Manifest.fingerprint`."""
+        """The model's identity: `Manifest.fingerprint`."""
         return self.manifest.fingerprint
 
     @classmethod

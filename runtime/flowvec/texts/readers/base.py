@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec.texts.row_checks import RefusedError, fitted, id_of, is_id, letter_of, text_of
 from flowvec.texts.sources import Source
@@ -51,8 +52,8 @@ class LineReader(Reader):
         self._ready: list[bytes | None] = []
         self._used = 0
 
+    @override
     def take(self, rows: int) -> tuple[int, list[bytes | None]]:
-        """See `Reader.take`."""
         found: list[bytes | None] = []
         while len(found) < rows:
             if self._used == len(self._ready):
@@ -84,8 +85,8 @@ class RecordReader(Reader):
         """What a field holds, going by some of its values."""
         raise NotImplementedError
 
+    @override
     def columns(self, records: Sequence[Any]) -> Columns:
-        """See `Reader.columns`."""
         known: list[dict[str, Any]] = []
         for record in records:
             try:
@@ -114,8 +115,8 @@ class RecordReader(Reader):
             kinds[key] = "id"  # texts and whole numbers, or nothing that tells
         return kinds
 
+    @override
     def read(self, records: Sequence[Any], begun: int, window: Window, columns: Columns) -> None:
-        """See `Reader.read`."""
         first = window.begin(self.name, begun, len(records))
         fields = self.fields
         values: list[list[Any]] = [window.values.setdefault(name, []) for name in columns]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec.texts.lines import BadRecord
 from flowvec.texts.readers.base import RecordReader
@@ -33,14 +34,14 @@ class CsvReader(RecordReader):
                     f"{self.name} has no field {name!r}; it has {', '.join(header)}"
                 )
 
+    @override
     def take(self, rows: int) -> tuple[int, list[list[str] | BadRecord]]:
-        """See `Reader.take`."""
         found = [record for _, record in zip(range(rows), self._records, strict=False)]
         self.row += len(found)
         return len(found), found
 
+    @override
     def fields_of(self, record: list[str] | BadRecord) -> dict[str, Any]:
-        """See `RecordReader.fields_of`."""
         if isinstance(record, BadRecord):
             raise RefusedError(record.code, record.reason)
         if len(record) != len(self._header):
@@ -56,6 +57,6 @@ class CsvReader(RecordReader):
                     raise RefusedError("invalid_utf8", f"{name} is not UTF-8") from None
         return found
 
+    @override
     def kind_of(self, values: Sequence[Any]) -> str:
-        """See `RecordReader.kind_of`."""
         return "string"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
+from flowvec.compat import override
 from flowvec.texts.readers.base import LineReader, RecordReader
 from flowvec.texts.row_checks import RefusedError, decoded_line
 from flowvec.texts.sources import Source
@@ -31,8 +32,8 @@ class JsonReader(RecordReader, LineReader):
         super().__init__(source, fields, lines)
         self._arrow = _arrow_json()
 
+    @override
     def fields_of(self, record: bytes | None) -> dict[str, Any] | None:
-        """See `RecordReader.fields_of`."""
         line = decoded_line(record, self.fields)
         if not line or line.isspace():
             return None
@@ -46,8 +47,8 @@ class JsonReader(RecordReader, LineReader):
             raise RefusedError("malformed", "the line is no JSON object")
         return found
 
+    @override
     def kind_of(self, values: Sequence[Any]) -> str:
-        """See `RecordReader.kind_of`."""
         # What most are: one row that is wrong must not decide for all.
         known = {bool: "bool", int: "number", float: "number", str: "string"}
         counts = Counter(known.get(type(value), "json") for value in values)
@@ -58,10 +59,10 @@ class JsonReader(RecordReader, LineReader):
             return "double" if any(type(value) is float for value in values) else "int64"
         return kind
 
+    @override
     def read(
         self, records: Sequence[bytes | None], begun: int, window: Window, columns: Columns
     ) -> None:
-        """See `Reader.read`."""
         found = self._at_once(records, columns)
         if found is None:
             super().read(records, begun, window, columns)

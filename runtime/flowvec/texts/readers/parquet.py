@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from flowvec.arrow import imported_arrow
+from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec.texts.readers.base import Reader
 from flowvec.texts.row_checks import RefusedError, checked_text, id_of, letter_of
@@ -47,8 +48,8 @@ class ParquetReader(Reader):
                 f"{self.name}: {self.fields.id} is {kind}, and an id is a text or a whole number"
             )
 
+    @override
     def skip(self, rows: int) -> None:
-        """See `Reader.skip`."""
         groups, metadata = 0, self._file.metadata
         while groups < metadata.num_row_groups and (
             metadata.row_group(groups).num_rows <= rows - self.row
@@ -61,8 +62,8 @@ class ParquetReader(Reader):
         )
         super().skip(rows - self.row)
 
+    @override
     def take(self, rows: int) -> tuple[int, list[Any]]:
-        """See `Reader.take`."""
         found: list[Any] = []
         got = 0
         while got < rows:
@@ -85,12 +86,12 @@ class ParquetReader(Reader):
                 f"{self.name} is damaged from row {self.row} on: {error}"
             ) from None
 
+    @override
     def columns(self, records: Any) -> Columns:
-        """See `Reader.columns`."""
         return {name: str(self._schema.field(name).type) for name in self.fields.named}
 
+    @override
     def read(self, records: Sequence[Any], begun: int, window: Window, columns: Columns) -> None:
-        """See `Reader.read`."""
         for batch in records:
             self._read_batch(batch, begun, window)
             begun += len(batch)

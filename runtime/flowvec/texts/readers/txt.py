@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec.texts.readers.base import LineReader
 from flowvec.texts.row_checks import RefusedError, decoded_line, letter_of
@@ -24,14 +25,14 @@ class TxtReader(LineReader):
                 "or no fields"
             )
 
+    @override
     def columns(self, records: Sequence[bytes | None]) -> Columns:
-        """See `Reader.columns`."""
         return {}
 
+    @override
     def read(
         self, records: Sequence[bytes | None], begun: int, window: Window, columns: Columns
     ) -> None:
-        """See `Reader.read`."""
         first = window.begin(self.name, begun, len(records))
         try:
             texts = [record.decode() for record in records]  # type: ignore[union-attr]
