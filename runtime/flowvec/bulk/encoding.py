@@ -33,7 +33,8 @@ from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find
 from flowvec.bulk.runner import BulkProgress, Tally, Work, job_of
 from flowvec.bulk.windows import first_columns
 from flowvec.collection.collection import Collection
-from flowvec.encoder.encoder import Encoder, Truncation
+from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.options import Truncation
 from flowvec.encoder.pipeline import EncodeJob
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import Survey, check_unchanged, survey

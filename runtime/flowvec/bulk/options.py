@@ -14,7 +14,7 @@ from flowvec.arrow import imported_arrow
 from flowvec.bulk.journal import check_share
 from flowvec.bulk.part_files import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
 from flowvec.bulk.repeats import OnDuplicate
-from flowvec.encoder.encoder import Truncation
+from flowvec.encoder.options import Truncation
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
 from flowvec.texts.window import WINDOW, Fields

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy.typing as npt
 
 from flowvec.arguments import seconds_or_none
 from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.options import EncodeOptions
 from flowvec.encoder.shared_encoder import DEFAULT_MAX_WAITING, QueueStatistics, SharedEncoder
 from flowvec.errors import DeadlineError
 
@@ -49,9 +50,13 @@ class AsyncEncoder:
         )
 
     async def encode(
-        self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any
+        self,
+        texts: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
     ) -> npt.NDArray[Any]:
-        """Embed texts; see `SharedEncoder.encode`. Cancelling the task drops what has not begun."""
+        """Embed texts, as `SharedEncoder.encode`; cancelling the task drops waiting texts."""
         seconds = seconds_or_none("timeout", timeout)
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -61,7 +66,7 @@ class AsyncEncoder:
                 raise
             raise DeadlineError(f"not done within {timeout} s") from None
 
-    async def _submit(self, texts: str | Iterable[str], options: dict[str, Any]) -> _Vectors:
+    async def _submit(self, texts: str | Iterable[str], options: EncodeOptions) -> _Vectors:
         if isinstance(texts, str) or (isinstance(texts, list | tuple) and len(texts) <= _FEW_TEXTS):
             return self._shared.submit(texts, **options)
         taking = asyncio.ensure_future(asyncio.to_thread(self._shared.submit, texts, **options))

@@ -7,18 +7,27 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Unpack, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from flowvec.arguments import choice, flag, text_or_none, whole_number
+from flowvec.arguments import choice, flag
 from flowvec.bundle.bundle import Bundle
 from flowvec.bundle.manifest import RANGES, FileRecord
 from flowvec.encoder.batching import Batch
+from flowvec.encoder.loading import EngineRequest
+from flowvec.encoder.options import (
+    CallOptions,
+    EncodeOptions,
+    OnEmpty,
+    Truncation,
+    check_options,
+    document_prompt,
+    query_prompt,
+)
 from flowvec.encoder.pipeline import (
     Encoded,
     EncodeJob,
@@ -27,42 +36,27 @@ from flowvec.encoder.pipeline import (
     refuse_non_finite,
     windows_of,
 )
-from flowvec.encoder.postprocess import (
-    PRECISIONS,
-    Postprocess,
-    Precision,
-    non_finite_rows,
-    normalize,
-)
+from flowvec.encoder.postprocess import Precision, non_finite_rows, normalize
 from flowvec.encoder.proof import Proof, ProofMode
 from flowvec.encoder.tokenizer import Tokenized, check_texts
 from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.engine.providers import Compute, Device, Engine, default_max_batch_tokens
-from flowvec.engine.selection import choose_engine, tuned_engine
-from flowvec.engine.tuned import Tuned, load_tuned
+from flowvec.engine.selection import choose_engine
 from flowvec.errors import (
     BundleError,
     EngineNotProvedError,
     InputTypeError,
     InputValueError,
-    ProviderUnavailableError,
     first_line,
 )
 from flowvec.sequences import refuse_lookalike
 from flowvec.texts.window import WINDOW
 
-__all__ = ["Encoder", "EncoderInfo", "OnEmpty", "Truncation"]
+__all__ = ["Encoder", "EncoderInfo"]
 
 logger = logging.getLogger(__name__)
 
-# More than any machine has cores, and fewer than would exhaust one.
-_MOST_THREADS = 4096
-
 Floats = npt.NDArray[np.float32]
-Truncation = Literal["truncate", "error"]
-OnEmpty = Literal["encode", "error"]
-
-_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,87 +145,55 @@ class Encoder:
         on_statistics: Callable[[EncodeStatistics], None] | None = None,
         proof: ProofMode = "cached",
     ) -> Encoder:
-        """Load a bundle on an engine that is right on this machine.
+        """Load a bundle on an engine that gives correct vectors on this machine.
 
-        The first time that an engine is used here, it is compared with the bundle's reference
-        vectors (see `flowvec.encoder.proof`). An engine that is wrong is refused where it was asked
-        for by name, and passed over with a warning where it was not.
+        The first time that an engine is used on this machine, it is compared with the bundle's
+        reference vectors (see `flowvec.encoder.proof`). If it is wrong, an engine that was asked
+        for by name is refused; with `auto` another one is used, with a warning.
 
         Args:
-            name_or_dir: a model that ships with flowvec (`mini`) or a bundle's directory.
-            device: `cpu`, `cuda`, or `auto`: a GPU where one can be used.
-            provider: `cpu`, `openvino`, `cuda`, `tensorrt` or a full name; None takes the best of
-                the device's that can run (see `flowvec.engine.selection.choose_engine`). What is
-                asked for is what runs.
-            compute: `float32`; `bfloat16` on OpenVINO; `float16` on a GPU, and `int8` on ONNX
-                Runtime's CPU provider and on OpenVINO itself, where the bundle holds that
-                variant; or `auto`: bfloat16 where provider and processor have it, float16 on a
-                GPU, else float32. Asked for without a provider, it chooses the best that has it.
-            streams: batches computed at the same time; None takes what `flowvec tune` found, else
-                as many as the cores that this process may use have room for.
-            threads: cores that compute one batch; None takes what `flowvec tune` found, if streams
-                is None too, else one. A caller with one text at a time is answered soonest by one
-                stream of all cores. Not on a GPU.
-            max_batch_tokens: the most padded tokens in a batch; None takes what `flowvec tune`
-                found, else 512 on CPU (2,048 for a model without layers, as mini) and 16,384 on a
-                GPU. Larger helps many short texts on large
-                caches; smaller bounds memory. A call with few texts takes smaller batches, so that
-                every stream has work.
-            on_statistics: called with an `EncodeStatistics` after every call; it does not travel
-                with a pickled Encoder.
-            proof: `cached` compares the engine with the bundle's reference vectors where this
-                machine has not done so yet, which takes a fraction of a second; `always` does it
-                each time; `never` trusts the engine.
+            name_or_dir: a model that ships with flowvec (`mini`), or a bundle's directory.
+            device: `cpu`, `cuda`, or `auto`: a GPU if one can be used.
+            provider: `cpu`, `openvino`, `cuda`, `tensorrt` or a full name. None is the best that
+                can run (see `flowvec.engine.selection.choose_engine`).
+            compute: `float32`; `bfloat16` on OpenVINO; `float16` on a GPU and `int8` on ONNX
+                Runtime's CPU provider and on OpenVINO itself, if the bundle has that variant.
+                `auto` is bfloat16 if provider and processor support it, float16 on a GPU, else
+                float32. Without a provider, the best one that supports the compute type is
+                used.
+            streams: batches that are computed at the same time. None is what `flowvec tune` found,
+                else as many as the available cores allow.
+            threads: cores that compute one batch. None is what `flowvec tune` found (if streams is
+                None too), else 1. One stream with all cores has the lowest latency for one text at
+                a time. Not on a GPU.
+            max_batch_tokens: most padded tokens in a batch. None is what `flowvec tune` found, else
+                512 on CPU (2,048 for a model without layers, such as mini) and 16,384 on a GPU. A
+                larger one can be faster for many short texts; a smaller one limits memory. A call
+                with few texts uses smaller batches, so that every stream has work.
+            on_statistics: called with an `EncodeStatistics` after every call. It is not pickled.
+            proof: `cached` compares an engine with the reference vectors once per machine, which
+                takes a fraction of a second; `always` compares it at every load; `never` trusts
+                the engine.
 
         Raises:
             BundleError: there is no such bundle, or it is damaged.
-            ProviderUnavailableError: the provider or compute type cannot run here, or gives wrong
-                vectors here.
-            InputValueError: an argument is none of the choices.
+            ProviderUnavailableError: the provider or compute type cannot run on this machine, or
+                gives wrong vectors on it.
+            InputValueError: an argument is not valid.
             MissingDependencyError: ONNX Runtime is not installed.
         """
         choice("proof", proof, get_args(ProofMode))
-        choice("device", device, get_args(Device))
-        choice("compute", compute, get_args(Compute))
-        text_or_none("provider", provider)
-        for name, value in (("streams", streams), ("threads", threads)):
-            if value is not None:
-                whole_number(name, value, 1, _MOST_THREADS)
-        if max_batch_tokens is not None:
-            whole_number("max_batch_tokens", max_batch_tokens)
+        request = EngineRequest(device, provider, compute, streams, threads, max_batch_tokens)
         bundle = Bundle.load(name_or_dir)
-        found = load_tuned(bundle.fingerprint)
         refused: list[EngineNotProvedError] = []
-        asked = (provider, compute, streams, threads)
         while True:
-            wrong = [(error.provider, error.compute) for error in refused]
-            choose = partial(
-                choose_engine,
-                device=device,
-                variants=bundle.variants,
-                layers=bundle.manifest.layers,
-                refused=wrong,
-            )
-            try:
-                engine = choose(*asked)
-            except ProviderUnavailableError:
-                if refused:  # it says more
-                    raise refused[0] from None
-                raise
-            tuned = found
-            if tuned is not None:
-                better = tuned_engine(tuned, engine, *asked, choose, wrong)
-                engine = better or engine
-                tuned = tuned if better else None
-            budget = max_batch_tokens
-            if budget is None and tuned is not None:
-                budget = tuned.max_batch_tokens
+            chosen = request.choose(bundle, refused)
             try:
                 encoder = cls(
                     bundle,
-                    engine,
-                    max_batch_tokens=budget,
-                    tuned=_measured(tuned, *asked, max_batch_tokens),
+                    chosen.engine,
+                    max_batch_tokens=chosen.max_batch_tokens,
+                    tuned=chosen.tuned,
                     on_statistics=on_statistics,
                     proof=proof,
                 )
@@ -241,9 +203,9 @@ class Encoder:
                 break
         if refused:
             logger.warning(
-                "%s in %s is taken instead: %s",
-                engine.provider,
-                engine.compute,
+                "%s in %s is used instead: %s",
+                chosen.engine.provider,
+                chosen.engine.compute,
                 "; ".join(map(str, refused)),
             )
         return encoder
@@ -257,14 +219,14 @@ class Encoder:
 
     @property
     def max_length(self) -> int:
-        """The most tokens of a text, special tokens counted."""
+        """Most tokens in a text, special tokens included; longer texts are cut."""
         return self._bundle.manifest.max_length
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of all that decides a float32 vector: equal fingerprints give equal vectors.
+        """SHA-256 of everything that decides a float32 vector.
 
-        Variants and the ranges of 8 bits are not part of it.
+        Equal fingerprints mean equal vectors. Variants and 8-bit ranges are not part of it.
         """
         return self._bundle.fingerprint
 
@@ -280,10 +242,10 @@ class Encoder:
 
     @property
     def max_batch_tokens(self) -> int:
-        """The most padded tokens in a batch; calls that begin after it was set go by it.
+        """Most padded tokens in a batch. It can be set, and applies to later calls.
 
         Raises:
-            InputValueError: on setting less than 1.
+            InputValueError: it is set to less than 1.
         """
         return self._max_batch_tokens
 
@@ -299,7 +261,7 @@ class Encoder:
         return self._pipeline.proof
 
     def info(self) -> EncoderInfo:
-        """The model's figures and what really runs it."""
+        """The model's figures, and the engine that runs it."""
         manifest = self._bundle.manifest
         engine = self._engine
         return EncoderInfo(
@@ -342,31 +304,37 @@ class Encoder:
 
         Args:
             texts: one text, or any iterable of texts.
-            prompt_name: which of the bundle's prompts to put before each text; None takes the
-                bundle's default, mostly none; "" takes none.
-            normalize_embeddings: L2-normalise the vectors; None does as the bundle says.
-            precision: `float32`; `int8` or `uint8`, each dimension's range in 255 steps, the ranges
-                being the bundle's, so that a text gives the same bytes alone as in a corpus; or
-                `binary` or `ubinary`, the signs, eight dimensions a byte.
-            truncate_dim: keep the first so many dimensions. Vectors of length one are normalised
-                again, save in 8 bits, where their ranges are those of whole vectors.
-            max_batch_tokens: overrides the Encoder's budget for this call, and is then kept to even
-                where a stream stays without work.
-            truncation: cut texts at max_length (and count them), or raise at the first.
-            on_empty: encode empty texts as the model sees them, or raise.
-            show_progress_bar: None shows one on a terminal for long work.
+            prompt_name: the bundle's prompt to put before each text. None is the bundle's default,
+                usually no prompt; "" is no prompt.
+            normalize_embeddings: L2-normalize the vectors; None does what the bundle says.
+            precision: `float32`; `int8` or `uint8`, with 255 steps over each dimension's range. The
+                ranges are the bundle's, so a text gives the same bytes alone and in a corpus. Or
+                `binary` or `ubinary`: the signs, eight dimensions per byte.
+            truncate_dim: keep the first dimensions only. Normalized vectors are normalized again,
+                except in 8 bits, where the ranges are those of whole vectors.
+            max_batch_tokens: replaces the Encoder's for this call, even if a stream then has no
+                work.
+            truncation: `truncate` cuts texts at max_length and counts them; `error` raises.
+            on_empty: `encode` encodes empty texts as the model sees them; `error` raises.
+            show_progress_bar: None shows one on a terminal for long calls.
 
         Returns:
             float32 (dim,) for one text; (n, dim) in input order for several; (0, dim) for none.
-            With another precision int8 or uint8, and (dim / 8 rounded up) for signs.
+            int8 or uint8 with another precision; dim / 8, rounded up, for signs.
 
         Raises:
-            InputTypeError: an item is no str; the message names its index. Nothing was computed.
-            InputValueError: an argument cannot be served, or a text is refused by the options.
-            NonFiniteError: the model gave NaN or infinity; the message names the rows.
+            InputTypeError: an item is not a str. The message names its index; nothing was computed.
+            InputValueError: an argument is not valid, or the options refuse a text.
+            NonFiniteError: the model gave NaN or infinity. The message names the rows.
         """
         job = self.job(
-            prompt_name, normalize_embeddings, max_batch_tokens, truncation, precision, truncate_dim
+            prompt_name=prompt_name,
+            normalize_embeddings=normalize_embeddings,
+            max_batch_tokens=max_batch_tokens,
+            truncation=truncation,
+            precision=precision,
+            truncate_dim=truncate_dim,
+            on_empty=on_empty,
         )
         items, single = self.items(texts, on_empty)
         out = np.empty((len(items), job.postprocess.out_dim), dtype=job.postprocess.dtype)
@@ -387,7 +355,7 @@ class Encoder:
         done: Callable[[int], object] | None = None,
     ) -> None:
         filled = 0
-        for part in self._pipeline.windows(windows_of(items), job, self._finished, done):
+        for part in self._pipeline.windows(windows_of(items), job, self._report, done):
             out[filled : filled + len(part.vectors)] = part.vectors
             filled += len(part.vectors)
 
@@ -395,54 +363,57 @@ class Encoder:
         self,
         texts: Iterable[str],
         *,
-        prompt_name: str | None = None,
-        normalize_embeddings: bool | None = None,
-        precision: Precision = "float32",
-        truncate_dim: int | None = None,
         max_batch_tokens: int | None = None,
-        truncation: Truncation = "truncate",
-        on_empty: OnEmpty = "encode",
+        **options: Unpack[EncodeOptions],
     ) -> Iterator[npt.NDArray[Any]]:
         """Embed an iterable of any length at constant memory.
 
-        Texts are taken a window of a few thousand at a time and vectors yielded in input order,
-        one for each. Arguments and errors are `encode`'s.
+        Reads a few thousand texts at a time and yields one vector per text, in order.
+
+        Args:
+            texts: any iterable of texts.
+            max_batch_tokens: as for `encode`.
+            **options: as for `encode`.
+
+        Raises:
+            As `encode`.
         """
         if isinstance(texts, str):
             raise InputTypeError("stream takes an iterable of texts; encode takes a single one")
         _check_iterable(texts)
-        refuse_empty = choice("on_empty", on_empty, get_args(OnEmpty)) == "error"
-        job = self.job(
-            prompt_name, normalize_embeddings, max_batch_tokens, truncation, precision, truncate_dim
-        )
-        parts = windows_of(_checked(texts, refuse_empty))
-        windows = self._pipeline.windows(parts, job, self._finished)
+        job = self.job(max_batch_tokens=max_batch_tokens, **options)
+        parts = windows_of(_checked(texts, job.refuse_empty))
+        windows = self._pipeline.windows(parts, job, self._report)
         return (vector for part in windows for vector in part.vectors)
 
-    def encode_query(self, texts: str | Iterable[str], **options: Any) -> npt.NDArray[Any]:
-        """Embed queries: `encode` with the bundle's prompt `query`, where it has one."""
-        options.setdefault("prompt_name", self._first_prompt(("query",)))
+    def encode_query(
+        self, texts: str | Iterable[str], **options: Unpack[CallOptions]
+    ) -> npt.NDArray[Any]:
+        """Embed queries: `encode` with the bundle's prompt `query`, if it has one."""
+        options.setdefault("prompt_name", query_prompt(self._bundle.manifest))
         return self.encode(texts, **options)
 
-    def encode_document(self, texts: str | Iterable[str], **options: Any) -> npt.NDArray[Any]:
+    def encode_document(
+        self, texts: str | Iterable[str], **options: Unpack[CallOptions]
+    ) -> npt.NDArray[Any]:
         """Embed documents: `encode` with the prompt `document`, `passage` or `corpus`."""
         options.setdefault("prompt_name", self.document_prompt)
         return self.encode(texts, **options)
 
     @property
     def document_prompt(self) -> str | None:
-        """The name of the prompt that `encode_document` uses; None where the bundle has none."""
-        return self._first_prompt(_DOCUMENT_PROMPTS)
+        """Name of the prompt that `encode_document` uses; "" if the bundle has none."""
+        return document_prompt(self._bundle.manifest)
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
-        """Similarity of every vector of a with every one of b, as the bundle says (cosine mostly).
+        """Similarity of every vector of a with every vector of b, by the bundle's measure.
 
         Args:
             a: float32 (n, dim) or (dim,).
             b: float32 (m, dim) or (dim,).
 
         Returns:
-            float32 (n, m); distances are negated, so that higher is more alike.
+            float32 (n, m). Distances are negated, so that higher is more similar.
         """
         left, right = _numbers("a", a), _numbers("b", b)
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
@@ -459,7 +430,7 @@ class Encoder:
         return out
 
     def warmup(self) -> Encoder:
-        """Run batches of a few lengths, so that no later call pays for a first time."""
+        """Run batches of a few lengths, so that later calls do not pay for first-time work."""
         words = ["warm"] * self.max_length
         lengths = {2, 8, 16, 32, 64, 128, self.max_length}
         self.encode([" ".join(words[:n]) for n in sorted(lengths) if n <= self.max_length])
@@ -474,11 +445,11 @@ class Encoder:
         return self._pipeline.tokenizer(items)
 
     def run(self, ids: Sequence[Sequence[int]], batches: Sequence[Batch]) -> Floats:
-        """Run a plan: the last step of `encode`, for a benchmark that makes its own batches.
+        """Run given batches: the last step of `encode`, for benchmarks that plan their own batches.
 
         Args:
             ids: token ids of each text.
-            batches: batches whose rows together are each text once (`flowvec.encoder.batching`).
+            batches: batches that hold each text once (`flowvec.encoder.batching`).
 
         Returns:
             The graph's output, float32 (len(ids), dim), in the order of `ids`.
@@ -497,21 +468,21 @@ class Encoder:
         job: EncodeJob,
         stop: threading.Event | None = None,
     ) -> Generator[Encoded, None, None]:
-        """What becomes of one window of texts after another, at constant memory.
+        """Encode one window of texts after another, at constant memory.
 
-        Each window is sorted and batched by itself, so that its vectors depend on nothing else;
-        the next one is tokenized meanwhile. A window may be empty.
+        Each window is sorted and batched by itself, so its vectors depend on nothing else. The next
+        window is tokenized meanwhile. A window may be empty.
 
         Args:
             parts: windows of texts.
-            job: as `job` gives.
-            stop: once it is set the windows end, as soon as the batches that run are done.
+            job: options, as `job` returns them.
+            stop: set it to end the windows as soon as the running batches are done.
 
         Raises:
-            InputTypeError: an item is no str; what came before it has been yielded.
-            InputValueError, NonFiniteError: what the job refuses.
+            InputTypeError: an item is not a str; earlier windows have been yielded.
+            InputValueError, NonFiniteError: the job refuses a text.
         """
-        return self._pipeline.windows(_checked_windows(parts), job, self._finished, stop=stop)
+        return self._pipeline.windows(_checked_windows(parts), job, self._report, stop=stop)
 
     def job(
         self,
@@ -521,33 +492,43 @@ class Encoder:
         truncation: Truncation = "truncate",
         precision: Precision = "float32",
         truncate_dim: int | None = None,
+        on_empty: OnEmpty = "encode",
     ) -> EncodeJob:
-        """Check a call's options, before any text is touched; arguments are `encode`'s.
+        """Check a call's options, before any text is touched; arguments are those of `encode`.
 
         Raises:
-            InputValueError: an option cannot be served.
+            InputTypeError, InputValueError: an option is not valid, or the bundle does not support
+                it.
             ClosedError: after `close`.
         """
         self._pipeline.ready()
-        choice("truncation", truncation, get_args(Truncation))
-        budget = self._max_batch_tokens if max_batch_tokens is None else max_batch_tokens
-        budget = whole_number("max_batch_tokens", budget)
-        return EncodeJob(
-            prompt=self._prompt(prompt_name),
-            postprocess=self._postprocess(normalize_embeddings, precision, truncate_dim),
-            max_batch_tokens=budget,
-            refuse_long=truncation == "error",
-            shared_out=max_batch_tokens is None,
+        tokens = self._max_batch_tokens if max_batch_tokens is None else max_batch_tokens
+        return check_options(
+            self._bundle.manifest,
+            self._read_ranges,
+            prompt_name=prompt_name,
+            normalize_embeddings=normalize_embeddings,
+            precision=precision,
+            truncate_dim=truncate_dim,
+            truncation=truncation,
+            on_empty=on_empty,
+            max_batch_tokens=tokens,
+            fills_streams=max_batch_tokens is None,
         )
+
+    def _read_ranges(self) -> Floats:
+        if self._ranges is None:
+            self._ranges = self._bundle.ranges()
+        return self._ranges
 
     def items(
         self, texts: str | Iterable[str], on_empty: OnEmpty = "encode"
     ) -> tuple[list[str], bool]:
-        """A call's texts as a list, each checked, and whether it was a single one.
+        """A call's texts as a checked list, and whether it was a single text.
 
         Raises:
-            InputTypeError: an item is no str.
-            InputValueError: an item is empty and `on_empty` is `error`.
+            InputTypeError: an item is not a str.
+            InputValueError: an item is empty, and `on_empty` is `error`.
         """
         refuse_empty = choice("on_empty", on_empty, get_args(OnEmpty)) == "error"
         single = isinstance(texts, str)
@@ -555,67 +536,14 @@ class Encoder:
         check_texts(items, refuse_empty=refuse_empty)
         return items, single
 
-    # --- options --------------------------------------------------------------------------------
-
-    def _finished(self, statistics: EncodeStatistics) -> None:
+    def _report(self, statistics: EncodeStatistics) -> None:
         if self._on_statistics is not None:
             self._on_statistics(statistics)
-
-    def _prompt(self, name: str | None) -> str:
-        manifest = self._bundle.manifest
-        name = manifest.default_prompt_name if text_or_none("prompt_name", name) is None else name
-        if not name:
-            return ""
-        if name not in manifest.prompts:
-            known = ", ".join(sorted(manifest.prompts)) or "none"
-            raise InputValueError(f"the bundle has no prompt {name!r}; it has {known}")
-        return manifest.prompts[name]
-
-    def _first_prompt(self, names: Sequence[str]) -> str:
-        """The first of the names that has a prompt; else none at all, not even the default."""
-        return next((name for name in names if self._bundle.manifest.prompts.get(name)), "")
-
-    def _postprocess(
-        self, normalize_embeddings: bool | None, precision: Precision, truncate_dim: int | None
-    ) -> Postprocess:
-        must_normalize = self._must_normalize(normalize_embeddings)
-        choice("precision", precision, PRECISIONS)
-        if truncate_dim is not None:
-            truncate_dim = whole_number("truncate_dim", truncate_dim, 1, self.dim)
-        ranges = None
-        if precision in ("int8", "uint8"):
-            if must_normalize:
-                raise InputValueError(
-                    "the bundle's ranges are those of its own vectors, which it does not normalise:"
-                    f" precision {precision!r} cannot follow normalize_embeddings=True"
-                )
-            if self._ranges is None:
-                self._ranges = self._bundle.ranges()
-            ranges = self._ranges
-        return Postprocess(
-            dim=self.dim,
-            normalize=must_normalize,
-            truncate_dim=truncate_dim,
-            renormalize=must_normalize or self._bundle.manifest.normalised,
-            precision=precision,
-            ranges=ranges,
-        )
-
-    def _must_normalize(self, asked: bool | None) -> bool:
-        normalised = self._bundle.manifest.normalised
-        if asked is not None:
-            asked = flag("normalize_embeddings", asked)
-        if asked is False and normalised:
-            raise InputValueError(
-                "this bundle normalises inside its graph, so normalize_embeddings=False cannot be "
-                "served; export the model with --no-normalize"
-            )
-        return bool(asked) and not normalised
 
     # --- life -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the worker threads and let go of the model; calling it twice is harmless."""
+        """Stop the worker threads and release the model; calling it twice is harmless."""
         self._pipeline.close()
 
     def __enter__(self) -> Encoder:
@@ -642,7 +570,7 @@ class Encoder:
 
     @staticmethod
     def _files(bundle: Bundle, engine: Engine) -> list[FileRecord | None]:
-        """What decides a vector beyond the fingerprint: the variant's graph, and the ranges."""
+        """Files that decide a vector besides the fingerprint: graph of the variant, ranges."""
         names = (bundle.graph(engine.variant).name, RANGES)
         return [bundle.manifest.files.get(name) for name in names]
 
@@ -671,28 +599,12 @@ class Encoder:
             self.close()
 
 
-def _measured(tuned: Tuned | None, *asked: object) -> str | None:
-    """When the settings were measured; None where none of them is used.
-
-    Args:
-        tuned: what was found, where it is what runs.
-        asked: provider, compute type, streams, threads and budget as the caller gave them.
-    """
-    provider, compute, streams, threads, max_batch_tokens = asked
-    used = (
-        None in (provider, max_batch_tokens)
-        or compute == "auto"
-        or (streams is None and threads is None)
-    )
-    return tuned.measured if tuned is not None and used else None
-
-
 def _as_list(texts: object) -> list[Any]:
     return list(_check_iterable(texts))
 
 
 def _check_iterable(texts: object) -> Iterable[Any]:
-    """Refuse what gives other things than texts in their order."""
+    """Refuse what is not an iterable of texts in order."""
     refuse_lookalike("texts", texts)
     if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
         raise InputTypeError(

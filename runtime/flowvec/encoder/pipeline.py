@@ -133,6 +133,7 @@ class EncodeJob:
         postprocess: what is done to the graph's output.
         max_batch_tokens: most padded tokens in a batch.
         refuse_long: raise for a text above max_length instead of cutting it.
+        refuse_empty: raise for an empty text, as the caller of the pipeline does.
         refuse_non_finite: raise if the model gives NaN or infinity, instead of listing the texts.
         shared_out: use a smaller batch if that keeps all streams busy; False for a caller who gave
             max_batch_tokens.
@@ -144,6 +145,7 @@ class EncodeJob:
     refuse_long: bool
     shared_out: bool = True
     refuse_non_finite: bool = True
+    refuse_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

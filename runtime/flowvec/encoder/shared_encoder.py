@@ -17,16 +17,16 @@ from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.arguments import seconds_or_none, whole_number
 from flowvec.encoder.batching import Batch
-from flowvec.encoder.encoder import Encoder, OnEmpty, Truncation
+from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.options import EncodeOptions
 from flowvec.encoder.pipeline import EncodeJob
-from flowvec.encoder.postprocess import Precision
 from flowvec.encoder.scheduling import LOOKAHEAD, pack
 from flowvec.errors import (
     ClosedError,
@@ -188,33 +188,26 @@ class SharedEncoder:
     def submit(
         self,
         texts: str | Iterable[str],
-        *,
-        prompt_name: str | None = None,
-        normalize_embeddings: bool | None = None,
-        precision: Precision = "float32",
-        truncate_dim: int | None = None,
-        truncation: Truncation = "truncate",
-        on_empty: OnEmpty = "encode",
+        **options: Unpack[EncodeOptions],
     ) -> Future[npt.NDArray[Any]]:
-        """Take texts in, and return at once.
+        """Queue texts, and return at once.
 
-        Arguments are those of `Encoder.encode`. Cancelling the future drops what of the call has
-        not begun.
+        Args:
+            texts: one text, or any iterable of texts.
+            **options: as for `Encoder.encode`.
 
         Returns:
-            A future of what `Encoder.encode` returns. Its exception is the caller's own: another
-            caller's text never fails it.
+            A future of what `Encoder.encode` returns. Cancelling it drops the texts of this call
+            that have not started. A text of another caller never makes it fail.
 
         Raises:
-            OverloadedError: too many texts wait.
+            OverloadedError: the queue is full.
             ClosedError: after `close`, or in a forked child.
-            InputTypeError: an item is no str.
-            InputValueError: an argument cannot be served, or a text is refused by the options.
+            InputTypeError: an item is not a str.
+            InputValueError: an argument is not valid, or the options refuse a text.
         """
-        job = self._encoder.job(
-            prompt_name, normalize_embeddings, None, truncation, precision, truncate_dim
-        )
-        items, single = self._encoder.items(texts, on_empty)
+        job = self._encoder.job(**options)
+        items, single = self._encoder.items(texts, "error" if job.refuse_empty else "encode")
         out = np.empty((len(items), self._encoder.dim), dtype=np.float32)
         call = _Call(items, job, single, out, len(items))
         if self._process != os.getpid():
@@ -243,7 +236,11 @@ class SharedEncoder:
         return call.future
 
     def encode(
-        self, texts: str | Iterable[str], *, timeout: float | None = None, **options: Any
+        self,
+        texts: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
     ) -> npt.NDArray[Any]:
         """Embed texts, together with those of other callers.
 
@@ -256,7 +253,7 @@ class SharedEncoder:
             As `Encoder.encode`: float32 (dim,) or (n, dim).
 
         Raises:
-            DeadlineError: the timeout passed; what had not begun is dropped.
+            DeadlineError: the timeout passed; texts that had not started are dropped.
             OverloadedError: too many texts wait.
             FlowvecError: as for `submit`.
         """

@@ -360,7 +360,7 @@ def test_normalisation_is_the_bundles_unless_asked(tiny: Encoder, mini: Encoder)
     for asked in (None, True):
         vectors = mini.encode(["a cat", "stocks"], normalize_embeddings=asked)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    with pytest.raises(ValueError, match="normalises inside its graph"):
+    with pytest.raises(ValueError, match="normalizes inside its graph"):
         mini.encode(["a cat"], normalize_embeddings=False)
 
 

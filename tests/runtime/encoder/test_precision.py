@@ -75,7 +75,7 @@ def test_fewer_dimensions(tiny: Encoder, mini: Encoder) -> None:
         ({"precision": "float16"}, "precision must be one of float32, int8"),
         ({"truncate_dim": 0}, "truncate_dim must be from 1 to 16"),
         ({"truncate_dim": 17}, "truncate_dim must be from 1 to 16"),
-        ({"precision": "int8", "normalize_embeddings": True}, "cannot follow normalize_emb"),
+        ({"precision": "int8", "normalize_embeddings": True}, "cannot be used with normalize_emb"),
     ],
 )
 def test_what_cannot_be_served_is_an_error(ranged: Encoder, options, part: str) -> None:

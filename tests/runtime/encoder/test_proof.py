@@ -325,7 +325,7 @@ def test_auto_takes_the_next_engine_with_one_warning(
         assert encoder.proof.proved
     assert opened[0].provider != CPU
     (said,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert said.startswith("CPUExecutionProvider in float32 is taken instead: ")
+    assert said.startswith("CPUExecutionProvider in float32 is used instead: ")
     assert opened[0].provider in said
     # With the refusal in the cache, nothing else is loaded; it is said all the same.
     opened.clear()
