@@ -10,21 +10,24 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
+from flowvec.bulk.journal import Folder
 from flowvec.bulk.outputs import FolderTarget
 from flowvec.bulk.part_files import ShardSettings, ShardWriter, Written, taken
 from flowvec.collection.collection import Collection
 from flowvec.collection.parquet import json_value
 from flowvec.collection.store.settings import VectorDtype
 from flowvec.collection.store.store import FILE
+from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
+from flowvec.texts.inventory import Survey
 from flowvec.texts.window import Columns, Window
 
 __all__ = ["CollectionTarget", "open_collection"]
 
 
 def open_collection(path: Path, encoder: Encoder, precision: str) -> Collection:
-    """The collection there, or a new one.
+    """Open a collection, or create it.
 
     Raises:
         InputValueError: it cannot hold vectors of this precision.
@@ -39,25 +42,37 @@ def open_collection(path: Path, encoder: Encoder, precision: str) -> Collection:
 
 
 class CollectionTarget(FolderTarget):
-    """A collection; the folder keeps the job's manifest, journal and dead letters.
+    """A collection; the folder holds the job's manifest, journal and dead letters.
 
-    Rows of the same ids are replaced, so a shard that is done twice is there once.
+    Rows with the same ids are replaced, so a shard that is done twice is stored once.
     """
 
-    collection: Collection
+    def __init__(
+        self,
+        collection: Collection,
+        folder: Folder,
+        known: Survey,
+        rows_per_shard: int,
+        described: dict[str, Any],
+        *,
+        resume: bool,
+    ) -> None:
+        """Start a job, or continue one; see `FolderTarget`."""
+        super().__init__(folder, known, rows_per_shard, "collection", described, resume=resume)
+        self._collection = collection
 
+    @override
     def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
-        """Rows that go into the collection a window at a time."""
-        return _CollectionShard(self.collection, settings)
+        return _CollectionShard(self._collection, settings)
 
+    @override
     def file_name(self, shard: int) -> str:
-        """A shard has no file of its own."""
-        return ""
+        return ""  # a shard has no file of its own
 
+    @override
     def complete(self, stop: threading.Event | None = None) -> None:
-        """Build the graph as well, which the first search would have to."""
-        super().complete()  # all rows are there, whatever comes of the graph
-        self.collection.prepare(stop)
+        super().complete()  # all rows are written, even if the graph is not built
+        self._collection.prepare(stop)  # so that the first search need not
 
 
 class _CollectionShard:

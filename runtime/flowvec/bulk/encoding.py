@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flowvec.arguments import flag, path_of
 from flowvec.bulk.collection_output import CollectionTarget, open_collection
@@ -30,14 +30,13 @@ from flowvec.bulk.outputs import FileTarget, FolderTarget, Target, naming_output
 from flowvec.bulk.part_files import BulkPrecision, OutFormat
 from flowvec.bulk.ray_workers import RayWorkers, imported_ray, shards_on_ray
 from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find_repeats
-from flowvec.bulk.runner import BulkProgress, Tally, Work, job_of
+from flowvec.bulk.runner import BulkProgress, Tally, Work, end_run, job_of
 from flowvec.bulk.windows import first_columns
-from flowvec.collection.collection import Collection
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.encoder.pipeline import EncodeJob
 from flowvec.errors import BulkError, InputValueError
-from flowvec.texts.inventory import Survey, check_unchanged, survey
+from flowvec.texts.inventory import Survey, survey
 from flowvec.texts.sources import STDIN, find_sources
 from flowvec.texts.window import Columns
 
@@ -229,24 +228,26 @@ def encode_files(
         target: Target
         if is_file:
             target = FileTarget(path)
-        else:
-            kind: type[FolderTarget] = FolderTarget
-            collection: Collection | None = None
-            folder = Folder(path, share)
-            if out_format == "collection":
-                kind = CollectionTarget
-                collection = stack.enter_context(open_collection(path, encoder, precision))
-                folder = Folder(path.with_name(path.name + ".job"), share)
-                if id_field is None and len(collection) and not folder.manifest.exists():
-                    raise InputValueError(
-                        f"{path} holds {len(collection)} rows, and numbers from 0 would replace "
-                        "some; give an id_field"
-                    )
+        elif out_format == "collection":
+            collection = stack.enter_context(open_collection(path, encoder, precision))
+            folder = Folder(path.with_name(path.name + ".job"), share)
+            if id_field is None and len(collection) and not folder.manifest.exists():
+                raise InputValueError(
+                    f"{path} holds {len(collection)} rows, and numbers from 0 would replace "
+                    "some; give an id_field"
+                )
             stack.enter_context(folder.held())
             described = _described(encoder, known, options, columns, share)
-            target = kind(folder, known, rows_per_shard, out_format, described, resume=resume)
-            if isinstance(target, CollectionTarget):
-                target.collection = cast(Collection, collection)
+            target = CollectionTarget(
+                collection, folder, known, rows_per_shard, described, resume=resume
+            )
+        else:
+            folder = Folder(path, share)
+            stack.enter_context(folder.held())
+            described = _described(encoder, known, options, columns, share)
+            target = FolderTarget(
+                folder, known, rows_per_shard, out_format, described, resume=resume
+            )
         stack.callback(target.close)
         if workers is not None and known.rows:
             assert isinstance(target, FolderTarget)
@@ -331,8 +332,7 @@ def _run_on_ray(
                 is_complete = False
                 break
     if is_complete:
-        check_unchanged(known.sources)
-        target.complete()
+        end_run(target, known, options, stop=stop)
     return _Done(tally, time.perf_counter() - begun, is_complete)
 
 

@@ -32,7 +32,7 @@ from flowvec.machine import trim_memory
 from flowvec.texts.inventory import Survey, check_unchanged
 from flowvec.texts.window import Columns, DeadLetter, Window
 
-__all__ = ["BulkProgress", "ShardResult", "Tally", "Work", "job_of", "run_shard"]
+__all__ = ["BulkProgress", "ShardResult", "Tally", "Work", "end_run", "job_of", "run_shard"]
 
 # Windows that wait to be tokenized, and to be written.
 _READ_AHEAD = 2
@@ -248,26 +248,10 @@ class Work:
             if self._known.rows is not None:
                 raise BulkError("an input has changed since its rows were counted")
             self._end_shard(self._last_shard)
-        self._check_rows()
-        check_unchanged(self._known.sources)
-        self._target.complete(self._halt)
+        end_run(
+            self._target, self._known, self._options, rows_read=self._rows_read, stop=self._halt
+        )
         self.is_complete = True
-
-    def _check_rows(self) -> None:
-        """All that went in must have come out, or lie among the dead letters."""
-        finished = self._target.finished
-        out = sum(record.rows_in for record in finished)
-        if self._known.rows is None:
-            due = self._rows_read
-        else:
-            per_shard = self._options.rows_per_shard
-            due = sum(
-                min(per_shard, self._known.rows - record.shard * per_shard) for record in finished
-            )
-        if out != due:
-            raise BulkError(
-                f"{due} rows went in, but {out} came out: an input has changed meanwhile"
-            )
 
     def _abandon(self) -> None:
         if self._shard is not None:
@@ -370,6 +354,42 @@ class Work:
         order = {source.path: i for i, source in enumerate(self._known.sources)}
         window.dead.sort(key=lambda letter: (order.get(letter.source, 0), letter.row))
         return kept
+
+
+def end_run(
+    target: Target,
+    known: Survey,
+    options: BulkOptions,
+    *,
+    rows_read: int | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """End a run whose shards are all done: check that no row was lost, and complete the output.
+
+    Args:
+        target: where the shards are.
+        known: the inputs.
+        options: of the job.
+        rows_read: rows that were read, if they were not counted before.
+        stop: set it to leave out what is optional.
+
+    Raises:
+        BulkError: rows were lost, or an input has changed.
+    """
+    rows_out = sum(record.rows_in for record in target.finished)
+    if known.rows is None:
+        rows_in = rows_read
+    else:
+        per_shard = options.rows_per_shard
+        rows_in = sum(
+            min(per_shard, known.rows - record.shard * per_shard) for record in target.finished
+        )
+    if rows_out != rows_in:
+        raise BulkError(
+            f"{rows_in} rows went in, but {rows_out} came out: an input changed meanwhile"
+        )
+    check_unchanged(known.sources)
+    target.complete(stop)
 
 
 def _once(texts: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
