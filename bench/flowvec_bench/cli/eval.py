@@ -199,7 +199,7 @@ def retrieval(
 
 @app.command(
     epilog="Example: flowvec eval isotropy ./flow-bundle corpus.txt --against ./raw-bundle "
-    "--sts ./sts --report isotropy.html"
+    "--sts ./sts --report isotropy.md"
 )
 def isotropy(
     bundle: BundleName,
@@ -216,7 +216,7 @@ def isotropy(
     rows: Annotated[int, typer.Option(min=100, help="How many texts are sampled.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every sample.")] = 0,
     report: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Also write an HTML report.")
+        Path | None, typer.Option(metavar="OUT", help="Also write a Markdown report, with charts.")
     ] = None,
     text_field: TextField = "text",
     file_format: Format = None,
@@ -225,7 +225,7 @@ def isotropy(
     as_json: Json = False,
 ) -> None:
     """How evenly vectors fill their space, as figures and as a report with charts."""
-    needs = ("scipy", "matplotlib", "jinja2", "psutil")
+    needs = ("scipy", "matplotlib", "psutil")
     if source is None:
         require("flowvec eval", "cpu,bench", *needs)
     else:
@@ -237,7 +237,7 @@ def isotropy(
         label_bundles,
         sample_corpus,
     )
-    from flowvec_bench.reports.isotropy import check_report_path, render_report, write_report
+    from flowvec_bench.reports.isotropy import check_report_path, write_report
     from flowvec_bench.reports.isotropy_figures import explain, report_lines
     from flowvec_export.sts import read_sts
 
@@ -272,7 +272,7 @@ def isotropy(
         # Names, not paths: a report is for others to read.
         typed = [Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:]]
         command = shlex.join(["flowvec", *typed])
-        write_report(report, render_report(result, [picture for _, picture in found], command))
+        write_report(report, result, [picture for _, picture in found], command)
     if as_json:
         print_json({"evaluation": "isotropy", **asdict(result)})
         return

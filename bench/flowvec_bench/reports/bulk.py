@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from flowvec_bench.reports.peers import STYLE, machine_line
+from flowvec_bench.reports.parts import STYLE, machine_line
 from flowvec_bench.speed.bulk import MODES, BulkRow, grown
 
 __all__ = ["HEADER", "WARM_SHARE", "cells", "write_bulk_report"]

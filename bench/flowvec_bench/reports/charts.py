@@ -1,13 +1,10 @@
-"""The isotropy report's charts: inline SVG that takes its colours from the page.
-
-Text stays text, and colours become CSS variables, so one file reads well in light and dark.
-"""
+"""The isotropy report's charts, as one SVG."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -16,92 +13,69 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from flowvec_bench.quality.isotropy_report import BundleIsotropy, Picture
+from flowvec_bench.quality.isotropy_report import BundleIsotropy, IsotropyReport, Picture
 from flowvec_bench.quality.word_frequency import NEIGHBOURS, WordFrequency
+from flowvec_bench.reports.parts import COLOURS, MARKERS, STYLE
 
-__all__ = ["cosine_chart", "distance_chart", "norm_chart", "projection_chart", "spectrum_chart"]
+__all__ = ["draw_charts"]
 
-# Stand-ins, each replaced by what the page says.
-_INK, _RULE = "#010203", "#040506"
-_SERIES = ("#0a0a01", "#0a0a02", "#0a0a03")
-_COLOURS = {
-    _INK: "currentColor",
-    _RULE: "var(--rule)",
-    **{colour: f"var(--series-{i})" for i, colour in enumerate(_SERIES, 1)},
-}
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "flowvec",
-    "text.parse_math": False,
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.edgecolor": _RULE,
-    "axes.labelcolor": _INK,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.5,
-    "text.color": _INK,
-    "xtick.color": _RULE,
-    "ytick.color": _RULE,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "legend.frameon": False,
-}
 _LINES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 # A direction below this is noise of rounding: the axis does not stretch to it.
 _LEAST_SHOWN = 1e-4
 _NULL = 1e-9
-_MARKERS = ("o", "s", "^")
+_COLUMNS = 2
 
 
-def _draw(title: str, paint: Callable[[Axes], None]) -> str:
-    """One chart as an `<svg>` element; equal data give equal text."""
-    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=(5.6, 3.9), layout="constrained")
-        axes = figure.add_subplot()
-        axes.set_axisbelow(True)
-        axes.set_title(title)
-        paint(axes)
-        buffer = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    return _inline(buffer.getvalue(), title)
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A title, and what paints the chart."""
+
+    title: str
+    paint: Callable[[Axes], None]
 
 
-def _inline(svg: str, title: str) -> str:
-    """Cut the XML head, size by the page, and let the page colour it."""
-    svg = svg[svg.index("<svg") :]
-    # Every chart numbers its groups alike; ids must be unique in a page, and none is referred to.
-    svg = re.sub(r' id="[\w.]+_\d+"', "", svg)
-    label = re.sub(r"[^\w ,.()-]", "", title)
-    head, body = svg.split(">", 1)
-    head = re.sub(r' (width|height)="[^"]*"', "", head)
-    svg = f'{head} role="img" aria-label="{label}">{body}'
-    pattern = "|".join(map(re.escape, _COLOURS))
-    coloured = re.sub(
-        r'style="[^"]*"',
-        lambda style: re.sub(pattern, lambda colour: _COLOURS[colour[0]], style[0]),
-        svg,
-    )
-    return coloured.strip()
+def draw_charts(report: IsotropyReport, pictures: Sequence[Picture], path: Path) -> None:
+    """Write all charts of a report into one SVG; equal data give equal bytes.
+
+    Args:
+        report: the figures.
+        pictures: points and cosines of each bundle, in the order of `report.bundles`.
+        path: the SVG file.
+    """
+    charts = [_spectrum(report.bundles), _cosine(report.bundles, pictures)]
+    charts += [
+        _projection(bundle.label, picture, i)
+        for i, (bundle, picture) in enumerate(zip(report.bundles, pictures, strict=True))
+    ]
+    if report.word_frequency is not None:
+        charts += [_norm(report.word_frequency), _distance(report.word_frequency)]
+    lines = -(-len(charts) // _COLUMNS)
+    # A name such as $x$ is text, not mathematics.
+    with matplotlib.rc_context({**STYLE, "text.parse_math": False}):
+        figure = Figure(figsize=(5.2 * _COLUMNS, 3.7 * lines), layout="constrained")
+        grid = figure.subplots(lines, _COLUMNS, squeeze=False).ravel()
+        for axes, chart in zip(grid, charts, strict=False):
+            axes.set_title(chart.title, fontsize=10, loc="left")
+            axes.set_axisbelow(True)
+            axes.grid(visible=True, linewidth=0.4, color="#dddddd")
+            axes.spines[["top", "right"]].set_visible(False)
+            chart.paint(axes)
+        for axes in grid[len(charts) :]:
+            axes.set_axis_off()
+        figure.savefig(path, metadata={"Date": None})
 
 
 def _named(bundle: BundleIsotropy) -> str:
-    # matplotlib leaves labels that begin with an underscore out of a legend.
+    # matplotlib leaves labels that start with an underscore out of a legend.
     return bundle.label if bundle.label[:1] != "_" else f"\u200b{bundle.label}"
 
 
 def _legend(axes: Axes, series: int) -> None:
     if series > 1:
-        axes.legend()
+        axes.legend(fontsize=7, frameon=False)
 
 
-def spectrum_chart(bundles: Sequence[BundleIsotropy]) -> str:
+def _spectrum(bundles: Sequence[BundleIsotropy]) -> Chart:
     """Singular values of the centred vectors, relative to the first, on a log axis."""
 
     def paint(axes: Axes) -> None:
@@ -109,7 +83,7 @@ def spectrum_chart(bundles: Sequence[BundleIsotropy]) -> str:
             # A null direction has no logarithm; its line leaves the chart at the bottom.
             values = np.maximum(bundle.isotropy.spectrum, _NULL)
             order = np.arange(1, len(values) + 1)
-            axes.plot(order, values, color=_SERIES[i], linestyle=_LINES[i], label=_named(bundle))
+            axes.plot(order, values, color=COLOURS[i], linestyle=_LINES[i], label=_named(bundle))
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -120,10 +94,10 @@ def spectrum_chart(bundles: Sequence[BundleIsotropy]) -> str:
         axes.set_ylim(min(0.5 * min(shown), 0.08), 1.3)
         _legend(axes, len(bundles))
 
-    return _draw("Singular spectrum (centred)", paint)
+    return Chart("Singular spectrum (centred)", paint)
 
 
-def cosine_chart(bundles: Sequence[BundleIsotropy], pictures: Sequence[Picture]) -> str:
+def _cosine(bundles: Sequence[BundleIsotropy], pictures: Sequence[Picture]) -> Chart:
     """Histogram of the cosines of random pairs."""
 
     def paint(axes: Axes) -> None:
@@ -132,7 +106,7 @@ def cosine_chart(bundles: Sequence[BundleIsotropy], pictures: Sequence[Picture])
         bins: Any = np.linspace(max(-1.0, low - 0.02), min(1.0, high + 0.02), 61)
         for i, (bundle, picture) in enumerate(zip(bundles, pictures, strict=True)):
             weights = np.full(len(picture.cosines), 100.0 / len(picture.cosines))
-            shared: dict[str, Any] = {"bins": bins, "weights": weights, "color": _SERIES[i]}
+            shared: dict[str, Any] = {"bins": bins, "weights": weights, "color": COLOURS[i]}
             axes.hist(picture.cosines, histtype="stepfilled", alpha=0.25, **shared)
             axes.hist(
                 picture.cosines,
@@ -146,35 +120,35 @@ def cosine_chart(bundles: Sequence[BundleIsotropy], pictures: Sequence[Picture])
         axes.set_ylabel("pairs, %")
         _legend(axes, len(bundles))
 
-    return _draw("Cosines of random pairs", paint)
+    return Chart("Cosines of random pairs", paint)
 
 
-def projection_chart(label: str, picture: Picture, series: int) -> str:
+def _projection(label: str, picture: Picture, series: int) -> Chart:
     """A bundle's rows on their first two principal components, on equal axes."""
 
     def paint(axes: Axes) -> None:
         x, y = picture.points.T
-        axes.scatter(x, y, s=7, color=_SERIES[series], alpha=0.5, linewidths=0)
+        axes.scatter(x, y, s=7, color=COLOURS[series], alpha=0.5, linewidths=0)
         axes.set_aspect("equal", adjustable="datalim")
         axes.set_xlabel(f"component 1 ({picture.explained[0]:.1%} of the variance)")
         axes.set_ylabel(f"component 2 ({picture.explained[1]:.1%})")
 
-    return _draw(f"{label}: two principal components", paint)
+    return Chart(f"{label}: two principal components", paint)
 
 
-def norm_chart(table: WordFrequency) -> str:
+def _norm(table: WordFrequency) -> Chart:
     """Mean norm of the word embeddings by frequency rank."""
 
     def paint(axes: Axes) -> None:
         norms = [np.nan if band.norm is None else band.norm for band in table.bands]
-        axes.plot(_bands(axes, table), norms, color=_SERIES[0], marker=_MARKERS[0])
+        axes.plot(_bands(axes, table), norms, color=COLOURS[0], marker=MARKERS[0])
         axes.set_ylabel("mean L2 norm")
         axes.set_ylim(0, 1.1 * max(band.norm or 0.0 for band in table.bands) or 1.0)
 
-    return _draw("Word embeddings: norm by frequency", paint)
+    return Chart("Word embeddings: norm by frequency", paint)
 
 
-def distance_chart(table: WordFrequency) -> str:
+def _distance(table: WordFrequency) -> Chart:
     """Mean distance of the word embeddings to their k nearest, by frequency rank."""
 
     def paint(axes: Axes) -> None:
@@ -185,16 +159,16 @@ def distance_chart(table: WordFrequency) -> str:
             axes.plot(
                 places,
                 heights,
-                color=_SERIES[i],
+                color=COLOURS[i],
                 linestyle=_LINES[i],
-                marker=_MARKERS[i],
+                marker=MARKERS[i],
                 label=f"{k} nearest",
             )
         axes.set_ylabel("mean L2 distance")
         axes.margins(y=0.2)
         _legend(axes, len(NEIGHBOURS))
 
-    return _draw("Word embeddings: distance to neighbours", paint)
+    return Chart("Word embeddings: distance to neighbours", paint)
 
 
 def _bands(axes: Axes, table: WordFrequency) -> list[int]:

@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from flowvec_bench.peers.indexes import IndexRow
-from flowvec_bench.reports.peers import COLOURS, MARKERS, STYLE, bars, machine_line, version_lines
+from flowvec_bench.reports.parts import COLOURS, MARKERS, STYLE, bars, machine_line, version_lines
 
 __all__ = ["HEADER", "cells", "write_index_report"]
 

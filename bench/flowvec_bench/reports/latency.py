@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flowvec_bench.peers.latency import Latency, LatencyRow
-from flowvec_bench.reports.peers import STYLE, machine_line, version_lines
+from flowvec_bench.reports.parts import STYLE, machine_line, version_lines
 
 __all__ = ["cells", "level_name", "write_latency_report"]
 

@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from flowvec_bench.peers.pairs import PairRow
-from flowvec_bench.reports.peers import STYLE, bars, machine_line, version_lines
+from flowvec_bench.reports.parts import STYLE, bars, machine_line, version_lines
 
 __all__ = ["HEADER", "cells", "write_pair_report"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,68 +11,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flowvec_bench.peers.race import Race, Row
+from flowvec_bench.reports.parts import (
+    COLOURS,
+    MARKERS,
+    STYLE,
+    bars,
+    machine_line,
+    version_lines,
+)
 
 __all__ = [
-    "COLOURS",
-    "MARKERS",
-    "STYLE",
-    "bars",
-    "machine_line",
     "rate",
-    "version_lines",
     "write_peer_report",
 ]
-
-# Text stays text, and equal data give equal bytes.
-STYLE: dict[Any, Any] = {"svg.hashsalt": "flowvec", "svg.fonttype": "none", "font.size": 9}
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-MARKERS = ("o", "s", "^", "D", "v", "P")
-
-
-def machine_line(machine: Mapping[str, Any]) -> str:
-    """Where and when it was measured, in one sentence."""
-    return (
-        f"{machine['cpu']} ({', '.join(machine['cpu_features'])}), {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; measured "
-        f"{machine['measured']}."
-    )
 
 
 def rate(value: float) -> str:
     """Texts a second, with a decimal where there are few."""
     return f"{value:.0f}" if value >= 20 else f"{value:.1f}"
-
-
-def version_lines(versions: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """What was installed in each peer's environment, as a list."""
-    lines = ["## Versions", ""]
-    for name, packages in versions.items():
-        if packages:
-            listed = ", ".join(f"{package} {version}" for package, version in packages.items())
-            lines.append(f"- {name}: {listed}")
-    return lines
-
-
-def bars(axis: Axes, values: Mapping[str, float], text: Callable[[float], str], of: str) -> None:
-    """A bar for each name from above, flowvec's in colour, with its value as text.
-
-    Args:
-        axis: to draw on.
-        values: by name; 0 is one that is not there.
-        text: of a value.
-        of: what the values are.
-    """
-    colours = ["#0072b2" if name.startswith("flowvec") else "#999999" for name in values]
-    axis.barh(range(len(values)), list(values.values()), color=colours)
-    axis.set_yticks(range(len(values)), list(values))
-    axis.invert_yaxis()
-    axis.set_xlabel(of)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.margins(x=0.15)
-    for place, value in enumerate(values.values()):
-        if value:
-            axis.text(value, place, f" {text(value)}", va="center")
 
 
 def write_peer_report(result: Race, found: Mapping[str, Any], path: Path) -> None:
