@@ -1,4 +1,4 @@
-"""Checks of what a caller gives: each names the argument, and says what it should have been."""
+"""Checks of arguments. Each error names the argument and says what it should be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowvec.errors import InputTypeError, InputValueError
 
 __all__ = ["choice", "flag", "number", "path_of", "seconds_or_none", "text_or_none", "whole_number"]
 
-# What a C integer takes.
+# The largest C integer.
 _MOST = (1 << 31) - 1
 _LONGEST = 1e9
 
@@ -24,7 +24,7 @@ def path_of(name: str, value: object) -> Path:
 
     Raises:
         InputTypeError: it is not a text or a path.
-        InputValueError: no file can have it.
+        InputValueError: no file can have this path.
     """
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
         raise InputTypeError(f"{name} must be a path, not {_shown(value)}")
@@ -42,7 +42,7 @@ def whole_number(name: str, value: object, least: int = 1, most: int = _MOST) ->
     """A whole number; bounds are included.
 
     Raises:
-        InputTypeError: it is not one.
+        InputTypeError: it is not.
         InputValueError: it is out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
@@ -59,7 +59,7 @@ def number(name: str, value: object) -> float:
     """A number, infinity included.
 
     Raises:
-        InputTypeError: it is not one.
+        InputTypeError: it is not.
         InputValueError: it is NaN, or too large for a float.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
@@ -85,7 +85,7 @@ def choice(name: str, value: object, choices: Sequence[Any]) -> Any:
 
 
 def seconds_or_none(name: str, value: object) -> float | None:
-    """A number of seconds to wait; None, and what no clock reaches, waits as long as it takes.
+    """Seconds to wait; None, and more seconds than a clock can count, mean no limit.
 
     Raises:
         InputTypeError: it is not a number.

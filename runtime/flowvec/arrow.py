@@ -1,4 +1,4 @@
-"""pyarrow, which comes with an extra."""
+"""Imports pyarrow, which is in the extra `[files]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["imported_arrow"]
 
 
 def imported_arrow() -> Any:
-    """pyarrow, with what reads and writes Parquet.
+    """pyarrow, with its Parquet module.
 
     Raises:
         MissingDependencyError: it is not installed.

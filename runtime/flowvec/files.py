@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and survive a power cut."""
+"""Writes files atomically and durably: they survive a power cut."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ __all__ = ["staged_file", "sync_file", "sync_folder", "write_file"]
 
 @contextmanager
 def staged_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
-    """A temporary name to write a file under, which takes its place when the block ends.
+    """A temporary name to write a file to; it is renamed to `path` when the block ends.
 
-    It is flushed to disk before it is renamed, and its directory after that. Where the block fails
-    nothing of it stays, and what stood under the name before is as it was.
+    The file is flushed to disk before the rename, and its directory after it. If the block fails,
+    the temporary file is removed and an older file stays as it was.
 
     Args:
         path: the file's name.
-        partial: the temporary name, in the same directory; None has one with this process's number.
+        partial: the temporary name, in the same directory; None makes one from the process's
+            number.
 
     Raises:
         OSError: it cannot be written.
@@ -51,7 +52,7 @@ def sync_file(path: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """Flush a directory, so that a rename in it survives a power cut.
 
-    Not possible on Windows, nor of a folder that may be entered and not listed.
+    It does nothing on Windows, and for a directory that cannot be listed.
     """
     if os.name == "nt":
         return

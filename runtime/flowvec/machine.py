@@ -1,4 +1,4 @@
-"""What this machine offers a process: cores it may use, processor name, vector instructions."""
+"""What this machine offers a process: available cores, processor name, vector instructions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ _FEATURES = (
     "amx_bf16",
     "amx_int8",
 )
-# What a limit on oneDNN, which OpenVINO and torch compute with, takes away from a processor that
-# has it: the beginnings of the flags above each limit.
+# Prefixes of the flags that each limit on oneDNN (used by OpenVINO and torch) turns off.
 _BFLOAT16 = ("avx512_bf16", "amx_")
 _ISA_LIMITS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("SSE41", "AVX"), ("avx2", "avx_vnni", "avx512", "amx_")),
@@ -45,8 +44,8 @@ _ISA_LIMITS: dict[str, tuple[str, ...]] = {
 def available_cores() -> int:
     """Cores this process may use: the smaller of its affinity mask and its cgroup's quota.
 
-    `os.cpu_count()` counts the whole machine, so that a container limited to two cores would start
-    64 threads on them.
+    `os.cpu_count()` counts the whole machine: a container limited to two cores would start 64
+    threads.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -97,7 +96,7 @@ def _read_v1(folder: Path) -> float | None:
 
 @lru_cache(maxsize=1)
 def _cpuinfo() -> dict[str, str]:
-    """The first processor's entries in /proc/cpuinfo; empty where there is no such file."""
+    """The first processor's entries in /proc/cpuinfo; empty if there is no such file."""
     entries: dict[str, str] = {}
     try:
         text = Path("/proc/cpuinfo").read_text()
@@ -110,14 +109,14 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it."""
+    """The processor's name, from the system."""
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 def cpu_features() -> list[str]:
-    """Which of the instruction sets that matter here may be used; empty if unknown.
+    """The available instruction sets that matter to flowvec; empty if unknown.
 
-    What the environment variable ONEDNN_MAX_CPU_ISA takes away is left out.
+    Those that the environment variable ONEDNN_MAX_CPU_ISA turns off are left out.
     """
     flags = set(_cpuinfo().get("flags", "").split())
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
@@ -126,7 +125,7 @@ def cpu_features() -> list[str]:
 
 
 def vector_instructions() -> list[str]:
-    """All flags of the processor that decide which kernels an engine takes, sorted."""
+    """All flags of the processor that decide which kernels an engine uses, sorted."""
     flags = (_cpuinfo().get("flags") or _cpuinfo().get("Features") or "").split()
     others = {"fma", "f16c", "bmi2", "gfni"}
     x86 = {name for name in flags if name.startswith(("avx", "amx", "sse")) or name in others}
@@ -134,13 +133,13 @@ def vector_instructions() -> list[str]:
 
 
 def trim_memory() -> bool:
-    """Give memory that is free within the C library back to the system.
+    """Return memory that is free in the C library to the system.
 
-    glibc keeps an arena for each thread that allocates at the same time, and each keeps the most
-    that it ever held; so work that begins threads again and again grows. Takes a few ms.
+    glibc keeps an arena for each thread that allocates, and each arena keeps its largest size. So
+    memory grows with work that starts threads again and again. This takes a few ms.
 
     Returns:
-        Whether there is a C library that can.
+        Whether the C library supports it.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
@@ -152,7 +151,7 @@ def trim_memory() -> bool:
 
 
 def gpu_names() -> list[str]:
-    """NVIDIA's GPUs as their driver lists them on Linux; elsewhere none."""
+    """NVIDIA GPUs that the driver lists on Linux; empty elsewhere."""
     names = []
     for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         try:

@@ -1,4 +1,4 @@
-"""Packages that come with an extra, and the line that installs one."""
+"""Packages of the extras, and the line that installs an extra."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def require(what: str, extras: str, *modules: str) -> None:
     """Check that packages are installed, without importing them.
 
     Args:
-        what: what needs them, as `flowvec fit`, for the message.
-        extras: of flowvec, which bring them, as `cpu,files`.
+        what: what needs them, for the message, for example `flowvec fit`.
+        extras: extras of flowvec that have them, for example `cpu,files`.
         modules: names of top-level modules.
 
     Raises:
-        MissingDependencyError: one is missing; the message holds the line that installs the extras.
+        MissingDependencyError: one is missing. The message has the line that installs the extras.
     """
     if missing := [name for name in modules if importlib.util.find_spec(name) is None]:
         raise MissingDependencyError(f"{what} needs {', '.join(missing)}: {install_line(extras)}")
 
 
 def install_line(extras: str) -> str:
-    """The command that installs extras, from where this flowvec was installed.
+    """The command that installs extras, from the source that this flowvec was installed from.
 
     Args:
-        extras: their names, as `cpu,files`.
+        extras: their names, for example `cpu,files`.
     """
     return f"python -m pip install {_requirement(extras)}"
 
@@ -41,7 +41,7 @@ def install_line(extras: str) -> str:
 def _requirement(extras: str) -> str:
     plain = f'"flowvec[{extras}]"'
     try:
-        # What pip notes of a package that did not come from an index (PEP 610).
+        # What pip records for a package that is not from an index (PEP 610).
         origin = json.loads(distribution("flowvec").read_text("direct_url.json") or "{}")
         url, is_editable = str(origin["url"]), bool(origin.get("dir_info", {}).get("editable"))
     except (PackageNotFoundError, OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -59,6 +59,6 @@ def _requirement(extras: str) -> str:
 
 
 def _unquoted(path: str) -> str:
-    """A URL's path without its %20 and the like; what reaches the network is not imported here."""
+    """A URL's path with escapes such as %20 decoded, without importing network code."""
     found = re.sub(rb"%([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), path.encode())
     return found.decode("utf-8", "replace")

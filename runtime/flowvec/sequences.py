@@ -1,4 +1,4 @@
-"""Several values that a caller gives: what is a list of them, and what only looks like one."""
+"""Checks that an argument is a list of values, and not something that only looks like one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["as_list", "refuse_lookalike", "refuse_single"]
 
 
 def refuse_single(name: str, value: object) -> None:
-    """A bare text is a sequence of its characters: hardly ever what was meant.
+    """Refuse a single string: it is a sequence of its characters, which is hardly ever meant.
 
     Raises:
         InputTypeError: it is one.
@@ -21,17 +21,17 @@ def refuse_single(name: str, value: object) -> None:
 
 
 def refuse_lookalike(name: str, values: object, *, ordered: bool = True) -> None:
-    """Refuse what can be iterated, but gives other things than its values in their order.
+    """Refuse iterables that do not yield their values in order.
 
-    A DataFrame gives the names of its columns, a dict its keys, and a set any order.
+    A DataFrame yields the names of its columns, a dict its keys, and a set has no order.
 
     Args:
         name: of the argument, for the message.
         values: what was given.
-        ordered: refuse sets, too.
+        ordered: refuse sets too.
 
     Raises:
-        InputTypeError: it is one of those; the message says what to write.
+        InputTypeError: it is one of these. The message says what to write instead.
     """
     kind = type(values).__name__
     if isinstance(values, Mapping):
@@ -42,7 +42,7 @@ def refuse_lookalike(name: str, values: object, *, ordered: bool = True) -> None
         raise InputTypeError(
             f"{name} must be a list, not a {kind}, which has no order: write sorted(s)"
         )
-    # pandas', polars' and others' frames; tables and batches of pyarrow.
+    # DataFrames of pandas, polars and others; tables and batches of pyarrow.
     if hasattr(values, "columns") or hasattr(values, "column_names"):
         raise InputTypeError(
             f"{name} must be a list, not a {kind}, which gives its columns: write table['column']"
@@ -58,7 +58,7 @@ def as_list(name: str, values: Iterable[Any], *, ordered: bool = True) -> list[A
         ordered: refuse sets: their order means nothing.
 
     Raises:
-        InputTypeError: they are a single text, a frame, a dict or a set, or cannot be iterated.
+        InputTypeError: they are a single string, a DataFrame, a dict or a set, or not iterable.
     """
     refuse_single(name, values)
     refuse_lookalike(name, values, ordered=ordered)

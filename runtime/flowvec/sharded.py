@@ -1,11 +1,11 @@
-"""Collections that are too large for one machine: built and searched in shards, on Ray.
+"""Collections that are too large for one machine: built and searched in shards on Ray.
 
-    out/shards.json      how many shards there are, and of which model
-    out/shard-000 ...    a Collection each
-    out/shard-000.job    what the job that filled it keeps of itself, dead letters among it
+    out/shards.json      number of shards, and their model
+    out/shard-000 ...    one Collection each
+    out/shard-000.job    journal and dead letters of the job that filled it
 
-Every shard holds the rows of some of the input's blocks, so that each is built without a look at
-the others' rows. A search asks all of them, and merges their answers by score.
+Every shard holds the rows of some blocks of the input, so it can be built without the other shards.
+A search asks all shards and merges their answers by score.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = ["ShardedHits", "ShardedSearcher", "index_shards", "is_sharded", "shar
 _FILE = "shards.json"
 _VERSION = 1
 
-# Searches that a shard serves at a time. It must be more than one: an actor of one thread takes
-# calls by their numbers, and one that was cancelled before it was sent leaves a gap in them, which
-# holds up the calls after it for 30 seconds and then fails them (seen with Ray 2.60).
+# Searches that a shard serves at the same time. It must be more than one: an actor with one thread
+# takes calls by number, and a call that was cancelled before it was sent leaves a gap, which delays
+# later calls for 30 seconds and then fails them (seen with Ray 2.60).
 _AT_A_TIME = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedHits:
-    """What a search of all shards found.
+    """The result of a search over all shards.
 
     Attributes:
-        hits: of each query, best first.
-        missing: the shards whose rows were not searched, and why; their names are their folders'.
+        hits: hits of each query, best first.
+        missing: shards that were not searched, by folder name, and why.
     """
 
     hits: list[list[Hit]]
@@ -61,20 +61,20 @@ class ShardedHits:
 
     @property
     def partial(self) -> bool:
-        """Whether there may be better hits in a shard that did not answer."""
+        """Whether a shard that did not answer may have better hits."""
         return bool(self.missing)
 
 
 def is_sharded(path: Path) -> bool:
-    """Whether a folder holds a collection in shards."""
+    """Whether a folder is a collection in shards."""
     return (path / _FILE).is_file()
 
 
 def shards_model(path: Path) -> str:
-    """The name or directory of the bundle that shards were made with.
+    """Name or directory of the bundle that made the vectors of the shards.
 
     Raises:
-        CollectionError: there are none.
+        CollectionError: the folder is not a collection in shards.
     """
     return str(_read(path)["model"])
 
@@ -88,25 +88,25 @@ def index_shards(
     workers: RayWorkers,
     **options: Any,
 ) -> list[BulkSummary]:
-    """Build a collection in shards, each in a task on Ray; calling it again completes what is left.
+    """Build a collection in shards, each in a Ray task. Call it again to complete what is missing.
 
-    Ids must be distinct over the whole input: a row replaces another of its id in its own shard
-    alone.
+    Ids must be distinct over the whole input: a row only replaces a row with the same id in its own
+    shard.
 
     Args:
-        encoder: tasks load its bundle on its provider, in its compute type.
+        encoder: tasks load its bundle on the same provider, in the same compute type.
         inputs: as in `encode_files`.
         out: the folder.
         shards: how many collections.
-        workers: how many tasks at a time, with which cores.
-        options: further arguments of `encode_files`: `text_field`, `id_field`, `keep` and so on.
+        workers: how many tasks run at a time, with how many cores.
+        options: other arguments of `encode_files`: `text_field`, `id_field`, `keep` and so on.
 
     Returns:
-        What became of each shard.
+        A summary of each shard.
 
     Raises:
-        InputValueError: the folder holds another number of shards, or as `encode_files`.
-        FingerprintMismatchError: it holds those of another model.
+        InputValueError: the folder has another number of shards; or as `encode_files`.
+        FingerprintMismatchError: the folder is of another model.
         MissingDependencyError: Ray is not installed.
     """
     if shards < 1:
@@ -156,7 +156,7 @@ def _build(
     shards: int,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    """Fill one shard, or go on with it; in a process of Ray's."""
+    """Fill one shard, or continue it, in a Ray process."""
     with Encoder.load(bundle, **engine) as encoder:
         done = encode_files(
             encoder,
@@ -177,14 +177,14 @@ def _read(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / _FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CollectionError(f"{folder} holds no collection in shards: {error}") from None
+        raise CollectionError(f"{folder} is not a collection in shards: {error}") from None
     if not isinstance(found, dict) or found.get("flowvec_shards") != _VERSION:
         raise CollectionError(f"{folder / _FILE} is not of this version of flowvec")
     return found
 
 
 class _Shard:
-    """An actor: one open Collection."""
+    """A Ray actor with one open Collection."""
 
     def __init__(self, path: str) -> None:
         self._collection = Collection.open(path)
@@ -199,10 +199,10 @@ class _Shard:
 
 
 class ShardedSearcher:
-    """Searches all shards of a collection, each held open by an actor on Ray.
+    """Searches all shards of a collection, each kept open by a Ray actor.
 
-    An actor that dies is started again; until then its shard is missing from results, which say so.
-    An actor serves four searches at a time; any number of threads may search.
+    An actor that dies is restarted; until then its shard is missing from results, which say so. An
+    actor serves four searches at a time. Any number of threads may search.
     """
 
     def __init__(
@@ -217,15 +217,16 @@ class ShardedSearcher:
         """Open the shards.
 
         Args:
-            path: the folder that `index_shards` filled, seen by all machines.
-            encoder: embeds queries; None takes vectors alone.
+            path: the folder that `index_shards` filled, visible to all machines.
+            encoder: embeds queries; without it, queries must be vectors.
             timeout: seconds that a shard may take to answer.
-            address: of the Ray cluster; None takes the one that runs, or makes one here.
-            cpus_per_shard: cores that Ray keeps for each shard.
+            address: address of the Ray cluster; None is a running one, or a new one on this
+                machine.
+            cpus_per_shard: cores that Ray reserves for each shard.
 
         Raises:
-            CollectionError: there are no shards.
-            FingerprintMismatchError: they were made with another model than the encoder's.
+            CollectionError: the folder is not a collection in shards.
+            FingerprintMismatchError: they were made with another model.
             MissingDependencyError: Ray is not installed.
         """
         folder = Path(path).absolute()
@@ -250,7 +251,7 @@ class ShardedSearcher:
         self.close()
 
     def close(self) -> None:
-        """Let the actors go; twice is harmless."""
+        """Stop the actors; twice is harmless."""
         for shard in self._shards.values():
             self._ray.kill(shard)
         self._shards = {}
@@ -283,13 +284,13 @@ class ShardedSearcher:
 
         Args:
             queries: texts, or vectors float32 (queries, dim).
-            k: hits of each.
+            k: hits per query.
             filter: as in `Collection.search`.
-            exact: as there.
-            timeout: seconds that a shard may take; None is the searcher's.
+            exact: as in `Collection.search`.
+            timeout: seconds that a shard may take; None is the one of this object.
 
         Returns:
-            Hits of the shards that answered, and the names of those that did not.
+            Hits of the shards that answered, and names of those that did not.
 
         Raises:
             ClosedError: after `close`.
@@ -312,12 +313,12 @@ class ShardedSearcher:
                 found[asked[one]] = ray.get(one)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, InputValueError | TypeError):
-                    raise error.cause from None  # the question is wrong, and wrong to all
+                    raise error.cause from None  # the query is not valid, for any shard
                 missing[asked[one]] = first_line(error.cause or error)
             except ray.exceptions.RayError as error:
                 missing[asked[one]] = first_line(error)
         for one in late:
-            with suppress(Exception):  # it may have come to its end by now
+            with suppress(Exception):  # it may have ended by now
                 ray.cancel(one)
         answers = [found[name] for name in self._shards if name in found]
         hits = [_merged([answer[i] for answer in answers], k) for i in range(len(vectors))]
@@ -351,7 +352,7 @@ class ShardedSearcher:
 
 
 def _merged(answers: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
-    """The k best of several rankings; of one id only the best."""
+    """The k best of several rankings; of rows with equal ids only the best."""
     best: dict[Any, Hit] = {}
     for hit in sorted((hit for answer in answers for hit in answer), key=lambda hit: -hit.score):
         best.setdefault(hit.id, hit)

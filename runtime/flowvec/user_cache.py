@@ -1,4 +1,4 @@
-"""The folder in the user's cache where flowvec keeps what it found out about this machine."""
+"""The cache folder where flowvec keeps what it has measured on this machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flowvec.files import write_file
 
 __all__ = ["ENGINE_PACKAGES", "cache_folder", "installed_versions", "write_cached"]
 
-# The packages whose version decides how an engine computes, and how fast.
+# Packages whose versions decide what an engine computes, and how fast.
 ENGINE_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-openvino", "openvino")
 
 
 def cache_folder() -> Path:
-    """The folder that the environment variable FLOWVEC_CACHE names, else one in the user's cache.
+    """The folder of the environment variable FLOWVEC_CACHE, else one in the user's cache.
 
     Raises:
         OSError, RuntimeError: the user has no home directory.
@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 
 def installed_versions(packages: Iterable[str] = ENGINE_PACKAGES) -> dict[str, str]:
-    """Version of each of the packages that is installed."""
+    """Versions of the packages that are installed."""
     versions: dict[str, str] = {}
     for package in packages:
         try:
@@ -39,10 +39,10 @@ def installed_versions(packages: Iterable[str] = ENGINE_PACKAGES) -> dict[str, s
 
 
 def write_cached(path: Path, content: bytes) -> None:
-    """Write a file of the cache, and its folder where there is none.
+    """Write a file of the cache, and create its folder.
 
     Raises:
-        OSError: it cannot be written; nothing is left.
+        OSError: it cannot be written; no partial file stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, content)

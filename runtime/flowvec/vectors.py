@@ -1,4 +1,4 @@
-"""Exact nearest neighbours: blockwise matrix products with bounded memory."""
+"""Exact nearest neighbours, by blockwise matrix products in bounded memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Floats = npt.NDArray[np.float32]
 def scores(queries: Floats, vectors: Floats, metric: Metric) -> Floats:
     """Similarity of every query with every vector, float32 (queries, rows); higher is better.
 
-    `cosine` expects both sides normalised; `l2` is minus the Euclidean distance.
+    `cosine` expects normalized vectors; `l2` is minus the Euclidean distance.
     """
     if metric != "l2":
         products: Floats = queries @ vectors.T
         return products
-    # |q|^2 - 2 q v + |v|^2 cancels where distances are small beside norms: float64 bears it.
+    # |q|^2 - 2 q v + |v|^2 cancels if distances are small compared with norms, so use float64.
     left, right = queries.astype(np.float64), vectors.astype(np.float64)
     squared = np.square(left).sum(1)[:, None] - 2.0 * (left @ right.T) + np.square(right).sum(1)
     distances: Floats = -np.sqrt(np.maximum(squared, 0.0)).astype(np.float32)
@@ -37,13 +37,13 @@ def scores(queries: Floats, vectors: Floats, metric: Metric) -> Floats:
 def top_k(
     queries: Floats, vectors: Floats, k: int, metric: Metric
 ) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The k best rows of `vectors` for each query, best first; ties by row number.
+    """The k best rows of `vectors` for each query, best first; equal scores by row number.
 
     Args:
         queries: float32 (queries, dim).
         vectors: float32 (rows, dim).
-        k: how many; more than there are rows gives all of them.
-        metric: `cosine` (both sides already normalised), `ip` or `l2`.
+        k: how many; if there are fewer rows, all of them.
+        metric: `cosine` (for normalized vectors), `ip` or `l2`.
 
     Returns:
         Row numbers, int64 (queries, min(k, rows)), and their scores, float32.
@@ -68,10 +68,10 @@ def top_k(
 
 
 def _best_rows(line: Floats, k: int) -> npt.NDArray[np.int64]:
-    """Indices of the k largest scores, largest first, ties by index."""
+    """Indices of the k largest scores, largest first; equal scores by index."""
     if k < len(line):
         threshold = np.partition(line, len(line) - k)[len(line) - k]
-        # Every row above the threshold is in; rows equal to it fill up in their order.
+        # Every row above the threshold is included; rows equal to it fill up in order.
         above = np.flatnonzero(line > threshold)
         equal = np.flatnonzero(line == threshold)[: k - len(above)]
         chosen = np.sort(np.concatenate((above, equal)))

@@ -235,7 +235,7 @@ def test_wrong_questions_are_errors(
         searcher.search("the cat", 5, filter={"n": {"?": 1}})
     with pytest.raises(FingerprintMismatchError):
         ShardedSearcher(sharded, encoder=tiny)
-    with pytest.raises(CollectionError, match="no collection in shards"):
+    with pytest.raises(CollectionError, match="not a collection in shards"):
         ShardedSearcher(tmp_path)
     searcher.close()
     with pytest.raises(ClosedError):

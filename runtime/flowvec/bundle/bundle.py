@@ -3,10 +3,10 @@
     manifest.json     what the bundle is, and the SHA-256 and size of every other file
     model.onnx        tokens in, vectors out, in one file
     tokenizer.json    a Hugging Face `tokenizers` file, without truncation or padding
-    references.npz    token ids with their vectors: what an engine must agree with (from format 2)
+    references.npz    token ids with their vectors, which an engine must reproduce (from format 2)
 
-The manifest is a closed list: a file that it does not name, a missing file, a link, another size
-or another hash is refused before any native code sees the bytes.
+The manifest lists all files. A file that it does not name, a missing file, a link, another size or
+another hash is refused before any native code reads the bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "verify_files",
 ]
 
-# An untrusted bundle must not make the loader read the disk full.
+# An untrusted bundle must not make the loader read a huge file.
 _MAX_MANIFEST_BYTES = 1 << 20
 
 
@@ -76,7 +76,7 @@ class Bundle:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The further graphs that the bundle holds, by their names in `manifest.VARIANTS`."""
+        """The other graphs of the bundle, by their names in `manifest.VARIANTS`."""
         return tuple(kind for kind, file in VARIANTS.items() if file in self.manifest.files)
 
     def graph(self, variant: str | None) -> Path:
@@ -89,7 +89,7 @@ class Bundle:
         return self.path / TOKENIZER
 
     def ranges(self) -> npt.NDArray[np.float32]:
-        """Each dimension's lower and upper end over calibration texts, float32 (2, dim).
+        """Lower and upper end of each dimension over calibration texts, float32 (2, dim).
 
         Raises:
             InputValueError: the bundle has none.
@@ -101,23 +101,25 @@ class Bundle:
                 "again"
             )
         try:
-            found = np.load(self.path / RANGES)  # which unpickles nothing
+            found = np.load(self.path / RANGES)  # it unpickles nothing
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise BundleError(f"cannot read {self.path / RANGES}: {error}") from None
-        # Of a file that is a zip it gives another kind.
+        # For a zip file numpy returns another type.
         fits = (
             isinstance(found, np.ndarray)
             and found.dtype == np.float32
             and found.shape == (2, self.manifest.dim)
         )
         if not (fits and np.isfinite(found).all() and (found[0] < found[1]).all()):
-            raise BundleError(f"{self.path / RANGES} holds no ranges of {self.manifest.dim} dims")
+            raise BundleError(
+                f"{self.path / RANGES} does not hold ranges of {self.manifest.dim} dimensions"
+            )
         ranges: npt.NDArray[np.float32] = found
         return ranges
 
     @property
     def handle(self) -> str:
-        """What to load this bundle by later: its name if it ships with flowvec, else its path."""
+        """Loads this bundle later: its name if it ships with flowvec, else its path."""
         for name, path in shipped_bundles().items():
             if path == self.path:
                 return name
@@ -130,13 +132,12 @@ class Bundle:
 
     @classmethod
     def load(cls, name_or_dir: str | Path) -> Bundle:
-        """Open a bundle by the name of a shipped one or by its directory, and verify each file.
+        """Open a shipped bundle by name, or a bundle's directory, and verify each file.
 
-        A directory that exists wins over a shipped name only if it is written as a path: `mini`
-        is the shipped model, `./mini` a directory.
+        `mini` is always the shipped model, and `./mini` a directory.
 
         Raises:
-            BundleError: there is no such bundle, or its files are not what its manifest says.
+            BundleError: there is no such bundle, or its files do not match its manifest.
         """
         path = _locate(name_or_dir)
         manifest = read_manifest(path)
@@ -159,7 +160,7 @@ def _locate(name_or_dir: str | Path) -> Path:
 
 
 def absolute_path(path: str | Path) -> Path:
-    """A path with `~` expanded; an unknown user's `~name` stays as it is written.
+    """A path with `~` expanded; the `~name` of an unknown user stays as it is.
 
     Raises:
         InputTypeError, InputValueError: it is not a path.
@@ -172,7 +173,7 @@ def absolute_path(path: str | Path) -> Path:
 
 
 def shipped_bundles() -> Mapping[str, Path]:
-    """The bundles inside the package, by name."""
+    """Names of the bundles in the package."""
     folder = Path(str(resources.files("flowvec"))) / "models"
     if not folder.is_dir():
         return {}
@@ -188,8 +189,8 @@ def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     if file.is_symlink() or not file.is_file():
         raise BundleError(
-            f"{path} is no bundle: it has no file {MANIFEST}; `flowvec export` makes a bundle of a "
-            "checkpoint"
+            f"{path} is not a bundle: it has no file {MANIFEST}; `flowvec export` makes a bundle "
+            "from a checkpoint"
         )
     if file.stat().st_size > _MAX_MANIFEST_BYTES:
         raise BundleError(f"{file} is larger than {_MAX_MANIFEST_BYTES} bytes")

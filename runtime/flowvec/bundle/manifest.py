@@ -1,4 +1,4 @@
-"""The manifest: what a bundle says of itself, checked field by field."""
+"""The manifest: what a bundle says about itself, checked field by field."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ REFERENCES = "references.npz"
 # Each dimension's range, for vectors in 8 bits: a .npy file, float32 (2, dim).
 RANGES = "int8_ranges.npy"
 INPUTS = ("input_ids", "attention_mask")
-# Further forms of the graph. int8 has two: OpenVINO does not read the one that is fast in ONNX
-# Runtime, which is slow on the other.
+# Variants of the graph. int8 has two: OpenVINO cannot read the one that is fast in ONNX Runtime,
+# and the other is slow there.
 VARIANTS = {
     "float16": "model.fp16.onnx",
     "int8": "model.int8.onnx",
@@ -68,14 +68,14 @@ class Manifest:
     Attributes:
         name: the model's name.
         dim: length of a vector.
-        max_length: the most tokens of a text, special tokens counted; longer texts are cut.
-        pooling: how token vectors become one, e.g. `mean` or `cls+max`.
-        transform: the steps between pooling and normalisation, e.g. `("dense(256->256)",)`.
-        normalised: the graph ends in L2 normalisation.
-        prompts: prefixes by name, e.g. `{"query": "query: "}`.
-        default_prompt_name: the prompt that is used when none is asked for.
+        max_length: most tokens of a text, special tokens included; longer texts are cut.
+        pooling: how token vectors become one vector, for example `mean` or `cls+max`.
+        transform: the steps between pooling and normalization, for example `("dense(256->256)",)`.
+        normalised: whether the graph ends in L2 normalization.
+        prompts: prefixes by name, for example `{"query": "query: "}`.
+        default_prompt_name: the prompt that is used by default.
         similarity: what `Encoder.similarity` computes.
-        pad_id: the token that fills up a batch.
+        pad_id: the padding token.
         inputs: names of the graph's inputs, int64 (batch_size, sequence_length).
         output: name of the graph's output, float32 (batch_size, dim).
         opset: version of the standard operator set.
@@ -84,10 +84,9 @@ class Manifest:
         licence: licence of the weights, if known.
         parity: figures of the comparison with the source model in torch.
         files: every other file of the bundle.
-        layers: transformer layers of the graph; 0 where it is but a sum over embeddings. None where
-            nobody wrote it down.
-        proved_on: for a variant the processor on which the exporter compared it with float32, by
-            the variant's name. A load compares again: see `flowvec.encoder.proof`.
+        layers: transformer layers of the graph; 0 for a sum over embeddings; None if not recorded.
+        proved_on: by variant, the processor on which the exporter compared it with float32. A load
+            compares again: see `flowvec.encoder.proof`.
         format_version: version of this format.
     """
 
@@ -114,7 +113,7 @@ class Manifest:
     format_version: int = field(default=FORMAT_VERSION)
 
     def to_json(self) -> str:
-        """The text of `manifest.json`: sorted keys, so that equal manifests are equal bytes."""
+        """The text of `manifest.json`, with sorted keys: equal manifests give equal bytes."""
         content = asdict(self)
         if self.layers is None:
             del content["layers"]
@@ -151,10 +150,10 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over all that decides a vector: two models with one fingerprint agree.
+        """SHA-256 over everything that decides a vector: models with equal fingerprints agree.
 
         It covers the hashes of the graph and the tokenizer, max_length, prompts and output
-        options; names, parity figures and further variants of the graph do not change it.
+        options; names, parity figures and variants of the graph do not change it.
         """
         material = {
             "model": self.files[MODEL].sha256,
@@ -217,7 +216,7 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
     records = {}
     for name, record in files.items():
         plain = name not in ("", ".", "..") and not set(name) & set("/\\\0:")
-        need(plain and name != MANIFEST, f"{name!r} is no plain file name")
+        need(plain and name != MANIFEST, f"{name!r} is not a plain file name")
         need(
             isinstance(record, dict)
             and record.keys() == {"bytes", "sha256"}

@@ -1,6 +1,6 @@
-"""Words beside vectors: SQLite's full-text index asked in plain text, and two rankings made one.
+"""Hybrid search: plain text as a full-text query, and the fusion of two rankings.
 
-Both are pure decisions; `store.py` keeps the index.
+Both are pure functions; `store/full_text.py` has the index.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 __all__ = ["HYBRID_BEST", "fuse", "match_expression"]
 
-# Of a row that equals the query and matches its words best.
+# The score of a row that equals the query and matches its words best.
 HYBRID_BEST = 1.0
 
-# Lucene's list for English: in half of all texts, so that they say little and cost much to look up.
+# Lucene's list for English: words in half of all texts, which say little and are slow to look up.
 # fmt: off
 _STOP_WORDS = frozenset((
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it",
@@ -21,16 +21,16 @@ _STOP_WORDS = frozenset((
     "this", "to", "was", "will", "with",
 ))
 # fmt: on
-# A whole document as a query would be thousands of terms.
+# A whole document as a query would have thousands of terms.
 _MAX_WORDS = 64
 
 
 def match_expression(text: str) -> str | None:
-    """A query of SQLite's FTS5 for any of a text's words; None where it has none.
+    """An FTS5 query for any of a text's words; None if it has none.
 
-    A word that comes twice counts twice, as BM25 has it. English stop words are left out, unless
-    there is nothing else. Every word is in quotes, so that none is an operator of FTS5's, and that
-    one which FTS5 cuts is found as a phrase. Case and accents are left to FTS5.
+    A word that occurs twice counts twice, as in BM25. English stop words are left out, unless there
+    are no others. Every word is quoted: so it is never an FTS5 operator, and a word that FTS5
+    splits is found as a phrase. FTS5 handles case and accents.
     """
     words = _words(unicodedata.normalize("NFC", text))
     telling = [word for word in words if word.lower() not in _STOP_WORDS] or words
@@ -38,7 +38,7 @@ def match_expression(text: str) -> str | None:
 
 
 def _words(text: str) -> list[str]:
-    """Runs of letters, digits, underscores, and the marks that combine with letters."""
+    """Runs of letters, digits, underscores and combining marks."""
     return "".join(
         c if c == "_" or unicodedata.category(c)[0] in "LMN" else " " for c in text
     ).split()
@@ -53,24 +53,25 @@ def fuse(
     own: float,
     vector_weight: float,
 ) -> list[tuple[int, float]]:
-    """The k best of the rows that are near or share words, by a convex combination of both.
+    """The k best rows by a convex combination of their nearness and their words.
 
-    A row's nearness counts from that of the last row found (0) to that of a row equal to the query
-    (1), so that it means the same whatever a model's cosines range over; its BM25 counts as a share
+    A row's nearness counts from 0 for the last row that was found to 1 for a row equal to the
+    query, so that it means the same for every model's range of cosines. Its BM25 counts as a share
     of the best row's. Such combinations beat reciprocal ranks (Bruch, Gai and Ingber 2023, "An
     analysis of fusion functions for hybrid retrieval").
 
     Args:
-        near: the vectors' score of each row that either ranking found, by label.
-        worded: BM25 of those that share words with the query, from 0 up; 0 for the others.
+        near: vector score of each row that either ranking found, by label.
+        worded: BM25 of the rows that share words with the query, by label; missing rows count as 0.
         k: how many.
-        least: score of the last row that the vectors' ranking found.
+        least: score of the last row that the vector ranking found.
         own: the query's score with itself.
-        vector_weight: share of nearness, 0 to 1; the rest is the words'.
+        vector_weight: share of nearness, 0 to 1; the rest is the share of the words.
 
     Returns:
-        (label, score), best first; a score is at most 1, and below 0 for a row that is farther than
-        all that the vectors' ranking found and has hardly a word. Ties as in `near`.
+        (label, score), best first. A score is at most 1; it is below 0 for a row that is farther
+        than all rows of the vector ranking and shares few words. Equal scores keep the order of
+        `near`.
     """
     span = max(own, max(near.values(), default=own)) - least
     most = max(worded.values(), default=0.0)

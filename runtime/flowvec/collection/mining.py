@@ -1,4 +1,4 @@
-"""Searches within vectors in memory: the most alike of all pairs, and the nearest of a corpus.
+"""Searches in memory, without a collection: the most similar pairs, and the nearest of a corpus.
 
 Exact, in blocks of bounded size.
 """
@@ -57,10 +57,10 @@ def most_similar_pairs(
         [(0, 2), (0, 1), (1, 2)]
 
     Args:
-        items: texts, or vectors float32 (items, dim), normalised or not.
+        items: texts, or vectors float32 (items, dim), normalized or not.
         encoder: embeds texts.
         top_k: how many pairs, over all items.
-        threshold: the least cosine of a pair; None takes any.
+        threshold: least cosine of a pair; None is no limit.
 
     Returns:
         Pairs, the most similar first; equal scores in the order of their indices.
@@ -89,7 +89,7 @@ def most_similar_pairs(
         found = _best(block.ravel(), top_k, floor, strictly=full)
         left, right = np.divmod(found, block.shape[1])
         new = np.stack((left + first, right + first + 1), axis=1)
-        # What was found before comes first, so that among equals the smaller indices stay.
+        # Earlier pairs come first, so that among equal scores the smaller indices stay.
         scores = np.concatenate((scores, block.ravel()[found]))
         pairs = np.concatenate((pairs, new))
         kept = np.argsort(-scores, kind="stable")[:top_k]
@@ -130,7 +130,7 @@ def semantic_search(
         'Stocks fell.'
 
     Args:
-        queries: texts (or a single one), or vectors float32 (queries, dim) or (dim,).
+        queries: texts or a single text, or vectors float32 (queries, dim) or (dim,).
         corpus: texts, or vectors float32 (rows, dim).
         encoder: embeds texts: queries by `encode_query`, the corpus by `encode_document`.
         top_k: how many for each query.
@@ -173,7 +173,7 @@ def _unit_vectors(
         if not query:
             raise InputTypeError(f"{name} must be a list, not a single str")
         items = [items]
-    # pandas' and other libraries' columns have no fixed type: a list shows what they hold.
+    # Columns of pandas and other libraries have no fixed type: a list shows what they hold.
     if not isinstance(items, Iterable):
         raise InputTypeError(f"{name} must be a list, not {type(items).__name__}")
     listed = items if isinstance(items, np.ndarray) else list(items)
@@ -182,7 +182,7 @@ def _unit_vectors(
             raise InputValueError(f"{name} are texts: give an encoder to embed them")
         if not isinstance(encoder, Encoder):
             raise InputTypeError(
-                f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
+                f"encoder must be an Encoder, as Encoder.load returns, not {type(encoder).__name__}"
             )
         embed = encoder.encode_query if query else encoder.encode_document
         return normalize(embed(cast(list[str], listed)))

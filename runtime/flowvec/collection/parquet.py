@@ -1,8 +1,8 @@
-"""Rows of a collection as a Parquet file, and back, so that another engine can take over.
+"""Rows of a collection to a Parquet file and back, for other search engines.
 
-Columns: `id` (text), `id_is_int`, `text`, `metadata` (JSON), and `vector`, a list of as many
-numbers as the collection has dimensions, float32 or float16. The schema's own metadata tells the
-rest. What a bulk job wrote is read as well, and files of other origin.
+Columns: `id` (text), `id_is_int`, `text`, `metadata` (JSON), and `vector`, a list of fixed length
+of float32 or float16. The schema's metadata holds the rest. Output of bulk jobs and files of other
+origin can be read too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEY = b"flowvec"
 def write_parquet(
     path: Path, rows: Iterable[Item], dim: int, dtype: str, about: Mapping[str, str]
 ) -> int:
-    """Write rows at constant memory; the file appears whole or not at all.
+    """Write rows at constant memory; the file is written atomically.
 
     Args:
         path: the file.
@@ -90,7 +90,7 @@ class ParquetRows:
     """Rows of one or more Parquet files.
 
     Attributes:
-        about: what the files say of themselves, such as model and fingerprint.
+        about: what the files say about themselves, such as model and fingerprint.
         dim: length of the vectors.
         dtype: how they are stored, `float32` or `float16`.
         batches: the rows.
@@ -106,16 +106,17 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
     """Rows of one or more files, in their order.
 
     A file needs the columns `id` (text or whole numbers) and `vector` (lists of equal length, of
-    floating-point numbers). `text` and `metadata` (JSON) may be there; every other column is
-    metadata, too.
+    floating-point numbers). `text` and `metadata` (JSON) are optional; every other column becomes
+    metadata.
 
     Args:
-        source: a file, a folder of them, such as `flowvec encode` writes, or a glob; or several.
+        source: a file, a folder of files such as `flowvec encode` writes, a glob, or a list of
+            these.
 
     Raises:
-        InputTypeError: the source is something else.
-        InputValueError: a file cannot be read, lacks a column, or a row holds something else; the
-            files are of different models or lengths; a folder's job is not complete.
+        InputTypeError: the source is none of these.
+        InputValueError: a file cannot be read, lacks a column, or has a row that is not valid; the
+            files are of different models or dimensions; a folder's job is not complete.
         MissingDependencyError: pyarrow is not installed.
     """
     imported_arrow()
@@ -145,24 +146,24 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
 
 
 def _found(path: Path) -> tuple[list[Path], dict[str, str]]:
-    """The files that a path stands for, by name, and what the manifest beside them says."""
+    """The files of a path, by name, and what the manifest beside them says."""
     if path.is_dir():
         files = sorted(path.glob("*.parquet"))
         files = [file for file in files if not is_hidden((file.name,))]
         if not files:
-            raise InputValueError(f"{path} holds no Parquet file")
+            raise InputValueError(f"{path} has no Parquet files")
         return files, _of_job(path)
     if not path.exists() and glob.has_magic(str(path)):
         names = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute ones, too
         files = [Path(name) for name in names if Path(name).is_file()]
         if not files:
-            raise InputValueError(f"{path} matches no file")
+            raise InputValueError(f"{path} does not match any file")
         return files, {}
     return [path], {}
 
 
 def _of_job(folder: Path) -> dict[str, str]:
-    """Model and fingerprint from the manifest of a bulk job; nothing where there is none.
+    """Model and fingerprint from the manifest of a bulk job; empty if there is none.
 
     Raises:
         InputValueError: the job is not complete.
@@ -202,7 +203,7 @@ class _File:
                     raise InputValueError(f"{path} has no column {name!r}; it has {schema.names}")
             kind = schema.field("vector").type
             number = getattr(kind, "value_type", None)
-            if number in (pa.int8(), pa.uint8()):  # as quantised by a bulk job
+            if number in (pa.int8(), pa.uint8()):  # quantized by a bulk job
                 raise InputValueError(
                     f"{path} holds vectors of {number}; a collection takes float32 or float16"
                 )
@@ -214,7 +215,7 @@ class _File:
         self.model = self.about.get("fingerprint", "unknown")[:12]
 
     def rows(self) -> Iterator[Rows]:
-        """The rows, some at a time."""
+        """The rows, in batches."""
         return _batches(imported_arrow(), self._file, self.path, self.dim, self.about)
 
 
@@ -230,7 +231,7 @@ def _about(schema: Any) -> dict[str, str]:
 
 
 def _first_length(file: Any, path: Path) -> int:
-    """The vectors' length, where the column's type does not say it."""
+    """Length of the vectors, if the column's type does not say it."""
     for batch in file.iter_batches(batch_size=1, columns=["vector"]):
         values = batch.column(0)[0].as_py()
         if isinstance(values, list) and values:
@@ -288,9 +289,9 @@ def _metadata(
 
 
 def json_value(value: Any) -> Any:
-    """A value of Parquet as JSON holds it.
+    """A Parquet value as JSON.
 
-    Times and dates are ISO 8601, NaN is null, and what JSON lacks is a text.
+    Times and dates are ISO 8601, NaN is null, and values that JSON lacks are text.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None

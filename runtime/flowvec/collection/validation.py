@@ -1,4 +1,4 @@
-"""Checks of what callers give a Collection, all of them before anything is changed."""
+"""Checks of a Collection's arguments, before anything is changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class DataFrame(Protocol):
-    """What is needed of a pandas or polars DataFrame."""
+    """The interface that pandas and polars DataFrames share."""
 
     @property
     def columns(self) -> Any:
@@ -41,7 +41,7 @@ class DataFrame(Protocol):
         """A column."""
 
 
-# More rows than any collection has, and still a number to everything below.
+# More rows than any collection has, and still a number to SQLite and numpy.
 _MOST_HITS = 1 << 40
 
 Metadata = Sequence[dict[str, Any] | None] | DataFrame
@@ -51,7 +51,7 @@ def check_k(k: object) -> int:
     """How many hits to give.
 
     Raises:
-        InputTypeError: it is no whole number.
+        InputTypeError: it is not a whole number.
         InputValueError: it is negative.
     """
     if isinstance(k, bool) or not isinstance(k, int | np.integer):
@@ -65,27 +65,27 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
     """Vectors as float32 (rows, dim).
 
     Raises:
-        InputTypeError: they are no numbers.
+        InputTypeError: they are not numbers.
         InputValueError: they have another shape, or a row holds NaN, infinity or a number whose
             square is infinite.
     """
     try:
         given = np.asarray(vectors)
         if given.dtype.kind not in "fiubO":
-            raise InputTypeError(f"{what} are no real numbers, but {given.dtype}")
+            raise InputTypeError(f"{what} must be real numbers, not {given.dtype}")
         rows = np.asarray(given, dtype=np.float32)
     except InputTypeError:
         raise
     except (OverflowError, TypeError, ValueError) as error:
-        raise InputTypeError(f"{what} are no numbers: {error}") from None
+        raise InputTypeError(f"{what} are not numbers: {error}") from None
     if rows.size == 0 and rows.ndim == 1:
         rows = rows.reshape(0, dim)
     if rows.ndim != 2 or rows.shape[1] != dim:
         raise InputValueError(
             f"{what} must have {dim} dimensions each, but their shape is {rows.shape}"
         )
-    # A square that overflows would give an infinite norm, and NaN for a score. Of most vectors one
-    # sum says that there is none; else each row's tells which it is.
+    # A square that overflows would give an infinite norm, and NaN as a score. Usually one sum over
+    # all vectors shows that there is none; otherwise the sum of each row shows which it is.
     if math.isfinite(np.vdot(rows, rows)):
         return rows
     with np.errstate(over="ignore"):
@@ -114,10 +114,10 @@ def round_to_float16(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32
 
 
 def check_score(score: object, name: str = "min_score") -> float | None:
-    """The least score, None for any.
+    """The least score of a hit; None is no limit.
 
     Raises:
-        InputTypeError: it is no number.
+        InputTypeError: it is not a number.
         InputValueError: it is NaN.
     """
     if score is None:
@@ -129,7 +129,7 @@ def check_weight(value: object) -> float:
     """The share of the vectors in a hybrid search.
 
     Raises:
-        InputTypeError: it is no number.
+        InputTypeError: it is not a number.
         InputValueError: it is not from 0 to 1.
     """
     weight = check_score(value, "vector_weight")
@@ -144,7 +144,7 @@ def check_whole(name: str, value: object, least: int) -> int:
     """A whole number of at least `least`.
 
     Raises:
-        InputTypeError: it is no whole number.
+        InputTypeError: it is not a whole number.
         InputValueError: it is less.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
@@ -155,7 +155,8 @@ def check_whole(name: str, value: object, least: int) -> int:
 
 
 def texts_of(values: object) -> list[str] | None:
-    """Texts as a list, whatever holds them: a list, an array or a DataFrame's column; else None."""
+    """Texts as a list, from a list, an array or a DataFrame's column; None if they are not
+    texts."""
     if not isinstance(values, Sequence) and hasattr(values, "dtype"):
         kind = getattr(values.dtype, "kind", "O")
         if kind not in "OUST" or getattr(values, "ndim", 1) != 1:
@@ -167,7 +168,7 @@ def texts_of(values: object) -> list[str] | None:
 
 
 def check_count(name: str, count: int, ids: int) -> None:
-    """Raises InputValueError where there are not as many as ids."""
+    """Raise InputValueError unless there are as many as ids."""
     if count != ids:
         raise InputValueError(f"{ids} ids for {count} {name}")
 
@@ -196,13 +197,13 @@ def _records(frame: DataFrame) -> list[dict[str, Any]]:
         raise InputValueError(f"the metadata has two columns of one name: {names}")
     try:
         columns = [[_plain(value) for value in frame[name]] for name in names]
-    except TypeError as error:  # a frame that is not computed yet
+    except TypeError as error:  # a lazy frame
         raise InputTypeError(f"the metadata's columns cannot be read: {error}") from None
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _plain(value: Any) -> Any:
-    """A cell as JSON has it: a missing one is null, a date is its ISO 8601 text."""
+    """A cell as JSON: a missing one is null, a date is ISO 8601 text."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray) or type(value).__name__ == "Series":  # a column of lists

@@ -1,4 +1,4 @@
-"""What `flowvec demo` searches: short Wikipedia passages, and queries that each mean one."""
+"""Data of `flowvec demo`: short Wikipedia passages, and queries that each match one of them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Pair:
 
 
 def load_passages() -> list[Passage]:
-    """All passages of the demonstration."""
+    """All passages of the demo."""
     return [Passage(**row) for row in _rows("passages.jsonl")]
 
 
 def load_pairs() -> list[Pair]:
-    """Queries written by hand, each with its passage."""
+    """Hand-written queries, each with its passage."""
     return [Pair(**row) for row in _rows("pairs.jsonl")]
 
 

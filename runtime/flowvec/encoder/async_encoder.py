@@ -18,7 +18,7 @@ from flowvec.errors import DeadlineError
 
 __all__ = ["AsyncEncoder"]
 
-# Checking more texts than these would hold the event loop up: a thread takes them in.
+# Checking more texts than this would block the event loop: a thread does it.
 _FEW_TEXTS = 64
 
 _Vectors = Future[npt.NDArray[Any]]
@@ -62,7 +62,7 @@ class AsyncEncoder:
             async with asyncio.timeout(seconds) as limit:
                 return await asyncio.wrap_future(await self._submit(texts, options))
         except TimeoutError:
-            if not limit.expired():  # a caller's own, from what its texts are read
+            if not limit.expired():  # raised by the caller's own iterable
                 raise
             raise DeadlineError(f"not done within {timeout} s") from None
 
@@ -73,16 +73,16 @@ class AsyncEncoder:
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            # The thread cannot be stopped; what it has taken in is dropped.
+            # The thread cannot be stopped; the texts that it queues are dropped.
             taking.add_done_callback(_drop)
             raise
 
     def statistics(self) -> QueueStatistics:
-        """What was done so far, and what waits."""
+        """Counts so far, and how many texts wait now."""
         return self._shared.statistics()
 
     async def close(self, *, drain: bool = True) -> None:
-        """See `SharedEncoder.close`; the event loop goes on meanwhile."""
+        """As `SharedEncoder.close`; the event loop runs meanwhile."""
         await asyncio.to_thread(self._shared.close, drain=drain)
 
     async def __aenter__(self) -> Self:
@@ -98,6 +98,6 @@ class AsyncEncoder:
 
 
 def _drop(taking: asyncio.Task[_Vectors]) -> None:
-    """Cancel what a call that nobody waits for any more has taken in."""
+    """Cancel a call that nobody waits for any more."""
     if not taking.cancelled() and taking.exception() is None:
         taking.result().cancel()

@@ -1,9 +1,9 @@
 """Tuning: which provider, streams and token budget are fastest for a bundle on this machine.
 
-A search in three steps (provider, then streams and threads, then budget), each the best of what the
-one before left: all combinations would take an hour. Candidates of a step are timed in turn, round
-after round, so that a moment in which the machine is busy with something else hits all of them. A
-default gives way only to what is faster beyond the noise.
+The search has three steps (provider, then streams and threads, then batch size), each from the best
+of the step before: all combinations would take an hour. The candidates of a step are timed in
+interleaved rounds, so that a moment in which the machine is busy affects all of them. A default is
+only replaced by settings that are faster by more than noise.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ GPU_BUDGETS = (4096, 16384, 65536)
 
 _SHORT_WORDS = 5
 _TEXTS = {"short": 256, "natural": 256, "long": 32}
-# A first run of a shape compiles; what is timed comes after.
+# The first run of a shape compiles; later runs are timed.
 _LEAST_ROUNDS = 3
-# A lead of less than this share would go the other way in the next run.
+# A smaller lead than this is noise.
 _NOISE = 0.97
 _SHARES = {"provider": 0.35, "streams": 0.25, "budget": 0.4}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An engine with a budget of padded tokens a batch."""
+    """An engine with a batch size in padded tokens."""
 
     engine: Engine
     max_batch_tokens: int
@@ -70,8 +70,9 @@ class Measured:
 
     Attributes:
         candidate: what was timed.
-        texts_per_second: by kind.
-        score: geometric mean over the kinds of the share of the best of its step; 1 at most.
+        texts_per_second: texts per second, by kind of text.
+        score: speed relative to the best candidate of the step, as geometric mean over the kinds;
+            at most 1.
     """
 
     candidate: Candidate
@@ -80,7 +81,7 @@ class Measured:
 
 
 def kinds_of_texts(bundle: Bundle) -> dict[str, list[str]]:
-    """English texts to time with: a few words, sentences, and passages up to max_length."""
+    """English texts for timing: a few words, sentences, and passages up to max_length."""
     passages = [passage.text for passage in load_passages()]
     sentences = [sentence for passage in passages for sentence in split_sentences(passage)]
     short = [" ".join(sentence.split()[:_SHORT_WORDS]) for sentence in sentences]
@@ -102,9 +103,9 @@ def tune(
 
     Args:
         bundle: what to tune for.
-        seconds: how long to measure; what an engine takes to load comes on top.
-        allow_compute: try other compute types than the default one as well. They give slightly
-            other vectors.
+        seconds: how long to measure; loading engines takes more time on top.
+        allow_compute: also try other compute types than the default. They give slightly different
+            vectors.
         on_measured: called after each step with its name and its candidates, best first.
 
     Raises:
@@ -143,11 +144,11 @@ def tune(
 
 
 def winner(measured: Sequence[Measured], standing: Candidate) -> Measured:
-    """The best, or what stands already where the best leads it by no more than noise.
+    """The best candidate, or the current one if the lead is only noise.
 
     Args:
         measured: best first.
-        standing: what is used if nothing is better; it may not be among those measured.
+        standing: the current candidate; it may not have been measured.
     """
     best = measured[0]
     close = (m for m in measured if m.candidate == standing and m.score >= _NOISE * best.score)
@@ -155,7 +156,7 @@ def winner(measured: Sequence[Measured], standing: Candidate) -> Measured:
 
 
 def _engines(bundle: Bundle, allow_compute: bool) -> list[Engine]:
-    """Every engine that runs here, of the default one's compute type unless others are allowed."""
+    """All engines that run here; only the default's compute type, unless others are allowed."""
     default = _proved_default(bundle)
     engines = [default]
     for provider in available_providers():
@@ -174,7 +175,7 @@ def _engines(bundle: Bundle, allow_compute: bool) -> list[Engine]:
 
 
 def _proved_default(bundle: Bundle) -> Engine:
-    """What `Encoder.load` takes without settings."""
+    """What `Encoder.load` uses by default."""
     refused: list[tuple[str, str]] = []
     while True:
         engine = choose_engine(
@@ -189,7 +190,7 @@ def _proved_default(bundle: Bundle) -> Engine:
 
 
 def _streams(candidate: Candidate) -> list[tuple[int, int]]:
-    """Streams and threads of each: all cores in several ways, half of them, and one."""
+    """Streams and threads to try: all cores in several ways, half of them, and one."""
     if candidate.engine.device != "cpu":
         return [(1, 1)]
     cores = available_cores()
@@ -212,7 +213,7 @@ def _measure(
     texts: Mapping[str, Sequence[str]],
     seconds: float,
 ) -> list[Measured]:
-    """Time candidates in turn for so many seconds, at least three rounds; best first."""
+    """Time candidates in interleaved rounds for this many seconds, at least three; best first."""
     times: dict[Candidate, dict[str, list[float]]] = {}
     encoders: dict[Engine, Encoder] = {}
     failures: list[str] = []
@@ -221,8 +222,8 @@ def _measure(
             try:
                 if candidate.engine not in encoders:
                     encoders[candidate.engine] = Encoder(bundle, candidate.engine)
-                _round(encoders[candidate.engine], candidate, texts)  # warm
-            except FlowvecError as error:  # another candidate may run all the same
+                _round(encoders[candidate.engine], candidate, texts)  # warm up
+            except FlowvecError as error:  # another candidate may run
                 if isinstance(error, EngineNotProvedError):
                     logger.warning("left out: %s", error)
                 failures.append(str(error))
@@ -257,7 +258,8 @@ def _round(
     """Seconds for each kind."""
     taken: dict[str, float] = {}
     for kind, items in texts.items():
-        # The Encoder's own budget, which a call with few texts shares out, as later ones will.
+        # The Encoder's own batch size, which a call with few texts makes smaller, as later calls
+        # will.
         encoder.max_batch_tokens = candidate.max_batch_tokens
         begun = time.perf_counter()
         encoder.encode(items)

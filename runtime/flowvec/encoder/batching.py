@@ -1,9 +1,9 @@
 """Batching: a pure decision about token lengths.
 
-`plan` sorts texts by token count and cuts the order into batches whose padded cost, longest times
-rows, stays within a budget. Lengths and row counts come from few buckets, since an engine
-compiles, and keeps memory for, every shape that it meets. `plan_in_order` is the plain
-alternative, kept to measure against.
+`plan` sorts texts by token count and cuts the order into batches whose padded cost (longest text
+times rows) stays within a budget. Lengths and row counts come from few buckets, because an engine
+compiles every new shape and keeps memory for it. `plan_in_order` is the plain alternative, for
+comparisons.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
     "row_count",
 ]
 
-# Row counts a batch may have: steps of about a third, so that cutting off a remainder costs little.
+# Row counts of batches: steps of about a third, so that little is cut off.
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -45,8 +45,8 @@ class Batch:
 def bucket_length(length: int) -> int:
     """Round a token count up to its bucket: multiples of 2, 4, 8, 16, ... as it grows.
 
-    The step is about a thirtieth of the length, so rounding alone adds under 2 % of padding on
-    average and texts of up to 512 tokens meet about 100 shapes.
+    The step is about a thirtieth of the length: rounding adds less than 2 % of padding on average,
+    and texts of up to 512 tokens have about 100 lengths.
     """
     step = 2
     while length > 32 * step:
@@ -65,13 +65,13 @@ def plan(
     """Cut texts into batches of similar token count, longest first.
 
     Args:
-        lengths: tokens of each text, special tokens counted.
-        max_batch_tokens: the most that a batch's length times rows may be; a text that alone
-            exceeds it is a batch of one.
-        max_length: a bound that padding to a bucket must not pass (the model's positions).
+        lengths: tokens of each text, special tokens included.
+        max_batch_tokens: most length times rows of a batch; a text that exceeds it alone is a batch
+            of one.
+        max_length: the model's positions, which padding to a bucket must not exceed.
 
     Returns:
-        Batches whose `rows` together are each index exactly once.
+        Batches whose `rows` together hold each index exactly once.
     """
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable").tolist()
     batches: list[Batch] = []
@@ -93,8 +93,8 @@ def plan_in_order(
 ) -> list[Batch]:
     """Cut texts, in a given order, into batches of a fixed number of rows.
 
-    With the input order this is no batching by length at all; with the order of character counts
-    it is what most libraries do. Each batch is padded to its longest text.
+    With the input order, batches are not sorted by length at all; with the order of character
+    counts, they are what most libraries use. Each batch is padded to its longest text.
     """
     indices = list(order)
     batches = []
@@ -106,7 +106,7 @@ def plan_in_order(
 
 
 def padded_tokens(batches: Iterable[Batch]) -> int:
-    """What a plan costs: the tokens that the model computes, padding included."""
+    """The tokens that the model computes for a plan, padding included."""
     return sum(batch.length * len(batch.rows) for batch in batches)
 
 

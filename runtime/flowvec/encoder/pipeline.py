@@ -1,8 +1,8 @@
-"""The pipeline behind `Encoder`: windows of texts to windows of vectors.
+"""The pipeline behind `Encoder`: windows of texts in, windows of vectors out.
 
-A window is tokenized once, planned by token count, run batch by batch on one worker thread for each
-stream, and scattered back into input order. The next window is tokenized meanwhile, and its batches
-wait behind those of the one before, so that no stream waits for another.
+A window is tokenized once, cut into batches by token count, run on one worker thread per stream,
+and put back into input order. The next window is tokenized meanwhile, and its batches queue behind
+those of the window before, so that no stream has to wait.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ Floats = npt.NDArray[np.float32]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Texts tokenized together.
+# Texts that are tokenized together.
 _PIECE = 1024
 _MOST_CALLERS = 64
-# How soon it is seen that a call is to stop, in seconds.
+# How often a waiting call checks whether to stop, in seconds.
 _PATIENCE = 0.1
-# A window of fewer batches than these is cut into smaller ones, which take no longer each, down to
-# those that cost more in calls than they save in waiting.
+# A window with fewer batches than this is cut into smaller ones, which take no longer each. Below
+# the least size, the extra calls cost more than the waiting that they save.
 _BATCHES_A_STREAM = 4
 _LEAST_BUDGET = 256
 
@@ -93,7 +93,7 @@ class EncodeStatistics:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts of a running call, gathered on the caller's thread alone."""
+    """Counts of a running call; only the caller's thread changes them."""
 
     texts: int = 0
     tokens: int = 0
@@ -193,20 +193,20 @@ class Pipeline:
     def _open(self) -> None:
         self._session: GraphSession | None
         self._session, self.proof = open_proved(self._bundle, self._engine, self._proof_mode)
-        # Callers with a single batch run it on their own thread; together with the workers they
-        # must not be more than the streams.
+        # Callers with a single batch run it on their own thread. Together with the workers they
+        # must not exceed the streams.
         self._free_streams = threading.BoundedSemaphore(self._engine.streams)
         self._workers = ThreadPoolExecutor(
             self._engine.streams, thread_name_prefix="flowvec-stream"
         )
-        # Threads that stay, as the C library keeps memory for each that it has seen: of the windows
-        # after those that are waited for, one for each caller at a time.
+        # Threads that stay alive, because the C library keeps memory for every thread. They prepare
+        # the next window of each call.
         self._preparing = ThreadPoolExecutor(_MOST_CALLERS, "flowvec-prepare")
         self._tokenizing = ThreadPoolExecutor(_MOST_CALLERS, "flowvec-tokenize")
         self._process = os.getpid()
 
     def ready(self) -> tuple[GraphSession, ThreadPoolExecutor]:
-        """The session and workers of this process: a forked child inherits neither's threads.
+        """The session and workers of this process; a forked child has to open its own.
 
         Raises:
             ClosedError: after `close`.
@@ -228,10 +228,10 @@ class Pipeline:
         return self._closed
 
     def close(self) -> None:
-        """Stop the worker threads and let go of the model; calling it twice is harmless."""
+        """Stop the worker threads and release the model; calling it twice is harmless."""
         if not self._closed:
             self._closed = True
-            # In this order: each gives work to those after it.
+            # In this order: each submits work to the next.
             for threads in (self._preparing, self._tokenizing, self._workers):
                 threads.shutdown(wait=self._process == os.getpid())
             if self._process == os.getpid():
@@ -240,22 +240,22 @@ class Pipeline:
     # --- work -----------------------------------------------------------------------------------
 
     def run(self, ids: Sequence[Sequence[int]], batches: Sequence[Batch], out: Floats) -> float:
-        """Run a plan into `out`, float32 (len(ids), dim), whatever the model gives.
+        """Run batches into `out`, float32 (len(ids), dim). NaN and infinity are not refused.
 
         Returns:
-            Seconds inside the graph, added up over the streams.
+            Seconds in the graph, summed over the streams.
 
         Raises:
             EngineError: the engine failed.
         """
         seconds = self._begin(ids, batches, out).finish()
-        assert seconds is not None  # nobody could stop it
+        assert seconds is not None  # without a stop event it never stops
         return seconds
 
     def _begin(
         self, ids: Sequence[Sequence[int]], batches: Sequence[Batch], out: Floats
     ) -> _Running:
-        """Give batches to the streams."""
+        """Submit batches to the streams."""
         session, workers = self.ready()
         free_streams = self._free_streams
         pad_id = self._bundle.manifest.pad_id
@@ -270,7 +270,7 @@ class Pipeline:
             return seconds
 
         if len(batches) == 1 or self._engine.streams == 1:
-            # A single batch runs on its caller's thread: another would only cost time.
+            # A single batch runs on its caller's thread; another thread would only cost time.
             return _Running(batches, compute, None)
         return _Running(batches, compute, [_given(workers, compute, b) for b in batches])
 
@@ -282,14 +282,14 @@ class Pipeline:
         done: Callable[[int], object] | None = None,
         stop: threading.Event | None = None,
     ) -> Generator[Encoded, None, None]:
-        """What becomes of one window of texts after another.
+        """Encode one window of texts after another.
 
         Args:
             parts: windows of checked texts; each is sorted and batched by itself.
-            job: what the call asks.
-            finished: called once at the end.
+            job: the call's options.
+            finished: called once at the end, with the statistics.
             done: called with the number of texts after each batch.
-            stop: once it is set the windows end, as soon as the batches that run are done.
+            stop: set it to end the windows as soon as the running batches are done.
 
         Raises:
             InputValueError: a text is too long and the job refuses it.
@@ -299,11 +299,11 @@ class Pipeline:
         tally = _Tally()
         following: Future[_Window] | None = None
         try:
-            # The first window is prepared here; so a call of one window costs no other thread.
+            # The first window is prepared here, so a call of one window needs no other thread.
             texts, failure = _next(parts)
             window = self._prepare(texts, job) if texts is not None else None
             while window is not None:
-                # A failure of the caller's iterable waits until what came before it is done.
+                # A failure of the caller's iterable is raised after the windows before it.
                 texts, failure = _next(parts)
                 following = None
                 if texts is not None:
@@ -314,7 +314,7 @@ class Pipeline:
                 yield encoded
                 window = following.result() if following is not None else None
         finally:
-            # Whoever leaves early leaves a window behind: what is not begun of it is dropped.
+            # A caller that stops early leaves a window behind; its waiting batches are dropped.
             if following is not None and not following.cancel() and not following.exception():
                 following.result().running.drop()
         if failure is not None:
@@ -324,14 +324,14 @@ class Pipeline:
         finished(statistics)
 
     def _shared_out(self, tokens: int, budget: int) -> int:
-        """A budget with which a few texts still keep every stream busy."""
+        """A batch size with which a few texts still keep every stream busy."""
         streams = self._engine.streams
         if streams == 1:
             return budget
         return min(budget, max(tokens // (_BATCHES_A_STREAM * streams), _LEAST_BUDGET))
 
     def _prepare(self, texts: Sequence[str], job: EncodeJob) -> _Window:
-        """Tokenize a window, and begin to compute it."""
+        """Tokenize a window, and start to compute it."""
         start = time.perf_counter()
         prompt = job.prompt
         if prompt:
@@ -352,7 +352,7 @@ class Pipeline:
         return _Window(tokenized, tokens, seconds, vectors, running)
 
     def _tokenize(self, texts: Sequence[str]) -> Tokenized:
-        """Tokenize in pieces: while ids of one become Python's, the other cores have the next."""
+        """Tokenize in pieces: while one becomes Python lists, other cores tokenize the next."""
         if len(texts) <= _PIECE or self._engine.streams * self._engine.threads == 1:
             return self.tokenizer(texts)
         pieces = [texts[i : i + _PIECE] for i in range(0, len(texts), _PIECE)]
@@ -403,7 +403,7 @@ class Pipeline:
 
 
 class _Running:
-    """Batches that are computed."""
+    """Batches that are being computed."""
 
     def __init__(
         self,
@@ -411,7 +411,7 @@ class _Running:
         compute: Callable[[Batch], float],
         futures: Sequence[Future[float]] | None,
     ) -> None:
-        """Name them; without futures they are computed by whoever waits for them."""
+        """Without futures, the thread that waits for the batches computes them."""
         self.batches = batches
         self._compute = compute
         self._futures = futures
@@ -421,11 +421,11 @@ class _Running:
         done: Callable[[int], object] | None = None,
         stop: threading.Event | None = None,
     ) -> float | None:
-        """Wait for all; on the first failure drop those not begun and raise it.
+        """Wait for all batches. On the first failure, drop waiting batches and raise it.
 
         Args:
             done: called with the number of texts after each batch.
-            stop: once it is set those not begun are dropped.
+            stop: set it to drop waiting batches.
 
         Returns:
             Seconds inside the graph, added up over the streams; None once `stop` is set.
@@ -449,21 +449,21 @@ class _Running:
         return seconds
 
     def drop(self) -> None:
-        """Leave out what is not begun."""
+        """Drop waiting batches."""
         for future in self._futures or ():
             future.cancel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Window:
-    """A window on its way: tokenized, and begun.
+    """A window that is tokenized and being computed.
 
     Attributes:
         tokenized: its texts.
-        tokens: of them.
-        tokenize_seconds: that it took.
-        vectors: where they come to lie, float32 (texts, dim).
-        running: its batches; none where a text was refused.
+        tokens: how many tokens they have.
+        tokenize_seconds: how long tokenizing took.
+        vectors: where the vectors go, float32 (texts, dim).
+        running: its batches; None if a text was refused.
     """
 
     tokenized: Tokenized
@@ -476,7 +476,7 @@ class _Window:
 def _given(
     threads: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> Future[T]:
-    """Give work to threads.
+    """Submit work to threads.
 
     Raises:
         ClosedError: another thread has closed the Encoder.
@@ -488,7 +488,7 @@ def _given(
 
 
 def refuse_non_finite(rows: Sequence[int], first: int = 0) -> None:
-    """Raise where the model gave NaN or infinity; `first` numbers the rows in the message.
+    """Raise if the model gave NaN or infinity; `first` is the number of the first row.
 
     Raises:
         NonFiniteError: there are such rows.
@@ -500,7 +500,7 @@ def refuse_non_finite(rows: Sequence[int], first: int = 0) -> None:
 
 
 def windows_of(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Cut texts into windows; what came before a failure of the iterable comes before it here."""
+    """Cut texts into windows. Texts before a failure of the iterable are yielded before it."""
     source = iter(texts)
     full = True
     while full:
@@ -521,13 +521,13 @@ _fork_lock = threading.Lock()
 
 
 _living: weakref.WeakSet[Pipeline] = weakref.WeakSet()
-# What children inherited: kept, never used. To destroy a session whose threads were left behind in
-# the parent could wait for them for ever.
+# What children inherited, kept and never used: destroying a session whose threads are in the parent
+# could wait for them forever.
 _inherited: list[object] = []
 
 
 def _begin_in_child() -> None:
-    """A thread of the parent may have held the lock at the moment of the fork."""
+    """A thread of the parent may have held the lock during the fork."""
     global _fork_lock
     _fork_lock = threading.Lock()
     for pipeline in list(_living):
@@ -539,7 +539,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _next(parts: Iterator[Sequence[str]]) -> tuple[Sequence[str] | None, Exception | None]:
-    """The next window, None at the end, and the exception that came instead."""
+    """The next window, or None at the end, and the exception that was raised instead."""
     try:
         return next(parts, None), None
     except Exception as error:

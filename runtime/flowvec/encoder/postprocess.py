@@ -1,4 +1,4 @@
-"""The only numerics outside the graph: checks, cutting, L2 normalisation and quantisation."""
+"""The only numerics outside the graph: checks, truncation, L2 normalization and quantization."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DTYPES: dict[str, type[np.generic]] = {
 }
 
 
-# Whose squares are far from where float32 ends.
+# Norms whose squares are far from the limits of float32.
 _LEAST_NORM, _MOST_NORM = np.float32(1e-15), np.float32(1e15)
 
 
@@ -40,7 +40,7 @@ def normalize(vectors: Floats) -> Floats:
         norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     odd = (norms < _LEAST_NORM) | (norms > _MOST_NORM)
     if odd.any():
-        # Squares of such numbers are 0 or infinite in float32: bring their largest to 1 before.
+        # Squares of such numbers are 0 or infinite in float32: scale the largest to 1 first.
         largest = np.abs(vectors).max(axis=-1, keepdims=True, initial=0.0)
         usable = odd & (largest > 0) & np.isfinite(largest)
         vectors = np.divide(vectors, np.where(usable, largest, 1.0), dtype=np.float32)
@@ -52,8 +52,8 @@ def normalize(vectors: Floats) -> Floats:
 
 
 def non_finite_rows(vectors: Floats) -> npt.NDArray[np.int64]:
-    """Indices of the rows that hold NaN or infinity; int64 (rows,)."""
-    # One sum over everything is finite only if all is: the common case costs one pass, no mask.
+    """Indices of rows with NaN or infinity, int64 (rows,)."""
+    # A sum is finite only if all its terms are: the common case takes one pass and no mask.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(vectors.sum(dtype=np.float64)):
             return np.empty(0, dtype=np.int64)
@@ -63,13 +63,13 @@ def non_finite_rows(vectors: Floats) -> npt.NDArray[np.int64]:
 def quantize(
     vectors: Floats, precision: Precision, ranges: Floats | None = None
 ) -> npt.NDArray[Any]:
-    """Vectors in fewer bits, row by row: what a vector becomes depends on no other.
+    """Quantize vectors, each row by itself.
 
     Args:
         vectors: float32 (rows, dim).
-        precision: `int8` and `uint8` divide each dimension's range into 255 steps, and what lies
-            outside is clipped; `binary` and `ubinary` keep signs, eight dimensions a byte, the
-            first in the highest bit, as int8 (shifted by 128) or uint8. The layout is that of
+        precision: `int8` and `uint8` divide each dimension's range into 255 steps and clip values
+            outside; `binary` and `ubinary` keep signs, eight dimensions per byte, the first in the
+            highest bit, as int8 (shifted by 128) or uint8. This is the layout of
             sentence-transformers' `quantize_embeddings`.
         ranges: float32 (2, dim), each dimension's lower and upper end; for `int8` and `uint8`.
 
@@ -96,15 +96,15 @@ def _shifted(unsigned: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Postprocess:
-    """What is done to the graph's output, in this order.
+    """What is done with the graph's output, in this order.
 
     Attributes:
-        dim: length of what comes in.
-        normalize: L2-normalise, because the graph does not and it was asked for.
-        truncate_dim: keep the first so many dimensions; None keeps all.
-        renormalize: L2-normalise what was cut, because it was of length one before.
-        precision: see `quantize`; quantised vectors are cut, and not normalised again: their ranges
-            are those of whole vectors.
+        dim: length of the input vectors.
+        normalize: L2-normalize, because the caller asked for it and the graph does not.
+        truncate_dim: keep this many dimensions; None keeps all.
+        renormalize: L2-normalize truncated vectors, because they had length one before.
+        precision: see `quantize`. Quantized vectors are truncated but not normalized again: the
+            ranges are those of whole vectors.
         ranges: see `quantize`.
     """
 
@@ -117,13 +117,13 @@ class Postprocess:
 
     @property
     def out_dim(self) -> int:
-        """Length of what comes out, in items of `dtype`."""
+        """Length of the output vectors, in items of `dtype`."""
         dim = self.truncate_dim or self.dim
         return -(-dim // 8) if self.precision in ("binary", "ubinary") else dim
 
     @property
     def dtype(self) -> type[np.generic]:
-        """Type of what comes out."""
+        """Type of the output."""
         return _DTYPES[self.precision]
 
     def __call__(self, vectors: Floats) -> npt.NDArray[Any]:

@@ -1,13 +1,13 @@
 """Proof at load: an engine must agree with a bundle's reference vectors on this machine.
 
-The same graph gives other vectors on another processor, and sometimes wrong ones: OpenVINO 2026.4.1
-gave a cosine of .05 in int8 on processors with AMX. So an engine that this machine has not proved
-yet runs the bundle's reference texts, alone and in batches of odd and of even shapes, on each of
-its streams. What came of it is kept in the user's cache, and later loads cost nothing.
+The same graph gives different vectors on another processor, and sometimes wrong ones: OpenVINO
+2026.4.1 gave a cosine of .05 in int8 on processors with AMX. So an engine that is not proved on
+this machine yet runs the bundle's reference texts, alone and in batches of odd and even shapes, on
+each of its streams. The result is kept in the user's cache, so that later loads take no time.
 
-It is kept for what decides the figures: bundle, provider, compute type, streams, threads, library
-versions, processor and GPU, and the environment variables that limit an engine. Streams are part of
-it since the fault above appears with several of them only.
+The cache's key is everything that decides the result: bundle, provider, compute type, streams,
+threads, library versions, processor and GPU, and the environment variables that limit an engine.
+Streams are part of it because the fault above needs several of them.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ logger = logging.getLogger(__name__)
 
 ProofMode = Literal["always", "cached", "never"]
 
-# The smallest cosine to the reference vectors that an engine may have, by compute type.
+# The smallest cosine to the reference vectors that is allowed, by compute type.
 MIN_COSINE_OF = {"float32": 0.99999, "bfloat16": 0.999, "float16": 0.999, "int8": 0.995}
-# A vector's length says something where the bundle does not normalise.
+# Lengths matter if the bundle does not normalize.
 _MOST_LENGTH_ERROR = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05, "int8": 0.1}
 
 _FORMAT = 1
 _MOST_WAITING = 10.0  # seconds
-# Variables by which OpenVINO, oneDNN and ONNX Runtime are told to take other kernels.
+# Environment variables that make OpenVINO, oneDNN and ONNX Runtime use other kernels.
 _ENGINE_VARIABLES = ("ONEDNN_", "DNNL_", "OV_", "ORT_")
 _HARMLESS = ("VERBOSE", "TELEMETRY")
-# What can go wrong with a cache: no home, no room, no permission, another's file.
+# What a cache can raise: no home, no space, no permission, somebody else's file.
 _CACHE_ERRORS = (OSError, RuntimeError, KeyError)
 
 
@@ -119,11 +119,11 @@ def open_proved(
     """Load a bundle's graph on an engine, and compare it with the bundle's reference vectors.
 
     Args:
-        bundle: what to load. One of format 1 holds no references: they are computed on ONNX
+        bundle: what to load. A bundle of format 1 has no references: they are computed on ONNX
             Runtime's CPU provider in float32 and kept in the user's cache.
         engine: what to load it on.
-        mode: `cached` compares where this machine has not done so yet; `always` compares each
-            time; `never` trusts the engine.
+        mode: `cached` compares once per machine; `always` compares at every load; `never` trusts
+            the engine.
 
     Raises:
         EngineNotProvedError: the engine's vectors are not the references.
@@ -152,7 +152,7 @@ def open_proved(
     try:
         found = compare(session, references, bundle.manifest.pad_id)
     except EngineError as error:
-        # Not kept: another process may have had all the memory.
+        # Not kept: another process may have used all the memory.
         failed = Proof(False, None, limit, 0, None, str(error))
         raise _refusal(engine, failed) from error
     _keep(bundle, engine, found)
@@ -164,11 +164,11 @@ def open_proved(
 
 
 def compare(session: GraphSession, references: References, pad_id: int) -> Proof:
-    """Run references as users' texts will be: alone and in batches, on all streams at once.
+    """Run references as texts are run: alone and in batches, on all streams at once.
 
     Args:
-        session: what runs.
-        references: the vectors that it should give.
+        session: what runs the graph.
+        references: the token ids, and the vectors that it should give.
         pad_id: the padding token's id.
 
     Raises:
@@ -178,20 +178,20 @@ def compare(session: GraphSession, references: References, pad_id: int) -> Proof
     jobs: queue.SimpleQueue[Batch] = queue.SimpleQueue()
     for batch in reference_batches([len(row) for row in references.ids]):
         jobs.put(batch)
-    # All wait for each other and then run this one, so that no stream is left out.
+    # All threads wait for each other and then run this one, so that every stream runs.
     shortest = min(range(len(references.ids)), key=lambda i: len(references.ids[i]))
     first = Batch((shortest,), len(references.ids[shortest]))
     together = threading.Barrier(engine.streams)
 
     def work(_: int) -> tuple[float, float]:
-        with suppress(threading.BrokenBarrierError):  # the system may have no more threads to give
+        with suppress(threading.BrokenBarrierError):  # the system may have no more threads
             together.wait(_MOST_WAITING)
         batch = first
         cosine, error = math.inf, 0.0
         while True:
             vectors = session.run(*pad(references.ids, batch, pad_id))
             found = _distances(vectors, references.vectors[list(batch.rows)])
-            # NaN, once found, is neither smaller nor larger than anything.
+            # NaN compares as neither smaller nor larger.
             cosine = float(np.minimum(cosine, found[0]))
             error = float(np.maximum(error, found[1]))
             try:
@@ -205,7 +205,7 @@ def compare(session: GraphSession, references: References, pad_id: int) -> Proof
         with ThreadPoolExecutor(engine.streams, "flowvec-proof") as threads:
             try:
                 results = list(threads.map(work, range(engine.streams)))
-            except BaseException:  # an interrupt, say: no thread begins another batch
+            except BaseException:  # for example an interrupt: no thread starts another batch
                 with suppress(queue.Empty):
                     while True:
                         jobs.get_nowait()
@@ -238,10 +238,10 @@ def compare(session: GraphSession, references: References, pad_id: int) -> Proof
 
 
 def _distances(found: Floats, expected: Floats) -> tuple[float, float]:
-    """Smallest cosine and largest relative error of a length; NaN where a vector is not finite."""
+    """Smallest cosine, and largest relative error of a length; NaN if a vector is not finite."""
     if not np.isfinite(found).all():
         return math.nan, math.nan
-    # Doubles: squares of float32 may be too large or too small for it.
+    # float64: squares of float32 may be too large or too small for float32.
     a, b = found.astype(np.float64), expected.astype(np.float64)
     lengths, wanted = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     if not lengths.all():
@@ -251,7 +251,7 @@ def _distances(found: Floats, expected: Floats) -> tuple[float, float]:
 
 
 def _shown(cosine: float | None) -> str:
-    """Rounded down, or a failure would read as a success."""
+    """Rounded down, so that a failure does not look like a success."""
     if cosine is None:
         return "NaN"
     return f"{math.floor(cosine * 1e5) / 1e5:.5f}"
@@ -264,7 +264,7 @@ def _refusal(engine: Engine, proof: Proof) -> EngineNotProvedError:
     return EngineNotProvedError(
         f"{engine.provider} in {engine.compute} is not proved on this machine: {proof.reason}. It "
         f"ran {engine.streams} x {engine.threads} threads of {named} on {cpu_name()}. Leave "
-        f"{others} out to take an engine that is proved; `flowvec doctor BUNDLE` shows each",
+        f"{others} out to use an engine that is proved; `flowvec doctor BUNDLE` shows each",
         engine.provider,
         engine.compute,
     )
@@ -277,11 +277,11 @@ def make_bundle_references(bundle: Bundle, session: GraphSession) -> References:
     """Compute a bundle's reference vectors.
 
     Args:
-        bundle: whose tokenizer makes the token ids.
+        bundle: its tokenizer makes the token ids.
         session: its graph on ONNX Runtime's CPU provider in float32.
 
     Raises:
-        BundleError: the model gives no reference text a vector.
+        BundleError: the model gives no valid vector for any reference text.
         EngineError: the engine failed.
     """
     manifest = bundle.manifest
@@ -291,7 +291,7 @@ def make_bundle_references(bundle: Bundle, session: GraphSession) -> References:
 
 
 def _references_of(bundle: Bundle, session: GraphSession) -> References | None:
-    """The bundle's own references, or for format 1 computed ones; None where those cannot be."""
+    """The bundle's references; computed ones for format 1, or None if that is not possible."""
     dim = bundle.manifest.dim
     if REFERENCES in bundle.manifest.files:
         return References.read(bundle.path / REFERENCES, dim)
@@ -301,7 +301,7 @@ def _references_of(bundle: Bundle, session: GraphSession) -> References | None:
         if file.exists():
             return References.read(file, dim)
     except (*_CACHE_ERRORS, BundleError) as error:
-        logger.debug("cached references are left out: %s", error)
+        logger.debug("cached references are ignored: %s", error)
     exact = session
     if (session.engine.provider, session.engine.compute) != (CPU, "float32"):
         try:
@@ -322,10 +322,10 @@ def _references_of(bundle: Bundle, session: GraphSession) -> References | None:
 
 
 def _may_differ(bundle: Bundle, engine: Engine) -> bool:
-    """Whether one load can be right and the next one wrong, so that no result may be kept.
+    """Whether one load can be right and the next one wrong, so that no result is kept.
 
-    OpenVINO's fault with AMX is a race between streams while a graph is compiled. Bundles of format
-    2 are made so that it cannot happen; those of format 1 are not.
+    OpenVINO's fault with AMX is a race between streams while a graph is compiled. It cannot happen
+    with bundles of format 2, but with those of format 1.
     """
     return (
         (engine.provider, engine.compute) == (OPENVINO_RUNTIME, "int8")
@@ -336,7 +336,7 @@ def _may_differ(bundle: Bundle, engine: Engine) -> bool:
 
 
 def _file(bundle: Bundle, engine: Engine) -> Path:
-    """Where a result is kept."""
+    """The cache file of a result."""
     files = bundle.manifest.files
     graph = files.get(bundle.graph(engine.variant).name)
     references = files.get(REFERENCES)
@@ -363,16 +363,16 @@ def _file(bundle: Bundle, engine: Engine) -> Path:
 
 
 def _recall(bundle: Bundle, engine: Engine) -> Proof | None:
-    """What was found before, or None; never raises for what a cache holds."""
+    """The cached result, or None; content of the cache never makes it raise."""
     try:
         raw = json.loads(_file(bundle, engine).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (*_CACHE_ERRORS, ValueError, RecursionError) as error:
-        logger.debug("a kept proof is left out: %s", error)
+        logger.debug("a cached proof is ignored: %s", error)
         return None
     if not isinstance(raw, Mapping) or not _is_proof(raw):
-        logger.debug("a kept proof is left out: the file is of another form")
+        logger.debug("a cached proof is ignored: the file has another form")
         return None
     return Proof(**{field.name: raw[field.name] for field in fields(Proof)})
 
@@ -393,9 +393,9 @@ def _is_proof(raw: Mapping[str, Any]) -> bool:
 
 
 def _keep(bundle: Bundle, engine: Engine, proof: Proof) -> None:
-    """Keep what was found; without a cache the next load finds it again."""
+    """Cache a result; without a cache the next load compares again."""
     content = {"bundle": bundle.manifest.name, **asdict(engine), **asdict(proof)}
     try:
         write_cached(_file(bundle, engine), (json.dumps(content, indent=2) + "\n").encode())
     except _CACHE_ERRORS as error:
-        logger.debug("the proof is not kept, so that the next load repeats it: %s", error)
+        logger.debug("the proof cannot be cached, so the next load repeats it: %s", error)

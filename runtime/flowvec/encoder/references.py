@@ -1,4 +1,4 @@
-"""Reference texts of a bundle with their vectors: what an engine is compared with on a machine.
+"""A bundle's reference texts and their vectors, with which engines are compared.
 
 `references.npz` holds three arrays:
 
@@ -6,7 +6,7 @@
     ids       int32 (sum of lengths,) token ids, text after text
     vectors   float32 (texts, dim)    of ONNX Runtime's CPU provider in float32, each text alone
 
-It is kept below 150 kB; where vectors are wide there are fewer texts.
+The file stays below 150 kB; bundles with wide vectors have fewer texts.
 """
 
 from __future__ import annotations
@@ -32,21 +32,20 @@ Ids = Sequence[Sequence[int]]
 Run = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], Floats]
 
 MAX_BYTES = 150_000
-# What the file takes beside the vectors: names, headers, and at most 1,300 ids.
+# Size of the file besides the vectors: names, headers, and at most 1,300 ids.
 _OVERHEAD = 8_000
-# Longer texts would take longer to compare than a user should wait.
+# Longer texts would take too long to compare.
 _LONGEST = 512
 _LEAST_TEXTS = 2
 # What Python's zipfile raises for damaged files.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 
-# Tokens of each text, in the order in which they are dropped last: where few texts fit, they still
-# hold the longest (0), one token, odd and even lengths, and the sides of 16, 32 and 64, by which
-# kernels cut their blocks. Special characters stand in texts of their own.
+# Tokens of each text, the most important first: even if few texts fit, they include the longest
+# (0), one token, odd and even lengths, and lengths around 16, 32 and 64, the block sizes of
+# kernels. Special characters have texts of their own.
 _LENGTHS = (0, 1, 17, 33, 8, 65, 2, 16, 32, 5, 24, 11, 3, 21, 13, 7, 19, 23, 4, 29, 9, 12, 6, 15)
 
-# Fixed, so that the same model and machine give the same file; English, so that each variant is
-# compared on what it was made for.
+# Fixed, so that the same model and machine give the same file.
 _TEXT = (
     "The harbour lies at the mouth of a slow brown river, and for three hundred years ships have "
     "brought timber, salt and wool to it. In winter the fog comes up from the sea before dawn; the "
@@ -62,23 +61,23 @@ _TEXT = (
     "heart. The museum keeps a map drawn by hand in 1712, on which the coast looks different. "
 )
 _SPECIAL_TEXT = "Ünïcödé - 東京 №42 😀 «ça va?» \t[x] ½ #$%&@ Ωμέγα שלום!"
-_SPECIAL = (13, 24)  # which of the lengths are taken from it
+_SPECIAL = (13, 24)  # which of the lengths use it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class References:
-    """Token ids of some texts, and the vector of each.
+    """Token ids of texts, and their vectors.
 
     Attributes:
         ids: token ids of each text, special tokens included.
-        vectors: float32 (texts, dim), in the same order; finite, and none of length 0.
+        vectors: float32 (texts, dim), in the same order; finite, and not zero.
     """
 
     ids: tuple[tuple[int, ...], ...]
     vectors: Floats
 
     def to_bytes(self) -> bytes:
-        """The content of `references.npz`: equal references are equal bytes."""
+        """The bytes of `references.npz`; equal references give equal bytes."""
         file = io.BytesIO()
         np.savez(
             file,
@@ -102,10 +101,10 @@ class References:
         most = MAX_BYTES + 4 * dim * _LEAST_TEXTS
         try:
             with zipfile.ZipFile(path) as file:
-                # Somebody else's file must not fill the memory when it is unpacked.
+                # An untrusted file must not fill the memory when it is unpacked.
                 if sum(entry.file_size for entry in file.infolist()) > most:
                     raise BundleError(f"{path} holds more than {most} bytes")
-            with np.load(path) as arrays:  # which unpickles nothing
+            with np.load(path) as arrays:  # it unpickles nothing
                 lengths, ids, vectors = (arrays[name] for name in ("lengths", "ids", "vectors"))
         except (OSError, ValueError, KeyError, EOFError, MemoryError, *_ZIP_ERRORS) as error:
             raise BundleError(f"cannot read {path}: {error}") from None
@@ -133,22 +132,22 @@ def reference_ids(
 
     Args:
         tokenize: texts to token ids with special tokens, cut at max_length.
-        max_length: the most tokens of a text.
-        dim: length of a vector; the wider, the fewer texts.
+        max_length: most tokens of a text.
+        dim: length of a vector; wider vectors mean fewer texts.
 
     Returns:
-        24 texts or fewer, all different: one of a single token, one of `max_length` tokens or 512,
-        the others of odd and even lengths between.
+        At most 24 different texts: one of a single token, one of `max_length` tokens or 512, and
+        others of odd and even lengths between.
     """
     longest = min(max_length, _LONGEST)
     most = max(_LEAST_TEXTS, (MAX_BYTES - _OVERHEAD) // (4 * dim))
-    # Every token of these tokenizers covers at most a word, and a word at most ten characters here.
+    # Every token covers at most a word, and words here have at most ten characters.
     text = _TEXT * (1 + 10 * longest // len(_TEXT))
     plain, special = _framed(tokenize, text), _framed(tokenize, _SPECIAL_TEXT * 8)
     chosen: dict[tuple[int, ...], None] = {}
     for i, length in enumerate(_LENGTHS):
         frame = special if length in _SPECIAL else plain
-        # A different beginning for each text; the longest takes all of it.
+        # Each text starts elsewhere; the longest takes all of it.
         row = frame.cut(longest if length == 0 else min(length, longest), skip=7 * i)
         if len(chosen) < most:
             chosen.setdefault(tuple(row))
@@ -157,14 +156,14 @@ def reference_ids(
 
 @dataclass(frozen=True, slots=True)
 class _Framed:
-    """A long text's token ids between the special tokens that frame every text."""
+    """A long text's token ids, without the special tokens around every text."""
 
     prefix: list[int]
     body: list[int]
     suffix: list[int]
 
     def cut(self, length: int, skip: int) -> list[int]:
-        """So many tokens of the text: frame and body, or where there is no room for it, a body."""
+        """This many tokens of the text, with special tokens if there is room for them."""
         room = length - len(self.prefix) - len(self.suffix)
         if room < 1:
             return (self.prefix + self.suffix + self.body)[:length]
@@ -173,7 +172,7 @@ class _Framed:
 
 
 def _framed(tokenize: Callable[[Sequence[str]], Ids], text: str) -> _Framed:
-    """Take a text's ids apart by comparing them with those of an empty one."""
+    """Separate a text's ids from the special tokens, by comparison with an empty text."""
     empty, full = (list(row) for row in tokenize(["", text]))
     count = 0
     while count < len(empty) and full[count] == empty[count]:
@@ -183,15 +182,15 @@ def _framed(tokenize: Callable[[Sequence[str]], Ids], text: str) -> _Framed:
 
 
 def make_references(run: Run, ids: Iterable[Sequence[int]], pad_id: int) -> References:
-    """Compute the vectors, each text alone, and leave out texts whose vector says nothing.
+    """Compute the vectors, each text alone, and leave out texts without a valid vector.
 
     Args:
         run: of ONNX Runtime's CPU provider in float32.
-        ids: as `reference_ids` gives.
+        ids: as `reference_ids` returns them.
         pad_id: the padding token's id.
 
     Raises:
-        BundleError: the model gives no text a finite vector of a length above 0.
+        BundleError: the model gives no text a finite vector that is not zero.
         EngineError: the engine failed.
     """
     rows = [tuple(row) for row in ids]
@@ -202,7 +201,7 @@ def make_references(run: Run, ids: Iterable[Sequence[int]], pad_id: int) -> Refe
     return References(tuple(rows[i] for i in kept), np.stack([vectors[i] for i in kept]))
 
 
-# The most padded tokens of a batch of several references.
+# Most padded tokens in a batch of several references.
 _BUDGET = 256
 _ODD_COUNTS = (15, 7, 5, 3, 1)
 _EVEN_COUNTS = (14, 8, 4, 2)
@@ -211,9 +210,9 @@ _EVEN_COUNTS = (14, 8, 4, 2)
 def reference_batches(lengths: Sequence[int]) -> list[Batch]:
     """How references are run: each alone, then in ragged batches of odd and of even row counts.
 
-    Batches of odd counts are padded to their longest text, as it is, those of even counts to the
-    next bucket, as `flowvec.encoder.batching.plan` does. The longest text is run alone only: it
-    would cost more than all others together.
+    Batches of odd counts are padded to their longest text; those of even counts to the next bucket,
+    as by `flowvec.encoder.batching.plan`. The longest text is only run alone: it would cost more
+    than all others together.
     """
     alone = [Batch((i,), length) for i, length in enumerate(lengths)]
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])[:-1]
@@ -226,7 +225,7 @@ def reference_batches(lengths: Sequence[int]) -> list[Batch]:
 
 
 def _grouped(order: Sequence[int], lengths: Sequence[int], counts: Sequence[int]) -> list[Batch]:
-    """Cut texts, shortest first, into batches of one of the counts, the largest that is cheap."""
+    """Cut texts, shortest first, into batches of the largest count that is cheap enough."""
     batches = []
     start = 0
     while start < len(order):

@@ -1,4 +1,5 @@
-"""Packing: which of the waiting texts to compute next, a pure decision over lengths and arrival."""
+"""Scheduling: which of the waiting texts to compute next. A pure function of lengths and
+arrival."""
 
 from __future__ import annotations
 
@@ -10,33 +11,33 @@ from flowvec.encoder.batching import Batch, bucket_length, row_count
 
 __all__ = ["LOOKAHEAD", "pack"]
 
-# How many of the oldest are looked at: enough for tight batches, microseconds to decide over.
+# How many of the oldest texts are considered: enough for little padding, and decided in
+# microseconds.
 LOOKAHEAD = 512
-# What a run of the graph costs besides its tokens, in tokens: operators' calls, mostly.
+# Fixed cost of a run of the graph, in tokens: mostly calls of operators.
 _OVERHEAD = 32
 
 
 def pack(lengths: Sequence[int], max_batch_tokens: int, max_length: int) -> Batch:
-    """Choose the next batch: the oldest text, and those that go best with it.
+    """Choose the next batch: the oldest text, and the texts that fit best with it.
 
-    Of the batches that hold the oldest text, stay within the budget and hold no text of less than
-    half the longest's tokens, it is the one in which the largest share of the cost is tokens that
-    somebody asked for; those that have waited longest count up to twice. So short texts do not wait
-    for company, long ones do not make others pay for padding, and nothing waits for ever: each
-    batch serves whoever has waited longest.
+    Considered are batches that hold the oldest text, stay within the budget and hold no text
+    shorter than half the longest. Chosen is the one with the largest share of real tokens in its
+    cost; the tokens of texts that have waited longest count up to twice. So short texts do not wait
+    for others, long texts do not make others pay for padding, and no text waits forever.
 
     Args:
-        lengths: tokens of the waiting texts, special tokens counted, the oldest first; at least
-            one. Only the first `LOOKAHEAD` are looked at.
-        max_batch_tokens: the most that a batch's length times rows may be; a text that alone
-            exceeds it is a batch of one.
-        max_length: a bound that padding must not pass.
+        lengths: tokens of the waiting texts, special tokens included, oldest first; at least one.
+            Only the first `LOOKAHEAD` are considered.
+        max_batch_tokens: most length times rows of a batch; a text that exceeds it alone is a batch
+            of one.
+        max_length: padding must not exceed this.
 
     Returns:
-        A batch whose rows are indices of `lengths`, ascending; 0 is always among them.
+        A batch whose rows are indices of `lengths`, ascending and always with 0.
     """
     seen = lengths[:LOOKAHEAD]
-    # Longest first; of equals the oldest first.
+    # Longest first; equal lengths oldest first.
     order = sorted(range(len(seen)), key=lambda i: -seen[i])
     falling = [-seen[i] for i in order]
     # A token of the oldest text counts twice, one of the newest once.
@@ -44,7 +45,7 @@ def pack(lengths: Sequence[int], max_batch_tokens: int, max_length: int) -> Batc
     sums = [0.0, *accumulate(worth[i] for i in order)]
     oldest = order.index(0)
     best, best_length, best_share = [0], _padded(seen[0], max_length), 0.0
-    start = bisect_left(falling, -2 * seen[0])  # longer ones would make the oldest pay
+    start = bisect_left(falling, -2 * seen[0])  # the oldest would pay for longer ones
     while start <= oldest:
         longest = -falling[start]
         length = _padded(longest, max_length)
@@ -66,5 +67,5 @@ def pack(lengths: Sequence[int], max_batch_tokens: int, max_length: int) -> Batc
 
 
 def _padded(length: int, max_length: int) -> int:
-    # A tokenizer without special tokens gives an empty text no token at all.
+    # Without special tokens, an empty text has no tokens.
     return max(1, length, min(bucket_length(length), max_length))

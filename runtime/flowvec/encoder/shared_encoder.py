@@ -1,8 +1,8 @@
-"""Many callers, one model: texts of different callers computed together.
+"""Many callers, one model: texts of different callers share batches.
 
-There is no timer and no window. While every stream is busy, texts wait; when a stream falls free,
-`packing.pack` chooses from those that wait. An idle model answers a single text at once, a busy one
-fills its batches.
+There is no timer. While every stream is busy, texts wait; when a stream becomes free, `scheduling`
+chooses its batch from the waiting texts. So an idle model answers a single text at once, and a busy
+one fills its batches.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _settling = threading.Lock()
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One caller's texts on their way."""
+    """One caller's texts."""
 
     texts: list[str]
     job: EncodeJob
@@ -93,14 +93,14 @@ class _Call:
     future: Future[npt.NDArray[Any]] = field(default_factory=Future)
 
     def settle(self) -> None:
-        """Tell those who wait for a cancelled future that it is over."""
-        with _settling:  # two streams may have texts of one call
+        """Wake those who wait for a cancelled future."""
+        with _settling:  # two streams may compute texts of one call
             if self.future.cancelled() and not self.settled:
                 self.settled = True
                 self.future.set_running_or_notify_cancel()
 
     def fail(self, error: Exception) -> None:
-        with contextlib.suppress(InvalidStateError):  # its caller has gone
+        with contextlib.suppress(InvalidStateError):  # cancelled by its caller
             self.future.set_exception(error)
         self.settle()
 
@@ -113,7 +113,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """One text that waits: its call, its place in it, and its token ids."""
+    """One waiting text: its call, its position in the call, and its token ids."""
 
     call: _Call
     row: int
@@ -142,12 +142,12 @@ class SharedEncoder:
         max_waiting: int = DEFAULT_MAX_WAITING,
         max_batch_tokens: int | None = None,
     ) -> None:
-        """Start a worker thread for each of the Encoder's streams.
+        """Start one worker thread per stream of the Encoder.
 
         Args:
-            encoder: stays its owner's: closing this does not close it.
-            max_waiting: the most texts that may wait; a call that would pass it is refused.
-            max_batch_tokens: padded tokens a batch; None takes the Encoder's own.
+            encoder: the model. Closing this does not close it.
+            max_waiting: most texts that may wait; a call that would exceed it is refused.
+            max_batch_tokens: most padded tokens in a batch; None is the Encoder's.
 
         Raises:
             InputValueError: a number is below 1.
@@ -155,13 +155,13 @@ class SharedEncoder:
         """
         if not isinstance(encoder, Encoder):
             raise InputTypeError(
-                f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
+                f"encoder must be an Encoder, as Encoder.load returns, not {type(encoder).__name__}"
             )
         whole_number("max_waiting", max_waiting)
         self._budget = encoder.job(max_batch_tokens=max_batch_tokens).max_batch_tokens
         self._encoder = encoder
         self._max_waiting = max_waiting
-        # Calls that no worker has looked at yet, and tokenized texts, both oldest first.
+        # Calls that no worker has tokenized yet, and tokenized texts, both oldest first.
         self._calls: deque[_Call] = deque()
         self._waiting: deque[_Waiting] = deque()
         self._count = 0  # texts of both
@@ -178,7 +178,7 @@ class SharedEncoder:
             )
             for i in range(encoder.engine.streams)
         ]
-        # Its threads end where it is dropped without being closed.
+        # Its threads end if it is garbage-collected without being closed.
         weakref.finalize(self, _wake, self._changed)
         for worker in self._workers:
             worker.start()
@@ -212,7 +212,7 @@ class SharedEncoder:
         call = _Call(items, job, single, out, len(items))
         if self._process != os.getpid():
             raise ClosedError(
-                "this encoder's threads were left behind in the process that was forked; make one "
+                "this encoder's threads are in the parent process and not in this fork; make one "
                 "in each process"
             )
         with self._changed:
@@ -266,12 +266,12 @@ class SharedEncoder:
                 raise
             future.cancel()
             raise DeadlineError(f"not done within {timeout} s") from None
-        except BaseException:  # an interrupt: nobody waits for it any more
+        except BaseException:  # an interrupt: nobody waits for the result any more
             future.cancel()
             raise
 
     def statistics(self) -> QueueStatistics:
-        """What was done so far, and what waits."""
+        """Counts so far, and how many texts wait now."""
         with self._changed:
             self._drop_cancelled()
             return QueueStatistics(
@@ -287,16 +287,17 @@ class SharedEncoder:
 
     @property
     def has_work(self) -> bool:
-        """Whether texts wait; within the condition."""
+        """Whether texts wait; the lock is held."""
         return bool(self._calls or self._waiting)
 
     @property
     def is_closing(self) -> bool:
-        """Whether it takes no more calls; within the condition."""
+        """Whether it refuses new calls; the lock is held."""
         return self._closing
 
     def work_once(self) -> None:
-        """For one stream: tokenize what has come, choose, compute, deliver."""
+        """The work of one stream: tokenize new calls, choose a batch, compute it, deliver
+        vectors."""
         with self._changed:
             calls = list(self._calls)
             self._calls.clear()
@@ -311,18 +312,18 @@ class SharedEncoder:
                     self._changed.notify()
             if chosen:
                 self._compute(chosen, length)
-        except BaseException as error:  # a worker that ended would leave its callers waiting
+        except BaseException as error:  # a worker that ends would leave its callers waiting
             logger.exception("a stream failed")
             failure = EngineError(f"the text could not be computed: {first_line(error)}")
             for call in [*calls, *(item.call for item in chosen)]:
                 call.fail(failure)
 
     def _admit(self, calls: list[_Call]) -> None:
-        """Tokenize calls, and let their texts wait."""
+        """Tokenize calls, and queue their texts."""
         texts = [call.job.prompt + text for call in calls for text in call.texts]
         try:
             tokenized = self._encoder.tokenize(texts)
-        except BaseException as error:  # a panic of the tokenizer's is one; each call by itself
+        except BaseException as error:  # a panic of the tokenizer is one
             if len(calls) > 1:
                 for call in calls:
                     self._admit([call])
@@ -348,23 +349,23 @@ class SharedEncoder:
                 )
                 continue
             waiting += [_Waiting(call, row - rows.start, tokenized.ids[row]) for row in rows]
-            call.texts = []  # not needed any more
+            call.texts = []  # no longer needed
         with self._changed:
             if not self._abandoned:
                 self._waiting.extend(waiting)
                 return
-        for item in waiting:  # closed meanwhile, and counted as dropped then
+        for item in waiting:  # closed meanwhile, and already counted as dropped
             item.call.fail(_closed_before())
 
     def _leave(self, call: _Call, texts: int) -> None:
-        """A call's texts that will not be computed."""
+        """Fail a call whose texts will not be computed."""
         with self._changed:
             if not self._abandoned:
                 self._count -= texts
                 self._dropped += texts
 
     def _drop_cancelled(self) -> None:
-        """Let go of texts that nobody waits for any more; the lock is held."""
+        """Drop texts that nobody waits for any more; the lock is held."""
         gone = [call for call in self._calls if call.future.done()]
         dropped = sum(len(call.texts) for call in gone)
         for call in gone:
@@ -382,11 +383,11 @@ class SharedEncoder:
         self._dropped += dropped
 
     def _choose(self) -> tuple[list[_Waiting], int]:
-        """Take the next batch out of what waits; the lock is held."""
+        """Take the next batch from the waiting texts; the lock is held."""
         seen: list[_Waiting] = []
         while self._waiting and len(seen) < LOOKAHEAD:
             item = self._waiting.popleft()
-            if item.call.future.done():  # cancelled, or failed by another of its texts
+            if item.call.future.done():  # cancelled, or another of its texts failed
                 item.call.settle()
                 self._count -= 1
                 self._dropped += 1
@@ -410,11 +411,11 @@ class SharedEncoder:
             if len(items) == 1:
                 self._deliver_failure(items[0], error)
                 return
-            # Whose text was it? Each by itself: slow, and right.
+            # To find the text that failed, compute each by itself: slow, but right.
             for item in items:
                 self._compute([item], len(item.ids))
             return
-        except ClosedError as error:  # the Encoder underneath
+        except ClosedError as error:  # the Encoder was closed
             for item in items:
                 item.call.fail(error)
             return
@@ -441,10 +442,10 @@ class SharedEncoder:
     # --- life -----------------------------------------------------------------------------------
 
     def close(self, *, drain: bool = True) -> None:
-        """Take no more calls, and stop the workers; calling it twice is harmless.
+        """Refuse new calls, and stop the workers; calling it twice is harmless.
 
         Args:
-            drain: compute what waits first; otherwise its callers get a `ClosedError`.
+            drain: compute waiting texts first; otherwise their callers get a `ClosedError`.
         """
         with self._changed:
             self._closing = True
@@ -470,7 +471,8 @@ class SharedEncoder:
 
 
 def _work(shared: weakref.ref[SharedEncoder], changed: threading.Condition) -> None:
-    """One stream, until it is closed or dropped; while it waits it holds nothing of it."""
+    """One stream, until the encoder is closed or dropped; a waiting stream keeps no reference to
+    it."""
     while True:
         with changed:
             while True:

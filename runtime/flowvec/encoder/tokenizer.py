@@ -47,7 +47,7 @@ class Tokenized:
 
 
 def joined(parts: Sequence[Tokenized]) -> Tokenized:
-    """Neighbouring parts of some texts as one."""
+    """Join the parts of consecutive texts."""
     found = Tokenized([], [], [])
     for part in parts:
         first = len(found.ids)
@@ -82,7 +82,7 @@ class Tokenizer:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the file where the library panics, which is not even an `Exception`.
+        """Name the file if the library panics, which is not even an `Exception`.
 
         Raises:
             BundleError: it does.
@@ -97,7 +97,7 @@ class Tokenizer:
             ) from None
 
     def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """The ids that the template puts before and after a text."""
+        """The token ids that the template puts before and after a text."""
         body = self._tokenizer.encode("a", add_special_tokens=False).ids
         framed = self._tokenizer.encode("a").ids
         for start in range(len(framed) - len(body) + 1):
@@ -108,7 +108,7 @@ class Tokenizer:
     def __call__(self, texts: Sequence[str]) -> Tokenized:
         """Token ids of each text, cut at max_length as Hugging Face cuts them.
 
-        Lone surrogates, which UTF-8 cannot hold, are replaced by U+FFFD and reported.
+        Lone surrogates, which UTF-8 cannot encode, are replaced by U+FFFD and reported.
 
         Raises:
             BundleError: the tokenizer fails.
@@ -138,11 +138,11 @@ class Tokenizer:
         return Tokenized([prefix + body + suffix for body in bodies], truncated, replaced)
 
     def _tokenize_beginning(self, text: str, characters: int) -> tuple[list[int], bool]:
-        """Ids of a long text's beginning, those of the whole as far as max_length and one.
+        """Token ids of a long text's beginning: those of the whole text, up to max_length + 1.
 
-        Tokenizers cut a text into words first and then each word by itself. So the tokens of a
-        beginning are the whole text's, save for its last word, which may have been cut in two.
-        Returns also whether the text was cut within a word so long that this cannot be known.
+        Tokenizers first cut a text into words, and then each word by itself. So the tokens of a
+        beginning are those of the whole text, except for its last word, which may have been cut in
+        two. Also returns whether the text was cut inside a word that is too long to know this.
         """
         most = _MOST_TRIES * characters
         while characters < len(text):
@@ -176,12 +176,12 @@ def _repair(texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
 
 
 def check_texts(texts: Sequence[object], first: int = 0, *, refuse_empty: bool = False) -> None:
-    """Check that every item is a text, before any work is done.
+    """Check that every item is a text, before any work.
 
     Args:
         texts: the items.
-        first: the index to give the first item in a message.
-        refuse_empty: refuse texts of nothing but white space.
+        first: index of the first item, for messages.
+        refuse_empty: refuse texts of white space only.
 
     Raises:
         InputTypeError: an item is not a str; the message names its index and type.

@@ -1,7 +1,7 @@
-"""ONNX Runtime: one session on one execution provider, and proof of what runs.
+"""ONNX Runtime: one session on one execution provider, which is verified to run.
 
-Nothing else in flowvec calls onnxruntime. What was asked for is what runs; ONNX Runtime by itself
-would fall back to its CPU provider without a word.
+Only this module calls onnxruntime. By itself, ONNX Runtime falls back to its CPU provider silently;
+here the provider that was asked for runs, or an error is raised.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def _install_gpu() -> str:
 
 
 def _onnxruntime() -> Any:
-    """Import onnxruntime, or say which line installs it.
+    """Import onnxruntime, or raise an error with the line that installs it.
 
-    It is no hard dependency because the wheels onnxruntime and onnxruntime-gpu overwrite each
+    It is not a hard dependency, because the wheels onnxruntime and onnxruntime-gpu overwrite each
     other's files.
     """
     try:
@@ -68,7 +68,7 @@ def _onnxruntime() -> Any:
 
 
 def _openvino_plugin() -> Any | None:
-    """The OpenVINO plugin's package, or None where it is not installed."""
+    """The OpenVINO plugin's package, or None if it is not installed."""
     try:
         import onnxruntime_ep_openvino
     except (ImportError, OSError) as error:  # not installed, or its libraries cannot be loaded
@@ -78,7 +78,7 @@ def _openvino_plugin() -> Any | None:
 
 
 def runtime_version() -> str | None:
-    """Version of ONNX Runtime; None where it is not installed."""
+    """Version of ONNX Runtime; None if it is not installed."""
     try:
         return str(_onnxruntime().__version__)
     except MissingDependencyError:
@@ -86,7 +86,8 @@ def runtime_version() -> str | None:
 
 
 def conflicting_wheels() -> list[str]:
-    """The distributions that each install a package `onnxruntime`; more than one is broken."""
+    """The distributions that install a package `onnxruntime`; more than one is a broken
+    installation."""
     names = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
     installed = []
     for name in names:
@@ -98,7 +99,7 @@ def conflicting_wheels() -> list[str]:
 
 
 def onnxruntime_status() -> dict[str, str | None]:
-    """Why each of ONNX Runtime's providers that flowvec serves cannot run here, or None."""
+    """For each supported provider of ONNX Runtime, why it cannot run here, or None."""
     try:
         ort = _onnxruntime()
     except MissingDependencyError as error:
@@ -130,8 +131,8 @@ def _gpu_status(ort: Any, provider: str) -> str | None:
 def _has_nvidia_gpu() -> bool:
     """Whether there is a GPU with NVIDIA's driver.
 
-    The driver is not initialised to find out: a child forked after that could not use the GPU.
-    Whether the provider really runs is seen when a session is opened.
+    The driver is not initialized to find out, because a child that is forked later could not use
+    the GPU then. Whether the provider really runs shows when a session is opened.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
@@ -148,13 +149,14 @@ class Session:
         """Load the graph.
 
         Raises:
-            BundleError: the file is no graph that ONNX Runtime can load, or lacks its inputs.
+            BundleError: ONNX Runtime cannot load the file, or the graph lacks its inputs.
             ProviderUnavailableError: the provider was asked for, but does not really run.
         """
         ort = _onnxruntime()
         options = _session_options(ort, engine)
         if engine.compute == "int8" and not {"avx512_vnni", "avx_vnni"} & set(cpu_features()):
-            # Without VNNI products of unsigned by signed bytes are added up in 16 bits, and clip.
+            # Without VNNI, products of unsigned and signed bytes are summed in 16 bits, which
+            # clips.
             options.add_session_config_entry("session.x64quantprecision", "1")
         providers: list[Any] | None = None
         if engine.provider == OPENVINO:
@@ -204,7 +206,7 @@ class Session:
             float32 (batch, dim).
 
         Raises:
-            EngineError: the engine failed, for want of memory say.
+            EngineError: the engine failed, for example because memory ran out.
         """
         feeds = dict(zip(INPUTS, (input_ids, attention_mask), strict=True))
         try:
@@ -218,14 +220,15 @@ class Session:
 
 
 def _session_options(ort: Any, engine: Engine) -> Any:
-    """Options common to the providers: threads, and no plans kept for each shape."""
+    """Options for all providers: threads, and no memory plans per shape."""
     options = ort.SessionOptions()
-    # All runs share one pool, to which the thread that calls belongs.
+    # All runs share one pool, which includes the calling thread.
     options.intra_op_num_threads = 1 + engine.streams * (engine.threads - 1)
-    # Not the default's tens of milliseconds, which the tokenizer and other streams want.
+    # Spin briefly: by default threads spin for tens of milliseconds, which the tokenizer and other
+    # streams need.
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
     options.inter_op_num_threads = 1
-    # The plans that ONNX Runtime keeps for each input shape grow without a bound.
+    # The memory plans that ONNX Runtime keeps for each input shape grow without bound.
     options.enable_mem_pattern = False
     options.log_severity_level = 3
     return options
@@ -243,14 +246,14 @@ def _add_openvino(ort: Any, options: Any, engine: Engine) -> None:
 def _gpu_providers(ort: Any, engine: Engine) -> list[Any]:
     """The providers of a session on an NVIDIA GPU, with their options."""
     if hasattr(ort, "preload_dlls"):
-        # CUDA and cuDNN from the wheels that the extra [gpu] brings, or that torch brings.
+        # CUDA and cuDNN from the wheels of the extra [gpu], or of torch.
         ort.preload_dlls()
     cuda = (
         CUDA,
         {
-            # TensorFloat-32 would round products of float32 to ten bits without being asked.
+            # TensorFloat-32 would silently round products of float32 to ten bits.
             "use_tf32": "0",
-            # Memory for what is there, not for the next power of two.
+            # Allocate what is needed, not the next power of two.
             "arena_extend_strategy": "kSameAsRequested",
         },
     )
@@ -261,7 +264,7 @@ def _gpu_providers(ort: Any, engine: Engine) -> list[Any]:
 
 
 def _openvino_device(ort: Any) -> Any | str:
-    """The plugin's CPU device, or the reason why there is none."""
+    """The plugin's CPU device, or why there is none."""
     plugin = _openvino_plugin()
     if plugin is None:
         return f"onnxruntime-ep-openvino is not installed: {install_line('cpu')}"
@@ -270,7 +273,7 @@ def _openvino_device(ort: Any) -> Any | str:
             try:
                 ort.register_execution_provider_library(_PLUGIN_NAME, plugin.get_library_path())
             except Exception as error:
-                # A second registration is refused; a first one that fails leaves no device.
+                # A second registration is refused; after a failed one there is no device.
                 logger.debug("registering the OpenVINO plugin: %s", error)
         for device in ort.get_ep_devices():
             if device.ep_name == OPENVINO and device.ep_metadata.get("ov_device") == "CPU":

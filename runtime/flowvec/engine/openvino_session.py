@@ -1,4 +1,4 @@
-"""OpenVINO itself: for processors on which its plugin inside ONNX Runtime offers no device."""
+"""OpenVINO by itself, for processors that its ONNX Runtime plugin does not support."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["OpenVinoSession", "openvino_config", "openvino_status"]
 
 logger = logging.getLogger(__name__)
 
-# OpenVINO keeps compiled primitives for every input shape; unbounded, that was 900 MB after 1,200
-# shapes on a MiniLM. Beyond 64 nothing is gained: see bench/NOTES.md.
+# OpenVINO keeps compiled primitives for every input shape: without a limit, 900 MB after 1,200
+# shapes of a MiniLM. More than 64 are not faster: see bench/NOTES.md.
 _CACHED_SHAPES = "64"
-# The first array that OpenVINO is given makes its binding look up numpy's interface, once for the
-# process; two threads that are the first together can wait for each other for ever.
+# The first array makes OpenVINO's binding look up numpy's interface, once per process. Two threads
+# that do this at the same time can deadlock.
 _FIRST_ARRAY = threading.Lock()
-# Channels of a token that share a scale where OpenVINO quantises activations by itself.
+# Channels of a token that share a scale when OpenVINO quantizes activations itself.
 _GROUP = "128"
 
 
 def openvino_config(engine: Engine) -> dict[str, str]:
     """Settings of OpenVINO's CPU device for an engine, by OpenVINO's names."""
     bfloat16 = engine.compute == "bfloat16" or (
-        # What is not in 8 bits.
+        # Everything that is not in 8 bits.
         engine.compute == "int8" and has_bfloat16(cpu_features())
     )
     config = {
@@ -57,7 +57,7 @@ def openvino_status() -> str | None:
     except (ImportError, OSError) as error:
         logger.debug("OpenVINO: %s", error)
         return f"openvino is not installed: {install_line('cpu,openvino')}"
-    except Exception as error:  # a broken installation fails in many ways
+    except Exception as error:  # a broken installation can fail in many ways
         return f"openvino is installed, but does not run: {first_line(error)}"
     return None if "CPU" in devices else f"openvino offers {devices}, and no CPU"
 
@@ -69,7 +69,7 @@ class OpenVinoSession:
         """Compile the graph.
 
         Raises:
-            BundleError: the file is no graph that OpenVINO can compile, or lacks its inputs.
+            BundleError: OpenVINO cannot compile the file, or the graph lacks its inputs.
             ProviderUnavailableError: OpenVINO cannot run here.
         """
         if reason := openvino_status():
@@ -85,7 +85,7 @@ class OpenVinoSession:
         except Exception as error:
             raise BundleError(f"{model} cannot be compiled: {first_line(error)}") from error
         names = {port.get_any_name() for port in self._compiled.inputs}
-        # A port has more names than one where the graph passes a value on as it is.
+        # A port has several names if the graph passes a value through unchanged.
         outputs = {name: port for port in self._compiled.outputs for name in port.get_names()}
         wanted = bundle.manifest.output
         if names != set(INPUTS) or wanted not in outputs:
@@ -102,13 +102,13 @@ class OpenVinoSession:
         self.engine = engine
         self._dim = bundle.manifest.dim
         self._output = outputs[wanted]
-        # One request a stream; more are made if more threads than that call at once.
+        # One request per stream; more are created if more threads call at once.
         self._idle: deque[Any] = deque()
 
     def run(
         self, input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
-        """Vectors of one padded batch; see `flowvec.engine.onnxruntime_session.Session.run`."""
+        """Vectors of one padded batch, as `flowvec.engine.onnxruntime_session.Session.run`."""
         try:
             request = self._idle.pop()
         except IndexError:
@@ -116,10 +116,10 @@ class OpenVinoSession:
         feeds = dict(zip(INPUTS, (input_ids, attention_mask), strict=True))
         try:
             found = request.infer(feeds, share_inputs=True)
-            # A copy: the request writes into the same memory next time.
+            # A copy: the request reuses its memory.
             vectors = np.array(found[self._output], dtype=np.float32)
             if vectors.shape != (len(input_ids), self._dim):
-                # With one stream OpenVINO 2026.4.1 keeps some failures to itself.
+                # With one stream, OpenVINO 2026.4.1 does not report some failures.
                 raise ValueError(f"vectors of shape {vectors.shape}")
         except Exception as error:
             raise EngineError(

@@ -1,6 +1,6 @@
-"""What a graph can run on: names, compute types, and which file of a bundle each one reads.
+"""What a graph can run on: providers, compute types, and the file of the bundle that each reads.
 
-A pure table and a pure decision; `engine.py` asks the machine.
+Tables and a pure function; `selection.py` asks the machine.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ DEVICES = ("auto", "cpu", "cuda")
 
 CPU = "CPUExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
-# OpenVINO itself, without ONNX Runtime around it: its plugin offers devices on Intel processors
-# only, OpenVINO runs on others too.
+# OpenVINO without ONNX Runtime: the plugin supports Intel processors only, OpenVINO others too.
 OPENVINO_RUNTIME = "OpenVINORuntime"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
-# Best first: what `auto` takes the first of that can run.
+# Best first: `auto` uses the first that can run.
 PROVIDERS: dict[str, Device] = {
     CUDA: "cuda",
     TENSORRT: "cuda",
@@ -53,16 +52,16 @@ PROVIDERS: dict[str, Device] = {
     OPENVINO_RUNTIME: "cpu",
     CPU: "cpu",
 }
-# TensorRT builds an engine for minutes: only where it was asked for.
+# TensorRT takes minutes to build an engine, so it must be asked for.
 _ONLY_WHEN_ASKED = (TENSORRT,)
 
-# Padded tokens a batch: on CPU small batches stay in the cache, and larger ones get slower. Without
-# layers there is little to stay there, and a batch costs little beside its call.
+# Padded tokens per batch. On CPU, small batches stay in the cache and large ones are slower. A
+# model without layers needs little cache, and its batches cost little besides the call.
 _CPU_BUDGET = 512
 _LAYERLESS_BUDGET = 2048
 _GPU_BUDGET = 16384
 
-# A short name means the first of its providers that can run.
+# A short name stands for the first of its providers that can run.
 SHORT_NAMES: dict[str, tuple[str, ...]] = {
     "cpu": (CPU,),
     "openvino": (OPENVINO, OPENVINO_RUNTIME),
@@ -77,10 +76,10 @@ _COMPUTES_OF: dict[str, tuple[str, ...]] = {
     CUDA: ("float32", "float16"),
     TENSORRT: ("float32", "float16"),
 }
-# Graphs of their own, by provider and compute type; all others run the float32 graph.
+# Variants by provider and compute type; all other combinations run the float32 graph.
 _VARIANT_OF: dict[tuple[str, str], str] = {
     (CPU, "int8"): "int8",
-    # Nobody is offered this: it computes in float32, and shows what the stored halves cost.
+    # Not offered to users: it computes in float32, and shows what storing float16 costs.
     (CPU, "float16"): "float16",
     (OPENVINO_RUNTIME, "int8"): "int8-openvino",
     (CUDA, "float16"): "float16",
@@ -111,21 +110,21 @@ class Engine:
 
     @property
     def device(self) -> Device:
-        """Where it runs: `cpu` or `cuda`."""
+        """The device it runs on: `cpu` or `cuda`."""
         return PROVIDERS[self.provider]
 
     @property
     def variant(self) -> str | None:
-        """The bundle's variant that it runs; None is the float32 graph."""
+        """The variant of the bundle that it runs; None is the float32 graph."""
         return _VARIANT_OF.get((self.provider, self.compute))
 
 
 def default_max_batch_tokens(engine: Engine, layers: int | None) -> int:
-    """Padded tokens a batch where nobody says otherwise.
+    """Default of padded tokens per batch.
 
     Args:
         engine: what computes.
-        layers: transformer layers of the graph; None where that is not known.
+        layers: transformer layers of the graph; None if not known.
     """
     if engine.device != "cpu":
         return _GPU_BUDGET
@@ -151,13 +150,13 @@ def choose(
     threads: int | None = None,
     refused: Collection[tuple[str, str]] = (),
 ) -> Engine:
-    """Decide what to run on; see `choose_engine`.
+    """Choose what to run on, as `choose_engine`.
 
     Args:
-        status: why each provider cannot run here, or None where it can.
+        status: for each provider, why it cannot run here, or None.
         features: instruction sets of the processor.
-        cores: that this process may use.
-        variants: of the graph that the bundle holds.
+        cores: cores that this process may use.
+        variants: variants of the graph in the bundle.
         layers: as for `choose_engine`.
         device: as for `choose_engine`.
         provider: as for `choose_engine`.
@@ -176,15 +175,15 @@ def choose(
         raise InputValueError(f"threads must be at least 1, but is {threads}")
     able = _able(status, device, provider)
     if layers == 0 and able[0] in (OPENVINO, OPENVINO_RUNTIME) and CPU in able:
-        # There is no product of matrices to be fast at, and a call of this one costs less.
+        # No matrix products to compute, and ONNX Runtime has the cheaper call.
         able = [CPU, *(name for name in able if name != CPU)]
     if compute == "auto":
-        # The fastest of each provider; where all of those are refused, the exact one of each.
+        # The fastest compute type of each provider; if all of those are refused, float32 of each.
         pairs = [(name, _default_compute(name, features, variants)) for name in able]
         pairs += [(name, "float32") for name in able]
     else:
-        # Not the best provider, but the best one that has what was asked for; where none has, the
-        # reason of one that could have it.
+        # The best provider that supports the compute type; if none does, the reason of one that
+        # could.
         lacks = {name: why_not(name, features, variants, compute) for name in able}
         could = sorted(
             able, key=lambda name: (lacks[name] is not None, compute not in _COMPUTES_OF[name])
@@ -208,7 +207,7 @@ def choose(
 
 
 def _able(status: Mapping[str, str | None], device: str, asked: str | None) -> list[str]:
-    """The full names of the providers that were asked for and can run, best first."""
+    """Full names of the requested providers that can run, best first."""
     if asked is None:
         fitting = [
             name
@@ -230,7 +229,7 @@ def _able(status: Mapping[str, str | None], device: str, asked: str | None) -> l
 
 
 def has_bfloat16(features: Collection[str]) -> bool:
-    """Whether a processor multiplies bfloat16 in instructions of its own."""
+    """Whether a processor has instructions for bfloat16 products."""
     return bool({"avx512_bf16", "amx_bf16"} & set(features))
 
 
@@ -239,7 +238,7 @@ def _is_x86_without_avx512(features: Collection[str]) -> bool:
 
 
 def _default_compute(provider: str, features: Collection[str], variants: Sequence[str]) -> str:
-    """The fastest compute type that costs next to nothing."""
+    """The fastest compute type with almost no loss."""
     has = _COMPUTES_OF[provider]
     if "bfloat16" in has and has_bfloat16(features):
         return "bfloat16"
@@ -249,12 +248,12 @@ def _default_compute(provider: str, features: Collection[str], variants: Sequenc
 def why_not(
     provider: str, features: Collection[str], variants: Sequence[str], compute: str
 ) -> str | None:
-    """Why a provider that runs cannot compute in a type here, or None.
+    """Why a provider that can run does not support a compute type here, or None.
 
     Args:
         provider: full name.
         features: instruction sets of the processor.
-        variants: of the graph that the bundle holds.
+        variants: variants of the graph in the bundle.
         compute: the type.
     """
     if compute not in _COMPUTES_OF[provider]:
@@ -262,7 +261,7 @@ def why_not(
     if compute == "bfloat16" and not has_bfloat16(features):
         return "bfloat16 was asked for, but this processor has neither avx512_bf16 nor amx_bf16"
     if (provider, compute) == (OPENVINO_RUNTIME, "int8") and _is_x86_without_avx512(features):
-        # Its products of stored bytes cannot be made there: bench/NOTES.md, "Proof at load".
+        # It cannot multiply stored bytes there: bench/NOTES.md, "Proof at load".
         return f"int8 was asked for, but {provider} computes in int8 with AVX-512 only"
     variant = _VARIANT_OF.get((provider, compute))
     if variant is not None and variant not in variants:

@@ -1,4 +1,4 @@
-"""Which engine runs a bundle: the machine asked, the decision taken, the graph loaded on it."""
+"""Which engine runs a bundle on this machine, and the bundle's graph loaded on it."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ logger = logging.getLogger(__name__)
 
 
 class GraphSession(Protocol):
-    """A graph that runs."""
+    """A loaded graph."""
 
     engine: Engine
 
     def run(
         self, input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
-        """Vectors of one padded batch; see `flowvec.engine.onnxruntime_session.Session.run`."""
+        """Vectors of one padded batch, as `flowvec.engine.onnxruntime_session.Session.run`."""
 
 
 def provider_status() -> dict[str, str | None]:
-    """Each provider that flowvec serves, best first, with why it cannot run here, or None."""
+    """Each supported provider, best first, with why it cannot run here, or None."""
     found = {**onnxruntime_status(), OPENVINO_RUNTIME: openvino_status()}
     return {name: found[name] for name in PROVIDERS}
 
@@ -70,32 +70,31 @@ def choose_engine(
     layers: int | None = None,
     refused: Collection[tuple[str, str]] = (),
 ) -> Engine:
-    """Decide what to run on.
+    """Choose what to run on.
 
     Args:
         provider: a provider by its full name (`CPUExecutionProvider`, `OpenVINOExecutionProvider`,
             `OpenVINORuntime`, `CUDAExecutionProvider`, `TensorrtExecutionProvider`) or its short
-            one (`cpu`, `openvino`, `cuda`, `tensorrt`). None takes the best that can run: a GPU,
-            then the OpenVINO plugin, OpenVINO itself, and ONNX Runtime's own CPU provider;
-            TensorRT only where it is asked for.
-        compute: `auto` takes bfloat16 where the provider and the processor have it, on a GPU
-            float16 where the bundle holds that variant, else float32.
-        streams: batches at the same time; None takes as many as the cores that this process may
-            use have room for.
-        threads: cores for one batch; None takes one, which serves many texts best. One stream with
-            all cores answers a single text soonest.
-        device: `cpu` or `cuda` leaves the other's providers out.
-        variants: of the graph that the bundle holds.
-        layers: transformer layers of the graph. Where there are none, ONNX Runtime's own CPU
-            provider comes before OpenVINO.
-        refused: pairs of provider and compute type that are passed over, as they are not proved on
-            this machine. What was asked for by name is not replaced.
+            one (`cpu`, `openvino`, `cuda`, `tensorrt`). None is the best that can run: a GPU, then
+            the OpenVINO plugin, OpenVINO itself, and ONNX Runtime's own CPU provider. TensorRT must
+            be asked for.
+        compute: `auto` is bfloat16 if the provider and the processor support it, float16 on a GPU
+            if the bundle has that variant, else float32.
+        streams: batches at the same time; None is as many as the available cores allow.
+        threads: cores for one batch; None is one, which is best for many texts. One stream with all
+            cores has the lowest latency for a single text.
+        device: `cpu` or `cuda` limits the choice to its providers.
+        variants: variants of the graph in the bundle.
+        layers: transformer layers of the graph. With 0, ONNX Runtime's own CPU provider comes
+            before OpenVINO.
+        refused: pairs of provider and compute type that are skipped, because they gave wrong
+            vectors on this machine. What was asked for by name is never replaced.
 
     Raises:
-        ProviderUnavailableError: what was asked for cannot run here; the message says why, and
-            what to install.
-        InputValueError: an argument is none of the choices.
-        MissingDependencyError: nothing was asked for, and there is no ONNX Runtime.
+        ProviderUnavailableError: what was asked for cannot run here. The message says why, and what
+            to install.
+        InputValueError: an argument is not one of the choices.
+        MissingDependencyError: ONNX Runtime is not installed, and nothing else was asked for.
     """
     status = provider_status()
     try:
@@ -128,15 +127,15 @@ def tuned_engine(
     choose: Callable[..., Engine],
     refused: Collection[tuple[str, str]] = (),
 ) -> Engine | None:
-    """The engine that tuning found, where it is what was asked for and still runs; else None.
+    """The tuned engine, if it fits the request and still runs; else None.
 
     Args:
-        tuned: what was found.
-        default: what is taken without it.
-        provider: what was asked for, or None.
-        compute: what was asked for, or `auto`.
-        streams: what was asked for, or None.
-        threads: what was asked for, or None.
+        tuned: the tuned settings.
+        default: the engine without tuning.
+        provider: as requested, or None.
+        compute: as requested, or `auto`.
+        streams: as requested, or None.
+        threads: as requested, or None.
         choose: `choose_engine` with device and variants bound.
         refused: pairs of provider and compute type that are not proved on this machine.
     """
@@ -144,7 +143,7 @@ def tuned_engine(
         return None
     if provider is not None and tuned.provider != default.provider:
         return None
-    # Tuned where the GPU could not be seen, say: what runs on another device is no tuning of it.
+    # For example tuned while the GPU was not visible: settings of another device do not apply.
     if PROVIDERS.get(tuned.provider) != default.device:
         return None
     if compute != "auto" and tuned.compute != default.compute:
@@ -154,7 +153,7 @@ def tuned_engine(
             streams, threads = tuned.streams, tuned.threads
         return choose(tuned.provider, tuned.compute, streams, threads)
     except (ProviderUnavailableError, InputValueError) as error:
-        logger.warning("tuned settings are left out: %s", error)
+        logger.warning("tuned settings are ignored: %s", error)
         return None
 
 

@@ -1,9 +1,9 @@
-"""flowvec opens no connection, and neither do the engines that it imports.
+"""flowvec and the engines that it imports open no network connections.
 
-Two of them report to their makers unless they are told not to: ONNX Runtime's wheels (1.31 on
-Linux; its Privacy.md) from a thread of their own, and OpenVINO's Python package each time that it
-is imported. Both are told, as they themselves provide for it, before they are imported. A program
-that imports them before flowvec has decided for itself.
+Two engines send usage data by default: ONNX Runtime's wheels (1.31 on Linux; see its Privacy.md)
+from a background thread, and OpenVINO's Python package at each import. flowvec turns both off, by
+the ways that they offer, before it imports them. If a program imports them before flowvec, its own
+settings apply.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ __all__ = ["import_openvino", "silence_onnxruntime"]
 
 
 def silence_onnxruntime() -> None:
-    """Switch ONNX Runtime's reports off for this process and its children, unless it is set."""
+    """Turn ONNX Runtime's telemetry off for this process and its children, unless it is
+    configured."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO as if what sends its reports, a package of its own, were not installed.
+    """Import OpenVINO as if its telemetry package were not installed.
 
     Raises:
         ImportError: OpenVINO is not installed, or its libraries cannot be loaded.

@@ -1,4 +1,4 @@
-"""Tuned settings: what `flowvec tune` found, kept in the user's cache by machine and bundle."""
+"""Settings that `flowvec tune` found, kept in the user's cache by machine and bundle."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tuned:
         compute: type of the matrix products.
         streams: batches at the same time.
         threads: cores for one batch.
-        max_batch_tokens: padded tokens a batch.
+        max_batch_tokens: most padded tokens in a batch.
         texts_per_second: by kind of text (`short`, `natural`, `long`), as measured.
         measured: when, ISO 8601, UTC.
     """
@@ -51,30 +51,31 @@ class Tuned:
 
 
 def machine_key() -> str:
-    """What settings are valid for: processor, cores that may be used, GPUs, engines' versions."""
+    """What settings are valid for: processor, available cores, GPUs, versions of the engines."""
     material = [cpu_name(), cpu_features(), available_cores(), gpu_names(), installed_versions()]
     return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cache_file(fingerprint: str) -> Path:
-    """Where a bundle's settings for this machine are kept.
+    """The cache file of a bundle's settings on this machine.
 
-    In the folder that the environment variable FLOWVEC_CACHE names, else in the user's cache.
+    It is in the folder of the environment variable FLOWVEC_CACHE, else in the user's cache.
     """
     return cache_folder() / "tuned" / f"{fingerprint[:16]}-{machine_key()}.json"
 
 
 def load_tuned(fingerprint: str) -> Tuned | None:
-    """The settings of a bundle on this machine, or None; never raises for what a cache holds."""
+    """The settings of a bundle on this machine, or None. Content of the cache never makes it
+    raise."""
     try:
         raw = json.loads(cache_file(fingerprint).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError, RuntimeError) as error:
-        logger.warning("tuned settings are left out: %s", error)
+        logger.warning("tuned settings are ignored: %s", error)
         return None
     if not isinstance(raw, Mapping) or raw.get("format") != _FORMAT or not _is_tuned(raw):
-        logger.warning("tuned settings are left out: the file is of another form")
+        logger.warning("tuned settings are ignored: the file has another form")
         return None
     return Tuned(**{field.name: raw[field.name] for field in fields(Tuned)})
 
@@ -91,7 +92,7 @@ def _is_tuned(raw: Mapping[str, object]) -> bool:
 
 
 def why_not_kept(fingerprint: str) -> str | None:
-    """Why settings cannot be kept here; None where they can."""
+    """Why settings cannot be cached here, or None."""
     try:
         path = cache_file(fingerprint)
         probe = path.with_name(f"{path.name}.probe")
@@ -103,7 +104,7 @@ def why_not_kept(fingerprint: str) -> str | None:
 
 
 def save_tuned(fingerprint: str, tuned: Tuned) -> Path:
-    """Keep settings; written beside and renamed. Returns the file."""
+    """Cache settings, atomically. Returns the file."""
     path = cache_file(fingerprint)
     text = json.dumps({"format": _FORMAT, **asdict(tuned)}, indent=2)
     write_cached(path, (text + "\n").encode())
@@ -111,7 +112,7 @@ def save_tuned(fingerprint: str, tuned: Tuned) -> Path:
 
 
 def forget(fingerprint: str) -> bool:
-    """Throw settings away; whether there were any."""
+    """Delete settings; returns whether there were any."""
     path = cache_file(fingerprint)
     existed = path.exists()
     path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The HNSW graph over a collection's vectors: hnswlib, with growth, tombstones and safe files.
 
-A graph is a cache. Its files are written beside and renamed, and the caller verifies their hash
-before `load`, since hnswlib checks nothing of what it reads.
+A graph is a cache. Its files are written atomically, and the caller verifies their hash before
+`load`, because hnswlib does not check what it reads.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Labels = npt.NDArray[np.int64]
 
 
 class Graph:
-    """An HNSW graph of labelled vectors; labels are whole numbers from 1 on.
+    """An HNSW graph of labelled vectors. Labels are whole numbers from 1.
 
-    Any number of threads may search; nobody may while it grows or marks deletions.
+    Any number of threads may search, but not while it grows or marks deletions.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Graph:
         scale: float = 1.0,
         rows: int = 0,
     ) -> None:
-        """An empty graph, with room for so many rows before it must move.
+        """An empty graph, with room for this many rows before it must be reallocated.
 
-        Vectors of the metric `cosine` must come normalised.
+        With the metric `cosine`, vectors must be normalized.
 
-        hnswlib's distance for inner products is 1 - dot in float32, in which dots of tiny vectors
-        all become 1. So vectors are multiplied by `scale`, which brings them to norms about 1.
+        hnswlib's distance for inner products is 1 - dot in float32, which is 1 for all tiny
+        vectors. So vectors are multiplied by `scale`, which brings their norms to about 1.
         """
         self.metric = metric
         self.scale = np.float32(scale)
@@ -65,7 +65,7 @@ class Graph:
         self._rows = rows
         self._capacity = 0
         self._threads: ThreadPoolExecutor | None = None
-        # Asked once: the answer costs a search of its own.
+        # Read once: hnswlib's answer costs as much as a search.
         self._cores = available_cores()
 
     def __len__(self) -> int:
@@ -85,19 +85,19 @@ class Graph:
 
     @property
     def newest(self) -> int:
-        """The highest label that it knows, hidden ones and tombstones included; 0 where none."""
+        """The highest label in the graph, hidden ones and tombstones included; 0 if empty."""
         return self._newest
 
     def add(self, labels: Labels, vectors: Floats, *, hidden: bool = False) -> None:
         """Add vectors, float32 (rows, dim), under new labels, int64 (rows,).
 
         Args:
-            labels: ascending, and above all that it knows.
-            vectors: as many.
-            hidden: nobody may find them before `reveal`.
+            labels: ascending, and above all labels in the graph.
+            vectors: one for each label.
+            hidden: searches do not find them before `reveal`.
 
         Raises:
-            CollectionError: a label is known, or may have been.
+            CollectionError: a label is in the graph, or may have been.
         """
         if not len(labels):
             return
@@ -123,13 +123,14 @@ class Graph:
             self.delete(labels.tolist())
 
     def reveal(self, labels: Sequence[int]) -> None:
-        """Let rows be found that were added hidden."""
+        """Let searches find rows that were added hidden."""
         for label in labels:
             self._index.unmark_deleted(label)
         self._deleted.difference_update(labels)
 
     def delete(self, labels: Sequence[int]) -> None:
-        """Mark labels as tombstones; those already marked or never added are ignored."""
+        """Mark labels as tombstones. Labels that are marked already or were never added are
+        ignored."""
         if not self._capacity:  # hnswlib would follow a null pointer
             return
         for label in labels:
@@ -145,14 +146,14 @@ class Graph:
         Args:
             queries: float32 (queries, dim), finite.
             k: how many.
-            ef: how far to search: of so many candidates the k nearest are taken.
+            ef: search depth: the k nearest are taken from this many candidates.
 
-        Returns None where the graph cannot reach k live vectors; the caller then searches exactly.
+        Returns None if the graph cannot reach k live vectors; the caller then searches exactly.
         """
         if k > len(self):
             return None
-        # hnswlib has one `ef` for all threads; but where more are asked for, it takes that number.
-        # So each search asks for as many as it wants candidates. (A new graph has an `ef` of 10.)
+        # hnswlib has one `ef` for all threads, but uses k instead if k is larger. So each search
+        # asks for as many rows as it wants candidates. (A new graph has an `ef` of 10.)
         self._index.set_ef(1)
         wanted = min(max(k, ef), len(self))
         # The order of inner products does not depend on the query's length.
@@ -171,9 +172,9 @@ class Graph:
         return labels.view(np.int64), scores.astype(np.float32, copy=False)
 
     def _query(self, queries: Floats, k: int) -> tuple[npt.NDArray[np.uint64], Floats] | None:
-        """The k nearest, or None where fewer can be reached.
+        """The k nearest, or None if fewer can be reached.
 
-        hnswlib works on one core where there are few queries: those are split here.
+        hnswlib uses one core for a few queries, so they are split here.
         """
         cores = self._cores
         try:
@@ -194,29 +195,29 @@ class Graph:
         return np.concatenate(labels), np.concatenate(distances)
 
     def _query_lengths(self, queries: Floats) -> Floats | float:
-        """Norms of the queries, (queries, 1); 1 for cosine, whose queries are normalised."""
+        """Norms of the queries, (queries, 1); 1 for cosine, whose queries are normalized."""
         if self.metric != "ip":
             return 1.0
-        if len(queries) == 1:  # what costs nothing among many is a twentieth of a single search
+        if len(queries) == 1:  # a twentieth of the time of a single search
             return math.sqrt(np.vdot(queries, queries)) or 1.0
         norms: Floats = np.sqrt(np.einsum("ij,ij->i", queries, queries))[:, None]
         norms[norms == 0] = 1.0
         return norms
 
     def _block_bytes(self) -> int:
-        """The least that hnswlib's block of vectors and links takes."""
+        """The least size of hnswlib's block of vectors and links, in bytes."""
         return self._capacity * int(self._index.dim) * 4
 
     def save(self, path: Path) -> None:
         """Write the graph to a temporary name, flush it to disk and rename it to `path`.
 
         Raises:
-            CollectionError: it could not be written whole.
+            CollectionError: it could not be written completely.
         """
         try:
             with staged_file(path, path.with_name(f"{path.name}.partial")) as partial:
                 self._index.save_index(str(partial))
-                # hnswlib does not notice a full disk: it must be the size that it says.
+                # hnswlib does not notice a full disk, so compare the size.
                 if partial.stat().st_size != self._index.index_file_size():
                     raise CollectionError(f"{partial} was not written whole; is the disk full?")
         except (OSError, RuntimeError) as error:
@@ -225,21 +226,21 @@ class Graph:
             raise CollectionError(f"cannot write {path}: {error}") from error
 
     def load(self, path: Path, live: Labels) -> None:
-        """Read a verified file, and mark as tombstones all of its labels that are not in `live`.
+        """Read a verified file, and mark all its labels that are not in `live` as tombstones.
 
         Raises:
-            CollectionError: it is no sound graph of vectors of this length.
+            CollectionError: it is not a valid graph of vectors of this length.
         """
         check_graph_file(path, self._index.dim, self.m)
         try:
             self._index.load_index(str(path))
         except RuntimeError as error:
-            raise CollectionError(f"{path} is no graph: {error}") from error
+            raise CollectionError(f"{path} is not a graph: {error}") from error
         self._capacity = int(self._index.get_max_elements())
         huge_pages.collapse(self._block_bytes())
         labels = np.asarray(self._index.get_ids_list(), dtype=np.int64)
         gone = without(labels, live)
         self.delete(gone.tolist())
-        # Those marked before the file was written refuse to be marked again, but count.
+        # hnswlib refuses to mark labels that were marked before the file was written.
         self._deleted = set(gone.tolist())
         self._newest = int(labels.max()) if len(labels) else 0

@@ -1,13 +1,12 @@
-"""hnswlib's files, looked through before hnswlib reads them.
+"""Checks hnswlib's files before hnswlib reads them.
 
-hnswlib believes what a file says of itself: a wrong count, size or link makes it read or write
-outside its memory (hnswlib#673). A hash shows that a file is the one that was written; this shows
-that what was written is a graph at all.
+hnswlib trusts its files: a wrong count, size or link makes it read or write outside its memory
+(hnswlib#673). A hash shows that a file is the one that was written; this shows that it is a graph.
 
 Layout, little-endian, of hnswlib 0.8's `saveIndex`: a header of 96 bytes; for every element its
 links on the lowest level (a count in two bytes, a mark of deletion, `2 M` numbers of elements), its
 vector and its label; then for every element the size of its upper levels' links in bytes and those
-links, the same with room for `M` on each level.
+links, with room for `M` on each level.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ HEADER = np.dtype(
     ]
 )
 _LABEL_BYTES = 8
-# What hnswlib allocates goes by `max_elements`, which grows by halves.
+# hnswlib allocates by `max_elements`, which grows by halves.
 _MOST_ROOM = 2.0
 _LEAST_ROOM = 1024
 
@@ -49,7 +48,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def check_graph_file(path: Path, dim: int, m: int) -> int:
-    """Check that a file is a graph of vectors of this length, whole and sound in its links.
+    """Check that a file is a complete graph of vectors of this length, with valid links.
 
     Args:
         path: the file.
@@ -57,15 +56,15 @@ def check_graph_file(path: Path, dim: int, m: int) -> int:
         m: links of an element on the upper levels.
 
     Returns:
-        How many elements it holds.
+        How many elements it has.
 
     Raises:
-        CollectionError: it is not; the message says what is wrong.
+        CollectionError: it is not. The message says what is wrong.
     """
     try:
         return _Check(path, dim, m).run()
     except _UnsoundError as error:
-        raise CollectionError(f"{path} is no graph: {error}") from None
+        raise CollectionError(f"{path} is not a graph: {error}") from None
     except OSError as error:
         raise CollectionError(f"cannot read {path}: {error}") from None
 
@@ -84,7 +83,7 @@ class _Check:
         self.dim, self.m = dim, m
         self.size = path.stat().st_size
         _need(self.size >= HEADER.itemsize, "it is shorter than a header")
-        # As a plain array, of which parts are taken faster.
+        # As a plain array, which is faster to slice.
         self.bytes: Any = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         self.header = self.bytes[: HEADER.itemsize].view(HEADER)[0]
         self.count = int(self.header["count"])
@@ -98,7 +97,7 @@ class _Check:
         levels, lists = self._upper_levels()
         top = int(levels.max())
         entry = int(self.header["entry_point"])
-        _need(entry < self.count, "its entry point is no element")
+        _need(entry < self.count, "its entry point is not an element")
         _need(int(self.header["max_level"]) == top, "its height is not that of its elements")
         _need(levels[entry] == top, "its entry point is not on top")
         self._links(elements["count"], elements["links"], np.zeros(self.count, np.int64))
@@ -109,7 +108,7 @@ class _Check:
             counts = (block[:, 0] & 0xFFFF).astype(np.int64)
             self._links(counts, block[:, 1:], np.maximum(level - levels, 0))
         labels = np.sort(elements["label"])
-        _need(labels[-1] < 1 << 63, "a label is no label of a row")
+        _need(labels[-1] < 1 << 63, "a label is not the label of a row")
         _need((labels[1:] != labels[:-1]).all(), "two of its elements have one label")
         _need(np.isfinite(elements["vector"]).all(), "a vector holds NaN or infinity")
         return self.count
@@ -152,7 +151,7 @@ class _Check:
         )
         first = HEADER.itemsize
         table = self.bytes[first : first + self.count * kind.itemsize].view(kind)
-        _need((table["mark"] <= 1).all(), "a mark of deletion is none")
+        _need((table["mark"] <= 1).all(), "a mark of deletion is not valid")
         return table
 
     def _upper_levels(self) -> tuple[Numbers, list[tuple[int, npt.NDArray[np.uint32]]]]:
@@ -167,7 +166,7 @@ class _Check:
         width = self.m + 1
         place = element = 0
         while element < self.count:
-            # Elements of the lowest level alone are a zero each: go to the next that is not.
+            # An element on the lowest level only is a zero: go to the next one that is not.
             following = np.searchsorted(nonzero, place)
             here = int(nonzero[following]) if following < len(nonzero) else len(words)
             if element + (here - place) >= self.count:
@@ -176,7 +175,7 @@ class _Check:
             element += here - place
             _need(here < len(words), "its end is cut")
             size, rest = divmod(int(words[here]), 4 * width)
-            _need(rest == 0, "an element's upper links are no whole levels")
+            _need(rest == 0, "an element's upper links are not whole levels")
             _need(here + 1 + size * width <= len(words), "its end is cut")
             levels[element] = size
             lists.append((element, words[here + 1 : here + 1 + size * width]))
@@ -188,8 +187,8 @@ class _Check:
     def _links(self, counts: Any, links: Any, below: Numbers) -> None:
         """Check links of one level; `below` is above 0 for elements that do not reach it."""
         room = links.shape[1]
-        _need((counts <= room).all(), "an element has more links than room for them")
+        _need((counts <= room).all(), "an element has more links than fit")
         used = np.arange(room) < np.asarray(counts)[:, None]
         numbers = links[used]
-        _need((numbers < self.count).all(), "a link leads to no element")
+        _need((numbers < self.count).all(), "a link does not lead to an element")
         _need((below[numbers] == 0).all(), "a link leads to an element that is not on its level")

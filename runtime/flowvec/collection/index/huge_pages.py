@@ -1,10 +1,10 @@
-"""Huge pages under what a search reads at random, where Linux gives them to those who ask.
+"""Huge pages for the memory that a search reads at random, if Linux gives them on request.
 
-Each step of a graph's search reads a vector that lies anywhere, and with pages of 4 KiB most of
-them cost a walk through the page tables as well. Many systems give pages of 2 MiB only on request
-(`madvise` in /sys/kernel/mm/transparent_hugepage/enabled). hnswlib does not ask, and does not say
-where its memory is; but it is a single block, and the process's large ones are few. To ask for more
-of them than the graph's is harmless: it is advice. See madvise(2).
+Each step of a search in a graph reads a vector at a random address. With pages of 4 KiB, most of
+these reads also cost a walk through the page tables. Many systems give pages of 2 MiB only on
+request (`madvise` in /sys/kernel/mm/transparent_hugepage/enabled). hnswlib does not request them,
+and does not say where its memory is. But its memory is a single block, and a process has few large
+blocks. Advice for other blocks is harmless. See madvise(2).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["advise", "collapse"]
 
 logger = logging.getLogger(__name__)
 
-# Smaller blocks lie in the processor's caches, with what leads to them.
+# Smaller blocks fit into the processor's caches, with their page tables.
 LEAST_BYTES = 32 << 20
 _MADV_HUGEPAGE = 14
 _MADV_COLLAPSE = 25  # since Linux 6.1
@@ -31,15 +31,15 @@ _MAPS = Path("/proc/self/maps")
 
 
 def advise(size: int) -> None:
-    """Ask for huge pages under blocks of so many bytes that are yet to be written."""
+    """Request huge pages for blocks of this many bytes that are not written yet."""
     if _is_on_request(size):
         _tell(_MADV_HUGEPAGE, size)
 
 
 def collapse(size: int) -> None:
-    """Move blocks of so many bytes that were written already into huge pages, in the background.
+    """Move written blocks of this many bytes into huge pages, in the background.
 
-    That takes some seconds for a gigabyte, in which they are read and written as before.
+    It takes some seconds per gigabyte; they can be read and written meanwhile.
     """
     if not _is_on_request(size):
         return
@@ -48,13 +48,13 @@ def collapse(size: int) -> None:
         _tell(_MADV_HUGEPAGE, size)
         _tell(_MADV_COLLAPSE, size)
 
-    # At worst a block is freed meanwhile, and advice is given for what lies there then.
+    # At worst a block is freed meanwhile, and the advice is for what replaces it.
     with suppress(RuntimeError):  # there are no more threads
         threading.Thread(target=work, name="flowvec-huge-pages", daemon=True).start()
 
 
 def _is_on_request(size: int) -> bool:
-    """Whether the system gives huge pages to those who ask, and the block is worth it."""
+    """Whether the system gives huge pages on request, and the block is large enough."""
     if size < LEAST_BYTES or sys.platform != "linux":
         return False
     try:
@@ -68,26 +68,27 @@ def _tell(advice: int, size: int) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         for block in _blocks(size):
-            # Linux gives a collapse up at the first part that was never written.
+            # Linux stops at the first part of a block that was never written.
             parts = _pages(*block) if advice == _MADV_COLLAPSE else [block]
             for first, end in parts:
                 if libc.madvise(first, end - first, advice):
-                    # Expected: an older kernel, no memory in such pieces, or nothing written there.
+                    # Expected: an older kernel, no free huge pages, or memory that was never
+                    # written.
                     logger.debug("madvise %d: error %d", advice, ctypes.get_errno())
     except (OSError, AttributeError, ValueError) as error:  # nothing depends on it
         logger.debug("no huge pages: %s", error)
 
 
 def _pages(first: int, end: int) -> Iterator[tuple[int, int]]:
-    """First and end address of each huge page that lies within a block."""
+    """First and end address of each huge page inside a block."""
     size = int(_PAGE_SIZE.read_text())
     begin = -(-first // size) * size
     return ((page, page + size) for page in range(begin, end - size + 1, size))
 
 
 def _blocks(size: int) -> Iterator[tuple[int, int]]:
-    """First and end address of each of this process's private blocks of at least so many bytes."""
-    # Files are named there as well, by bytes of any kind.
+    """First and end address of this process's private blocks of at least this many bytes."""
+    # File names in it may be any bytes.
     for line in _MAPS.read_text(encoding="ascii", errors="replace").splitlines():
         addresses, modes, _, _, inode, *name = line.split(maxsplit=5)
         first, end = (int(address, 16) for address in addresses.split("-"))

@@ -2,10 +2,10 @@
 
     {"lang": "en", "year": {">=": 2020, "<": 2024}, "or": [{"tag": "a"}, {"tag": {"in": ["b"]}}]}
 
-All entries of a dict must hold. `and` and `or` take lists of filters, `not` takes one. Any other
-key is a field; dots lead into nested objects (`"author.name"`), and a backslash takes a dot, or one
-of those three words, literally (`"\\\\or"`). A field is compared with a value, or with a dict of
-operators that must all hold:
+All entries of a dict must be true. `and` and `or` take lists of filters, `not` takes one filter.
+Any other key is a field. Dots lead into nested objects (`"author.name"`); a backslash makes a dot,
+or one of these three words, literal (`"\\\\or"`). A field is compared with a value, or with a
+dict of operators that must all be true:
 
     =  !=                 a text, number, bool or None; numbers equal numbers of any kind
     <  <=  >  >=          a number with numbers, or a text with texts, by code points
@@ -13,8 +13,8 @@ operators that must all hold:
     contains              the field is a list that holds the value
     exists                True: the field is there, be it null; False: it is not
 
-None stands for a null and for a missing field alike. `!=` and `not in` are the exact opposites of
-`=` and `in`, so they hold where the field is missing. Values of different types are never equal:
+None stands for both a null and a missing field. `!=` and `not in` are the exact opposites of `=`
+and `in`, so they are true if the field is missing. Values of different types are never equal:
 1 is not "1", and True is not 1.
 """
 
@@ -41,8 +41,8 @@ _MAX_DEPTH = 32
 _MAX_PARAMETERS = 900
 _LARGEST_INT = (1 << 63) - 1
 
-# SQLite cuts a text that it takes from JSON at a NUL, which is always escaped there. In the rows
-# that have one, Python reads the text.
+# SQLite cuts a text from JSON at a NUL, which is always escaped in JSON. In rows with a NUL, Python
+# reads the text.
 _NO_NUL = "instr(metadata, '\\u0000') = 0"
 _TEXT, _HOLDS = "flowvec_text", "flowvec_holds"
 
@@ -59,7 +59,7 @@ def compile_filter(filter: object) -> Condition:
     """Translate a filter; values and field names become parameters, never SQL.
 
     Raises:
-        InputTypeError: it is no dict, or a value has a type that metadata cannot have.
+        InputTypeError: it is not a dict, or a value has a type that metadata cannot have.
         InputValueError: an operator is unknown, a field name cannot be asked for, a number is NaN,
             infinite or of more than 64 bits, or it is nested deeper than 32 levels or too long.
     """
@@ -74,7 +74,7 @@ def compile_filter(filter: object) -> Condition:
 
 
 def add_functions(db: sqlite3.Connection) -> None:
-    """Give a connection the functions that conditions use."""
+    """Register the functions that conditions use."""
     db.create_function(_TEXT, 2, _text_at, deterministic=True)
     db.create_function(_HOLDS, 3, _list_holds, deterministic=True)
 
@@ -90,7 +90,7 @@ def _list_holds(metadata: str | None, path: str, text: str) -> bool:
 
 
 def _value_at(metadata: str | None, path: str) -> Any:
-    """A field by its path, as `_path` gives; None where there is none."""
+    """A field by its path, as `_path` makes it; None if there is none."""
     found: Any = None if metadata is None else json.loads(metadata)
     for name in path.removeprefix('$."').removesuffix('"').split('"."'):
         found = found.get(name) if isinstance(found, dict) else None
@@ -141,7 +141,7 @@ class _Compiler:
             return self.compared(path, str(name), value)
         if name not in operators:
             known = ", ".join([*operators, "<", "<=", ">", ">="])
-            raise InputValueError(f"{name!r} is no operator; choose from {known}")
+            raise InputValueError(f"{name!r} is not an operator; choose from {known}")
         return operators[str(name)](path, value)
 
     def _use(self, *parameters: str | int | float) -> None:
@@ -160,9 +160,9 @@ class _Compiler:
         return f"({same}{self._whole(path) if isinstance(scalar, str) else ''})"
 
     def _whole(self, path: str) -> str:
-        """That a text was not cut at a NUL before it was compared: no text of a filter holds one.
+        """SQL for: the text was not cut at a NUL before it was compared. A filter's text has none.
 
-        Few rows have any, so that this is asked last and costs others nothing.
+        Few rows have a NUL, so this comes last and costs other rows nothing.
         """
         self._use(path)
         return f" AND ({_NO_NUL} OR instr({_TEXT}(metadata, ?), char(0)) = 0)"
@@ -220,7 +220,7 @@ class _Compiler:
 
 
 def _has_type_of(scalar: str | int | float) -> str:
-    """Never NULL, so that its negation is what it seems."""
+    """Never NULL, so that its negation is correct."""
     return f"coalesce(json_type(metadata, ?), '') {_type_of(scalar)}"
 
 
@@ -229,7 +229,7 @@ def _type_of(scalar: str | int | float) -> str:
 
 
 def _joined(word: str, parts: list[str]) -> str:
-    """All of nothing holds, any of nothing does not."""
+    """`and` of nothing is true, `or` of nothing is false."""
     if not parts:
         return "1" if word == "AND" else "0"
     return parts[0] if len(parts) == 1 else "(" + f" {word} ".join(parts) + ")"

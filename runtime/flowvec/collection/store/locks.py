@@ -17,7 +17,7 @@ from flowvec.errors import BulkError, CollectionError
 __all__ = ["LOCK_FILE", "FileLock", "ReadersWriter", "WriterLock"]
 
 LOCK_FILE = "collection.lock"
-# A reader that saves a graph of some million rows that it built has the lock for so long at most.
+# The longest that a reader holds the lock: while it saves a graph of some million rows.
 _MOST_WAITING = 60.0
 _LOOK_AGAIN = 0.5
 _WIDTH = 32
@@ -27,18 +27,18 @@ _OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLO
 class ReadersWriter:
     """Any number of readers at a time, or one writer.
 
-    Neither can starve the other: a waiting writer goes before readers that come later, and the
-    readers that waited for a writer all go before the next one. Not reentrant.
+    Neither can starve the other: a waiting writer goes before readers that come later, and all
+    readers that waited for a writer go before the next writer. It is not reentrant.
 
-    A Ctrl-C may come between any two steps, in the midst of leaving as well. So whoever holds it is
-    a key in a dict, which is added and removed in one step each, and removed twice. What a thread
-    still seems to hold when it comes again was left behind by a Ctrl-C. Who waits, waits for a lock
-    of its own: a condition's wait would be left without its lock.
+    A Ctrl-C may come between any two steps, also while a block is left. So every holder is a key in
+    a dict, which is added and removed in one step each, and is removed twice. A key that a thread
+    still has when it comes again was left behind by a Ctrl-C. Each waiting thread waits for a lock
+    of its own, because a Ctrl-C in a condition's wait leaves it without its lock.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        # Thread by the object that stands for a block.
+        # Thread by block; an object stands for each block.
         self._readers: dict[object, int] = {}
         self._writers: dict[object, int] = {}
         self._waiting_readers: dict[object, int] = {}
@@ -71,7 +71,7 @@ class ReadersWriter:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Have it alone."""
+        """Hold it alone."""
         block = object()
         try:
             with self._lock:
@@ -101,7 +101,7 @@ class ReadersWriter:
         may_go: Callable[[object], bool],
         holding: dict[object, int],
     ) -> None:
-        """Wait until a block's turn has come, and let it hold."""
+        """Wait until it is a block's turn, and make it a holder."""
         gate = threading.Lock()
         gate.acquire()
         while True:
@@ -115,11 +115,12 @@ class ReadersWriter:
                     return
                 waiting[block] = thread
                 self._gates[block] = gate
-            # A Ctrl-C may come between leaving and telling of it: who waits looks by itself, too.
+            # A Ctrl-C may come between leaving and waking others, so waiting threads also look by
+            # themselves.
             gate.acquire(timeout=_LOOK_AGAIN)
 
     def _leave(self, block: object) -> None:
-        """Hold and wait no longer; twice is harmless."""
+        """Stop holding and waiting; twice is harmless."""
         with self._lock:
             if self._readers.pop(block, None) is None:
                 if block in self._writers:
@@ -139,7 +140,7 @@ class ReadersWriter:
         return block in self._readers or any(block in kept for kept in self._kept)
 
     def _forget(self, thread: int) -> None:
-        """Drop what a thread left behind: it is here, and so in no block."""
+        """Drop what a thread left behind: it is here, so it is not inside any block."""
         if not (thread in self._readers.values() or any(self._kept)):
             return
         for kept in (self._readers, *self._kept):
@@ -151,7 +152,8 @@ class ReadersWriter:
 
 
 class WriterLock:
-    """The right to write a collection: a lock on a file, which the system drops when we die."""
+    """The right to write a collection: a file lock, which the system releases when the process
+    ends."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK_FILE
@@ -160,19 +162,19 @@ class WriterLock:
 
     @property
     def held(self) -> bool:
-        """Whether it is ours."""
+        """Whether this object holds it."""
         return self._file is not None
 
     def acquire(self, *, briefly: bool = False, waits: bool = True) -> None:
         """Take it, and keep it until `release`; taking it twice is harmless.
 
         Args:
-            briefly: it will be released soon, so that others may wait for it.
-            waits: whether to wait for another who will release it soon.
+            briefly: it will be released soon, and others may wait for it.
+            waits: whether to wait if another holder will release it soon.
 
         Raises:
-            CollectionError: another process, or another handle of this one, has it: at once, or
-                where it was said to be released soon and was not.
+            CollectionError: another process, or another handle of this process, holds it and does
+                not release it soon.
         """
         if self._file is not None:
             return
@@ -180,7 +182,7 @@ class WriterLock:
         is_first = True
         while True:
             try:
-                # Without a buffer, whose rest a full disk would refuse again at closing.
+                # Unbuffered: a full disk would refuse the buffer again at closing.
                 file = os.fdopen(os.open(self._path, _OPEN, 0o666), "r+b", buffering=0)
             except OSError as error:
                 raise CollectionError(
@@ -193,7 +195,7 @@ class WriterLock:
                 file.seek(0)
                 owner, _, is_brief = file.read(64).decode("ascii", "replace").strip().partition(" ")
                 file.close()
-            # Whoever has just taken it may not have written who it is.
+            # A process that has just taken it may not have written its number yet.
             if is_first or (is_brief and waits and time.monotonic() < until):
                 is_first = False
                 time.sleep(0.05)
@@ -204,15 +206,15 @@ class WriterLock:
                 f"{self._path.parent} is being written by {who}; a collection has one writer at a "
                 "time, from its first change until it is closed"
             ) from None
-        # For the message above alone: what holds is the lock, not the number.
+        # Only for the message above: the lock counts, not the number.
         with suppress(OSError):
-            # In one step, and as long as any: nobody reads half of it.
+            # In one write of fixed length: nobody reads half of it.
             file.write(f"{os.getpid()}{' briefly' if briefly else ''}".ljust(_WIDTH).encode())
             file.truncate(_WIDTH)
         self._file = file
 
     def release(self) -> None:
-        """Give it back; twice is harmless."""
+        """Release it; twice is harmless."""
         if self._file is not None:
             file, self._file = self._file, None
             with suppress(OSError):
@@ -220,14 +222,14 @@ class WriterLock:
             file.close()
 
     def forget(self) -> None:
-        """In a forked child: let go of the copy without unlocking what is the parent's."""
+        """In a forked child: close the copy without releasing the parent's lock."""
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
 
 
 class FileLock:
-    """A lock on an empty file, for a block, which the system drops when we die."""
+    """A lock on an empty file for a block; the system releases it when the process ends."""
 
     def __init__(self, path: Path, message: str) -> None:
         self._path = path
@@ -238,7 +240,7 @@ class FileLock:
         """Take it.
 
         Raises:
-            BulkError: another process, or another thread of this one, has it.
+            BulkError: another process, or another thread of this process, holds it.
         """
         try:
             file = self._path.open("a+b", buffering=0)
@@ -259,7 +261,7 @@ class FileLock:
             file.close()
 
 
-# A child that outlives its parent would hold the lock for ever.
+# A child that outlives its parent would hold the lock forever.
 _locks: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
 

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _MAX_ID_BITS = 1024
-# Half of a pair, which no UTF-8 can hold.
+# A lone surrogate, which UTF-8 cannot encode.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_METADATA_DEPTH = 100
 
@@ -63,7 +63,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows, as a collection takes them: ids, vectors float32 (rows, dim), texts, metadata."""
+    """Rows to add to a collection: ids, vectors float32 (rows, dim), texts, metadata."""
 
     ids: list[Id]
     vectors: npt.NDArray[np.float32]
@@ -72,7 +72,7 @@ class Rows:
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> Rows:
-        """Items, one at least."""
+        """Rows of items; there must be at least one."""
         return cls(
             [item.id for item in items],
             np.stack([item.vector for item in items]),
@@ -82,15 +82,15 @@ class Rows:
 
 
 def without(labels: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Those of distinct labels that are not among other distinct labels, in their order.
+    """Distinct labels without other distinct labels, in their order.
 
-    numpy's `setdiff1d` looks for doubles first, which takes seconds for a million.
+    numpy's `setdiff1d` first looks for duplicates, which takes seconds for a million labels.
     """
     return labels[~np.isin(labels, others, assume_unique=True)]
 
 
 def check_ids(ids: Iterable[object]) -> list[Id]:
-    """Check ids before any work: any text, or any whole number of up to 1,024 bits.
+    """Check ids: any string, or any whole number of up to 1,024 bits.
 
     Raises:
         InputTypeError: an id is neither str nor int (a bool is not an int here).
@@ -118,7 +118,7 @@ def encode_metadata(metadata: object, index: int) -> str | None:
     """One item's metadata as canonical JSON.
 
     Raises:
-        InputTypeError: it is no dict with text keys, or holds what JSON cannot.
+        InputTypeError: it is not a dict with text keys, or holds values that JSON cannot.
         InputValueError: it holds NaN or infinity, or refers to itself.
     """
     if metadata is None:
@@ -131,13 +131,13 @@ def encode_metadata(metadata: object, index: int) -> str | None:
         written = json.dumps(metadata, allow_nan=False, sort_keys=True, ensure_ascii=False)
         return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
     except TypeError as error:
-        raise InputTypeError(f"metadata {index} is no JSON: {error}") from None
+        raise InputTypeError(f"metadata {index} cannot be written as JSON: {error}") from None
     except (ValueError, RecursionError) as error:
-        raise InputValueError(f"metadata {index} is no JSON: {error}") from None
+        raise InputValueError(f"metadata {index} cannot be written as JSON: {error}") from None
 
 
 def _check_json(metadata: dict[Any, Any], index: int) -> None:
-    """Refuse what json would change (keys that are no texts) or could not read back (depth)."""
+    """Refuse what json would change (keys that are not texts) or could not read back (depth)."""
     level: list[Any] = [metadata]
     for _ in range(_MAX_METADATA_DEPTH):
         below: list[Any] = []
@@ -160,9 +160,9 @@ def key_of(item: Id) -> tuple[str, int]:
 
 
 def id_sum(rows: Iterable[tuple[int, str, int]]) -> int:
-    """A checksum over labels and ids as they are stored, whatever their order.
+    """A checksum over labels and stored ids that does not depend on their order.
 
-    A sum, so that it can follow what is added and taken away.
+    It is a sum, so that it can be updated as rows come and go.
     """
     return sum(zlib.crc32(f"{label} {is_int} {text}".encode()) for label, text, is_int in rows)
 
@@ -172,7 +172,7 @@ def checksum(
 ) -> bytes:
     """BLAKE2b-128 over a row as it is stored.
 
-    Each field is framed by its length, so that none can run into another.
+    Each field is preceded by its length, so that fields cannot run into each other.
     """
     parts: list[bytes] = []
     for part in (item, str(is_int).encode(), text, metadata):
