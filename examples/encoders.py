@@ -18,7 +18,7 @@ POOLINGS = ("mean", "cls", "max")
 def load_model(name: str, pooling: str | None) -> SentenceTransformer:
     """A sentence-transformers model as it is, or its encoder with another pooling alone."""
     if name.startswith((".", "/")) and not Path(name).is_dir():
-        raise InputValueError(f"{name} is no directory")
+        raise InputValueError(f"{name} is not a directory")
     try:
         # In float32 whatever it is stored in: half precision cannot be trained so.
         with quiet_transformers():

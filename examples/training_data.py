@@ -17,20 +17,20 @@ Reader = Callable[[object], Any]
 def text(value: object) -> str:
     """A text that is not blank."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("is no text")
+        raise ValueError("is not a text")
     return value
 
 
 def number(value: object) -> float:
     """A finite number, as JSON's or in digits."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("is no number")
+        raise ValueError("is not a number")
     try:
         found = float(value)
     except ValueError:
-        raise ValueError("is no number") from None
+        raise ValueError("is not a number") from None
     if not math.isfinite(found):
-        raise ValueError("is no number")
+        raise ValueError("is not a number")
     return found
 
 
@@ -38,7 +38,7 @@ def class_number(value: object) -> int:
     """A whole number from 0."""
     found = number(value)
     if found < 0 or found != int(found):
-        raise ValueError("is no whole number from 0")
+        raise ValueError("is not a whole number from 0")
     return int(found)
 
 
@@ -101,9 +101,9 @@ def _jsonl_rows(lines: list[str], path: Path) -> Iterator[tuple[int, dict[str, o
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise InputValueError(f"{path}, line {place} is no JSON: {error}") from None
+            raise InputValueError(f"{path}, line {place} is not JSON: {error}") from None
         if not isinstance(row, dict):
-            raise InputValueError(f"{path}, line {place} is no JSON object")
+            raise InputValueError(f"{path}, line {place} is not a JSON object")
         yield place, row
 
 

@@ -13,7 +13,7 @@
     >>> sorted(PRESETS)
     ['paper', 'released', 'wide']
 
-Names are imported when they are first used, so that `flowvec --help` does not wait for torch.
+Names are imported when they are first used, so that `flowvec --help` does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Before any module here imports onnxruntime, so that its reports are off.
+# Before any module here imports onnxruntime, so that its telemetry is off.
 import flowvec as _flowvec  # noqa: F401
 
 if TYPE_CHECKING:

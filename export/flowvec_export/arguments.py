@@ -1,4 +1,4 @@
-"""Checks of what a caller gives, before any long work: each names the argument."""
+"""Checks of arguments, before any long work. Each error names the argument."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def check_source(
     encoder_only: object = False,
     trust: object = None,
 ) -> None:
-    """Check what `export` and `fit` are told of their source.
+    """Check the arguments about the source that `export` and `fit` share.
 
     Raises:
-        InputTypeError: one of them is of another type.
-        InputValueError: one of them has a value that nothing can have.
+        InputTypeError: one of them has the wrong type.
+        InputValueError: one of them has a value that is not valid.
     """
     path_of("source", source)
     written("pooling", pooling)
@@ -42,19 +42,19 @@ def check_source(
 
 
 def instance(name: str, value: object, kind: type[Any]) -> None:
-    """Raise InputTypeError where a value is not of a class."""
+    """Raise InputTypeError unless a value is of a class."""
     if not isinstance(value, kind):
         raise InputTypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
 def callback(name: str, value: object) -> None:
-    """Raise InputTypeError where a value is neither None nor a function."""
+    """Raise InputTypeError unless a value is None or a function."""
     if value is not None and not callable(value):
         raise InputTypeError(f"{name} must be a function, not {type(value).__name__}")
 
 
 def written(name: str, value: object) -> str | None:
-    """A text that a file can hold, or None.
+    """A text that can be written to a file, or None.
 
     Raises:
         InputTypeError: it is neither.

@@ -1,4 +1,4 @@
-"""`export`: from a source to a bundle, checked against its source before it appears."""
+"""`export`: from a source to a bundle, compared with the source before it is written."""
 
 from __future__ import annotations
 
@@ -88,57 +88,55 @@ def export(
         >>> flowvec.Encoder.load("exported").encode("a text").shape
         (256,)
 
-    The graph is run in ONNX Runtime's CPU provider and compared with its source: with transformers'
-    own module in float32, or with the graph that somebody else exported. A text's vector must also
-    be the same alone and in a padded batch. The bundle is written beside `out` and renamed, so it
-    is there whole or not at all.
+    The graph is run on ONNX Runtime's CPU provider and compared with its source: transformers' own
+    module in float32, or the given ONNX graph. A text's vector must also be the same alone and in a
+    padded batch. The bundle is written atomically.
 
     Args:
         source: a Hugging Face name; a local directory of an encoder that transformers loads, of a
             sentence-transformers model, or of an ONNX graph as Optimum exports it; or such a
-            directory's .onnx file. A graph is changed with `onnx` alone, without torch, unless a
-            transform or a Dense layer follows it.
-        out: the directory to make.
-        pooling: one of `POOLINGS`, or several joined by `+`; None takes the source's own, `mean`
+            directory's .onnx file. An ONNX graph is changed without torch, unless a transform or a
+            Dense layer follows it.
+        out: the directory to create.
+        pooling: one of `POOLINGS`, or several joined by `+`; None is the source's own, or `mean`
             for a plain encoder.
-        transform: a further step between the source's own Dense layers and normalisation, or the
-            file of one that `fit` wrote. A file says which pooling it was fitted on, and whether
-            on the encoder alone; both are taken from it, and it is refused for another pooling or
-            another checkpoint. Its max_length is not taken over: a bundle cuts texts where the
-            source does. It goes into the graph in its folded form, in float32 whatever `weights`
-            says.
-        normalize: end in L2 normalisation; None does as the source does, and normalises for a plain
-            encoder.
-        max_length: the most tokens of a text; None takes the source's own.
+        transform: a step between the source's own Dense layers and normalization, or a file of one
+            that `fit` wrote. The file's pooling and `encoder_only` are used; a file that was fitted
+            for another pooling or checkpoint is refused. Its max_length is not used: a bundle cuts
+            texts where the source does. The transform is folded, and stays float32 for all
+            `weights`.
+        normalize: end in L2 normalization; None does what the source does, and normalizes for a
+            plain encoder.
+        max_length: most tokens of a text; None is the source's own.
         encoder_only: leave out a sentence-transformers model's own pooling, Dense layers and
-            normalisation.
-        name: the model's name; None takes the source's.
-        prompts: prefixes by name, beside those of the source and before them: for checkpoints that
-            were trained with prefixes and do not say so.
-        default_prompt_name: the prompt that is used when none is asked for; None takes the
-            source's own.
+            normalization.
+        name: the model's name; None is the source's.
+        prompts: prefixes by name, added to those of the source: for checkpoints that were trained
+            with prefixes but do not name them.
+        default_prompt_name: the prompt that is used by default; None is the source's own.
         weights: storage of the weight matrices. `float16` halves the file; the graph still
             computes in float32.
-        variants: further graphs: `float16` for GPUs; `int8` for ONNX Runtime's CPU provider and
-            `int8-openvino` for OpenVINO, fastest where there is no AMX.
-        calibration: texts like those to be served, over which each dimension's range is measured,
-            for vectors in 8 bits, and on which variants are measured; None takes the sentences of
-            the demonstration, in English; an empty list leaves the ranges out.
-        sts: sentence pairs with people's scores, see `flowvec_export.sts.read_sts`: what a variant
-            loses on them goes into the manifest.
+        variants: variants of the graph: `float16` for GPUs, `int8` for ONNX Runtime's CPU provider,
+            and `int8-openvino` for OpenVINO. int8 is the fastest on processors without AMX.
+        calibration: texts like those that will be encoded. They are used to measure each
+            dimension's range for 8-bit vectors, and to compare variants. None is the English
+            sentences of the demo; an empty list leaves the ranges out.
+        sts: sentence pairs with human scores, as `flowvec_export.sts.read_sts` returns them. What a
+            variant loses on them is written to the manifest.
         overwrite: replace an existing bundle.
-        trust_remote_code: run Python files that come with the checkpoint, which can do anything.
-        allow_pickle: read weights that are kept as a pickle, with torch's restricted unpickler.
+        trust_remote_code: run Python files of the checkpoint, which can do anything.
+        allow_pickle: read weights from a pickle, with torch's restricted unpickler.
         on_step: called with a line of text before each step.
 
     Returns:
         The finished, verified bundle.
 
     Raises:
-        InputTypeError: an argument is of another type.
-        InputValueError: an argument has a value that it cannot have.
-        ExportError: the source cannot be read or exported, leads out of its directory or needs a
-            trust that was not given; or the graph misses parity (max |a - b| / ||b|| above 1e-4 or
+        InputTypeError: an argument has the wrong type.
+        InputValueError: an argument is not valid.
+        ExportError: the source cannot be read or exported, refers to files outside its directory,
+            or needs `trust_remote_code` or `allow_pickle`; or the graph misses parity (max |a - b|
+            / ||b|| above 1e-4 or
             cosine below 0.99999; for float16 weights also a cosine below 0.999 to the weights
             before they were rounded), or a variant its own (on the calibration texts a cosine below
             0.995 to float32, for float16 0.999; on `sts` more than .5 points lost, for float16 .2).
@@ -167,7 +165,7 @@ def export(
     say = on_step or logger.info
     recipe: Recipe | None = None
     if isinstance(transform, str | os.PathLike):
-        # torch, which this takes, is not needed otherwise where the source is a graph.
+        # Imports torch, which is not needed for an ONNX source otherwise.
         require_torch(f"the transform {transform}")
         from flowvec_export.transforms.file import load_transform
 
@@ -215,19 +213,19 @@ def export(
 
 
 def _is_bundle(folder: Path) -> bool:
-    """Whether a directory is a bundle, of any format version, whole or damaged."""
+    """Whether a directory is a bundle of any format version, intact or not."""
     try:
         found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    # Bulk jobs keep a manifest.json, too.
+    # Bulk jobs also have a manifest.json.
     return isinstance(found, dict) and found.keys() >= {"format_version", "pooling", "files"}
 
 
 def _add_prompts(
     source: Source, prompts: Mapping[str, str], default_prompt_name: str | None
 ) -> None:
-    """Put a user's prompts before the source's own."""
+    """Add a user's prompts to the source's own; the user's have precedence."""
     source.prompts |= dict(prompts)
     if any(source.prompts.values()) and not source.prompts_are_pooled:
         raise ExportError(
@@ -258,7 +256,8 @@ def _draft(
 
 
 def _checked_pooling(recipe: Recipe, source: Source, asked: str | None) -> str | None:
-    """The pooling that a transform was fitted on; raises ExportError where it does not belong."""
+    """The pooling that a transform was fitted on; raises ExportError if it does not fit the
+    source."""
     if asked is not None and asked.split("+") != recipe.pooling.split("+"):
         raise ExportError(
             f"the transform was fitted on {recipe.pooling} pooling and cannot follow {asked}"
@@ -314,12 +313,12 @@ def _opset(proto: onnx.ModelProto) -> int:
 
 
 def _origin(source: Source) -> str:
-    """What a manifest says of the source: a hub name, but of a local directory only its name."""
+    """The source in the manifest: a hub name, or only the name of a local directory."""
     return source.name if Path(source.origin).expanduser().exists() else source.origin
 
 
 def _compare(staged: Path, draft: Draft, vocabulary: int) -> dict[str, float]:
-    """Parity figures of the staged bundle; raises ExportError if they do not suffice."""
+    """Parity figures of the staged bundle; raises ExportError if they miss the limits."""
     try:
         with Encoder.load(staged, provider="cpu", streams=1, proof="never") as encoder:
             parity, alone = measure(encoder, draft.reference, vocabulary)
@@ -346,7 +345,7 @@ def _write_ranges(staged: Path, texts: Sequence[str]) -> None:
 
 
 def _round(value: float) -> float:
-    """Two digits: what the last ones are depends on the machine that exports."""
+    """Two digits: further digits depend on the machine that exports."""
     return float(f"{value:.1e}")
 
 

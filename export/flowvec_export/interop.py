@@ -1,4 +1,4 @@
-"""A bundle in the layouts that other libraries and servers read."""
+"""Writes bundles in the layouts of other libraries and servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["LAYOUTS", "Layout", "export_bundle"]
 Layout = Literal["sentence-transformers", "tei"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 
-# What sentence-transformers' ONNX backend asks a graph for.
+# The output that sentence-transformers' ONNX backend reads.
 _TOKENS = "last_hidden_state"
 _CONFIG = "config_sentence_transformers.json"
 
@@ -37,17 +37,17 @@ def export_bundle(
         >>> export_bundle("mini", "for-others", "sentence-transformers").name
         'for-others'
 
-    Both layouts hold the bundle's own float32 graph, its tokenizer, limits and prompts, and name
-    the pooling `cls` over its one vector, so that they compute what the bundle computes.
+    Both layouts have the bundle's float32 graph, tokenizer, limits and prompts, and name `cls`
+    pooling over its only vector, so that they compute what the bundle computes.
 
     - `sentence-transformers`: for `SentenceTransformer(out, backend="onnx")`. `onnx/model.onnx` has
-      a further output, the vectors as the first and only token's, (batch_size, 1, dim).
-    - `tei`: for text-embeddings-inference's ONNX backend, which takes `sentence_embedding` as it
-      is: `model.onnx` is the bundle's file, byte for byte.
+      another output: the vectors as those of one token, (batch_size, 1, dim).
+    - `tei`: for text-embeddings-inference's ONNX backend, which reads `sentence_embedding`.
+      `model.onnx` is the bundle's file, byte for byte.
 
     Args:
         bundle: a bundle's directory, or the name of a shipped one.
-        out: the directory to make.
+        out: the directory to create.
         layout: `sentence-transformers` or `tei`.
         overwrite: replace a directory that this function wrote.
 
@@ -56,8 +56,8 @@ def export_bundle(
 
     Raises:
         BundleError: there is no such bundle, or it is damaged.
-        InputTypeError: an argument is of another type.
-        InputValueError: the layout is unknown, or there can be no such path.
+        InputTypeError: an argument has the wrong type.
+        InputValueError: the layout is unknown, or the path is not valid.
         ExportError: the directory exists or cannot be written.
     """
     choice("layout", layout, LAYOUTS)
@@ -81,7 +81,7 @@ def export_bundle(
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a directory was written here; other checkpoints have the same files."""
+    """Whether this function wrote a directory; other checkpoints have the same files."""
     try:
         found = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
         return "flowvec" in found["__version__"]
@@ -90,7 +90,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _with_tokens(bundle: Bundle) -> onnx.ModelProto:
-    """The graph with each vector as a text of one token, besides."""
+    """The graph with another output: each vector as a text of one token."""
     proto = onnx.load(bundle.model)
     surgeon = Surgeon(proto, "layout.")
     surgeon.free_name(_TOKENS)
@@ -115,7 +115,7 @@ def _files(bundle: Bundle) -> dict[str, Any]:
     ]
     files: dict[str, Any] = {
         "modules.json": modules,
-        # What it was before is in the graph; readers want sizes, and a type that they know.
+        # The original is in the graph; readers need sizes, and a type that they know.
         "config.json": {
             "architectures": ["BertModel"],
             "model_type": "bert",

@@ -1,4 +1,4 @@
-"""A directory that is there whole or not at all: made beside its name, then renamed."""
+"""Writes a directory atomically: under a temporary name, then renamed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ __all__ = ["check_target", "staged_directory"]
 def staged_directory(
     target: Path, overwrite: bool, is_ours: Callable[[Path], bool]
 ) -> Iterator[Path]:
-    """A new directory to write into, which takes the target's place when the block ends.
+    """A new directory to write to, which replaces the target when the block ends.
 
-    Where the block fails, neither it nor any folder made for it is left, and the target is as it
-    was.
+    If the block fails, it and all folders created for it are removed, and the target is unchanged.
 
     Args:
-        target: the directory to make.
-        overwrite: as for `check_target`, which is asked again before the target is replaced: it
-            may have come to be meanwhile.
+        target: the directory to create.
+        overwrite: as for `check_target`, which is called again before the target is replaced, since
+            it may have been created meanwhile.
         is_ours: as for `check_target`.
 
     Raises:
@@ -48,12 +47,12 @@ def staged_directory(
 
 
 def check_target(target: Path, overwrite: bool, is_ours: Callable[[Path], bool]) -> None:
-    """Raise ExportError where the target exists and may not be replaced.
+    """Raise ExportError if the target exists and may not be replaced.
 
     Args:
-        target: the directory to make.
-        overwrite: it may be replaced where it is empty or one of ours.
-        is_ours: whether a directory is.
+        target: the directory to create.
+        overwrite: it may be replaced if it is empty or written by flowvec.
+        is_ours: whether a directory was written by flowvec.
     """
     if not (target.exists() or target.is_symlink()):
         return
@@ -62,13 +61,13 @@ def check_target(target: Path, overwrite: bool, is_ours: Callable[[Path], bool])
             f"{target} exists; choose another name, or ask to overwrite it (--overwrite)"
         )
     if target.is_symlink() or not target.is_dir():
-        raise ExportError(f"{target} is no directory, so it is not overwritten")
+        raise ExportError(f"{target} is not a directory, so it is not overwritten")
     if any(target.iterdir()) and not is_ours(target):
         raise ExportError(f"{target} was not written by this command, so it is not overwritten")
 
 
 def _make_folders(staged: Path) -> list[Path]:
-    """Make a directory and those above it; returns the new ones above it, the deepest first."""
+    """Create a directory and its parents; returns the new parents, the deepest first."""
     missing = [folder for folder in staged.parents if not folder.exists()]
     try:
         staged.mkdir(parents=True)
@@ -78,7 +77,7 @@ def _make_folders(staged: Path) -> list[Path]:
 
 
 def _put_in_place(staged: Path, target: Path) -> None:
-    """Rename the finished bundle to its name, keeping an old one until then."""
+    """Rename the finished directory to its name, keeping an old one until then."""
     for file in (path for path in staged.rglob("*") if path.is_file()):
         sync_file(file)
     if not target.exists():
@@ -87,7 +86,7 @@ def _put_in_place(staged: Path, target: Path) -> None:
     if _exchanged(staged, target):
         shutil.rmtree(staged)  # the old one by now
         return
-    # Where the system cannot exchange two names, nothing stands under this one for a moment.
+    # If the system cannot exchange two names, the name does not exist for a moment.
     old = target.with_name(f".{target.name}.{os.getpid()}.old")
     target.rename(old)
     try:
@@ -102,10 +101,10 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Let two directories take each other's names in one step; False where that is not possible."""
+    """Exchange the names of two directories in one step; False if that is not possible."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):  # Linux alone has it
+    except (AttributeError, OSError, TypeError):  # only Linux has it
         return False
     names = os.fsencode(one), os.fsencode(other)
     done: int = rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)

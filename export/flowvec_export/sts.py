@@ -2,7 +2,7 @@
 
 Over the subsets of a year, `all` is the correlation over all pairs concatenated (SBERT, SimCSE) and
 `wmean` the size-weighted mean of the subsets' correlations (BERT-flow, whitening). One system can
-differ by 20 points between the two, so both are always given, by name.
+differ by 20 points between the two, so both are always reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _HEADER = ["score", "sentence1", "sentence2"]
 
 @dataclass(frozen=True, slots=True)
 class StsPairs:
-    """Sentence pairs with their human scores: `gold` float64 (pairs,), `left`, `right` texts."""
+    """Sentence pairs with human scores: `gold` float64 (pairs,), and the texts `left` and
+    `right`."""
 
     gold: npt.NDArray[np.float64]
     left: list[str]
@@ -51,7 +52,7 @@ class StsPairs:
 
 @dataclass(frozen=True, slots=True)
 class StsTask:
-    """One folder of pairs: its name, and its files by their names without `.tsv`, sorted."""
+    """One folder of pairs: its name, and its files by name without `.tsv`, sorted."""
 
     name: str
     subsets: dict[str, StsPairs]
@@ -82,12 +83,12 @@ def read_sts(folder: str | Path) -> list[StsTask]:
     A file is UTF-8 with the header `score sentence1 sentence2`, tabs between, no quoting.
 
     Raises:
-        InputValueError: no such folder, nothing in it, or a file that is not as above, has fewer
-            than two pairs or one score for all; the message names file and line.
+        InputValueError: there is no such folder, it has no files, or a file is not as above, has
+            fewer than two pairs or the same score for all. The message names file and line.
     """
     root = Path(folder)
     if not root.is_dir():
-        raise InputValueError(f"{folder} is no directory of STS files")
+        raise InputValueError(f"{folder} is not a directory of STS files")
     own = sorted(root.glob("*.tsv"))
     if own:
         return [_read_task(root.resolve().name, own)]
@@ -132,7 +133,7 @@ def _read_pairs(path: Path) -> StsPairs:
 
 
 def _fields(line: bytes, where: str, *, header: bool) -> list[str]:
-    # csv with QUOTE_NONE would do the same, but lose the line's number where bytes are wrong.
+    # csv with QUOTE_NONE would do the same, but lose the line number of wrong bytes.
     try:
         text = line.rstrip(b"\r").decode("utf-8-sig" if header else "utf-8")
     except UnicodeDecodeError as error:
@@ -151,7 +152,7 @@ def _score(text: str, where: str) -> float:
     except ValueError:
         score = float("nan")
     if not np.isfinite(score):
-        raise InputValueError(f"{where}: the score {text!r} is no number")
+        raise InputValueError(f"{where}: the score {text!r} is not a number")
     return score
 
 
@@ -172,11 +173,11 @@ def pair_cosines(
 
     Args:
         pairs: the pairs.
-        rows: row of `vectors` of each sentence, as `sentence_rows` gives.
-        vectors: (sentences, dim), normalised or not.
+        rows: row of `vectors` by sentence, as `sentence_rows` returns it.
+        vectors: (sentences, dim), normalized or not.
 
     Returns:
-        float64 (pairs,); 0 where a vector is zero.
+        float64 (pairs,); 0 if a vector is zero.
     """
     left = np.asarray(vectors[[rows[s] for s in pairs.left]], dtype=np.float64)
     right = np.asarray(vectors[[rows[s] for s in pairs.right]], dtype=np.float64)
@@ -187,28 +188,28 @@ def pair_cosines(
 
 
 def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Spearman's rank correlation x 100, ties by their mean rank; 0 where one side is constant."""
+    """Spearman's rank correlation x 100, ties by their mean rank; 0 if one side is constant."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return 0.0  # what ranks nothing agrees with nothing; scipy would give NaN
+        return 0.0  # scipy would give NaN
     return 100.0 * float(spearmanr(x, y).statistic)
 
 
 def score_vectors(
     tasks: Sequence[StsTask], rows: Mapping[str, int], vectors: Vectors
 ) -> list[StsScore]:
-    """Score one matrix of sentence vectors, so that many can be scored without encoding again.
+    """Score a matrix of sentence vectors, so that several can be scored without encoding again.
 
     Args:
-        tasks: what `read_sts` gave.
-        rows: row of `vectors` of each sentence, as `sentence_rows` gives.
-        vectors: (sentences, dim), normalised or not.
+        tasks: as `read_sts` returns them.
+        rows: row of `vectors` by sentence, as `sentence_rows` returns it.
+        vectors: (sentences, dim), normalized or not.
 
     Returns:
-        One score for each task, in their order.
+        One score per task, in order.
 
     Raises:
-        InputValueError: the matrix has not one row for each sentence.
+        InputValueError: the matrix does not have one row per sentence.
     """
     if vectors.ndim != 2 or len(vectors) != len(rows):
         raise InputValueError(
@@ -235,11 +236,11 @@ def score_sts(tasks: Sequence[StsTask], embed: Embed) -> list[StsScore]:
     """Score an encoder: `embed` is called once, with the distinct sentences of all tasks.
 
     Args:
-        tasks: what `read_sts` gave.
-        embed: texts to float32 (texts, dim), e.g. `Encoder.encode`.
+        tasks: as `read_sts` returns them.
+        embed: texts to float32 (texts, dim), for example `Encoder.encode`.
 
     Returns:
-        One score for each task, in their order.
+        One score per task, in order.
     """
     rows = sentence_rows(tasks)
     return score_vectors(tasks, rows, embed(list(rows)))
@@ -248,7 +249,7 @@ def score_sts(tasks: Sequence[StsTask], embed: Embed) -> list[StsScore]:
 def positive_pairs(
     tasks: Sequence[StsTask], rows: Mapping[str, int], above: float = 4.0
 ) -> npt.NDArray[np.int64]:
-    """Rows of the pairs that people scored above 4 of 5: what alignment is measured over.
+    """Rows of the pairs with human scores above 4 of 5, over which alignment is measured.
 
     Pairs of equal sentences are kept, as SimCSE keeps them.
 

@@ -1,4 +1,4 @@
-"""What of a source may be more than data."""
+"""What a checkpoint may do besides being read as data."""
 
 from __future__ import annotations
 

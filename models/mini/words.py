@@ -168,7 +168,7 @@ class Lemmatizer:
         yield from self.irregular.get(form, ())
         for part, ending, instead in REGULAR:
             word = form.removesuffix(ending) + instead
-            # "gas" is no plural of "ga", but "does" is of "do".
+            # "gas" is not a plural of "ga", but "does" is of "do".
             short = len(word) < (2 if part == "v" else 3)
             if not form.endswith(ending) or form.endswith("ss") or short:
                 continue

@@ -294,8 +294,8 @@ def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> Non
         (["TINY", "corpus.txt", "--report", "r.pdf"], ".md"),
         (["TINY", "corpus.txt", "--against", "nowhere"], "no bundle 'nowhere'"),
         (["TINY", "corpus.txt", "--against", "TINY"], "given twice"),
-        (["TINY", "corpus.txt", "--sts", "nowhere"], "nowhere is no directory"),
-        (["TINY", "corpus.txt", "--source", "./nowhere"], "nowhere is no directory"),
+        (["TINY", "corpus.txt", "--sts", "nowhere"], "nowhere is not a directory"),
+        (["TINY", "corpus.txt", "--source", "./nowhere"], "nowhere is not a directory"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(

@@ -89,7 +89,7 @@ def check_python(code: str, where: str) -> None:
     """Compile a block, and look up what it imports of flowvec.
 
     Raises:
-        SyntaxError: it is no Python.
+        SyntaxError: it is not Python.
         ImportError: it imports what is not there.
     """
     compile(code, where, "exec")

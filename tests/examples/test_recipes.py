@@ -294,16 +294,20 @@ def test_jsonl_is_read_as_tsv_is(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("sbert_classification", "sentence1\tsentence2\na\tb\n", "line 2 has no label"),
-        ("sbert_classification", "sentence1\tsentence2\tlabel\na\tb\tyes\n", "'yes' is no number"),
+        (
+            "sbert_classification",
+            "sentence1\tsentence2\tlabel\na\tb\tyes\n",
+            "'yes' is not a number",
+        ),
         ("sbert_classification", "sentence1\tsentence2\tlabel\na\tb\t1.5\n", "no whole number"),
         ("sbert_classification", "sentence1\tsentence2\tlabel\na\tb\t-1\n", "no whole number"),
         ("sbert_classification", "sentence1\tsentence2\tlabel\na\tb\t0\nc\td\t2\n", "0, 1 and so"),
         ("sbert_regression", "score\tsentence1\tsentence2\n", "has no rows"),
         ("sbert_regression", "", "has no rows"),
         ("sbert_regression", "score\tsentence1\tsentence2\n7\ta\tb\n", "not from 0 to 5"),
-        ("sbert_regression", "score\tsentence1\tsentence2\nnan\ta\tb\n", "'nan' is no number"),
+        ("sbert_regression", "score\tsentence1\tsentence2\nnan\ta\tb\n", "'nan' is not a number"),
         ("sbert_regression", "score\tsentence1\tsentence2\n1\ta\n", "line 2 has 2 columns"),
-        ("sbert_triplet", "anchor\tpositive\tnegative\na\tb\t \n", "' ' is no text"),
+        ("sbert_triplet", "anchor\tpositive\tnegative\na\tb\t \n", "' ' is not a text"),
         ("simcse_supervised", "anchor\tpositive\na\tb\n", "has no negative"),
         ("simcse_unsupervised", "\n", "there is no text"),
     ],
@@ -332,7 +336,7 @@ def test_wrong_places_are_one_line(toy, tmp_path, monkeypatch, capsys, wrong: st
     line = refused(
         monkeypatch, capsys, "sbert_regression", toy / "scored.tsv", model, sts, out, *more
     )
-    shown = {"output": "out exists", "model": "is no directory", "sts": "is no directory",
+    shown = {"output": "out exists", "model": "is not a directory", "sts": "is not a directory",
              "max_length": "takes 128 tokens"}  # fmt: skip
     assert shown[wrong] in line
 

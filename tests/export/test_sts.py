@@ -233,7 +233,7 @@ def test_the_command_prints_the_table(flowvec, tmp_path: Path, tiny_dir, tiny: E
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["TINY", "nowhere"], "nowhere is no directory"),
+        (["TINY", "nowhere"], "nowhere is not a directory"),
         (["nowhere", "good"], "no bundle"),
         (["TINY", "bad"], "line 2 has 1 columns"),
         (["TINY", "good", "--compute", "int3"], "int3"),

@@ -69,7 +69,7 @@ def read(folder: Path, out: int) -> None:
     with Collection.open(folder) as collection:
         while time.perf_counter() < end:
             count = len(collection)
-            assert count % _A_CHANGE == 0, f"{count} rows are no whole changes"
+            assert count % _A_CHANGE == 0, f"{count} rows are not whole changes"
             assert count >= seen, f"{count} rows after {seen}"
             hits = collection.search(np.ones(DIM), k=10_000)
             assert len(hits) >= count

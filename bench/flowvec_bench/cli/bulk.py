@@ -55,7 +55,7 @@ def bulk(
     check_corpus(corpus)
     check_outputs(json_out, report)
     if folder is not None and not folder.is_dir():
-        raise InputValueError(f"{folder} is no directory")
+        raise InputValueError(f"{folder} is not a directory")
     with tempfile.TemporaryDirectory(dir=folder) as name:
         file = Path(name) / "texts.jsonl"
         with file.open("w", encoding="utf-8") as lines:

@@ -55,7 +55,7 @@ def chosen(only: str | None, known: dict[str, Any]) -> list[Any]:
     """The peers that were asked for, flowvec as it comes before them."""
     names = list(known) if only is None else ["flowvec", *only.split(",")]
     if unknown := [name for name in names if name not in known]:
-        raise InputValueError(f"{unknown[0]!r} is no peer here; choose from {', '.join(known)}")
+        raise InputValueError(f"{unknown[0]!r} is not a peer here; choose from {', '.join(known)}")
     return [known[name] for name in dict.fromkeys(names)]
 
 

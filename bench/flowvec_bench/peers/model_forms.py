@@ -53,7 +53,7 @@ def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> 
         InputValueError: there is no such shape.
     """
     if shape not in SHAPES:
-        raise InputValueError(f"{shape!r} is no shape; choose from {', '.join(SHAPES)}")
+        raise InputValueError(f"{shape!r} is not a shape; choose from {', '.join(SHAPES)}")
     fast = transformers.AutoTokenizer.from_pretrained(tokenizer)
     sizes: dict[str, Any] = {"vocab_size": len(fast), "initializer_range": 0.05, **SHAPES[shape]}
     config = transformers.BertConfig(**sizes)

@@ -57,13 +57,13 @@ def read_retrieval(folder: str | Path) -> list[RetrievalSet]:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise InputValueError(f"{folder} is no directory of retrieval sets")
+        raise InputValueError(f"{folder} is not a directory of retrieval sets")
     if any((root / name).exists() for name in _FILES):
         return [_read_set(root)]
     found = [path for path in sorted(root.iterdir()) if (path / _FILES[0]).exists()]
     if not found:
         raise InputValueError(
-            f"{folder} is no retrieval set ({', '.join(_FILES)}) and holds no directory that is one"
+            f"{folder} is not a retrieval set ({', '.join(_FILES)}), and has none"
         )
     return [_read_set(path) for path in found]
 
@@ -121,9 +121,9 @@ def _jsonl(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputValueError(f"{where} is no JSON: {error}") from None
+            raise InputValueError(f"{where} is not JSON: {error}") from None
         if not isinstance(record, dict):
-            raise InputValueError(f"{where} is no JSON object")
+            raise InputValueError(f"{where} is not a JSON object")
         for field in ("_id", "text"):
             if not isinstance(record.get(field), str):
                 raise InputValueError(f"{where} has no text in the field {field!r}")
@@ -137,7 +137,7 @@ def _jsonl(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 def _check_id(found: str, where: str) -> None:
     """trec_eval takes C strings of UTF-8: others end the process."""
     if "\0" in found or any("\ud800" <= character <= "\udfff" for character in found):
-        raise InputValueError(f"{where} has the id {found!r}, which is no plain text")
+        raise InputValueError(f"{where} has the id {found!r}, which is not plain text")
 
 
 def _read_qrels(path: Path, queries: Collection[str]) -> dict[str, dict[str, int]]:
@@ -153,7 +153,7 @@ def _read_qrels(path: Path, queries: Collection[str]) -> dict[str, dict[str, int
         query, document, score = fields
         _check_id(document, where)
         if not re.fullmatch("[0-9]{1,9}", score):
-            raise InputValueError(f"{where}: the score {score!r} is no whole number from 0 on")
+            raise InputValueError(f"{where}: the score {score!r} is not a whole number from 0 on")
         if query not in queries:
             raise InputValueError(f"{where} judges the query {query!r}, which queries.jsonl lacks")
         qrels.setdefault(query, {})[document] = int(score)

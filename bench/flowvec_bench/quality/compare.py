@@ -102,7 +102,7 @@ def figure_names(scores: Sequence[StsScore]) -> dict[str, float]:
     """The figures of a set of scores by name.
 
     A task with a `dev` or `test` subset, as STS-B, gives those by themselves (they are one
-    benchmark's parts, and train is no test); every other task gives `all` and `wmean`.
+    benchmark's parts, and train is not a test); every other task gives `all` and `wmean`.
     """
     figures: dict[str, float] = {}
     for score in scores:

@@ -1,1 +1,1 @@
-"""From a source to one graph, from torch or from ONNX, compared with where it came from."""
+"""From a source to one graph, through torch or ONNX, and its comparison with the source."""

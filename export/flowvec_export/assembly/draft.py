@@ -1,4 +1,4 @@
-"""A graph that is made and not yet proved, with what it has to be compared with."""
+"""A graph before its comparison, with the reference that it must match."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Weights = Literal["float32", "float16"]
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What a graph does not say of its attention.
+    """Facts about attention that the graph does not hold.
 
     Attributes:
-        heads: how many.
+        heads: number of attention heads.
         scale_folded: whether 1/sqrt(head width) is in the query weights.
     """
 
@@ -35,18 +35,18 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What an export has made of a source.
+    """The graph of a source, and facts for the manifest.
 
     Attributes:
         proto: the graph, in standard operators.
         dim: length of a vector.
-        pooling: how token vectors become one, for the manifest.
-        transform: the steps between pooling and normalisation, for the manifest.
-        normalised: the graph ends in L2 normalisation.
-        reference: computes what the graph has to compute.
-        computed_by: who does, for messages.
-        original: the same before weights were rounded to float16; None where they were not.
-        attention: what variants need to know of it; None where the graph is somebody else's.
+        pooling: how token vectors become one vector, for the manifest.
+        transform: the steps between pooling and normalization, for the manifest.
+        normalised: whether the graph ends in L2 normalization.
+        reference: computes the vectors that the graph must give.
+        computed_by: name of the reference, for messages.
+        original: the reference before weights were rounded to float16; None if they were not.
+        attention: what variants need to know about attention; None for a given ONNX graph.
     """
 
     proto: onnx.ModelProto
@@ -63,10 +63,10 @@ class Draft:
 def checked_steps(
     source: Source, pooling: str | None, transform: Transform | None
 ) -> list[Transform]:
-    """The source's own transforms and the further one.
+    """The source's own transforms, and the added one.
 
     Raises:
-        ExportError: they do not fit on each other.
+        ExportError: their dimensions do not fit.
     """
     steps = [*source.transforms, *([transform] if transform is not None else [])]
     width = source.pooled_width(pooling)
@@ -81,7 +81,7 @@ def checked_steps(
 
 
 def describe(steps: Sequence[Transform]) -> tuple[str, ...]:
-    """Names of the transforms that do something, compositions taken apart."""
+    """Names of the transforms other than the identity, with compositions split up."""
     if not steps:
         return ()
     from flowvec_export.transforms import Compose, Identity

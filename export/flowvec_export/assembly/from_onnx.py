@@ -1,7 +1,7 @@
-"""From somebody else's graph to ours: pooling, transforms and normalisation are attached to it.
+"""From a given ONNX graph: pooling, transforms and normalization are attached to it.
 
-Done with `onnx` alone; only fitted transforms and Dense layers, which torch reads and folds, take
-torch.
+It needs `onnx` only. Fitted transforms and Dense layers also need torch, which reads and folds
+them.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ def draft_of_graph(
     normalize: bool | None,
     weights: Weights,
 ) -> Draft:
-    """Attach to a graph what turns its output into the bundle's vectors.
+    """Attach the steps that turn a graph's output into the bundle's vectors.
 
     Args:
         source: the graph.
-        length: the most tokens of a text.
+        length: most tokens of a text.
         pooling: as for `export`.
-        transform: a further step after the source's own Dense layers.
-        normalize: as for `export`; None leaves a finished sentence vector as it is.
+        transform: a step after the source's own Dense layers.
+        normalize: as for `export`; None does not change a given sentence vector.
         weights: storage of the weight matrices.
 
     Raises:
-        ExportError: the graph does not give what is needed, or cannot be changed.
+        ExportError: the graph lacks an output that is needed, or cannot be changed.
     """
     modes = source.modes(pooling)
     steps = checked_steps(source, pooling, transform)
@@ -134,7 +134,7 @@ def _same_opset(
             proto = version_converter.convert_version(proto, OPSET)
         elif version > OPSET:
             tail = version_converter.convert_version(tail, version)
-    except Exception as error:  # onnx raises many kinds
+    except Exception as error:  # onnx raises many types
         raise ExportError(
             f"{origin} is of opset {version}, and cannot be brought to that of a transform: "
             f"{first_line(error)}; export it with opset {OPSET}"
@@ -165,7 +165,7 @@ def _rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
     rounded.CopyFrom(proto)
     for init in rounded.graph.initializer:
         if init.data_type == TensorProto.FLOAT and len(init.dims) >= 2:
-            with np.errstate(over="ignore"):  # what is too large is refused when it is stored
+            with np.errstate(over="ignore"):  # too large values are refused when they are stored
                 values = numpy_helper.to_array(init).astype(np.float16).astype(np.float32)
             init.CopyFrom(numpy_helper.from_array(values, init.name))
     return rounded
@@ -178,14 +178,14 @@ def _reference(
     steps: Sequence[Transform],
     normalize: bool,
 ) -> Reference:
-    """The graph as it came, run by itself, and what follows it in NumPy."""
+    """The given graph, and the following steps in NumPy."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # ONNX Runtime raises kinds of its own
+    except Exception as error:  # ONNX Runtime raises its own types
         raise ExportError(f"{source.origin} does not run: {first_line(error)}") from None
     types = {value.name: _NUMPY[value.type] for value in session.get_inputs()}
 
@@ -223,7 +223,7 @@ _NUMPY = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 def _pooled(
     mode: str, tokens: npt.NDArray[np.float64], mask: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """A pooling mode by its definition, a row at a time; float64 (batch, width)."""
+    """A pooling mode by its definition, row by row; float64 (batch, width)."""
     rows = [
         _POOL_ONE[mode](vectors[counted > 0] if len(vectors) == len(counted) else vectors)
         for vectors, counted in zip(tokens, mask, strict=True)
@@ -236,7 +236,7 @@ def _weighted_mean(own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return mean
 
 
-# One text's token vectors, float64 (tokens, width), to its vector.
+# A text's token vectors, float64 (tokens, width), to its vector.
 _POOL_ONE: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
     "cls": lambda own: own[0],
     "mean": lambda own: own.mean(axis=0),
@@ -264,7 +264,7 @@ def _through(
 
 
 def _has_unit_length(reference: Reference, source: OnnxSource, length: int) -> bool:
-    """Whether vectors come normalised already, seen on a few rows of random ids."""
+    """Whether the graph normalizes already, tested on a few rows of random ids."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, source.vocabulary, size=(8, min(8, length)))
     norms = np.linalg.norm(reference(ids, np.ones_like(ids)), axis=1)

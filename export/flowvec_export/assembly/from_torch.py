@@ -1,4 +1,4 @@
-"""From a checkpoint that torch runs to a graph: our form of the encoder, traced."""
+"""From a torch checkpoint to a graph, by tracing an export-friendly form of the encoder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draft_of_checkpoint(
     normalize: bool | None,
     weights: Weights,
 ) -> Draft:
-    """Trace a checkpoint, its pooling, its own transforms and a further one.
+    """Trace a checkpoint, its pooling, its own transforms and an added one.
 
     Raises:
         ExportError: they do not fit, or torch cannot trace them.
@@ -36,14 +36,14 @@ def draft_of_checkpoint(
     steps = checked_steps(source, pooling, transform)
     config = source.model.config
     heads = getattr(config, "num_attention_heads", None) or 1
-    # A factor that is no power of two would round the stored query weights a second time.
+    # A factor that is not a power of two would round the stored query weights a second time.
     exact = math.frexp(math.sqrt(config.hidden_size // heads))[0] == 0.5
     attention = Attention(heads, scale_folded=weights == "float32" or exact)
     model, reference, original = _assemble(
         source, pooling, steps, normalize, weights, attention.scale_folded
     )
     run = _run(reference, source.origin)
-    # Before the tracer, which says what went wrong in hundreds of lines.
+    # Before tracing, whose errors have hundreds of lines.
     run(np.full((2, 5), source.pad_id, np.int64), np.ones((2, 5), np.int64))
     fitted = range(len(source.transforms), len(steps))
     return Draft(
@@ -66,11 +66,11 @@ def _run(module: SentenceEncoder, origin: str) -> Reference:
         with torch.inference_mode():
             try:
                 found = module(torch.from_numpy(input_ids), torch.from_numpy(attention_mask))
-            except Exception as error:  # another's module may fail in any way
+            except Exception as error:  # foreign modules may fail in any way
                 reason = first_line(error)
                 raise ExportError(
-                    f"{origin} is no encoder that goes from token ids and a mask to one vector a "
-                    f"token: {reason}"
+                    f"{origin} is not an encoder that goes from token ids and a mask to one vector "
+                    f"per token: {reason}"
                 ) from error
         vectors: npt.NDArray[np.float32] = found.float().numpy()
         return vectors

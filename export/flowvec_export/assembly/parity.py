@@ -1,4 +1,4 @@
-"""Parity: the exported graph against its source, and against itself in other batches."""
+"""Parity: compares the exported graph with its source, and with itself in other batches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MIN_COSINE_OF_FLOAT16 = 0.999
 # Padded ids and their mask, int64 (batch, sequence), to vectors, float32 (batch, dim).
 Reference = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], npt.NDArray[np.float32]]
 
-# Ragged batches of (rows, longest text): alone, in pairs, and in crowds. Attention takes memory by
-# the square of the length, so the longest come alone, and a model of 8,192 positions is compared up
-# to 2,048 tokens.
+# Ragged batches of (rows, longest text): one row, two rows, many rows. Attention's memory grows
+# with the square of the length, so the longest texts come alone, and a model of 8,192 positions is
+# compared up to 2,048 tokens.
 _BATCHES = ((1, 2), (1, 2048), (2, 7), (4, 512), (16, 64), (64, 24))
 
 
@@ -37,9 +37,9 @@ class Parity:
         True
 
     Attributes:
-        texts: rows compared, of lengths from 2 to the model's maximum.
-        max_relative_error: the largest max |a - b| / ||b|| of a row.
-        min_cosine: the smallest cosine of a row's two vectors.
+        texts: rows that were compared, of lengths from 2 to the model's maximum.
+        max_relative_error: largest max |a - b| / ||b|| of a row.
+        min_cosine: smallest cosine of a row's two vectors.
     """
 
     texts: int
@@ -56,8 +56,8 @@ class Parity:
         return cls(len(a), float(errors.max()), float(cosines.min()))
 
     def require(self, fault: str) -> None:
-        """Raise ExportError with this fault if the two are further apart than the design allows."""
-        # Written so that NaN fails.
+        """Raise ExportError with this message if the difference exceeds the limits."""
+        # NaN fails this comparison too.
         if not (self.max_relative_error <= MAX_RELATIVE_ERROR and self.min_cosine >= MIN_COSINE):
             raise ExportError(
                 f"{fault}: relative error {self.max_relative_error:.2g} (at most "
@@ -66,7 +66,7 @@ class Parity:
             )
 
     def require_cosine(self, least: float) -> None:
-        """Raise ExportError if a cosine is below what rounded weights may cost."""
+        """Raise ExportError if rounded weights change the vectors too much."""
         if not self.min_cosine >= least:
             raise ExportError(
                 f"rounding the weights to float16 costs too much: cosine {self.min_cosine:.5f} (at "
@@ -77,10 +77,10 @@ class Parity:
 def measure(
     encoder: Encoder, reference: Reference, vocabulary: int, seed: int = 0
 ) -> tuple[Parity, Parity]:
-    """Run both over seeded random ids: ragged batches of 1 to 64 rows, from 2 tokens on.
+    """Run both over seeded random ids, in ragged batches of 1 to 64 rows of 2 or more tokens.
 
     Returns:
-        How far the graph is from the reference, and how far from what it gives for each row alone.
+        The differences to the reference, and to the graph's vectors of each row alone.
     """
     rng = np.random.default_rng(seed)
     pad_id = encoder.bundle.manifest.pad_id

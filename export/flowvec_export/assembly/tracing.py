@@ -1,4 +1,4 @@
-"""From a torch module to a graph."""
+"""Traces torch modules into graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["SentenceEncoder", "module_to_onnx", "quiet_exporter", "to_onnx"]
 
 
 class SentenceEncoder(nn.Module):
-    """Backbone, pooling, transforms, L2 normalisation."""
+    """Backbone, pooling, transforms, L2 normalization."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ def to_onnx(
         model: what to trace, in evaluation mode.
         pad_id: a token id to trace with.
         weights: storage of the weight matrices, `float32` or `float16`.
-        exact: prefixes of the names of weights that stay float32 in any case.
+        exact: prefixes of the names of weights that always stay float32.
 
     Raises:
         ExportError: torch cannot trace it, the graph needs more than standard operators, or it is
             larger than the 2 GiB that one file may hold.
     """
-    # Sizes that are neither 1 nor equal, so that no axis is taken for a constant or for another.
+    # Different sizes above 1, so that no axis is mistaken for a constant or for another axis.
     ids = torch.full((2, 5), pad_id, dtype=torch.int64)
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
@@ -94,7 +94,7 @@ def to_onnx(
 
 
 def module_to_onnx(module: nn.Module, dim: int) -> onnx.ModelProto:
-    """A graph of a module of vectors alone: `u`, float32 (batch_size, dim), to `z`.
+    """A graph of a module over vectors: `u`, float32 (batch_size, dim), to `z`.
 
     Raises:
         ExportError: torch cannot trace it.
@@ -119,10 +119,10 @@ def module_to_onnx(module: nn.Module, dim: int) -> onnx.ModelProto:
 
 @contextlib.contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """Keep torch's exporter from printing its progress and its own deprecations.
+    """Keep torch's exporter from printing progress and deprecations.
 
-    Garbage collection waits meanwhile: the exporter makes millions of objects that live until its
-    end, and to look through them again and again is a sixth of its time.
+    Garbage collection is off meanwhile: the exporter creates millions of objects that live until
+    its end, and scanning them again and again takes a sixth of its time.
     """
     collects = gc.isenabled()
     levels = {

@@ -1,4 +1,4 @@
-"""Raw vectors: pooled and not yet transformed or normalised, computed once by the fast runtime."""
+"""Raw vectors: pooled, but not transformed or normalized, computed once by the fast runtime."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from flowvec_export.trust import Trust
 
 __all__ = ["embed_raw", "read_corpus", "sample_texts"]
 
-# A sample is drawn from this many times as many texts, so that it does not need the whole of a
-# large corpus and is not its first articles alone.
+# A sample is drawn from this many times its size of texts: not from the whole of a large corpus,
+# and not only from its first articles.
 _AMONG = 5
 
 
@@ -35,15 +35,15 @@ def embed_raw(
     show_progress_bar: bool | None = None,
     on_step: Callable[[str], object] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Pooled vectors of texts, before normalisation, through a graph made for this once.
+    """Pooled vectors of texts before normalization, through a temporary graph.
 
     Args:
         source: as for `export`.
-        texts: any number; a source's default prompt is put before each, as when they are served.
+        texts: any number; the source's default prompt is put before each, as in encoding.
         pooling: as for `export`; several joined by `+` give their vectors side by side.
         max_length: as for `export`.
         encoder_only: as for `export`.
-        trust: what of the source may be more than data; None is nothing.
+        trust: what the source may do besides being read as data; None is nothing.
         show_progress_bar: None shows one on a terminal for long work.
         on_step: called with a line of text before each step.
 
@@ -68,8 +68,7 @@ def embed_raw(
             calibration=(),
             on_step=on_step,
         )
-        # Float32 on the CPU provider, whatever else is installed: what is fitted here is served on
-        # every engine.
+        # Always float32 on the CPU provider, because the fit is used on every engine.
         with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
             return encoder.encode(texts, show_progress_bar=show_progress_bar)
 
@@ -83,19 +82,19 @@ def read_corpus(
     text_field: str = "text",
     file_format: str | None = None,
 ) -> list[str]:
-    """A seeded sample of a corpus' distinct texts, in random order.
+    """A seeded sample of a corpus's distinct texts, in random order.
 
     Args:
-        source: a file as `read_rows` takes it, or `-`.
-        rows: how many to draw, from the first 5 x rows distinct texts; a smaller corpus is taken
-            whole.
-        seed: of the sample.
+        source: a file as for `read_rows`, or `-`.
+        rows: how many to draw, from the first 5 x rows distinct texts; a smaller corpus is used
+            completely.
+        seed: seed of the sample.
         sentences: split every row into sentences and leave out those of fewer than four words.
         text_field: the field of jsonl or csv that holds the text.
-        file_format: `txt`, `jsonl` or `csv`; None goes by the extension.
+        file_format: `txt`, `jsonl` or `csv`; None decides by the extension.
 
     Raises:
-        InputValueError: the file cannot be read, or holds no text.
+        InputValueError: the file cannot be read, or has no texts.
     """
     found = (row.text for row in read_rows(source, text_field=text_field, file_format=file_format))
     texts: Iterable[str] = found
@@ -121,7 +120,7 @@ def sample_texts(texts: Iterable[str], rows: int, seed: int, name: str) -> list[
 
 
 def _distinct(texts: Iterable[str]) -> Iterator[str]:
-    """Each stripped text once, the blank ones left out."""
+    """Each stripped text once, without blank ones."""
     seen: set[str] = set()
     for text in texts:
         stripped = text.strip()

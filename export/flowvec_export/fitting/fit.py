@@ -62,7 +62,7 @@ METHODS = (
     "pca",
     "rotation",
 )
-# Held back from fitting: a twentieth, within these bounds.
+# Held out from fitting: a twentieth, within these bounds.
 _HELD_OUT = 20
 _LEAST_HELD_OUT, _MOST_HELD_OUT = 10, 10_000
 
@@ -78,9 +78,9 @@ class FitSettings:
 
     Attributes:
         k: directions that whitening, beta-gamma and pca keep; None keeps all that are not null.
-        eps: of soft-zca, in units of the mean variance.
-        beta: of beta-gamma.
-        gamma: of beta-gamma.
+        eps: eps of soft-zca, in units of the mean variance.
+        beta: beta of beta-gamma.
+        gamma: gamma of beta-gamma.
         top: directions that all-but-the-top removes; None is dim / 100.
         shape: sizes of the flow.
         training: how the flow is trained.
@@ -116,12 +116,12 @@ class FitSettings:
         if used.get("top") is not None and dim is not None and used["top"] >= dim:
             raise InputValueError(f"top is {used['top']}, but there are {dim} dimensions")
         if "flow" in parts:
-            # What comes before a flow may leave it fewer dimensions: it looks at them again.
+            # A step before a flow may leave it fewer dimensions, so the flow checks them again.
             self.shape.check(dim)
             self.training.check()
 
     def used_by(self, parts: Sequence[str]) -> dict[str, Any]:
-        """The settings that these methods take, for the recipe."""
+        """The settings that these methods use, for the recipe."""
         mine: dict[str, Any] = {}
         for part in parts:
             if part in ("whitening", "beta-gamma", "pca", "rotation"):
@@ -166,7 +166,7 @@ def parse_method(name: str) -> tuple[str, ...]:
 
     Raises:
         InputTypeError: it is not a text.
-        InputValueError: a part is unknown, comes twice, or `rotation` has no flow behind it.
+        InputValueError: a part is unknown, comes twice, or `rotation` is not before a flow.
     """
     if not isinstance(name, str):
         raise InputTypeError(f"method must be a text, not {type(name).__name__}")
@@ -206,22 +206,22 @@ def fit(
     Args:
         method: one of `METHODS`, or several joined by `+`.
         source: as for `export`.
-        texts: distinct texts like those to be served, shuffled; a twentieth is held out.
+        texts: distinct texts like those that will be encoded, shuffled; a twentieth is held out.
         corpus: their name, for the recipe.
         pooling: as for `export`.
         max_length: as for `export`.
         encoder_only: as for `export`.
-        trust: what of the source may be more than data; None is nothing.
-        settings: of the method.
-        show_progress_bar: while embedding; None shows one on a terminal for long work.
+        trust: what the source may do besides being read as data; None is nothing.
+        settings: settings of the method.
+        show_progress_bar: show one while embedding; None shows one on a terminal for long work.
         on_step: called with a line of text before each step.
         on_epoch: called after each epoch of a flow.
 
     Raises:
-        InputTypeError: an argument is of another type.
+        InputTypeError: an argument has the wrong type.
         InputValueError: an unknown method, a setting out of range, or too few texts for it.
         ExportError: the source cannot be exported.
-        NonFiniteError: a vector holds NaN or infinity; the message names the text.
+        NonFiniteError: a vector holds NaN or infinity. The message names the text.
         DivergedError: the flow became NaN or infinite.
     """
     check_source(
@@ -257,7 +257,7 @@ def fit(
         flowvec=__version__,
     )
     tuned = found.tuned
-    del found  # as large as the model, and not needed while fitting
+    del found  # as large as the model, and not needed for fitting
     raw = embed_raw(
         source,
         texts,
@@ -306,7 +306,7 @@ def split(vectors: Floats) -> tuple[Floats, Floats]:
 
 
 def results_of(history: Sequence[Epoch], cosines: tuple[float, float]) -> dict[str, Any]:
-    """What was measured, for the recipe."""
+    """The measured figures, for the recipe."""
     results: dict[str, Any] = {"mean_cosine": [round(c, 4) for c in cosines]}
     if history:
         results["bits_per_dim"] = [
@@ -322,13 +322,13 @@ def fit_transform(
     settings: FitSettings,
     on_epoch: Callable[[Epoch], object] | None = None,
 ) -> tuple[Transform, list[Epoch]]:
-    """Fit the parts one after the other, each on what those before it give.
+    """Fit the parts one after the other, each on the output of those before it.
 
     Args:
-        parts: of a method, see `parse_method`.
+        parts: parts of a method, see `parse_method`.
         train: float32 (rows, dim), shuffled.
         held_out: float32 (rows, dim).
-        settings: of the parts.
+        settings: settings of the parts.
         on_epoch: called after each epoch of a flow.
 
     Returns:
@@ -343,7 +343,7 @@ def fit_transform(
     rotation: Rotation | None = None
     for part in parts:
         if part == "flow":
-            # A learned rotation is trained with the flow, from vectors that it has not turned yet.
+            # A learned rotation is trained together with the flow, on vectors before the rotation.
             dim = train.shape[1] if rotation is None else rotation.out_dim
             with torch.random.fork_rng(devices=[]):  # the training draws the weights anew
                 flow = Flow(dim, settings.shape)
@@ -377,7 +377,7 @@ def _fit_linear(part: str, moments: Moments, settings: FitSettings) -> Transform
 
 @torch.no_grad()
 def _apply(fitted: list[Transform], part: str, rows: Floats) -> Floats:
-    """Rows through what the last part added."""
+    """Rows, transformed by the last part."""
     last = fitted[-2:] if part == "flow" and _follows_learned(fitted) else fitted[-1:]
     blocks = []
     for start in range(0, len(rows), 8192):

@@ -52,7 +52,7 @@ class FlowTraining:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise InputValueError (or InputTypeError) for a setting that cannot be followed."""
+        """Raise InputValueError or InputTypeError for a setting that is not valid."""
         for name in ("epochs", "batch_size", "patience"):
             whole_number(name, getattr(self, name))
         for name in ("learning_rate", "clip", "noise", "weight_decay"):
@@ -66,12 +66,12 @@ class FlowTraining:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Bits per dimension after an epoch, without noise; epoch 0 is the initialised flow.
+    """Bits per dimension after an epoch, without noise; epoch 0 is the initialized flow.
 
     Attributes:
         epoch: its number.
-        train: over as many training vectors as are held out; of the released recipe the mean along
-            the epoch, dropout on.
+        train: over as many training vectors as are held out; for the released recipe the mean over
+            the epoch, with dropout.
         held_out: over the held-out vectors.
     """
 
@@ -88,18 +88,18 @@ def fit_flow(
     rotation: Rotation | None = None,
     on_epoch: Callable[[Epoch], object] | None = None,
 ) -> list[Epoch]:
-    """Initialise a flow from data and fit it in place; the best epoch's weights are kept.
+    """Initialize a flow from data and fit it in place; the weights of the best epoch are kept.
 
     Args:
         flow: a new flow.
         train: float32 (rows, dim), at least 1,000 rows.
         held_out: float32 (rows, dim), never trained on; decides when to stop.
-        settings: of the training.
-        rotation: stands before the flow; trained with it where it is `learned`.
-        on_epoch: called after each.
+        settings: settings of the training.
+        rotation: rotation before the flow; it is trained with the flow if it is `learned`.
+        on_epoch: called after each epoch.
 
     Returns:
-        An entry for the initialised flow and one for each epoch.
+        One entry for the initialized flow, and one for each epoch.
 
     Raises:
         InputValueError: too few rows, NaN or infinity in them, or a setting out of range.
@@ -209,7 +209,7 @@ class AdamWithoutCorrection(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Take one step from the gradients that are there."""
+        """Take one step with the current gradients."""
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for parameter in group["params"]:

@@ -1,9 +1,9 @@
-"""BERT-flow's released recipe, step by step: what `flowvec fit flow --like-the-paper` does.
+"""BERT-flow's released recipe, which `flowvec fit flow --like-the-paper` follows.
 
-The sentences go through the torch model again and again with its dropout on, and the flow is
-trained on what comes out: one epoch, batches of 32, at most 64 tokens, AdamW without bias
-correction at a constant rate of 1e-3, weight decay .01, gradients clipped at 1. One thing differs:
-the ActNorms are initialised from 1,000 sentences with a floor, not from a batch of 32.
+Sentences go through the torch model with dropout on, and the flow is trained on its output: one
+epoch, batches of 32, at most 64 tokens, AdamW without bias correction at a constant rate of 1e-3,
+weight decay .01, gradients clipped at 1. One thing differs: the ActNorms are initialized from 1,000
+sentences with a floor, not from a batch of 32.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ def fit_like_the_paper(
         texts: at least 1,052 distinct sentences, shuffled; a twentieth, at most 10,000, is held
             out.
         corpus: their name, for the file.
-        pooling: as for `export`; None takes `first_last_mean`, the authors' "last2avg".
+        pooling: as for `export`; None is `first_last_mean`, the authors' "last2avg".
         encoder_only: as for `export`.
-        trust: what of the source may be more than data; None is nothing.
-        seed: of order, dropout and initialisation.
+        trust: what the source may do besides being read as data; None is nothing.
+        seed: seed of order, dropout and initialization.
         on_step: called with a line of text before each step.
         on_batch: called with the number of texts after each batch.
 
     Raises:
-        InputTypeError: an argument is of another type.
+        InputTypeError: an argument has the wrong type.
         InputValueError: too few texts.
         ExportError: the source cannot be read.
         DivergedError: the likelihood became NaN or infinite.
@@ -148,7 +148,7 @@ class _Vectors:
 def _one_epoch(
     flow: Flow, batches: Iterator[Tensor], on_batch: Callable[[int], object] | None
 ) -> float:
-    """Train in place; the mean bits per dimension along the way."""
+    """Train in place; returns the mean bits per dimension over the epoch."""
     parameters = list(flow.parameters())
     optimizer = AdamWithoutCorrection(parameters, lr=LEARNING_RATE)
     losses: list[float] = []

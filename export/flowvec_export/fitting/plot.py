@@ -16,7 +16,7 @@ _SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def check_plot(path: Path) -> None:
-    """Raise InputValueError or MissingDependencyError where this plot could not be drawn."""
+    """Raise InputValueError or MissingDependencyError if this plot could not be drawn."""
     if path.suffix not in _SUFFIXES:
         raise InputValueError(f"a plot is one of {', '.join(_SUFFIXES)}, not {path.name}")
     require("a plot", "cpu,export,bench", "matplotlib")
@@ -38,7 +38,7 @@ def draw_learning_curve(history: Sequence[Epoch], recipe: Recipe, path: Path) ->
 
         figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
         epochs = [epoch.epoch for epoch in history]
-        # Two colours that the common forms of colour blindness tell apart.
+        # Two colours that are distinct in the common forms of colour blindness.
         axes.plot(epochs, [e.train for e in history], "o-", color="#0072B2", label="training")
         axes.plot(epochs, [e.held_out for e in history], "s-", color="#D55E00", label="held out")
         best = min(history, key=lambda epoch: epoch.held_out)

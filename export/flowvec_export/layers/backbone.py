@@ -138,7 +138,7 @@ class Backbone(nn.Module):
         shape: its sizes.
         state: weights by our names: `words`, `positions`, `types`, `layer.<i>.<name>`, ...
         fold_scale: fold 1/sqrt(head width) into the query weights. Not where those are stored in
-            float16 and the factor is no power of two, since they would be rounded twice.
+            float16 and the factor is not a power of two, since they would be rounded twice.
     """
 
     def __init__(self, shape: Shape, state: dict[str, Tensor], fold_scale: bool = True) -> None:

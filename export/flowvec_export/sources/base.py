@@ -153,12 +153,12 @@ def bounded_length(origin: str, asked: Any, positions: int | None) -> int | None
     """What the tokenizer asks for, bounded by the encoder's positions; None for no bound at all.
 
     Raises:
-        ExportError: what is asked for is no whole number.
+        ExportError: what is asked for is not a whole number.
     """
     if isinstance(asked, float) and asked.is_integer():
         asked = int(asked)
     if isinstance(asked, bool) or not isinstance(asked, int | None):
-        raise ExportError(f"{origin} has the max_seq_length {asked!r}, which is no whole number")
+        raise ExportError(f"{origin} has the max_seq_length {asked!r}, which is not a whole number")
     # Tokenizers without a limit of their own say 10^30.
     bounds = [b for b in (asked, positions) if b is not None and b <= _MOST_TOKENS]
     return min(bounds, default=None)

@@ -148,7 +148,7 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
         files = [inside(folder, part) for part in sorted(set(parts.values()))]
         for file in files:
             if not trust.pickle and file.suffix != ".safetensors":
-                raise ExportError(f"{folder / found} names {file.name}, which is no safetensors")
+                raise ExportError(f"{folder / found} names {file.name}, which is not safetensors")
             if not file.is_file():
                 raise ExportError(f"{file} is missing")
     if (size := sum(file.stat().st_size for file in files)) > MAX_WEIGHT_BYTES:

@@ -110,7 +110,7 @@ def _locate(source: str | Path, trust: Trust) -> tuple[Path, Path | None]:
         above = path.parent.parent if path.parent.name == "onnx" else path.parent
         return (above if (above / "config.json").is_file() else path.parent), path
     if path.exists() or str(source).startswith((".", "/", "~")) or str(source).count("/") > 1:
-        raise ExportError(f"{source} is no directory")
+        raise ExportError(f"{source} is not a directory")
     return _download(str(source), trust), None
 
 
@@ -145,7 +145,7 @@ def _download(name: str, trust: Trust) -> Path:
                 break
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = first_line(error)
-        raise ExportError(f"{name} is no directory, and no download: {reason}") from None
+        raise ExportError(f"{name} is not a directory, and no download: {reason}") from None
     assert root is not None
     if not trust.pickle and not any(list(root.rglob(k)) for k in ("*.safetensors", "*.onnx")):
         _refuse_pickles(name)

@@ -201,7 +201,7 @@ def _load(path: Path) -> onnx.ModelProto:
         one_name_of_the_standard(proto)
         onnx.checker.check_model(proto)
     except Exception as error:  # onnx raises many kinds
-        raise ExportError(f"{path} is no sound graph: {first_line(error)}") from None
+        raise ExportError(f"{path} is not a sound graph: {first_line(error)}") from None
     if any(graph.sparse_initializer for graph in all_graphs(proto)):
         raise ExportError(f"{path} has sparse weights, which are not supported")
     return proto
@@ -334,7 +334,7 @@ def _count(config: dict[str, Any], name: str, least: int, origin: str) -> int | 
     """A size that a configuration may leave out."""
     found = config.get(name)
     if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
-        raise ExportError(f"{origin} has the {name} {found!r}, which is no whole number")
+        raise ExportError(f"{origin} has the {name} {found!r}, which is not a whole number")
     if found is not None and found < least:
         raise ExportError(f"{origin} has the {name} {found}; it must be at least {least}")
     return found

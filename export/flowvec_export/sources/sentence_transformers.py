@@ -111,7 +111,7 @@ def read_modules(
         raise ExportError(f"{origin} has a truncate_dim, which is not supported")
     source.prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
     if unfit := [name for name, prompt in source.prompts.items() if not isinstance(prompt, str)]:
-        raise ExportError(f"{origin} has a prompt {unfit[0]!r} that is no text")
+        raise ExportError(f"{origin} has a prompt {unfit[0]!r} that is not a text")
     default = config.get("default_prompt_name")
     source.default_prompt_name = default if default in source.prompts else None
     similarity = config.get("similarity_fn_name") or "cosine"
@@ -212,7 +212,7 @@ def _read_dense(folder: Path, trust: Trust) -> Dense:
     try:
         return Dense(state["linear.weight"], state.get("linear.bias"), name, residual)
     except (ValueError, RuntimeError) as error:
-        raise ExportError(f"{folder} is no Dense layer: {first_line(error)}") from None
+        raise ExportError(f"{folder} is not a Dense layer: {first_line(error)}") from None
 
 
 def _read_word_weights(folder: Path, source: Source, trust: Trust) -> Tensor:

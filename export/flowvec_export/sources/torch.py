@@ -316,8 +316,8 @@ def _whole_number(config: Any, name: str, origin: str) -> int:
     found = getattr(config, name, None)
     if isinstance(found, bool) or not isinstance(found, int):
         raise ExportError(
-            f"{origin} is no encoder of texts: the configuration of {config.model_type!r} has no "
-            f"{name}"
+            f"{origin} is not an encoder of texts: the configuration of "
+            f"{config.model_type!r} has no {name}"
         )
     return found
 

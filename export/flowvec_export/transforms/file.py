@@ -140,11 +140,11 @@ def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:
 
 def _header(metadata: dict[str, str], path: Path) -> dict[str, Any]:
     if _KEY not in metadata:
-        raise ExportError(f"{path} is no transform that `flowvec fit` wrote")
+        raise ExportError(f"{path} is not a transform that `flowvec fit` wrote")
     try:
         header = json.loads(metadata[_KEY])
     except (ValueError, RecursionError) as error:
-        raise ExportError(f"the header of {path} is no JSON: {error}") from None
+        raise ExportError(f"the header of {path} is not JSON: {error}") from None
     if not isinstance(header, dict) or header.get("format_version") != FORMAT_VERSION:
         version = header.get("format_version") if isinstance(header, dict) else None
         raise ExportError(
@@ -215,7 +215,7 @@ def _parts(kind: str, config: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
         ):
             yield from _parts(part["kind"], part["config"])
         else:
-            raise ExportError("a composition holds something that is no transform")
+            raise ExportError("a composition holds something that is not a transform")
 
 
 def _check_tensors(transform: Transform, tensors: dict[str, torch.Tensor], path: Path) -> None:

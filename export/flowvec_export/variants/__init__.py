@@ -1,1 +1,1 @@
-"""Further graphs of a bundle: float16 and int8."""
+"""Variants of a bundle's graph: float16 and int8."""

@@ -1,12 +1,11 @@
-"""A float16 variant of a graph, for GPUs: the encoder in half precision, attention as one operator.
+"""The float16 variant, for GPUs: the encoder in half precision, with attention as one operator.
 
-CUDA's fast attention kernels run where attention is one operator in float16 and its mask is the
-length of each text: ONNX Runtime's `Attention` with a one-dimensional `mask_index`. A mask of one
-number for each position takes the slow path. Texts are right-padded, so their lengths are the
-mask's row sums.
+CUDA's fast attention kernels need attention as one operator in float16, with the length of each
+text as its mask: ONNX Runtime's `Attention` with a one-dimensional `mask_index`. A mask with one
+number per position is slow. Texts are right-padded, so their lengths are the mask's row sums.
 
-Pooling, transform and normalisation stay in float32: sums over hundreds of tokens, and what divides
-by small numbers, lose too much in half precision.
+Pooling, transform and normalization stay in float32: sums over hundreds of tokens and divisions by
+small numbers lose too much in half precision.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ _LARGEST = float(np.finfo(np.float16).max)
 def half_precision_graph(
     proto: onnx.ModelProto, heads: int, *, scale_folded: bool
 ) -> onnx.ModelProto:
-    """Make the variant.
+    """Create the variant.
 
     Args:
-        proto: the float32 graph; it is left as it is.
+        proto: the float32 graph, which is not changed.
         heads: the encoder's attention heads.
         scale_folded: whether 1/sqrt(head width) is in the query weights already.
 
     Raises:
-        ExportError: the graph has no LayerNormalization, by which its encoder is found, or holds
-            operators that hold graphs.
+        ExportError: the graph has no LayerNormalization, by which its encoder is found, or has
+            operators that contain graphs.
     """
     half = onnx.ModelProto()
     half.CopyFrom(proto)
@@ -75,14 +74,14 @@ def _unfold_casts(graph: onnx.GraphProto) -> None:
 
 
 def _float_tensors(proto: onnx.ModelProto) -> set[str]:
-    """Names of what is computed in float32."""
+    """Names of nodes that compute in float32."""
     inferred = onnx.shape_inference.infer_shapes(proto).graph
     values = (*inferred.value_info, *inferred.output)
     return {v.name for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
 
 
 def _fuse_attention(graph: onnx.GraphProto, heads: int, scale_folded: bool) -> bool:
-    """Put one operator in place of each attention of our backbone's; whether there was any."""
+    """Replace each attention of our backbone by one operator; returns whether there was any."""
     stored = {init.name: init for init in graph.initializer}
     readers = {name: node for node in graph.node for name in node.input}
     products = {
@@ -124,7 +123,7 @@ def _fuse_attention(graph: onnx.GraphProto, heads: int, scale_folded: bool) -> b
 
 
 def _unscale_queries(tensors: tuple[onnx.TensorProto, onnx.TensorProto], heads: int) -> None:
-    """Take 1/sqrt(head width) out of weights (width, 3 width) and bias: the operator does that."""
+    """Take 1/sqrt(head width) out of weights (width, 3 width) and bias; the operator applies it."""
     for tensor in tensors:
         values = numpy_helper.to_array(tensor).copy()
         width = values.shape[-1] // 3
@@ -133,7 +132,7 @@ def _unscale_queries(tensors: tuple[onnx.TensorProto, onnx.TensorProto], heads: 
 
 
 def _halve(graph: onnx.GraphProto, floats: set[str]) -> None:
-    """Let the encoder compute in float16, and what comes behind it in float32."""
+    """Make the encoder compute in float16, and the steps after it in float32."""
     encoder = _encoder(graph)
     stored = {init.name: init for init in graph.initializer if init.data_type == TensorProto.FLOAT}
     halved: set[str] = set()
@@ -170,9 +169,9 @@ def _halve(graph: onnx.GraphProto, floats: set[str]) -> None:
 
 
 def _encoder(graph: onnx.GraphProto) -> set[int]:
-    """Numbers of the nodes that a LayerNormalization needs, and of those themselves.
+    """Numbers of all LayerNormalization nodes, and of the nodes that they need.
 
-    The rest is what comes behind the last hidden state: pooling, transform, normalisation.
+    The rest comes after the last hidden state: pooling, transform, normalization.
     """
     wanted: set[str] = set()
     found: set[int] = set()
@@ -194,5 +193,5 @@ def _halve_attribute(kind: str, attribute: onnx.AttributeProto) -> None:
 
 
 def _half(values: npt.NDArray[np.float32], name: str) -> onnx.TensorProto:
-    """Some masks hold the lowest float: the lowest half does as well."""
+    """Some masks hold the lowest float32; it becomes the lowest float16."""
     return numpy_helper.from_array(np.clip(values, -_LARGEST, _LARGEST).astype(np.float16), name)

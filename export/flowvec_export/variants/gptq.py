@@ -1,11 +1,11 @@
-"""Weights in 8 bits that lose little: each rounding error is made good by what is rounded later.
+"""8-bit weights with little loss: each rounding error is compensated by later weights.
 
-With inputs x of a product x W, what matters is not W's error but x's times it. GPTQ (Frantar et al.
-2023, after Hassibi and Stork 1993) rounds W row by row and moves the error of each row, weighted by
-how its input goes together with the others', into the rows that are still exact.
+For a product x W, not W's error matters, but its product with the inputs x. GPTQ (Frantar et al.
+2023, after Hassibi and Stork 1993) rounds W row by row, and moves the error of each row into the
+rows that are still exact, weighted by how its input correlates with theirs.
 
-Inputs that come out of a LayerNorm have a few channels that are far louder than the rest; part of
-their loudness is moved into the weights first (SmoothQuant, Xiao et al. 2023).
+A few channels of a LayerNorm's output are much larger than the rest; part of their magnitude is
+first moved into the weights (SmoothQuant, Xiao et al. 2023).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ __all__ = ["Observed", "Rounded", "observe", "round_matrix", "smoothing"]
 
 Floats = npt.NDArray[np.float32]
 
-# How much of a channel's loudness goes into the weights: .3 to .7 were tried, see bench/NOTES.md.
+# How much of a channel's magnitude goes into the weights; .3 to .7 were tried, see bench/NOTES.md.
 _ALPHA = 0.7
 _DAMPING = 0.01
 _BLOCK = 128
 _TINY = 1e-12
 _MAX_BATCH_TOKENS = 4096
-# Of second moments held at a time; further tensors take another pass over the texts.
+# Most memory for second moments; more tensors need another pass over the texts.
 _MAX_BYTES = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a tensor of tokens, (batch, sequence, width), holds over some texts.
+    """Statistics of a tensor of tokens, (batch, sequence, width), over texts.
 
     Attributes:
-        loudness: largest magnitude of each channel, float32 (width,).
+        loudness: largest magnitude per channel, float32 (width,).
         moments: mean over the tokens of the products of two channels, float32 (width, width).
     """
 
@@ -55,7 +55,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """A matrix in 8 bits: it is about `values * scales`.
+    """A matrix in 8 bits, approximately `values * scales`.
 
     Attributes:
         values: int8 (rows, columns), from -127 to 127.
@@ -73,12 +73,12 @@ def observe(
     pad_id: int,
     texts: Sequence[str],
 ) -> Iterator[dict[str, Observed]]:
-    """Run a graph over texts, and look at some of its tensors, a group of them at a time.
+    """Run a graph over texts, and observe some of its tensors, one group at a time.
 
     Args:
         proto: the graph.
-        widths: of the tensors, by name.
-        tokenizer: of the bundle.
+        widths: widths of the tensors, by name.
+        tokenizer: tokenizer of the bundle.
         pad_id: the padding token's id.
         texts: at least one.
 
@@ -139,7 +139,7 @@ def _observing(proto: onnx.ModelProto, names: Sequence[str]) -> onnxruntime.Infe
 
 
 def smoothing(loudness: Floats, matrices: Sequence[Floats]) -> Floats:
-    """What to divide each channel of an input by, and to multiply the rows of its matrices by."""
+    """Factors that divide each channel of an input, and multiply the rows of its matrices."""
     rows = np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0)
     factors = np.maximum(loudness, 1e-5) ** _ALPHA / np.maximum(rows, 1e-5) ** (1 - _ALPHA)
     balanced: Floats = (factors / factors.mean()).astype(np.float32)
@@ -147,21 +147,21 @@ def smoothing(loudness: Floats, matrices: Sequence[Floats]) -> Floats:
 
 
 def round_matrix(matrix: Floats, moments: Floats) -> Rounded:
-    """Round to 8 bits, a scale for each column.
+    """Round to 8 bits, with one scale per column.
 
     Args:
         matrix: float32 (rows, columns).
-        moments: of its inputs, float32 (rows, rows); see `Observed`.
+        moments: second moments of its inputs, float32 (rows, rows); see `Observed`.
     """
     scales = np.maximum(np.abs(matrix).max(axis=0), _TINY).astype(np.float64) / 127
     size = len(matrix)
     power = np.diag(moments).astype(np.float64)
-    # The loudest inputs first: their errors have the most rows left to be made good in.
+    # The largest inputs first: the most rows are left to compensate their errors.
     order = np.argsort(-power, kind="stable")
     exact = matrix[order].astype(np.float64)
     curvature = moments[np.ix_(order, order)].astype(np.float64)
     curvature[np.diag_indices(size)] += _DAMPING * max(float(power.mean()), _TINY)
-    # Row i of the upper triangle: how an error of row i is best spread over those after it.
+    # Row i of the upper triangle: how to spread an error of row i over the rows after it.
     spread = np.linalg.cholesky(np.linalg.inv(curvature)).T
     values = np.empty((size, matrix.shape[1]), dtype=np.int8)
     for first in range(0, size, _BLOCK):

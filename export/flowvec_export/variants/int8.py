@@ -1,20 +1,19 @@
-"""An int8 variant of a graph: the encoder's products in integers, one scale for each token.
+"""The int8 variants: the encoder's products in integers, with one scale per token.
 
-A scale for a whole tensor, as dynamic quantisation has it, makes a text's vector depend on what it
-is batched with. Here every token has its own (in OpenVINO's form every 128 channels of a token), so
-that nothing of another row enters: the variant is as batch-invariant as the graph it was made from.
+One scale for a whole tensor, as in dynamic quantization, makes a text's vector depend on its batch.
+Here every token has its own scale (in OpenVINO's form, every 128 channels of a token). So the
+variant is as batch-invariant as the float32 graph.
 
     X W  ~  (scale of each row) (X in 8 bits) (W in 8 bits) (scale of each column)
 
-Weights are rounded by `rounding.py`. Pooling, transform and normalisation stay as they are, and so
-does what attention multiplies. There are two forms, since no engine is fast on both:
+Weights are rounded by `gptq.py`. Pooling, transform, normalization and the products of attention
+are not changed. There are two forms, because no engine is fast on both:
 
-- `int8`, for ONNX Runtime's CPU provider: its integer product (an operator of its own) with
-  activations that the graph itself quantises, to uint8 around 128, which processors multiply
-  fastest by signed bytes. GELU's outputs, which are never below -.17, are shifted to use all 256
-  steps.
+- `int8`, for ONNX Runtime's CPU provider: its own operator for integer products. The graph
+  quantizes activations to uint8 around 128, which processors multiply fastest by signed bytes.
+  Outputs of GELU, which are never below -.17, are shifted to use all 256 steps.
 - `int8-openvino`, in standard operators: the stored matrix is int8 behind a DequantizeLinear.
-  OpenVINO quantises the activations of such a product itself (its dynamic quantisation).
+  OpenVINO quantizes the activations of such a product itself (its dynamic quantization).
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ Floats = npt.NDArray[np.float32]
 
 _GELU_SHIFT = 0.17  # GELU's minimum is -.16997
 _TINY = 1e-12
-# Where an inner width is not a multiple of 32, OpenVINO on a processor with AMX unfolds the stored
-# matrix, and with two streams it confuses the unfolded ones: bench/openvino_amx_fault.py. 64 is
-# what its integer products cut rows into.
+# If an inner width is not a multiple of 32, OpenVINO on a processor with AMX unpacks the stored
+# matrix, and with two streams it mixes up the unpacked ones: bench/openvino_amx_fault.py. Its
+# integer products use blocks of 64.
 _OPENVINO_BLOCK = 64
 
 
@@ -53,17 +52,17 @@ def quantize_graph(
     texts: Sequence[str],
     kind: str = "int8",
 ) -> onnx.ModelProto:
-    """Make the variant.
+    """Create the variant.
 
     Args:
-        proto: the float32 graph; it is left as it is.
-        tokenizer: of the bundle.
+        proto: the float32 graph, which is not changed.
+        tokenizer: tokenizer of the bundle.
         pad_id: the padding token's id.
-        texts: what the weights are rounded for.
+        texts: the texts that rounding is optimized for.
         kind: `int8` or `int8-openvino`.
 
     Raises:
-        ExportError: the graph has no matrix products to quantise, or there are no texts.
+        ExportError: the graph has no matrix products to quantize, or there are no texts.
     """
     if not texts:
         raise ExportError("an int8 variant needs texts to round the encoder's weights for")
@@ -88,7 +87,7 @@ class _Product:
 
 
 class _Rewriter:
-    """Replaces products one by one; inputs that several share are quantised once."""
+    """Replaces products one by one; an input of several products is quantized once."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.proto, self.graph = proto, proto.graph
@@ -101,9 +100,9 @@ class _Rewriter:
         self.ready: dict[str, Any] = {}
 
     def _products(self) -> list[_Product]:
-        """The encoder's own: tokens, (batch, sequence, width), by a stored matrix.
+        """The encoder's products: tokens, (batch, sequence, width), by a stored matrix.
 
-        What comes after the pooling multiplies vectors, (batch, width).
+        Products after the pooling multiply vectors, (batch, width).
         """
         inferred = onnx.shape_inference.infer_shapes(self.proto).graph.value_info
         ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in inferred}
@@ -126,7 +125,7 @@ class _Rewriter:
         return source in self.makers and self.makers[source].op_type == kind
 
     def round(self, tokenizer: Tokenizer, pad_id: int, texts: Sequence[str]) -> None:
-        """Round every product's matrix for what its inputs are over the texts."""
+        """Round every product's matrix, for its inputs over the texts."""
         readers: dict[str, list[_Product]] = {}
         for product in self.products.values():
             readers.setdefault(product.source, []).append(product)
@@ -146,7 +145,7 @@ class _Rewriter:
                     self.rounded[product.out] = round_matrix(matrix, moments)
 
     def rewrite(self) -> None:
-        """Put the rounded products in place of the exact ones."""
+        """Replace the exact products by rounded ones."""
         self._begin()
         for node in self.graph.node:
             product = self.products.get(node.output[0])
@@ -159,13 +158,13 @@ class _Rewriter:
         drop_unused(self.graph)
 
     def _begin(self) -> None:
-        """What comes before all else."""
+        """Nodes that come first."""
 
     def _replace(self, product: _Product, matrix: Rounded) -> None:
         raise NotImplementedError
 
     def _smoothed(self, source: str, rows: str) -> str:
-        """An input with its loud channels made quieter."""
+        """An input with its large channels scaled down."""
         if source not in self.smoothings:
             return rows
         name = f"{source}.int8_smoothed"
@@ -187,7 +186,7 @@ class _Rewriter:
 
 
 class _OpenVino(_Rewriter):
-    """Stored matrices behind a DequantizeLinear; inner widths filled up with zeros to whole blocks.
+    """Stored matrices after a DequantizeLinear; inner widths are padded with zeros to whole blocks.
 
     The zeros change no sum and no scale.
     """
@@ -203,7 +202,7 @@ class _OpenVino(_Rewriter):
         self._node("MatMul", [rows, stored], out)
 
     def _padded(self, rows: str, missing: int) -> str:
-        """Rows, (batch, sequence, width), with so many zeros at the end of each."""
+        """Rows, (batch, sequence, width), padded with this many zeros."""
         if missing == 0:
             return rows
         name = f"{rows}.int8_padded"
@@ -216,7 +215,7 @@ class _OpenVino(_Rewriter):
 
 
 class _OnnxRuntime(_Rewriter):
-    """MatMulIntegerToFloat, and activations quantised by the graph."""
+    """MatMulIntegerToFloat, with activations that the graph quantizes."""
 
     def _begin(self) -> None:
         self._node("Shape", [INPUTS[0]], "int8.batch_and_sequence")
@@ -240,7 +239,7 @@ class _OnnxRuntime(_Rewriter):
         )
         scaled = self._node("Mul", [products, row_scales], f"{out}.int8_scaled")
         if self._is(source, "Gelu"):
-            # What the shift added comes off again: the same for every token.
+            # Subtract what the shift added, which is the same for every token.
             sums = (matrix.values.astype(np.float64) * matrix.scales).sum(axis=0)
             excess = (-_GELU_SHIFT * sums).astype(np.float32)
             constant = self._constant(f"{out}.int8_shift", excess)

@@ -1,4 +1,4 @@
-"""What of a bundle is measured on texts: the range of each dimension, for vectors in 8 bits."""
+"""The range of each dimension over calibration texts, for 8-bit vectors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ __all__ = ["calibration_texts", "measure_ranges"]
 
 
 def calibration_texts() -> list[str]:
-    """The demonstration's passages, their sentences, and the first words of those: English."""
+    """English texts: the demo's passages, their sentences, and the first words of those."""
     passages = [passage.text for passage in load_passages()]
     sentences = [sentence for passage in passages for sentence in split_sentences(passage)]
-    # Short texts lie further out than long ones.
+    # Vectors of short texts have larger values than those of long ones.
     short = [" ".join(sentence.split()[:n]) for n in (2, 5) for sentence in sentences]
     return list(dict.fromkeys([*passages, *sentences, *short]))
 
 
 def measure_ranges(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Each dimension's lower and upper end, float32 (2, dim).
+    """Lower and upper end of each dimension, float32 (2, dim).
 
-    Smallest and largest value of vectors, float32 (rows, dim), rounded to three digits so that
-    another machine's last bits make the same file; a dimension without spread gets one of its own.
+    The smallest and largest values of vectors, float32 (rows, dim), rounded to three digits, so
+    that the last bits of another machine give the same file. A constant dimension gets a small
+    range.
     """
     ends = np.stack([vectors.min(axis=0), vectors.max(axis=0)]).astype(np.float64)
     ends = np.array([[float(f"{value:.2e}") for value in row] for row in ends])

@@ -1,4 +1,4 @@
-"""Variants of a graph: the same model in another compute type, kept only if it stays close."""
+"""Variants of a graph: the same model in another compute type, kept only if it is close enough."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ Variant = Literal["float16", "int8", "int8-openvino"]
 
 KINDS: tuple[Variant, ...] = ("float16", "int8", "int8-openvino")
 
-# The smallest cosine to float32 on real text that a variant may have.
+# Smallest cosine to float32 on real text that is allowed.
 MIN_COSINE_OF = {"float16": 0.999, "int8": 0.995, "int8-openvino": 0.995}
-# The most points of Spearman x 100 that it may lose on any set.
+# Most points of Spearman x 100 that a variant may lose on any set.
 MAX_STS_LOSS = {"float16": 0.2, "int8": 0.5, "int8-openvino": 0.5}
 
-# What each is measured on. The CPU provider has no products in float16 and computes those of stored
-# halves in float32, so what it shows of `float16` is the rounding between operators.
+# The provider that each variant is compared on. The CPU provider has no products in float16 and
+# computes them in float32, so for `float16` it shows the rounding between operators.
 _MEASURED_ON = {
     "float16": (CPU, "float16"),
     "int8": (CPU, "int8"),
@@ -60,10 +60,10 @@ Floats = npt.NDArray[np.float32]
 
 
 class VariantError(ExportError):
-    """A variant is too far from float32, or wrong on this processor; `kind` says which."""
+    """A variant is too far from float32, or wrong on this processor; `kind` is the variant."""
 
     def __init__(self, message: str, kind: str) -> None:
-        """Say what was found, and of which variant."""
+        """An error about one variant."""
         super().__init__(message, kind)
         self.kind = kind
 
@@ -79,23 +79,23 @@ def add_variant(
     attention: Attention | None,
     sts: Sequence[StsTask] = (),
 ) -> dict[str, float]:
-    """Write a variant into a bundle's folder, and compare it with the float32 graph.
+    """Add a variant to a bundle's folder, and compare it with the float32 graph.
 
     Args:
-        folder: of a whole bundle; the file is entered into its manifest.
+        folder: folder of a complete bundle; the file is added to its manifest.
         proto: its float32 graph.
-        kind: which.
-        texts: real ones, what the variant is made by and measured on.
-        attention: of the encoder; None where the graph is somebody else's.
-        sts: sentence pairs with people's scores, to measure on as well.
+        kind: the variant.
+        texts: real texts, to create and to compare the variant.
+        attention: attention of the encoder; None for a given ONNX graph.
+        sts: sentence pairs with human scores, for another comparison.
 
     Returns:
-        Figures for the manifest: `int8_min_cosine`, `int8_mean_cosine` and, of the set that loses
-        the most, `int8_sts_loss` in points of Spearman x 100, say.
+        Figures for the manifest, such as `int8_min_cosine`, `int8_mean_cosine` and, for the set
+        that loses the most, `int8_sts_loss` in points of Spearman x 100.
 
     Raises:
-        ExportError: there are no texts, what the variant is measured on is not installed, or it is
-            too far from float32.
+        ExportError: there are no texts, the provider for the comparison is not installed, or the
+            variant is too far from float32.
     """
     if not texts:
         raise ExportError(f"a variant, {kind}, needs texts to be measured on")
@@ -112,7 +112,7 @@ def add_variant(
         variant = half_precision_graph(proto, attention.heads, scale_folded=attention.scale_folded)
     else:
         tokenizer = Tokenizer(bundle.tokenizer, bundle.manifest.max_length)
-        # One half to round the weights for, the other to compare on.
+        # One half for rounding the weights, the other for the comparison.
         variant = quantize_graph(proto, tokenizer, bundle.manifest.pad_id, texts[::2], kind)
     file = folder / VARIANTS[kind]
     write_onnx(variant, file)
@@ -144,7 +144,7 @@ def _embed(bundle: Bundle, engine: Engine, texts: Sequence[str]) -> Floats:
 
 
 def _require_references(kind: Variant, bundle: Bundle, engine: Engine) -> None:
-    """A load on this processor must not refuse what was just exported."""
+    """A load on this processor must not refuse the variant."""
     references = References.read(bundle.path / REFERENCES, bundle.manifest.dim)
     try:
         proof = compare(open_session(bundle, engine), references, bundle.manifest.pad_id)
@@ -195,5 +195,5 @@ def _sts_loss(
 
 
 def _down(cosine: float) -> float:
-    """Four digits, rounded down: what is written is kept."""
+    """Four digits, rounded down."""
     return math.floor(cosine * 1e4) / 1e4

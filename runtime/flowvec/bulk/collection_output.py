@@ -1,4 +1,4 @@
-"""A bulk job whose vectors go straight into a collection."""
+"""The output of a bulk job that writes into a collection."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ class _CollectionShard:
         self._rows += len(vectors)
 
     def finish(self, columns: Columns) -> Written:
-        return Written(0, "", None)  # what was added is on disk already
+        return Written(0, "", None)  # added rows are on disk already
 
     def abandon(self) -> None:
-        pass  # what is there is whole; the journal does not name it, and it will be replaced
+        pass  # a later run replaces the rows, since the journal does not list the shard
 
 
 def _plain(values: Any, kind: str) -> list[Any]:
-    """Values that JSON can hold: those of Arrow's times and dates as texts."""
+    """Values that JSON can hold; Arrow's times and dates become text."""
     if not isinstance(values, list):
         return [json_value(value) for value in values.to_pylist()]
     if kind == "json":

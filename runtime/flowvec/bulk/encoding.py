@@ -1,4 +1,4 @@
-"""Bulk jobs from files to files: what they take, what they tell, and how they begin."""
+"""Bulk jobs: `encode_files`, its arguments, and its summary."""
 
 from __future__ import annotations
 
@@ -42,38 +42,38 @@ from flowvec.texts.window import Columns
 
 __all__ = ["BulkSummary", "encode_files"]
 
-# Of an input, in the manifest.
+# What the manifest records of an input.
 _RECORDED = ("path", "format", "bytes", "modified", "sha256", "rows")
 
 
 @dataclass(frozen=True, slots=True)
 class BulkSummary:
-    """What a job did.
+    """What a bulk job did.
 
     Attributes:
         out: where the vectors are.
-        complete: whether all is done; False where it was asked to stop.
-        rows_in: rows read, in all runs of the job: the sum of the three that follow.
-        rows: vectors written, in all runs.
+        complete: whether all is done; False if the job was stopped.
+        rows_in: rows read, in all runs of the job: the sum of the next three.
+        rows: vectors that were written, in all runs.
         dead_letters: rows that could not be embedded, in all runs.
-        duplicates: rows left out because another row has their id, in all runs.
-        duplicate_ids: the first few of their ids, of this run.
-        codes: how many dead letters are of each kind, in all runs. They do not count those that a
-            version of flowvec before 0.2 has written.
-        blank: blank lines of jsonl, which count as no rows.
-        shards: files written, in all runs.
-        shards_before: of those, what earlier runs had finished.
-        dim: length of a vector as it is written.
-        precision: of its numbers.
-        encoded: texts encoded in this run; without repeated ones where they were left out.
-        truncated: texts cut at max_length in this run.
+        duplicates: rows that were left out because another row has the same id, in all runs.
+        duplicate_ids: the first few of these ids, in this run.
+        codes: dead letters of each kind, in all runs. Those written before version 0.2 are not
+            counted.
+        blank: blank lines of jsonl, which are not rows.
+        shards: files that were written, in all runs.
+        shards_before: how many of them earlier runs had finished.
+        dim: length of a written vector.
+        precision: type of its numbers.
+        encoded: texts encoded in this run, without repeated ones if `dedup` is set.
+        truncated: texts that were cut at max_length in this run.
         replaced: texts of this run in which lone surrogates became U+FFFD.
         tokens: tokens encoded in this run.
-        padding: share of the tokens computed in this run that was padding.
-        survey_seconds: counting and hashing of the inputs.
-        seconds: encoding, reading and writing, in this run.
-        provider: what ran the model.
-        compute: in which type of number.
+        padding: share of padding in the tokens computed in this run, 0 to 1.
+        survey_seconds: seconds to count and hash the inputs.
+        seconds: seconds to read, encode and write, in this run.
+        provider: the provider that ran the model.
+        compute: its compute type.
     """
 
     out: str
@@ -126,56 +126,55 @@ def encode_files(
 ) -> BulkSummary:
     """Embed the texts of files into shards of vectors, at constant memory.
 
-    A job that was killed, or told to stop, goes on where it was when it is called again, and ends
-    with the same bytes. Rows that cannot be embedded go to `_dead_letter.jsonl`.
+    If a job is killed or stopped, the same call continues it, and writes the same bytes in the end.
+    Rows that cannot be embedded go to `_dead_letter.jsonl`.
 
     Args:
         encoder: an Encoder, or what `Encoder.load` takes.
         inputs: files, folders or globs of txt, jsonl, csv (each also .gz, .bz2, .xz or .zst) and
             Parquet, or `-` for standard input.
         out: a folder for shards, a manifest and dead letters; or a name that ends in .npy or
-            .parquet for one file, which appears whole or not at all and cannot be resumed.
-        input_format: `txt`, `jsonl`, `csv` or `parquet`; None goes by the extensions.
+            .parquet for a single file, which is written atomically and cannot be resumed.
+        input_format: `txt`, `jsonl`, `csv` or `parquet`; None decides by the extensions.
         text_field: the field of jsonl, csv or Parquet that holds the text.
-        id_field: the field that holds the id, a text or a whole number; None numbers the rows from
-            0 over all inputs.
-        keep: further fields to write beside the vector. What one of jsonl holds is what most of its
-            first 4,096 rows hold; a number where those hold texts, say, is a dead letter.
+        id_field: the field with the id, a string or a whole number; None numbers the rows from 0
+            over all inputs.
+        keep: other fields to write with the vector. In jsonl, the type of a field is the one of
+            most of the first 4,096 rows; a row with another type is a dead letter.
         out_format: `parquet` (columns id, the kept fields and vector, a list of fixed length);
-            `npy` (with a row map beside it, a line of JSON for each row); or `collection`: `out` is
-            a collection, which is made if there is none, texts are stored, kept fields are its
-            metadata, and what the job keeps of itself lies beside it in `OUT.job`. None goes by the
-            name, and by `parquet` for a folder.
-        precision: of the vectors' numbers: `float32`, `float16`, or as in `Encoder.encode`.
+            `npy` (with a row map beside it, one line of JSON per row); or `collection`. Then `out`
+            is a collection, which is created if there is none; texts are stored, kept fields become
+            metadata, and the job's journal is beside it in `OUT.job`. None decides by the name, and
+            is `parquet` for a folder.
+        precision: type of the vectors' numbers: `float32`, `float16`, or as in `Encoder.encode`.
         prompt_name: as in `Encoder.encode`.
-        truncation: `truncate` cuts texts at max_length, `error` makes dead letters of longer ones.
-        dedup: encode equal texts of a window of 4,096 rows once.
-        on_duplicate: what happens where several rows have the same id: the `last` of them is
-            written, the `first`, all but the first are dead letters (`dead-letter`), or nothing is
-            written at all (`error`). None is `last`. All ids are read before the work begins, for
-            which memory holds 24 bytes for each row. Which row of an id is written does not depend
-            on whether its text turns out to be too long. Standard input cannot be read twice: there
-            None is `first`, and `last` is for a collection alone, where a later row replaces an
-            earlier one; memory holds all ids.
+        truncation: `truncate` cuts texts at max_length; `error` makes longer texts dead letters.
+        dedup: encode equal texts in a window of 4,096 rows once.
+        on_duplicate: which of several rows with the same id is written: the `last`, or the `first`.
+            With `dead-letter`, all but the first are dead letters; with `error`, nothing is
+            written. None is `last`. All ids are read before the work starts, which takes 24 bytes
+            of memory per row. The choice does not depend on whether a text is too long. Standard
+            input cannot be read twice: None is `first` there, and `last` is possible for a
+            collection only, where a later row replaces an earlier one; all ids are kept in memory.
         strict: stop at the first row that cannot be embedded.
-        rows_per_shard: rows of the input for each shard, a multiple of nothing in particular.
+        rows_per_shard: input rows per shard; any positive number.
         max_text_bytes: longer texts, and longer lines of jsonl, are dead letters.
-        share: which share of the shards to do and of how many, from 1: several machines can fill
-            one folder, with the same files as one would.
-        workers: let so many Encoders on a Ray cluster do the shards, each as this one would be
-            loaded, and with the cores that Ray gives it; needs the extra `[ray]`.
-        resume: False deletes what was done before, and begins anew; of one file, it replaces it.
-        stop: set it to end the job as soon as the batches that run are done. The shard that is
-            being made is given up; it is made again when the job goes on.
+        share: (i, n) does the i-th of n shares of the shards, from 1. Several machines can fill one
+            folder, and write the same files as a single one.
+        workers: let this many Encoders on a Ray cluster do the shards, with the cores that Ray
+            gives them; needs the extra `[ray]`.
+        resume: False deletes the work of earlier runs and starts again; a single file is replaced.
+        stop: set it to end the job as soon as the running batches are done. The current shard is
+            dropped, and done again when the job continues.
         on_progress: called now and then, on another thread.
 
     Returns:
-        What was done.
+        What the job did.
 
     Raises:
-        BulkError: the folder holds another job, or one of another model, input or option, which
-            the message names; a row cannot be embedded, with `strict`; something cannot be written.
-        InputValueError: an input cannot be read, a field is missing, an option is out of range.
+        BulkError: the folder holds another job, or the model, an input or an option differs (the
+            message names it); with `strict`, a row cannot be embedded; a file cannot be written.
+        InputValueError: an input cannot be read, a field is missing, an option is not valid.
         MissingDependencyError: Parquet and zstd need pyarrow (`flowvec[files]`).
     """
     path = expanded(path_of("out", out))
@@ -208,7 +207,7 @@ def encode_files(
             f"{path} exists; name another file, or give --restart (resume=False) to replace it"
         )
     if workers is not None:
-        imported_ray()  # before anything is read or written
+        imported_ray()  # fail before anything is read or written
     if is_file:
         options = replace(options, rows_per_shard=ONE_FILE)
     columns = first_columns(sources, fields, rows_per_shard)
@@ -251,7 +250,7 @@ def encode_files(
         stack.callback(target.close)
         if workers is not None and known.rows:
             assert isinstance(target, FolderTarget)
-            assert not isinstance(repeats, SeenIds)  # which is for standard input
+            assert not isinstance(repeats, SeenIds)  # SeenIds is for standard input
             done = _run_on_ray(
                 encoder, known, options, columns, target, workers, repeats,
                 stop=stop, strict=strict, on_progress=on_progress,
@@ -264,11 +263,11 @@ def encode_files(
 
 
 class _StoppedError(Exception):
-    """The job was asked to stop before anything was encoded."""
+    """The job was stopped before anything was encoded."""
 
 
 def _asking(stop: threading.Event | None) -> Callable[[], None]:
-    """What gives up once `stop` is set."""
+    """A function that raises once `stop` is set."""
 
     def ask() -> None:
         if stop is not None and stop.is_set():
@@ -280,7 +279,7 @@ def _asking(stop: threading.Event | None) -> Callable[[], None]:
 def _repeats(
     known: Survey, options: BulkOptions, columns: Columns | None, stop: Callable[[], None]
 ) -> Repeats | SeenIds | None:
-    """Which rows are left out, because another has their id."""
+    """Rows that are left out because another row has the same id."""
     if options.fields.id is None:
         return None
     if known.rows is None:
@@ -293,7 +292,7 @@ def _repeats(
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What a run did."""
+    """The result of a run."""
 
     tally: Tally
     seconds: float
@@ -313,7 +312,7 @@ def _run_on_ray(
     strict: bool,
     on_progress: Callable[[BulkProgress], object] | None,
 ) -> _Done:
-    """Let workers do the shards, and keep the journal."""
+    """Let Ray workers do the shards; the journal is written here."""
     tally, begun, is_complete = Tally(), time.perf_counter(), True
     with closing(
         shards_on_ray(
@@ -383,11 +382,11 @@ def _described(
     columns: Columns | None,
     share: tuple[int, int],
 ) -> dict[str, Any]:
-    """All that decides the bytes that a job writes; see `job.py`."""
+    """Everything that decides the bytes that a job writes; see `journal.py`."""
     info = encoder.info()
     chosen = asdict(options)
-    del chosen["fields"]["kept_as_json"]  # goes by the format
-    if options.fields.id is None:  # rows are numbered: no two have one id
+    del chosen["fields"]["kept_as_json"]  # follows from the format
+    if options.fields.id is None:  # rows are numbered: ids are distinct
         del chosen["on_duplicate"]
     described = {
         "model": {
@@ -404,5 +403,5 @@ def _described(
         "columns": columns,
         "inputs": [{name: getattr(source, name) for name in _RECORDED} for source in known.sources],
     }
-    found: dict[str, Any] = json.loads(json.dumps(described))  # as it is read again
+    found: dict[str, Any] = json.loads(json.dumps(described))  # as it will be read again
     return found

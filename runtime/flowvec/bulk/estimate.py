@@ -1,4 +1,4 @@
-"""What a bulk job would take, going by a sample of its rows."""
+"""Estimates a bulk job from a sample of its rows."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from flowvec.texts.sources import STDIN, find_sources
 
 __all__ = ["Estimate", "estimate_files"]
 
-# Rows that are encoded, from so many places.
+# Rows of the sample, and the number of places that they come from.
 _SAMPLE_SHARDS = 8
 _SAMPLE_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a job would take, going by a sample.
+    """What a job would take, estimated from a sample.
 
     Attributes:
         rows: rows of the inputs.
-        sampled: rows that were encoded for it.
-        dead_share: share of the sample that cannot be embedded, 0 to 1.
-        tokens: of all rows.
-        seconds: to encode them here.
-        bytes: that the vectors take on disk.
+        sampled: rows of the sample.
+        dead_share: share of sampled rows that cannot be embedded, 0 to 1.
+        tokens: tokens of all rows.
+        seconds: seconds to encode all rows on this machine.
+        bytes: size of the vectors on disk.
         shards: files.
     """
 
@@ -67,14 +67,14 @@ def estimate_files(
     rows_per_shard: int = ROWS_PER_SHARD,
     max_text_bytes: int = MAX_TEXT_BYTES,
 ) -> Estimate:
-    """What `encode_files` would take: rows are counted, and some from all over are encoded.
+    """Estimate what `encode_files` would take: count the rows, and encode a sample.
 
     Raises:
         InputValueError: an input cannot be read, or is standard input.
     """
     if not isinstance(encoder, Encoder):
         raise InputTypeError(
-            f"encoder must be an Encoder, as Encoder.load gives, not {type(encoder).__name__}"
+            f"encoder must be an Encoder, as Encoder.load returns, not {type(encoder).__name__}"
         )
     whole_number("rows_per_shard", rows_per_shard)
     choice("precision", precision, BULK_PRECISIONS)

@@ -1,18 +1,18 @@
-"""What a bulk job keeps of itself on disk, so that it can be killed at any moment and go on.
+"""A bulk job's manifest and journal, with which it continues after a kill at any moment.
 
-    _manifest.json       what is done: inputs, model, options; at the end also the shards
-    _journal.jsonl       the shards that are finished, one a line, until the end
+    _manifest.json       inputs, model and options; when the job is complete, also the shards
+    _journal.jsonl       finished shards, one per line, until the job is complete
     part-000000.parquet ...
-    _part-000000.dead_letter.jsonl ...   rows that cannot be embedded, until the end
-    _dead_letter.jsonl   all of those, at the end
+    _part-000000.dead_letter.jsonl ...   dead letters of a shard, until the job is complete
+    _dead_letter.jsonl   all dead letters, when the job is complete
 
-What reads a folder of Parquet files leaves out names that begin with `_` or `.`. The first version
-of flowvec wrote these files without the `_`; a folder that has them keeps its names.
+Readers of Parquet folders ignore names that start with `_` or `.`. The first version of flowvec
+wrote these files without the `_`; a folder that has such files keeps their names.
 
-A shard is written beside, synced and renamed; so are its dead letters; and last comes its line in
-the journal. What the journal does not name is made again. Nothing in these files depends on when or
-how often the job was run. A job that does a share of the work (`--shard 2/8`) has a manifest, a
-journal and dead letters of its own, with `.2-of-8` in their names.
+A shard is written to a temporary file, synced and renamed; then its dead letters; and then its line
+in the journal. Shards that the journal does not list are done again. Nothing in these files depends
+on when or how often the job was run. A job that does a share of the work (`--shard 2/8`) has its
+own manifest, journal and dead letters, with `.2-of-8` in their names.
 """
 
 from __future__ import annotations
@@ -58,16 +58,15 @@ class ShardRecord:
 
     Attributes:
         shard: its number.
-        file: its name; empty where the rows went into a collection.
-        rows: rows in it.
-        dead: rows that are dead letters instead.
-        blank: blank lines of jsonl, which are neither.
-        bytes: its size.
-        sha256: of its bytes.
-        map_sha256: of the row map beside a .npy shard.
-        duplicates: rows that were left out, because another row has their id.
-        codes: how many of the dead letters are of each kind; empty where an earlier version of
-            flowvec wrote them.
+        file: name of its file; empty if the rows went into a collection.
+        rows: rows that were written.
+        dead: rows that are dead letters.
+        blank: blank lines of jsonl.
+        bytes: size of the file.
+        sha256: SHA-256 of the file.
+        map_sha256: SHA-256 of the row map beside a .npy shard.
+        duplicates: rows that were left out because another row has the same id.
+        codes: dead letters of each kind; empty in journals of earlier versions.
     """
 
     shard: int
@@ -83,23 +82,23 @@ class ShardRecord:
 
     @property
     def rows_in(self) -> int:
-        """Rows of the input that it stands for."""
+        """Input rows of the shard."""
         return self.rows + self.dead + self.blank + self.duplicates
 
 
 class _OtherManifestError(BulkError):
-    """A manifest is that of something else."""
+    """A manifest is not the manifest of a bulk job."""
 
 
 class Folder:
     """A job's folder, its manifest, and its journal."""
 
     def __init__(self, path: Path, share: tuple[int, int] = (1, 1)) -> None:
-        """Name the files; nothing is touched.
+        """Name the files, without touching them.
 
         Args:
             path: the folder.
-            share: which share of the work, and of how many, from 1.
+            share: (i, n) is the i-th of n shares of the work, from 1.
         """
         self.path = path
         self.share = share
@@ -115,24 +114,24 @@ class Folder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make the folder, and keep other processes from this share of the job.
+        """Create the folder, and lock this share of the job against other processes.
 
         Raises:
-            BulkError: another process has it, or it cannot be made.
+            BulkError: another process has the lock, or the folder cannot be created.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BulkError(f"cannot make {self.path}: {error.strerror or error}") from None
+            raise BulkError(f"cannot create {self.path}: {error.strerror or error}") from None
         with FileLock(self._lock, f"{self.path} is being written by another process"):
             yield
 
     def shard_letters(self, shard: int) -> Path:
-        """Where a shard's dead letters lie until the job is complete."""
+        """Dead letters of a shard, until the job is complete."""
         return self.path / f"{self._prefix}part-{shard:06}.dead_letter.jsonl"
 
     def is_ours(self) -> bool:
-        """Whether the manifest is that of a bulk job: bundles have one, too."""
+        """Whether the manifest is of a bulk job; bundles also have one."""
         try:
             self.read_manifest()
         except BulkError as error:
@@ -142,10 +141,10 @@ class Folder:
     # --- what was done ----------------------------------------------------------------------------
 
     def read_manifest(self) -> dict[str, Any] | None:
-        """The manifest without its version; None where there is none.
+        """The manifest without its version; None if there is none.
 
         Raises:
-            BulkError: it is damaged, or of another format.
+            BulkError: it is damaged, or has another format.
         """
         try:
             if self.manifest.stat().st_size > _MOST_MANIFEST:
@@ -162,13 +161,13 @@ class Folder:
         return found
 
     def read_journal(self) -> list[ShardRecord]:
-        """The finished shards, in the order in which they were finished."""
+        """Finished shards, in the order in which they were finished."""
         try:
             lines = self.journal.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
         records: list[ShardRecord] = []
-        for line in lines[:-1]:  # what follows the last line's end was being written
+        for line in lines[:-1]:  # an incomplete last line was being written
             try:
                 records.append(ShardRecord(**json.loads(line)))
             except (ValueError, TypeError):
@@ -178,11 +177,11 @@ class Folder:
     def present(
         self, records: Sequence[ShardRecord], *, are_merged: bool = False
     ) -> list[ShardRecord]:
-        """Those whose files are there in their size, and their dead letters too.
+        """Records whose files exist with the recorded size, with their dead letters.
 
         Args:
-            records: of finished shards.
-            are_merged: their dead letters have been put into one file.
+            records: records of finished shards.
+            are_merged: the dead letters have been merged into one file.
         """
 
         def is_there(record: ShardRecord) -> bool:
@@ -199,12 +198,12 @@ class Folder:
     # --- writing ----------------------------------------------------------------------------------
 
     def write_manifest(self, content: dict[str, Any]) -> None:
-        """Write the manifest, whole or not at all."""
+        """Write the manifest atomically."""
         text = json.dumps({"flowvec_bulk": VERSION, **content}, indent=1, ensure_ascii=False)
         write_whole(self.manifest, (text + "\n").encode())
 
     def begin(self, records: Sequence[ShardRecord]) -> IO[bytes]:
-        """Open the journal, with these shards and no others."""
+        """Open the journal, with exactly these shards."""
         for file in (*self._parts(), *self._partials()):
             if file.name.endswith(".partial"):  # left by a kill
                 file.unlink(missing_ok=True)
@@ -212,14 +211,14 @@ class Folder:
         return self.journal.open("ab")
 
     def append(self, journal: IO[bytes], record: ShardRecord) -> None:
-        """Name a shard in the journal, durably; its files have their names already."""
+        """Record a finished shard in the journal, durably."""
         sync_folder(self.path)
         journal.write(_journal_line(record))
         journal.flush()
         os.fsync(journal.fileno())
 
     def finish(self, content: dict[str, Any], records: Sequence[ShardRecord]) -> None:
-        """Put all dead letters into one file, then all shards into the manifest."""
+        """Merge all dead letters into one file, and write all shards to the manifest."""
         ordered = sorted(records, key=lambda record: record.shard)
         dead = [record for record in ordered if record.dead]
         if dead:
@@ -232,18 +231,18 @@ class Folder:
         self.write_manifest({**content, "shards": [asdict(record) for record in ordered]})
 
     def tidy(self) -> None:
-        """Leave nothing that a finished job has no use for."""
+        """Remove files that a complete job does not need."""
         self.journal.unlink(missing_ok=True)
         for file in (*self._parts(), *self._partials()):
             if file.name.endswith((".dead_letter.jsonl", ".partial")):
                 file.unlink(missing_ok=True)
 
     def part_letters(self, records: Sequence[ShardRecord], present: Sequence[ShardRecord]) -> None:
-        """Give shards of a finished job their own dead letters again, as others are made anew.
+        """Split the merged dead letters by shard again, because some shards are done again.
 
         Args:
-            records: all shards that the job had.
-            present: those that stay.
+            records: all shards of the job.
+            present: shards that are kept.
         """
         lines = self.letters.read_bytes().splitlines(keepends=True) if self.letters.exists() else []
         staying = {record.shard for record in present}
@@ -255,16 +254,16 @@ class Folder:
                 write_whole(self.shard_letters(record.shard), b"".join(part))
 
     def clear(self) -> None:
-        """Delete what this share of the job has written."""
+        """Delete everything that this share of the job has written."""
         for file in (self.manifest, self.journal, self.letters, *self._parts(), *self._partials()):
             file.unlink(missing_ok=True)
         if not any(self.path.glob("manifest*.json")):
             self._name_files("_")
 
     def _partials(self) -> list[Path]:
-        """What was to become the manifest, the journal or the dead letters."""
+        """Temporary files of the manifest, the journal and the dead letters."""
         names = (self.manifest.name, self.journal.name, self.letters.name)
-        # Without a `_` before it where the first version of flowvec wrote it.
+        # Without a leading `_` in folders of the first version of flowvec.
         plain = [name.removeprefix("_") for name in names]
         patterns = [f"{prefix}{name}.*.partial" for name in plain for prefix in ("", "_")]
         return [file for pattern in patterns for file in self.path.glob(pattern)]
@@ -280,7 +279,7 @@ class Folder:
         return found
 
     def strangers(self) -> list[str]:
-        """Names of files that no job has written."""
+        """Names of files that are not of a bulk job."""
         known = ("manifest.", "journal.", "dead_letter.", "part-")
         names = [file.name for file in self.path.iterdir()]
         return sorted(
@@ -289,7 +288,7 @@ class Folder:
         )  # fmt: skip
 
     def others(self) -> list[Folder]:
-        """The other shares of the work that have a manifest there."""
+        """Other shares of the work with a manifest in the folder."""
         return [Folder(self.path, share) for share in shares_of(self.path) if share != self.share]
 
 
@@ -298,27 +297,27 @@ def _journal_line(record: ShardRecord) -> bytes:
 
 
 def letter_lines(letters: Sequence[DeadLetter]) -> bytes:
-    """Lines of dead letters."""
+    """Dead letters as lines of JSON."""
     return b"".join(json.dumps(asdict(letter)).encode() + b"\n" for letter in letters)
 
 
 def row_map_of(path: Path) -> Path:
-    """Where the row map of a .npy file lies: what each of its rows is, a line of JSON for each."""
+    """The row map of a .npy file: one line of JSON per row."""
     return path.with_name(path.name.removesuffix(".npy") + ".rows.jsonl")
 
 
 def partial_of(path: Path) -> Path:
-    """Where this process writes a file before it gets its name.
+    """The temporary name under which this process writes a file.
 
-    Nobody else writes there, not even a worker that was thought dead and goes on beside the one
-    that has taken its place.
+    No other process uses it, not even a worker that was believed dead and still runs beside its
+    replacement.
     """
     name = path.name if path.name.startswith("_") else f"_{path.name}"
     return path.with_name(f"{name}.{os.getpid()}-{_OWN}.partial")
 
 
 def shares_of(path: Path) -> list[tuple[int, int]]:
-    """The shares that have a manifest in a folder: the number of each, and how many there are."""
+    """Shares with a manifest in a folder, as (i, n)."""
     found = set()
     for file in (*path.glob("manifest*.json"), *path.glob("_manifest*.json")):
         middle = file.name.removeprefix("_").removeprefix("manifest").removesuffix(".json")
@@ -331,25 +330,25 @@ def shares_of(path: Path) -> list[tuple[int, int]]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a small file of the job, whole or not at all, and durably."""
+    """Write a small file of the job, atomically and durably."""
     write_file(path, content, partial_of(path))
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file of the job that gets its name at the end, durably."""
+    """A file of the job that is renamed at the end of the block, durably."""
     with staged_file(path, partial_of(path)) as partial:
         file = partial.open("wb")
         try:
             yield file
             file.close()
         finally:
-            with suppress(OSError):  # what it still holds does not fit on a full disk
+            with suppress(OSError):  # the rest does not fit on a full disk
                 file.close()
 
 
 def differences(before: dict[str, Any], now: dict[str, Any], at: str = "") -> Iterator[str]:
-    """What differs between two manifests' descriptions, in words."""
+    """Differences between two manifests' descriptions, in words."""
     for key in dict.fromkeys((*before, *now)):
         name = f"{at}{key}"
         if key not in before or key not in now:
@@ -361,7 +360,7 @@ def differences(before: dict[str, Any], now: dict[str, Any], at: str = "") -> It
 
 
 def differences_of_shares(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
-    """What differs between the manifests of two shares of a job, but for what each has done."""
+    """Differences between the manifests of two shares of a job, apart from their progress."""
 
     def common(manifest: dict[str, Any]) -> dict[str, Any]:
         options = dict(manifest.get("options", {}))
@@ -372,7 +371,7 @@ def differences_of_shares(one: dict[str, Any], other: dict[str, Any]) -> Iterato
 
 
 def comparable(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What of a manifest decides the bytes: when an input was changed does not.
+    """The part of a manifest that decides the bytes; it does not include modification times.
 
     Raises:
         BulkError: it is damaged.
@@ -389,7 +388,7 @@ def comparable(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def records_of(shards: Any, manifest: Path) -> list[ShardRecord]:
-    """The shards that a manifest names.
+    """The shards of a manifest.
 
     Raises:
         BulkError: it is damaged.
@@ -406,10 +405,10 @@ def _short(value: Any) -> str:
 
 
 def check_share(share: tuple[int, int]) -> None:
-    """Refuse a share that is none.
+    """Refuse a share that is not valid.
 
     Raises:
-        InputValueError: it is not from 1 to the number of shares.
+        InputValueError: i is not from 1 to n.
     """
     if not (
         isinstance(share, tuple | list)

@@ -34,13 +34,13 @@ __all__ = [
 
 ROWS_PER_SHARD = 8 * WINDOW
 MAX_TEXT_BYTES = 1 << 24
-# Rows for each shard where all go into one.
+# Rows per shard if all go into a single file.
 ONE_FILE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class BulkOptions:
-    """What decides the bytes that are written, beside the inputs and the model."""
+    """Options that decide the written bytes, besides the inputs and the model."""
 
     out_format: OutFormat
     fields: Fields
@@ -61,7 +61,7 @@ def as_inputs(inputs: str | Path | Iterable[str | Path]) -> list[str | Path]:
     found = [inputs] if isinstance(inputs, str | Path) else as_list("inputs", inputs)
     for one in found:
         path_of("an input", one)
-    # As it is written, but for a home: a job's manifest names it.
+    # As given, except for `~`: the job's manifest records it.
     return [expanded(Path(one)) if str(one).startswith("~") else one for one in found]
 
 
@@ -73,10 +73,10 @@ def expanded(path: Path) -> Path:
 
 
 def checked_fields(text: str, key: str | None, keep: Sequence[str], max_text_bytes: int) -> Fields:
-    """What is read of a row.
+    """The fields that are read.
 
     Raises:
-        InputValueError: a field cannot be kept, or no text would be short enough.
+        InputValueError: a field cannot be kept, or max_text_bytes is not positive.
     """
     whole_number("max_text_bytes", max_text_bytes)
     if text_or_none("text_field", text) is None:
@@ -91,9 +91,9 @@ def checked_fields(text: str, key: str | None, keep: Sequence[str], max_text_byt
     return fields
 
 
-# As a Path writes it: one slash of two is gone. A drive is one letter.
+# A Path drops one of the two slashes. A drive is one letter.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-# Names that nobody gives a folder.
+# Extensions of files; folders are not named like this.
 _OTHER_FILES = frozenset(
     (".txt", ".csv", ".tsv", ".json", ".jsonl", ".npz", ".pt", ".bin", ".h5", ".pkl", ".arrow",
      ".feather", ".gz", ".bz2", ".xz", ".zst", ".zip")
@@ -101,10 +101,10 @@ _OTHER_FILES = frozenset(
 
 
 def out_format_of(path: Path, asked: OutFormat | None) -> OutFormat:
-    """The format of the output, by its name or as asked.
+    """The format of the output, by its name or as given.
 
     Raises:
-        InputValueError: the name says another, or none that is written here.
+        InputValueError: the name says another format, or one that flowvec does not write.
     """
     if _URL.match(str(path)):
         raise InputValueError(
@@ -127,16 +127,16 @@ def out_format_of(path: Path, asked: OutFormat | None) -> OutFormat:
 
 
 def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, path: Path) -> None:
-    """Refuse options that cannot be served.
+    """Refuse options that are not valid.
 
     Args:
-        options: of the job.
+        options: options of the job.
         share: which share of the shards to do and of how many, from 1.
         is_file: whether the output is one file.
         path: the output.
 
     Raises:
-        InputValueError: there is one.
+        InputValueError: an option is not valid.
         MissingDependencyError: Parquet needs pyarrow.
     """
     check_share(share)
@@ -152,11 +152,11 @@ def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, p
     if is_file and not path.absolute().parent.is_dir():
         raise InputValueError(f"there is no directory {path.absolute().parent}")
     if not is_file and path.exists() and not path.is_dir():
-        raise InputValueError(f"{path} is no directory")
+        raise InputValueError(f"{path} is not a directory")
     if options.out_format == "parquet":
         imported_arrow()
 
 
 def itemsize(precision: BulkPrecision) -> int:
-    """Bytes of a vector's item."""
+    """Bytes per number of a vector."""
     return {"float32": 4, "float16": 2}.get(precision, 1)

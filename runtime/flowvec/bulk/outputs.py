@@ -1,4 +1,4 @@
-"""Where a bulk job's shards go: one file, or a folder with a journal."""
+"""Outputs of a bulk job: a single file, or a folder of shards with a journal."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ __all__ = [
 
 @dataclass(slots=True)
 class ShardCounts:
-    """What became of the rows of a shard.
+    """Counts of a shard's rows.
 
     Attributes:
-        rows: that are written.
+        rows: rows that were written.
         blank: blank lines of jsonl.
-        duplicates: left out, because another row has their id.
-        codes: how many dead letters are of each kind.
+        duplicates: rows that were left out because another row has the same id.
+        codes: dead letters of each kind.
     """
 
     rows: int = 0
@@ -56,27 +56,27 @@ class ShardCounts:
 
 
 class Target(ABC):
-    """Where shards go; the calls of one run come from one thread at a time."""
+    """Where shards go. Only one thread at a time calls it."""
 
     def __init__(self, path: Path) -> None:
         """Name the file or folder."""
         self.path = path
-        # What earlier runs had finished, and what they and this one have.
+        # Shards that earlier runs finished, and those plus the shards of this run.
         self.before: Sequence[ShardRecord] = ()
         self.finished: list[ShardRecord] = []
         self._letters: IO[bytes] | None = None
-        self._letters_path = path  # of the shard that is being written
+        self._letters_path = path  # path for the current shard
 
     @abstractmethod
     def spans(self) -> Iterator[tuple[int, int | None]]:
-        """Shards that are to be done, as runs of neighbours: the first, and the one to end before.
+        """Shards to do, as ranges: the first shard, and the one after the last.
 
-        None goes on to the end.
+        None is no end.
         """
 
     @abstractmethod
     def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
-        """Begin to write a shard."""
+        """Start to write a shard."""
 
     @abstractmethod
     def file_name(self, shard: int) -> str:
@@ -84,17 +84,17 @@ class Target(ABC):
 
     @abstractmethod
     def letters_path(self, shard: int) -> Path:
-        """Where a shard's dead letters lie."""
+        """The file of a shard's dead letters."""
 
     def add_letters(self, shard: int, letters: Sequence[DeadLetter]) -> None:
-        """Write dead letters of the shard that is being written, under another name until then."""
+        """Write dead letters of the current shard, to a temporary file."""
         if self._letters is None:
             self._letters_path = self.letters_path(shard)
             self._letters = partial_of(self._letters_path).open("wb")
         self._letters.write(letter_lines(letters))
 
     def commit(self, shard: int, counts: ShardCounts, written: Written) -> None:
-        """A shard is written: its dead letters get their name, and it counts as finished."""
+        """Finish a shard: rename its dead letters, and record it."""
         if self._letters is None:
             self.letters_path(shard).unlink(missing_ok=True)  # of an earlier run
         else:
@@ -119,18 +119,18 @@ class Target(ABC):
         self.finished.append(record)
 
     def acknowledge(self, record: ShardRecord) -> None:
-        """Write down that a shard is finished."""
+        """Record durably that a shard is finished."""
         return
 
     def complete(self, stop: threading.Event | None = None) -> None:
-        """All shards are done; what may be left out is, once `stop` is set."""
+        """All shards are done. Optional work is left out once `stop` is set."""
         return
 
     def close(self) -> None:
-        """Let go of what is open; what was not committed is as if it had never been."""
+        """Close open files; a shard that was not committed leaves nothing."""
         if self._letters is not None:
             file, self._letters = self._letters, None
-            with suppress(OSError):  # what it still holds does not fit on a full disk
+            with suppress(OSError):  # the rest does not fit on a full disk
                 file.close()
             with suppress(OSError):
                 partial_of(self._letters_path).unlink()
@@ -138,10 +138,10 @@ class Target(ABC):
 
 @contextmanager
 def naming_output(path: Path) -> Iterator[None]:
-    """Name the output where the system refuses to write: the disk is full, say.
+    """Name the output in errors of the system, such as a full disk.
 
     Raises:
-        BulkError: it does.
+        BulkError: the system refused to write.
     """
     try:
         yield
@@ -150,18 +150,18 @@ def naming_output(path: Path) -> Iterator[None]:
 
 
 class FileTarget(Target):
-    """One file; its dead letters, if there are any, beside it."""
+    """A single file, with its dead letters in a file beside it."""
 
     def spans(self) -> Iterator[tuple[int, int | None]]:
-        """All that there is."""
+        """The whole input."""
         yield 0, None
 
     def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
-        """The one file; row i of a .npy is row i of the input where no map says otherwise."""
+        """The single file. Row i of a .npy is row i of the input, unless there is a row map."""
         return ShardFile(self.path, settings, always_mapped=False)
 
     def file_name(self, shard: int) -> str:
-        """The one file's."""
+        """The name of the single file."""
         return self.path.name
 
     def letters_path(self, shard: int) -> Path:
@@ -170,7 +170,7 @@ class FileTarget(Target):
 
 
 class _ShardsTarget(Target):
-    """Shards in a folder, by their numbers."""
+    """Numbered shards in a folder."""
 
     def __init__(self, folder: Folder, out_format: OutFormat) -> None:
         super().__init__(folder.path)
@@ -191,7 +191,7 @@ class _ShardsTarget(Target):
 
 
 class OneShardTarget(_ShardsTarget):
-    """One shard of a job that somebody else keeps the journal of."""
+    """One shard of a job whose journal another process writes."""
 
     def __init__(self, folder: Folder, out_format: OutFormat, shard: int) -> None:
         """Name the shard."""
@@ -204,7 +204,7 @@ class OneShardTarget(_ShardsTarget):
 
 
 class FolderTarget(_ShardsTarget):
-    """A folder of shards, which other runs can go on with."""
+    """A folder of shards, which a later run can continue."""
 
     def __init__(
         self,
@@ -216,18 +216,18 @@ class FolderTarget(_ShardsTarget):
         *,
         resume: bool,
     ) -> None:
-        """Begin a job, or take up one that was begun; the folder must be held.
+        """Start a job, or continue one; the folder must be locked.
 
         Args:
             folder: the job's folder.
             known: the inputs.
             rows_per_shard: rows of the input for each shard.
-            out_format: of the shards.
-            described: all that decides the bytes that are written.
-            resume: go on with what is there; False deletes it.
+            out_format: format of the shards.
+            described: everything that decides the written bytes.
+            resume: continue an earlier run; False deletes its files.
 
         Raises:
-            BulkError: there is something else.
+            BulkError: the folder holds other files, or another job.
         """
         super().__init__(folder, out_format)
         self._shards = None if known.rows is None else -(-known.rows // rows_per_shard)
@@ -253,7 +253,7 @@ class FolderTarget(_ShardsTarget):
             folder.write_manifest(self._described)
             return []
         shards = manifest.pop("shards", None)
-        for name in ("on_duplicate",):  # options that earlier versions did not have
+        for name in ("on_duplicate",):  # options that are new in later versions
             if name not in manifest.get("options", {}):
                 self._described.get("options", {}).pop(name, None)
         changed = list(differences(comparable(manifest), comparable(self._described)))
@@ -267,19 +267,19 @@ class FolderTarget(_ShardsTarget):
                 f"{folder.path} holds a job that read standard input, which cannot be read again; "
                 "name another folder, or give --restart to delete what it has done"
             )
-        self._described = manifest  # with the files' times as they were
+        self._described = manifest  # with the recorded modification times
         if shards is None:
             return folder.present(folder.read_journal())
         records = records_of(shards, folder.manifest)
         present = folder.present(records, are_merged=True)
         self._is_complete = len(present) == len(records)
-        if not self._is_complete:  # somebody has deleted some
+        if not self._is_complete:  # some files were deleted
             folder.part_letters(records, present)
             folder.write_manifest(manifest)
         return present
 
     def _check_other_shares(self) -> None:
-        """Refuse a folder in which shares of another job lie."""
+        """Refuse a folder with shares of another job."""
         for other in self._folder.others():
             manifest = other.read_manifest() or {}
             if changed := list(differences_of_shares(manifest, self._described)):
@@ -289,13 +289,13 @@ class FolderTarget(_ShardsTarget):
                 )
 
     def missing(self) -> list[int]:
-        """Numbers of the shards of this share that are not there yet, ascending."""
+        """Numbers of the shards of this share that are not done yet, ascending."""
         index, of = self._folder.share
         done = {record.shard for record in self.finished}
         return [n for n in range(index - 1, self._shards or 0, of) if n not in done]
 
     def spans(self) -> Iterator[tuple[int, int | None]]:
-        """The shards of this share that are not there yet."""
+        """The shards of this share that are not done yet."""
         if self._shards is None:
             yield 0, None
             return
@@ -316,17 +316,17 @@ class FolderTarget(_ShardsTarget):
         return self._folder
 
     def take_over(self, record: ShardRecord) -> None:
-        """Count a shard that somebody else has written."""
+        """Record a shard that another process has written."""
         self.acknowledge(record)
         self.finished.append(record)
 
     def acknowledge(self, record: ShardRecord) -> None:
-        """Say in the journal that a shard is done."""
+        """Record in the journal that a shard is done."""
         assert self._journal is not None
         self._folder.append(self._journal, record)
 
     def complete(self, stop: threading.Event | None = None) -> None:
-        """Move what the journal says into the manifest."""
+        """Write the shards of the journal to the manifest."""
         if not self._is_complete:
             self.close()
             self._folder.finish(self._described, self.finished)

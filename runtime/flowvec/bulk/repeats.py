@@ -1,8 +1,8 @@
-"""Rows of a bulk job that have the id of another row: which of them is written.
+"""Which of several rows with the same id a bulk job writes.
 
-A job reads all ids once before anything is encoded. So it knows from the start which rows are left
-out, whichever shard they lie in, and a job that resumes, or does a share of the work, leaves out
-the same ones. Standard input cannot be read twice: there it is known only which ids came before.
+A job reads all ids before anything is encoded. So it knows which rows to leave out in every shard,
+and a job that continues, or does a share of the work, leaves out the same rows. Standard input
+cannot be read twice: only earlier ids are known there.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from flowvec.texts.window import Columns, DeadLetter, Fields, Window
 __all__ = ["OnDuplicate", "Repeats", "SeenIds", "check_rule", "find_repeats"]
 
 OnDuplicate = Literal["last", "first", "error", "dead-letter"]
-_CODE = "duplicate_id"  # of the dead letters
+_CODE = "duplicate_id"  # code of the dead letters
 
 _Int64s = npt.NDArray[np.int64]
 _Digests = npt.NDArray[np.uint64]
 
 
 def check_rule(rule: str | None) -> None:
-    """Refuse a rule that does not exist.
+    """Refuse an unknown rule.
 
     Raises:
         InputValueError: it is not one of `OnDuplicate`.
@@ -42,13 +42,13 @@ def check_rule(rule: str | None) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeats:
-    """Rows that are left out, because another row has their id.
+    """Rows that are left out because another row has the same id.
 
     Attributes:
-        rows: their numbers over all inputs, ascending.
-        written: for each, the number of the row with its id that is written.
-        sources: the files, with their rows.
-        fields: what is read of a row.
+        rows: numbers of these rows over all inputs, ascending.
+        written: for each, the number of the row with the same id that is written.
+        sources: the files, with their numbers of rows.
+        fields: the fields that are read.
         rule: which row of an id is written.
     """
 
@@ -59,7 +59,7 @@ class Repeats:
     rule: OnDuplicate
 
     def leave_out(self, window: Window) -> None:
-        """Take the rows that are left out from a window, and count them or make dead letters."""
+        """Remove these rows from a window; they are counted, or become dead letters."""
         begin, end = np.searchsorted(self.rows, [window.first, window.first + window.rows])
         if begin == end:
             return
@@ -76,27 +76,27 @@ class Repeats:
 
 
 class SeenIds:
-    """The ids that standard input has had so far.
+    """Ids that standard input has had so far.
 
-    Memory grows by some 100 bytes for each.
+    Memory grows by about 100 bytes per id.
     """
 
     def __init__(self, fields: Fields, rule: OnDuplicate) -> None:
-        """Begin without any.
+        """Start without ids.
 
         Args:
-            fields: what is read of a row.
-            rule: `last` for a collection alone, where a later row replaces an earlier one.
+            fields: the fields that are read.
+            rule: `last` is for collections only, where a later row replaces an earlier one.
         """
         self._fields = fields
         self._rule = rule
         self._places: dict[bytes, tuple[str, int]] = {}
 
     def leave_out(self, window: Window) -> None:
-        """Take from a window the rows whose ids came before; count those that replace others.
+        """Remove rows whose ids came before from a window, or count rows that replace others.
 
         Raises:
-            BulkError: an id comes twice, and the rule is `error`.
+            BulkError: two rows have the same id, and the rule is `error`.
         """
         ids = window.ids(self._fields)
         digests = [_digest(key) for key in ids]
@@ -133,21 +133,21 @@ def find_repeats(
     *,
     ids_become_texts: bool = False,
 ) -> Repeats | None:
-    """Read all ids; None where each is there once.
+    """Read all ids; None if all are distinct.
 
-    It holds 24 bytes for each row meanwhile.
+    It takes 24 bytes of memory per row meanwhile.
 
     Args:
-        sources: the files, with their rows.
-        fields: what is read of a row.
-        columns: what they hold.
+        sources: the files, with their numbers of rows.
+        fields: the fields that are read.
+        columns: types of the fields.
         rule: which row of an id is written.
         stop: called now and then; it raises to give up.
-        ids_become_texts: whether 1 and "1" are the same id where they are written.
+        ids_become_texts: whether 1 and "1" are the same id in the output.
 
     Raises:
         InputValueError: a file cannot be read.
-        BulkError: an id is there twice, and the rule is `error`.
+        BulkError: two rows have the same id, and the rule is `error`.
     """
     if fields.id is None:
         return None
@@ -163,12 +163,12 @@ def find_repeats(
     rows = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
     keys = np.concatenate(digests) if digests else np.empty((0, 2), np.uint64)
     del numbers, digests
-    order = np.lexsort((keys[:, 0], keys[:, 1]))  # stable: rows of an id stay in their order
+    order = np.lexsort((keys[:, 0], keys[:, 1]))  # stable: rows with the same id keep their order
     keys = keys[order]
     is_same = (keys[1:] == keys[:-1]).all(axis=1)
     if not is_same.any():
         return None
-    # Runs of the same id: each place belongs to the run that begins at or before it.
+    # Runs of equal ids: each place belongs to the run that starts at or before it.
     begins = np.flatnonzero(np.concatenate([[True], ~is_same]))
     ends = np.append(begins[1:], len(keys)) - 1
     run = np.cumsum(np.concatenate([[0], ~is_same]))
@@ -183,7 +183,7 @@ def find_repeats(
 
 
 def place_of(sources: Sequence[Source], number: int) -> tuple[str, int]:
-    """The file of a row by its number over all inputs, and its number there."""
+    """The file of a row, and its number in the file, from its number over all inputs."""
     for source in sources:
         if number < (source.rows or 0):
             return source.name, number
@@ -198,7 +198,7 @@ def _windows(
 
 
 def _refuse(found: Repeats, columns: Columns | None) -> None:
-    """Raise, naming the first row whose id came before."""
+    """Raise an error that names the first row whose id came before."""
     fields = found.fields
     number = int(found.rows[0])
     source, row = place_of(found.sources, number)
@@ -216,7 +216,7 @@ def _refuse(found: Repeats, columns: Columns | None) -> None:
 
 
 def _digests(ids: Sequence[Any], kind: str) -> _Digests:
-    """128 bits for each id, (ids, 2): different ones for different ids."""
+    """128-bit hashes of ids, (ids, 2)."""
     if kind == "int64":
         found = np.zeros((len(ids), 2), np.uint64)
         found[:, 0] = np.asarray(ids, np.int64).view(np.uint64)
@@ -225,7 +225,7 @@ def _digests(ids: Sequence[Any], kind: str) -> _Digests:
 
 
 def _digest(key: Any) -> bytes:
-    # A number and the text that shows it are two ids.
+    # The number 1 and the string "1" are two ids.
     text = f"i{key}" if isinstance(key, int) else f"t{key}"
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 

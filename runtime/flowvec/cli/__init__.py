@@ -1,1 +1,1 @@
-"""The command `flowvec`: one module a subcommand."""
+"""The command `flowvec`: one module per subcommand."""

@@ -1,4 +1,4 @@
-"""`flowvec compact`: a collection without what deleted rows have left."""
+"""`flowvec compact`: rebuilds a collection's indexes, and frees the space of deleted rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def compact(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
     as_json: Json = False,
 ) -> None:
-    """Build the graph anew without tombstones, and give free space back to the disk."""
+    """Rebuild the graph and the full-text index, and return free space to the disk."""
     with Collection.open(directory) as collection:
         before = collection.info().bytes
         collection.compact()

@@ -31,7 +31,7 @@ def demo(
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """Embed some hundreds of Wikipedia passages and find those that answer a query.
+    """Embed a few hundred Wikipedia passages and find those that answer a query.
 
     Nothing is downloaded: the model and the passages ship with flowvec.
     """

@@ -1,4 +1,4 @@
-"""`flowvec doctor`: what is installed, what can run, and what is wrong."""
+"""`flowvec doctor`: what is installed, which engines run, and what is wrong."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def doctor(
     bundle: Annotated[
         str | None,
         typer.Argument(
-            help="Whose engines to compare with its reference vectors; without it the models that "
-            "ship with flowvec."
+            help="The bundle to compare engines on; without it the models that ship with flowvec."
         ),
     ] = None,
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""`flowvec encode`: files of texts to vectors, in jobs that resume."""
+"""`flowvec encode`: files of texts to vectors, in jobs that can be continued."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def encode(
         typer.Argument(
             metavar="INPUT...",
             help="txt, jsonl or csv files (also .gz, .bz2, .xz, .zst), Parquet, folders or globs "
-            "of them, URLs of such (s3://, gs://, ...), or - for stdin.",
+            "of these, their URLs (s3://, gs://, ...), or - for stdin.",
         ),
     ],
     out: Annotated[
@@ -56,7 +56,7 @@ def encode(
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Instead of --out: a collection, made if there is none."),
+        typer.Option(metavar="DIR", help="Instead of --out: a collection, new or existing."),
     ] = None,
     text_field: TextField = "text",
     id_field: Annotated[
@@ -73,17 +73,17 @@ def encode(
         ),
     ] = None,
     out_format: Annotated[
-        str | None, typer.Option(help="Of shards: parquet (the default) or npy.")
+        str | None, typer.Option(help="Format of shards: parquet (the default) or npy.")
     ] = None,
     precision: Annotated[
         str, typer.Option(help="float32, float16, int8, uint8, binary or ubinary.")
     ] = "float32",
     prompt: Annotated[str | None, typer.Option(help="Name of the bundle's prompt to use.")] = None,
     truncation: Annotated[
-        str, typer.Option(help="truncate: cut long texts; error: make dead letters of them.")
+        str, typer.Option(help="truncate: cut long texts; error: make them dead letters.")
     ] = "truncate",
     dedup: Annotated[
-        bool, typer.Option("--dedup", help="Encode equal texts of a few thousand rows once.")
+        bool, typer.Option("--dedup", help="Encode equal texts within a few thousand rows once.")
     ] = False,
     on_duplicate: Annotated[
         str | None,
@@ -96,14 +96,14 @@ def encode(
         str | None,
         typer.Option(
             metavar="N|P%",
-            help="With more dead letters the exit code is 3. Without it: where all rows are dead.",
+            help="With more dead letters the exit code is 3. By default: if all rows are dead.",
         ),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first row that cannot be embedded.")
     ] = False,
     rows_per_shard: Annotated[
-        int, typer.Option(min=1, help="Rows of the input for each shard.")
+        int, typer.Option(min=1, help="Input rows per shard.")
     ] = ROWS_PER_SHARD,
     max_text_bytes: Annotated[
         int, typer.Option(min=1, help="Longer texts are dead letters.")
@@ -121,24 +121,24 @@ def encode(
     ] = "local",
     address: Annotated[
         str | None,
-        typer.Option(help="Of the Ray cluster; without it the one that runs, or one made here."),
+        typer.Option(help="Address of the Ray cluster; by default a running or a new one."),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Encoders on Ray.")] = None,
     cpus_per_worker: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Cores for each; without it the cluster's are shared out."),
+        typer.Option(min=0.0, help="Cores per worker; without it the cluster's cores are divided."),
     ] = None,
     gpus_per_worker: Annotated[float, typer.Option(min=0.0, help="GPUs for each.")] = 0.0,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume/--restart",
-            help="Go on with what is there, or delete it and begin anew.",
+            help="Continue an earlier run, or delete its work and start again.",
         ),
     ] = True,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Count the rows, encode a sample, and say what it takes."),
+        typer.Option("--dry-run", help="Count the rows, encode a sample, and estimate the job."),
     ] = False,
     provider: Provider = None,
     compute: Compute = "auto",
@@ -147,9 +147,9 @@ def encode(
 ) -> None:
     """Embed the texts of files, in input order, at constant memory.
 
-    A folder of shards can be resumed: the same command goes on where a job was stopped or killed.
-    Ctrl-C gives up the shard that is being made, and a second one ends the process at once. Rows
-    that cannot be embedded go to _dead_letter.jsonl. The exit code is 3 where they are more than
+    A folder of shards can be resumed: the same command continues a job that was stopped or killed.
+    Ctrl-C drops the current shard and stops; a second Ctrl-C ends the process at once. Rows that
+    cannot be embedded go to _dead_letter.jsonl. The exit code is 3 if there are more of them than
     --max-dead.
     """
     if (out is None) == (into is None) and not dry_run:
@@ -198,7 +198,7 @@ def encode(
     if not summary.complete:
         command = shlex.join(["flowvec", *sys.argv[1:]])
         if Path(summary.out).suffix in (".npy", ".parquet"):
-            what = "nothing was written; this starts again"
+            what = "nothing was written; the same command starts again"
         else:
             command, what = command.replace(" --restart", ""), "this goes on"
         typer.echo(f"stopped; {what}:\n{command}", err=True)
@@ -206,7 +206,7 @@ def encode(
     if stop.event.is_set():
         told = "all rows are written"
         if into is not None:
-            told += "; the first search builds what is left of the search graph"
+            told += "; the first search builds the rest of the search graph"
         typer.echo(told, err=True)
         raise typer.Exit(128 + stop.number)
     if is_too_many(summary):
@@ -215,7 +215,7 @@ def encode(
 
 
 def _max_dead(text: str | None) -> Callable[[BulkSummary], bool]:
-    """Whether a job has more dead letters than a number, or a share in percent, allows.
+    """Whether a job has more dead letters than a number, or a percentage, allows.
 
     Raises:
         InputValueError: it is neither.
@@ -264,7 +264,7 @@ class _Stop:
 
 @contextmanager
 def _stopping() -> Iterator[_Stop]:
-    """Let the first SIGINT or SIGTERM ask for an end, and the next have one at once."""
+    """The first SIGINT or SIGTERM asks the job to stop; the second ends the process."""
     stop = _Stop()
     known = {
         number: handler
@@ -292,7 +292,7 @@ def _stopping() -> Iterator[_Stop]:
 
 
 def _end(number: int, _: Any) -> None:
-    """End the process now. What it leaves behind is what a kill would: the next run removes it."""
+    """End the process now, as a kill would; the next run removes what is left."""
     os._exit(128 + number)
 
 
@@ -303,7 +303,7 @@ def _bar() -> Iterator[Any]:
 
         def show(progress: BulkProgress) -> None:
             bar.total = progress.total
-            if not bar.n and progress.rows:  # what earlier runs did says nothing of the speed
+            if not bar.n and progress.rows:  # the work of earlier runs does not count for the speed
                 bar.initial = progress.rows
             padding = 1.0 - progress.tokens / progress.padded if progress.padded else 0.0
             rate = progress.tokens / progress.seconds if progress.seconds else 0.0
@@ -318,7 +318,7 @@ def _told(summary: BulkSummary, into: Path | None = None) -> str:
 
     Args:
         summary: of a job.
-        into: the collection that it fills, if any: a user knows it, and not the job's own folder.
+        into: the collection that it fills, if any; it is shown instead of the job's folder.
     """
     rate = summary.encoded / summary.seconds if summary.seconds else 0.0
     dead = f", {counted(summary.dead_letters, 'dead letter')}" if summary.dead_letters else ""

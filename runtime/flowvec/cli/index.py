@@ -1,4 +1,4 @@
-"""`flowvec index`: a file of texts into a searchable collection."""
+"""`flowvec index`: adds the texts of a file to a collection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def index(
     ],
     model: Annotated[
         str | None,
-        typer.Option(help="A shipped model (mini) or a bundle's directory; for a new collection."),
+        typer.Option(help="A shipped model (mini) or a bundle's directory, for a new collection."),
     ] = None,
     text_field: TextField = "text",
     id_field: Annotated[
@@ -52,14 +52,14 @@ def index(
     file_format: Format = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Let numbered rows replace rows of the same numbers."),
+        typer.Option("--replace", help="Let numbered rows replace rows with the same numbers."),
     ] = False,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Leave out rows that are there already, text and all; others of the same ids, "
-            "which without --id-field are the rows' numbers, are replaced.",
+            help="Skip rows that are there already with the same text and fields, and replace "
+            "changed ones. Without --id-field the ids are the rows' numbers.",
         ),
     ] = False,
     engine: Annotated[
@@ -74,17 +74,17 @@ def index(
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(help="Of the Ray cluster; without it the one that runs, or one made here."),
+        typer.Option(help="Address of the Ray cluster; by default a running or a new one."),
     ] = None,
     provider: Provider = None,
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """Add the texts of a file to a collection; make it if there is none.
+    """Add the texts of a file to a collection, which is created if there is none.
 
-    Rows whose ids exist are replaced, and blank lines of a txt are left out. Every few thousand
+    Rows whose ids exist are replaced, and blank lines of a txt file are skipped. Every few thousand
     rows are committed: after an interruption, the same command with --resume completes the work,
-    and embeds only what is new or has changed.
+    and embeds only new and changed rows.
     """
     wanted = [name.strip() for name in keep.split(",") if name.strip()] if keep else []
     if engine == "ray":
@@ -104,7 +104,7 @@ def index(
         raise InputValueError("shards are Ray's: give --engine ray")
     exists = is_collection(directory)
     if not exists and model is None:
-        raise InputValueError(f"{directory} is no collection yet; give --model to make one")
+        raise InputValueError(f"{directory} is not a collection yet; give --model to create one")
     rows = read_rows(
         source,
         text_field=text_field,
@@ -113,8 +113,8 @@ def index(
         keep=wanted,
         skip_blank=True,
     )
-    logging.getLogger("flowvec.collection.truncation").disabled = True  # it is told at the end
-    # What is wrong with the input must not leave an empty collection.
+    logging.getLogger("flowvec.collection.truncation").disabled = True  # it is reported at the end
+    # A wrong input must not leave an empty collection.
     first = list(islice(rows, WINDOW))
     _check(first, 0)
     _check_fields(first, wanted)
@@ -172,7 +172,7 @@ def index(
 
 
 def _check_fields(window: list[Row], wanted: list[str]) -> None:
-    """Refuse a field that no row has, before its absence replaces what is there."""
+    """Refuse a field that no row has, before existing values are replaced."""
     for name in wanted:
         if window and not any(row.kept and name in row.kept for row in window):
             raise InputValueError(f"none of the first {len(window)} rows has the field {name!r}")
@@ -188,7 +188,7 @@ def _tell_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> 
 
 
 def _changed(collection: Collection, window: list[Row], with_metadata: bool) -> list[Row]:
-    """Rows that are not there as they are; of those of one id the last counts."""
+    """Rows that are new or changed; of rows with equal ids the last counts."""
     last = list({row.id: row for row in window}.values())
     there = collection.get([row.id for row in last])
     return [
@@ -201,12 +201,12 @@ def _changed(collection: Collection, window: list[Row], with_metadata: bool) -> 
 
 
 def is_collection(directory: Path) -> bool:
-    """Whether there is one: a kill while it was made leaves none."""
+    """Whether it is a collection; an interrupted creation is not."""
     return (directory / FILE).is_file() and not Collection.is_unmade(directory)
 
 
 def _check(window: list[Row], first: int) -> None:
-    """Refuse what cannot be added, and say which row it is."""
+    """Refuse rows that cannot be added, and name them."""
     try:
         check_ids([row.id for row in window])
         for place, row in enumerate(window):
@@ -225,11 +225,11 @@ def _refuse_renumbering(directory: Path) -> None:
 
 
 def encoder_of(directory: Path, model: str | None, provider: str | None, compute: str) -> Encoder:
-    """The Encoder that was named, or the one that a collection was made with.
+    """The given model, or the one that made the collection.
 
     Raises:
         CollectionError: there is no collection.
-        InputValueError: the collection was made of plain vectors.
+        InputValueError: the collection holds plain vectors.
         BundleError: the model cannot be loaded.
     """
     if model is not None:
@@ -237,7 +237,7 @@ def encoder_of(directory: Path, model: str | None, provider: str | None, compute
     with Collection.open(directory) as collection:
         recorded = collection.info().model
     if recorded is None:
-        raise InputValueError(f"{directory} was made of plain vectors; give --model")
+        raise InputValueError(f"{directory} holds plain vectors; give --model")
     try:
         return Encoder.load(recorded, provider=provider, compute=cast(Any, compute))
     except BundleError as error:

@@ -23,7 +23,7 @@ __all__ = ["main"]
 _GROUP = "flowvec.commands"
 
 
-# Shells know it as the code of a command that Ctrl-C ended.
+# The shell's exit code for a command that was ended by Ctrl-C.
 _INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -94,15 +94,15 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line: a user's mistake is one line on stderr and exit code 2."""
-    # As an interrupt does, so that what a command has begun to write is cleared away.
+    """Run the command line. A mistake of the user is one line on stderr and exit code 2."""
+    # As an interrupt, so that temporary files are removed.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     interrupted = signal.getsignal(signal.SIGINT)
     if interrupted is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a text may hold what the terminal cannot show
-            with suppress(OSError):  # what was written before cannot always be looked up
+        if isinstance(stream, io.TextIOWrapper):  # the terminal may not be able to show a text
+            with suppress(OSError):  # the stream may not be seekable
                 stream.reconfigure(errors="replace")
     try:
         app()
@@ -117,12 +117,12 @@ def main() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """Let the first Ctrl-C clear away what was begun, and the next one end the process at once."""
+    """The first Ctrl-C lets the command clean up; the next one ends the process at once."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     raise KeyboardInterrupt
 
 
 def _why(error: OSError) -> str:
-    """What the system refused, and of which file."""
+    """The system's message, with the file."""
     names = [str(name) for name in (error.filename, error.filename2) if name is not None]
     return f"{error.strerror or error}{': ' if names else ''}{' -> '.join(names)}"

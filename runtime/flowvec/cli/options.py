@@ -1,4 +1,4 @@
-"""The subcommands of `flowvec`, one a file, and the options that several of them share."""
+"""Options that several subcommands share."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = [
 
 Provider = Annotated[
     str | None,
-    typer.Option(help="cpu, openvino, cuda or tensorrt; without it the best that can run here."),
+    typer.Option(help="cpu, openvino, cuda or tensorrt; by default the best that can run here."),
 ]
 Compute = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or int8.")]
 MaxBatchTokens = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="The most tokens, padding included, computed in one batch; without it what `flowvec "
+        help="Most tokens in a batch, padding included; by default what `flowvec "
         "tune` found, or 512 (on a GPU 16384).",
     ),
 ]
 TextField = Annotated[str, typer.Option(help="Field of jsonl or csv that holds the text.")]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="txt, jsonl or csv; without it the file's extension decides."),
+    typer.Option("--format", help="txt, jsonl or csv; by default the file's extension decides."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -49,7 +49,7 @@ def counted(number: int, what: str) -> str:
 def print_json(value: Any) -> None:
     """Print a dataclass, or anything that json takes, as indented JSON."""
     plain = asdict(value) if hasattr(value, "__dataclass_fields__") else value
-    # Escaped where the output could not hold it, as a replacement would be another value.
+    # Escaped if the output cannot encode it; a replacement character would change the value.
     text = json.dumps(plain, indent=2, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")

@@ -1,4 +1,4 @@
-"""`flowvec pairs`: the most alike of all pairs of texts in a file."""
+"""`flowvec pairs`: the most similar pairs of texts in a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pairs(
     ],
     k: Annotated[int, typer.Option("-k", min=0, help="How many pairs to show.")] = 20,
     threshold: Annotated[
-        float | None, typer.Option(help="Leave out pairs whose cosine is less than this.")
+        float | None, typer.Option(help="Leave out pairs with a smaller cosine.")
     ] = None,
     model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
     text_field: TextField = "text",
@@ -31,9 +31,9 @@ def pairs(
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """Compare every text with every other, and print the pairs that are most alike.
+    """Compare every text with every other text, and print the most similar pairs.
 
-    Rows are numbered from 0; blank lines of a txt are left out. Equal texts are pairs as well.
+    Rows are numbered from 0; blank lines of a txt file are skipped. Equal texts are pairs too.
     """
     rows = read_rows(source, text_field=text_field, file_format=file_format, skip_blank=True)
     kept = list(rows)

@@ -42,7 +42,7 @@ class EngineProof:
         provider: full name.
         compute: type of the matrix products.
         proved: whether it does.
-        text: the figure, or why not.
+        text: the figures, or why not.
     """
 
     model: str
@@ -57,12 +57,12 @@ class Report:
     """What `flowvec doctor` prints.
 
     Attributes:
-        packages: version of each package that matters; None where it is not installed.
+        packages: version of each relevant package; None if it is not installed.
         providers: for each provider why it cannot run, or None if it can.
-        engine: what `Encoder.load` takes when it is asked for nothing.
-        models: bundles inside the package that verify.
-        proofs: for each engine that can run here whether it is right.
-        problems: what should be mended, each with how.
+        engine: what `Encoder.load` uses by default.
+        models: shipped bundles that are intact.
+        proofs: for each engine that can run here, whether it is proved.
+        problems: what should be repaired, and how.
     """
 
     flowvec: str
@@ -81,11 +81,10 @@ class Report:
 
 
 def examine(bundle: str | None = None) -> Report:
-    """Look at this installation; never raises for what it finds.
+    """Examine this installation. Nothing that is wrong with it raises an error.
 
     Args:
-        bundle: whose engines are compared with its reference vectors; None takes the models that
-            ship with flowvec.
+        bundle: the bundle to compare engines on; None is the models that ship with flowvec.
     """
     problems: list[str] = []
     wheels = conflicting_wheels()
@@ -101,7 +100,7 @@ def examine(bundle: str | None = None) -> Report:
     except FlowvecError as error:
         problems.append(str(error))
     else:
-        if missing := providers[CPU]:  # OpenVINO serves without ONNX Runtime
+        if missing := providers[CPU]:  # OpenVINO runs without ONNX Runtime
             problems.append(missing)
     models: list[str] = []
     proofs: list[EngineProof] = []
@@ -143,7 +142,7 @@ def _prove(bundle: Bundle) -> list[EngineProof]:
     """Compare every engine that can run a bundle here, as `Encoder.load` would."""
     found = []
     for provider in available_providers():
-        if provider == TENSORRT:  # which would take minutes
+        if provider == TENSORRT:  # TensorRT would take minutes
             continue
         for compute in computes_of(provider):
             try:

@@ -19,7 +19,7 @@ from flowvec.errors import InputValueError
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
 
 app = typer.Typer(add_completion=False)
-# Rows that are added to a graph in a second or so.
+# Rows that are added to a graph in about a second.
 _WORTH_SAYING = 2000
 
 
@@ -33,36 +33,36 @@ def search(
         typer.Option(
             "--filter",
             metavar="JSON",
-            help='Which rows by their metadata, as \'{"lang": "en", "year": {">=": 2020}}\'.',
+            help='Filter by metadata, for example \'{"lang": "en", "year": {">=": 2020}}\'.',
         ),
     ] = None,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Rank by the words as well as by the vectors.")
+        bool, typer.Option("--hybrid", help="Rank by words as well as by vectors.")
     ] = False,
     vector_weight: Annotated[
         float,
         typer.Option(min=0.0, max=1.0, help="Share of the vectors in --hybrid, 0 to 1."),
     ] = 0.5,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Compare every row: slower, and misses none.")
+        bool, typer.Option("--exact", help="Compare every row: slower, but misses none.")
     ] = False,
     min_score: Annotated[
         float | None,
-        typer.Option(help="Leave out rows that score less than this; at most 1 with --hybrid."),
+        typer.Option(help="Leave out rows with a lower score; at most 1 with --hybrid."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The bundle, where it has moved since the collection was made."),
+        typer.Option(help="The bundle, if it has moved since the collection was created."),
     ] = None,
     provider: Provider = None,
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """Print the rows of a collection that are nearest to a text, best first."""
+    """Print the rows of a collection nearest to a text, best first."""
     wanted = None if condition is None else _parsed(condition)
     if is_sharded(directory):
         if hybrid:
-            raise InputValueError("a collection in shards is searched by vectors alone")
+            raise InputValueError("a collection in shards has no hybrid search")
         loaded = Encoder.load(
             model or shards_model(directory), provider=provider, compute=cast(Any, compute)
         )
@@ -91,7 +91,7 @@ def search(
 
 
 def tell_of_building(collection: Collection) -> None:
-    """Say that the first search builds the graph, where that takes long enough to wonder."""
+    """Say that the first search builds the graph, if that takes noticeably long."""
     info = collection.info()
     missing = info.rows - info.graph_rows
     if info.search == "hnsw" and missing > _WORTH_SAYING:
@@ -106,7 +106,7 @@ def _show(hits: list[Hit], *, as_json: bool) -> None:
         typer.echo("no rows")
     for hit in hits:
         shown = hit.text
-        if shown is None and hit.metadata is not None:  # there may be vectors without texts
+        if shown is None and hit.metadata is not None:  # vectors may have no texts
             shown = json.dumps(hit.metadata, ensure_ascii=False)
         typer.echo(f"{hit.score:7.4f}  {hit.id}  {shorten(shown or '')}")
 
@@ -115,8 +115,8 @@ def _parsed(condition: str) -> Any:
     try:
         found = json.loads(condition)
     except (ValueError, RecursionError) as error:
-        raise InputValueError(f"--filter is no JSON: {error}") from None
-    compile_filter(found)  # before a model is loaded
+        raise InputValueError(f"--filter is not JSON: {error}") from None
+    compile_filter(found)  # checked before a model is loaded
     return found
 
 

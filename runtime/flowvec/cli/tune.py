@@ -23,7 +23,7 @@ app = typer.Typer(add_completion=False)
 def tune(
     bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
     seconds: Annotated[
-        float, typer.Option(min=1.0, max=3600.0, help="How long to measure, loading aside.")
+        float, typer.Option(min=1.0, max=3600.0, help="Seconds to measure, without loading.")
     ] = 100.0,
     allow_compute: Annotated[
         bool,
@@ -32,15 +32,14 @@ def tune(
         ),
     ] = False,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Forget what was found, and measure nothing.")
+        bool, typer.Option("--reset", help="Delete the tuned settings, and measure nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure providers, streams and token budgets, and keep the fastest for `Encoder.load`.
 
-    Leave the machine alone meanwhile. The winner is kept in the user's cache (or in the folder
-    named by FLOWVEC_CACHE), for this bundle on this machine; arguments of `Encoder.load` win over
-    it.
+    The machine should be idle meanwhile. The result is kept in the user's cache (or in the folder
+    FLOWVEC_CACHE), for this bundle on this machine; arguments of `Encoder.load` have precedence.
     """
     found = Bundle.load(bundle)
     if reset:
@@ -48,10 +47,10 @@ def tune(
         if as_json:
             print_json({"forgotten": gone})
         else:
-            typer.echo("forgotten" if gone else "there was nothing to forget")
+            typer.echo("forgotten" if gone else "there were no tuned settings")
         return
     if problem := why_not_kept(found.fingerprint):
-        typer.echo(f"what is found cannot be kept: {problem}; it is printed at the end", err=True)
+        typer.echo(f"the result cannot be cached: {problem}; it is printed at the end", err=True)
     steps: dict[str, list[Measured]] = {}
 
     def show(name: str, measured: Sequence[Measured]) -> None:

@@ -1,4 +1,4 @@
-"""`flowvec verify`: whether a collection, or what a bulk job has written, is whole."""
+"""`flowvec verify`: whether a collection, or the output of a bulk job, is intact."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowvec.collection.collection import Collection
 from flowvec.errors import CorruptCollectionError, InputValueError
 
 app = typer.Typer(add_completion=False)
-_AGAIN = "delete what is damaged and start the job again: it makes what is missing"
+_AGAIN = "delete what is damaged and start the job again: it restores what is missing"
 
 
 @app.command(epilog="Example: flowvec verify ./notes")
@@ -25,17 +25,17 @@ def verify(
     ],
     salvage: Annotated[
         Path | None,
-        typer.Option(metavar="NEW", help="Make a new collection there of all intact rows."),
+        typer.Option(metavar="NEW", help="Create a new collection there, of all intact rows."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check every row's checksum, SQLite's own structure and the graph's file.
+    """Check every row's checksum, SQLite's structure, the full-text index and the graph.
 
-    Of a bulk job's folder: that it is complete, and each shard's size, SHA-256 and rows.
+    For a bulk job's folder: that it is complete, and each shard's size, SHA-256 and rows.
 
-    The exit code is 1 where something is wrong. A damaged graph is rebuilt by itself at the next
-    search, and `flowvec compact` makes a damaged full-text index anew; a damaged row is lost, and
-    --salvage saves all others.
+    The exit code is 1 if something is wrong. The next search rebuilds a damaged graph, and `flowvec
+    compact` rebuilds a damaged full-text index. A damaged row is lost; --salvage saves all other
+    rows.
     """
     if is_bulk_folder(directory):
         if salvage is not None:
@@ -47,7 +47,7 @@ def verify(
         with Collection.open(directory) as collection:
             rows = len(collection)
             problems = collection.verify()
-    except CorruptCollectionError as error:  # so much that it cannot even be opened
+    except CorruptCollectionError as error:  # too damaged to be opened
         problems = [str(error)]
     lost = None if salvage is None else Collection.salvage(directory, salvage)
     if as_json:

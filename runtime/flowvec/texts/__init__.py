@@ -1,1 +1,1 @@
-"""Files of texts: finding them, reading them at constant memory, and what is wrong with a row."""
+"""Files of texts: finding them, reading them at constant memory, and checking rows."""

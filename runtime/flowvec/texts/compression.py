@@ -1,4 +1,4 @@
-"""Files of texts: what their names say of them, and their bytes without compression."""
+"""Formats of text files by their names, and decompression."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _COMPRESSED: dict[str, Callable[[Any], Any]] = {
     ".xz": lzma.LZMAFile,
     ".zst": lambda file: imported_arrow().CompressedInputStream(file, "zstd"),
 }
-# What a damaged file raises while it is read; bz2 and zstd report it as a plain OSError.
+# What reading a damaged file raises; bz2 and zstd raise a plain OSError.
 DAMAGE = (EOFError, lzma.LZMAError, zlib.error, OSError)
 
 
 def format_of(path: str) -> str | None:
-    """`txt`, `jsonl`, `csv` or `parquet`, going by the name; None where it does not tell.
+    """`txt`, `jsonl`, `csv` or `parquet`, by the name; None if unknown.
 
-    A compressed file's own format is what counts. Parquet compresses by itself.
+    For a compressed file it is the format inside. Parquet has its own compression.
     """
     file = PurePath(path)
     if is_compressed(path):
@@ -47,21 +47,21 @@ def format_of(path: str) -> str | None:
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file is read through a decompressor, and cannot be begun in the middle."""
+    """Whether a file is read through a decompressor, so that reading cannot start in the middle."""
     return PurePath(path).suffix.lower() in _COMPRESSED
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
-    """Whether a path below a folder is none of its texts: others' notes begin with . or _."""
+    """Whether a path below a folder is hidden: a name in it starts with . or _."""
     return any(part.startswith((".", "_")) for part in parts)
 
 
 def decompressed(path: str, file: IO[bytes]) -> IO[bytes]:
-    """A file's bytes, read through the decompressor that its name asks for.
+    """A file's bytes, through the decompressor for its name.
 
     Args:
         path: its name.
-        file: its bytes as they lie there.
+        file: its raw bytes.
 
     Raises:
         MissingDependencyError: zstd needs pyarrow.

@@ -1,6 +1,6 @@
-"""Reading texts for the commands: txt, jsonl and csv files, plain or compressed, or standard input.
+"""Reads texts for commands: txt, jsonl and csv files, plain or compressed, or standard input.
 
-A row that holds no text is an error that names its file and line.
+A row without a text is an error that names its file and line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flowvec.texts.lines import BadRecord, csv_records, lines_of
 
 __all__ = ["Row", "read_rows"]
 
-# Of a line, or of a field of csv.
+# Largest line, and largest field of csv.
 _MOST_BYTES = 1 << 26
 _BOM = b"\xef\xbb\xbf"
 
@@ -29,9 +29,9 @@ class Row:
     """One text of an input.
 
     Attributes:
-        id: the row number where the input names none.
-        text: what is embedded.
-        kept: other fields that were asked for, those that the row has; None where none were.
+        id: its id, or the row number if the input has no ids.
+        text: its text.
+        kept: the requested other fields that the row has; None if none were requested.
     """
 
     id: str | int
@@ -54,14 +54,14 @@ def read_rows(
         source: a file's path, which may end in .gz, .xz, .bz2 or .zst, or `-` for standard input.
         text_field: the field of jsonl or csv that holds the text.
         id_field: the field that holds the id; None numbers the rows from 0.
-        file_format: `txt` (a text a line), `jsonl` or `csv` (with a header); None goes by the
-            file's extension, and by `txt` for standard input.
-        keep: further fields; in jsonl a row may lack some of them.
-        skip_blank: leave out blank lines of a txt; the others' numbers stay.
+        file_format: `txt` (one text per line), `jsonl` or `csv` (with a header); None decides by
+            the file's extension, and is `txt` for standard input.
+        keep: other fields to read; in jsonl, a row may lack some of them.
+        skip_blank: leave out blank lines of a txt file; other lines keep their numbers.
 
     Raises:
-        InputValueError: an unknown format, no such file, a field is missing, a line is no JSON or
-            no UTF-8, or a compressed file is damaged.
+        InputValueError: the format is unknown, there is no such file, a field is missing, a line is
+            not JSON or not UTF-8, or a compressed file is damaged.
         InputTypeError: a field holds something other than a text.
     """
     kind = file_format or ("txt" if source == "-" else format_of(source))
@@ -101,7 +101,7 @@ def _opened(source: str) -> Iterator[IO[bytes]]:
     if source == "-":
         if sys.stdin is None:
             raise InputValueError("there is no standard input to read")
-        # The stream stays open: it is not ours to close.
+        # Standard input is not closed here.
         raw = io.FileIO(sys.stdin.fileno(), closefd=False)
     else:
         try:
@@ -114,7 +114,7 @@ def _opened(source: str) -> Iterator[IO[bytes]]:
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
-    """Where each line stands, and its bytes: as in bulk jobs, only a line feed ends one."""
+    """Position and bytes of each line. As in bulk jobs, only a line feed ends a line."""
     number = 0
     for lines in lines_of(file, _MOST_BYTES):
         for number, line in enumerate(lines, number + 1):  # noqa: B020 - it goes on
@@ -182,6 +182,6 @@ def _id(record: dict[str, object], field: str | None, where: str, number: int) -
 
 
 def _kind(value: object) -> str:
-    """What a value of JSON is, in its own words."""
+    """The name of a JSON value's type."""
     kinds = {dict: "an object", list: "a list", bool: "a truth value", type(None): "null"}
     return kinds.get(type(value), f"the number {value}")

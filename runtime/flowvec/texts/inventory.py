@@ -1,8 +1,7 @@
-"""A survey of a bulk job's inputs: how many rows there are, and where each shard begins.
+"""A survey of a bulk job's inputs: how many rows they have, and where each shard starts.
 
-It goes through all files once before anything is encoded, which costs little beside that. It finds
-a damaged archive at once, and lets a job resume, or share its work out, without reading what is not
-its own.
+It reads all files once before anything is encoded, which is fast in comparison. It detects damaged
+archives early, and lets a job continue, or do a share of the work, without reading other shards.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a shard begins.
+    """Where a shard starts.
 
     Attributes:
         source: index of the file.
         row: number of the row in it.
-        offset: where that row begins, in bytes; None where that cannot be sought.
+        offset: byte offset of that row; None if the file cannot be sought.
     """
 
     source: int
@@ -39,12 +38,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the inputs hold.
+    """The result of a survey.
 
     Attributes:
         sources: the files, in the order in which they are read.
-        starts: where each shard begins.
-        rows: of all files; None of standard input.
+        starts: where each shard starts.
+        rows: rows of all files; None for standard input.
     """
 
     sources: tuple[Source, ...]
@@ -58,12 +57,12 @@ def survey(
     max_text_bytes: int,
     stop: Callable[[], object] = lambda: None,
 ) -> Survey:
-    """Count and hash what is there; see the module.
+    """Count and hash the inputs.
 
     Args:
-        sources: as `find_sources` gives.
-        rows_per_shard: a shard begins at every so many rows over all files.
-        max_text_bytes: longer fields of csv are cut into records as reading does.
+        sources: as `find_sources` returns them.
+        rows_per_shard: rows of a shard, over all files.
+        max_text_bytes: as for reading: a longer field of csv ends its record.
         stop: called now and then; it raises to give up.
 
     Raises:
@@ -98,10 +97,10 @@ def survey(
 
 
 def check_unchanged(sources: Sequence[Source]) -> None:
-    """Check that files are as large and as old as they were.
+    """Check that sizes and modification times of files have not changed.
 
     Raises:
-        BulkError: one is not.
+        BulkError: a file has changed.
     """
     for source in sources:
         if source.path == STDIN:
@@ -113,16 +112,18 @@ def check_unchanged(sources: Sequence[Source]) -> None:
         except InputValueError as error:
             raise BulkError(f"{source.path} is gone: {error}") from None
         if state != (source.bytes, source.modified):
-            raise BulkError(f"{source.path} was changed while it was read; what was made is mixed")
+            raise BulkError(
+                f"{source.path} changed while it was being read; the output is inconsistent"
+            )
 
 
 def _boundaries(first: int, rows: int, rows_per_shard: int) -> range:
-    """Rows of a file at which a shard begins, where `first` came before it."""
+    """Rows of a file at which shards start; `first` rows come before the file."""
     return range(-first % rows_per_shard, rows, rows_per_shard)
 
 
 def _parquet_rows(source: Source, take: Callable[[memoryview], object]) -> int:
-    """Rows of a file, and its bytes for who takes them."""
+    """Count the rows of a file; `seen` gets its bytes."""
     arrow = imported_arrow()
     try:
         rows: int = arrow.parquet.read_metadata(source.for_arrow()).num_rows
@@ -137,7 +138,7 @@ def _parquet_rows(source: Source, take: Callable[[memoryview], object]) -> int:
 def _count_lines(
     source: Source, first: int, rows_per_shard: int, take: Callable[[memoryview], object]
 ) -> tuple[int, dict[int, int | None]]:
-    """Lines of a file, and the offsets of those at which a shard begins."""
+    """Lines of a file, and offsets of the lines at which shards start."""
     seekable = not source.is_compressed
     offsets: dict[int, int | None] = {}
     rows, place, unfinished = 0, 0, False
@@ -159,6 +160,6 @@ def _count_lines(
             place += len(block)
             unfinished = not block.endswith(b"\n")
     rows += unfinished
-    # A line that was said to begin where the file ends is none.
+    # There is no line at the end of the file.
     offsets = {row: offset for row, offset in offsets.items() if row < rows}
     return rows, offsets

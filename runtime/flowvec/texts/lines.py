@@ -13,20 +13,20 @@ _BLOCK = 1 << 20
 
 
 def lines_of(file: IO[bytes], limit: int) -> Iterator[list[bytes | None]]:
-    """Lines without their ends (LF or CR LF), some at a time; None stands for one over the limit.
+    """Lines without their ends (LF or CR LF), in lists; None stands for a line over the limit.
 
-    Memory is bounded by the limit and a block, whatever the lines are.
+    Memory is bounded by the limit and the block size.
     """
     begun, is_long = b"", False
     while block := file.read(_BLOCK):
         first, *rest = block.split(b"\n")
-        if not rest:  # no line ends here
+        if not rest:  # no line ends in this block
             is_long = is_long or len(begun) + len(first) > limit + 1
             begun = b"" if is_long else begun + first
             continue
         lines: list[bytes | None] = [None if is_long else begun + first, *rest[:-1]]
         begun, is_long = rest[-1], False
-        # As nearly always, where none but the first can end otherwise or be too long.
+        # The usual case: only the first line can be special.
         if b"\r" not in block and len(block) <= limit:
             lines[0] = _ended(lines[0], limit)
             yield lines
@@ -58,17 +58,17 @@ class BadRecord:
 
 
 def csv_records(file: IO[bytes], limit: int) -> Iterator[list[str] | BadRecord]:
-    """Records of a csv file, its header first, or what is wrong with one; blank lines are none.
+    """Records of a csv file, its header first, or `BadRecord`; blank lines are skipped.
 
-    Python's csv has one limit of a field's length for the whole process, and goes on in the middle
-    of a field that is longer; so records are cut here, and memory is bounded by the limit.
+    Python's csv has one limit for the length of a field in the whole process, and continues in the
+    middle of a longer field. So records are cut here, and memory is bounded by the limit.
 
-    Bytes that are not UTF-8 stand in the texts as lone surrogates (`surrogateescape`). A record
-    with a wrong quote ends with its line.
+    Bytes that are not UTF-8 become lone surrogates (`surrogateescape`). A record with a wrong quote
+    ends with its line.
 
     Args:
         file: its bytes.
-        limit: a field of more bytes is an error of its record.
+        limit: most bytes of a field; a longer one is a `BadRecord`.
     """
     cutter = _CsvCutter(limit)
     block = file.read(_BLOCK)
@@ -85,35 +85,34 @@ def csv_records(file: IO[bytes], limit: int) -> Iterator[list[str] | BadRecord]:
 
 
 _BOM = b"\xef\xbb\xbf"
-# A record may have many fields, but not without end.
+# Limit on the size of a whole record.
 _FIELDS_OF_THE_LIMIT = 4
 _UNQUOTED_END = re.compile(rb"[,\r\n]")
 _LINE_END = re.compile(rb"[\r\n]")
-# Where a scan stands: at the beginning of a field; in one without quotes; in one with them; after a
-# quote in such a one (its end, or half of a doubled quote); in what is left of a line with a wrong
-# quote.
+# States of a scan: at the start of a field; in an unquoted field; in a quoted field; after a quote
+# in a quoted field (its end, or half of a doubled quote); in the rest of a line with a wrong quote.
 _BEGIN, _PLAIN, _QUOTED, _QUOTE, _WRONG = range(5)
 
 
 class _CsvCutter:
-    """Cuts blocks of csv into records, whatever lies across their borders."""
+    """Cuts blocks of csv into records, across block borders."""
 
     def __init__(self, limit: int) -> None:
         self._most = _FIELDS_OF_THE_LIMIT * limit + _BLOCK
         self._limit = limit
-        self._begun: list[bytes] = []  # of the record at hand
+        self._begun: list[bytes] = []  # parts of the current record
         self._size = 0
         self._state = _BEGIN
-        self._after_return = False  # a line feed then belongs to the record before
+        self._after_return = False  # a line feed then belongs to the previous record
 
     def cut(self, block: bytes) -> Iterator[bytes | BadRecord]:
-        """Records that end in a block."""
+        """Records that end in this block."""
         at = 0
         if self._after_return and block.startswith(b"\n"):
             at = 1
         self._after_return = False
         while at < len(block):
-            # As most records are: one line without a quote.
+            # The usual case: one line without quotes.
             if self._state == _BEGIN and not self._size:
                 end = block.find(b"\n", at)
                 stop = end - 1 if end > at and block[end - 1] == _RETURN else end
@@ -135,7 +134,7 @@ class _CsvCutter:
             yield record
 
     def rest(self) -> bytes | BadRecord:
-        """What follows the last line's end."""
+        """The record after the last line end."""
         if self._state == _QUOTED and self._size <= self._most:
             self._state, self._size = _BEGIN, 0
             self._begun = []
@@ -143,7 +142,7 @@ class _CsvCutter:
         return self._taken()
 
     def _scan(self, block: bytes, at: int) -> int:
-        """Where the record at hand ends, or the block's end."""
+        """Where the current record ends, or the end of the block."""
         state = self._state
         while at < len(block):
             if state == _QUOTED:
@@ -171,7 +170,7 @@ class _CsvCutter:
                 elif state == _BEGIN:
                     state = _QUOTED if byte == _MARK else _PLAIN
                     at += 1
-                elif byte == _MARK:  # doubled
+                elif byte == _MARK:  # a doubled quote
                     at, state = at + 1, _QUOTED
                 else:
                     state = _WRONG
@@ -207,7 +206,7 @@ def _too_large(limit: int) -> BadRecord:
 
 
 def _csv_fields(record: bytes, limit: int) -> list[str] | BadRecord:
-    """The fields of a whole, well-formed record."""
+    """The fields of a complete, valid record."""
     text = record.decode("utf-8", "surrogateescape")
     if '"' not in text:
         fields = text.split(",")

@@ -1,8 +1,8 @@
-"""Inputs that are named by a URL: object stores, and all that fsspec knows, by way of pyarrow.
+"""Inputs by URL: object stores and everything that fsspec supports, through pyarrow.
 
-pyarrow itself reads `s3://`, `gs://`, `abfs://`, `hdfs://` and `file://`; any other scheme is
-fsspec's. Credentials are taken from where those libraries look for them (environment, profile,
-machine role), and options from the URL: `s3://bucket/texts?region=eu-central-1`.
+pyarrow itself reads `s3://`, `gs://`, `abfs://`, `hdfs://` and `file://`; fsspec reads other
+schemes. These libraries find credentials themselves (environment, profile, machine role). Options
+can be in the URL: `s3://bucket/texts?region=eu-central-1`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# A question mark that no option follows is a glob's.
+# A question mark without an option after it belongs to a glob.
 _OPTIONS = re.compile(r"\?[\w.-]+=.*$")
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -40,9 +40,9 @@ class RemoteFile:
     """A file behind a URL.
 
     Attributes:
-        url: its own.
+        url: its URL.
         bytes: its size.
-        modified: when it was changed last, ns since 1970; 0 where the store does not say.
+        modified: modification time, ns since 1970; 0 if the store does not say.
     """
 
     url: str
@@ -51,24 +51,24 @@ class RemoteFile:
 
 
 def is_url(path: str) -> bool:
-    """Whether a path names a file system of its own. A drive's letter is none."""
+    """Whether a path is a URL. A drive letter is not a scheme."""
     return _URL.match(path) is not None
 
 
 def name_of(path: str) -> str:
-    """A path without a URL's options: what says of which format it is."""
+    """A path without the options of a URL, to tell its format."""
     return _OPTIONS.sub("", path) if is_url(path) else path
 
 
 def from_anywhere(path: str) -> str:
-    """What means the same file in any working directory; a URL does as it is."""
+    """A name that does not depend on the working directory; a URL does not."""
     return path if is_url(path) else str(Path(path).absolute())
 
 
 def remote_files(url: str) -> list[RemoteFile]:
-    """The files that a URL stands for, by name: itself, all below a folder, or those of a glob.
+    """The files of a URL, by name: itself, all files below a folder, or those of a glob.
 
-    A glob's `*` and `?` stay within a folder; `**/` goes into all below.
+    `*` and `?` in a glob stay within a folder; `**/` matches folders below.
 
     Raises:
         InputValueError: there is no such file, or it cannot be reached.
@@ -111,7 +111,7 @@ def state_of(url: str) -> RemoteFile:
 
 
 def open_remote(url: str) -> IO[bytes]:
-    """A file's bytes, which can be sought; what goes wrong is an OSError.
+    """A seekable file; failures are OSErrors.
 
     Raises:
         InputValueError: it cannot be reached.
@@ -128,7 +128,7 @@ def _file(url: str, info: Any) -> RemoteFile:
 
 @contextmanager
 def _told(url: str) -> Iterator[None]:
-    """Say of which URL it was that something went wrong."""
+    """Name the URL in errors."""
     arrow = imported_arrow()
     try:
         yield
@@ -142,7 +142,7 @@ def _told(url: str) -> Iterator[None]:
 
 @lru_cache(maxsize=256)
 def _located(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path there."""
+    """The file system of a URL, and the path in it."""
     import pyarrow
     from pyarrow.fs import FileSystem
 
@@ -156,7 +156,7 @@ def _located(url: str) -> tuple[Any, str]:
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
-    """A glob below a folder as a regular expression."""
+    """A glob below a folder, as a regular expression."""
     words = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*|\?|\[[^]/]+\])", glob)
     return re.compile(

@@ -1,4 +1,4 @@
-"""Checks of a row's values: what a text, an id or a kept field may be."""
+"""Checks of a row's values: text, id and kept fields."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 
 def letter_of(source: str, row: int, key: str | int | None, refused: RefusedError) -> DeadLetter:
-    """A dead letter of a row; what UTF-8 cannot hold is replaced."""
+    """The dead letter of a row; lone surrogates are replaced."""
     if isinstance(key, str):
         key = replace_surrogates(key)
     return DeadLetter(source, row, key, refused.code, replace_surrogates(refused.reason))
@@ -44,7 +44,7 @@ def decoded_line(line: bytes | None, fields: Fields) -> str:
     """A line's text.
 
     Raises:
-        RefusedError: it is too long (None), or no UTF-8.
+        RefusedError: it is too long (None), or not UTF-8.
     """
     if line is None:
         raise RefusedError("too_large", f"the line has more than {fields.max_text_bytes} bytes")
@@ -58,7 +58,7 @@ def text_of(record: dict[str, Any], fields: Fields) -> str:
     """The text of a record.
 
     Raises:
-        RefusedError: there is none, or it cannot be embedded.
+        RefusedError: there is no text, or it cannot be embedded.
     """
     if fields.text not in record:
         raise RefusedError("missing_field", f"there is no field {fields.text!r}")
@@ -66,14 +66,14 @@ def text_of(record: dict[str, Any], fields: Fields) -> str:
 
 
 def checked_text(value: Any, fields: Fields) -> str:
-    """A value that must be a text.
+    """Check that a value is a text.
 
     Raises:
         RefusedError: it is not, or is too large.
     """
     if isinstance(value, str):
         most = fields.max_text_bytes
-        # A character is at most four bytes.
+        # A character has at most four bytes.
         if len(value) * 4 > most and len(value.encode("utf-8", "surrogatepass")) > most:
             raise RefusedError("too_large", f"{fields.text} has more than {most} bytes")
         return value
@@ -95,7 +95,7 @@ def is_id(value: Any) -> bool:
 
 
 def id_of(value: Any, name: str) -> str | int:
-    """A value that must be an id.
+    """Check that a value is an id.
 
     Raises:
         RefusedError: it is not.
@@ -108,18 +108,18 @@ def id_of(value: Any, name: str) -> str | int:
 
 
 def fitted(value: Any, kind: str, name: str, *, as_json: bool = False) -> Any:
-    """A value as a column of its kind takes it.
+    """Convert a value to its column's type.
 
     Args:
-        value: of a kept field, or of the id.
-        kind: of the column.
-        name: of the field.
-        as_json: whether it is written as JSON, which has neither NaN nor infinity.
+        value: value of a kept field, or the id.
+        kind: type of the column.
+        name: name of the field.
+        as_json: whether it is written as JSON, which has no NaN and no infinity.
 
     Raises:
-        RefusedError: it cannot.
+        RefusedError: it cannot be converted.
     """
-    if kind == "id":  # checked already; Python's own, whatever its size
+    if kind == "id":  # checked already; a Python int of any size
         return replace_surrogates(value) if isinstance(value, str) else value
     if kind == "json":
         try:

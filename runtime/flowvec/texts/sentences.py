@@ -1,7 +1,7 @@
-"""Splitting running text into sentences, by a plain rule.
+"""Splits text into sentences, by a plain rule.
 
-The same on every machine and with every version of every library, so that what was fitted or
-measured on sentences can be repeated.
+The rule does not depend on the machine or on library versions, so that fits and measurements on
+sentences can be repeated.
 """
 
 from __future__ import annotations

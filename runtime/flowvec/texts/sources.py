@@ -1,4 +1,4 @@
-"""What a bulk job reads: files named one by one, by globs, by folders, or standard input."""
+"""Finds and opens the inputs of a bulk job: files, globs, folders, or standard input."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Source:
     """One file to read.
 
     Attributes:
-        path: as it was found, a URL too; `-` is standard input.
+        path: path or URL as it was found; `-` is standard input.
         format: `txt`, `jsonl`, `csv` or `parquet`.
-        bytes: its size; None of standard input, as are those that follow.
-        modified: when it was changed last, ns since 1970.
-        sha256: of its bytes as they lie there.
-        rows: lines of txt and jsonl, records of csv, rows of Parquet.
-        absolute: its path from anywhere, for workers; None where `path` will do.
+        bytes: its size; None for standard input, like the following attributes.
+        modified: modification time, ns since 1970.
+        sha256: SHA-256 of its raw bytes.
+        rows: number of lines (txt, jsonl), records (csv) or rows (Parquet).
+        absolute: absolute path for workers; None if `path` is enough.
     """
 
     path: str
@@ -56,16 +56,16 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What people are told."""
+        """Its name in messages."""
         return "standard input" if self.path == STDIN else self.path
 
     @property
     def is_compressed(self) -> bool:
-        """Whether it is read through a decompressor, and cannot be begun in the middle."""
+        """Whether it is read through a decompressor, so that reading cannot start in the middle."""
         return is_compressed(name_of(self.path))
 
     def open(self) -> _Binary:
-        """Its bytes as they lie there, unbuffered.
+        """Its raw bytes, unbuffered.
 
         Raises:
             OSError: it cannot be opened.
@@ -74,14 +74,14 @@ class Source:
         if self.path == STDIN:
             if sys.stdin is None:
                 raise InputValueError("there is no standard input to read")
-            # The stream stays open: it is not ours to close.
+            # Standard input is not closed here.
             return io.FileIO(sys.stdin.fileno(), closefd=False)
         if is_url(self.path):
             return open_remote(self.path)
         return io.FileIO(self.absolute or self.path)
 
     def for_arrow(self) -> Any:
-        """What pyarrow opens: a path, or an open file.
+        """What pyarrow can open: a path, or an open file.
 
         Raises:
             InputValueError: its URL cannot be reached.
@@ -89,7 +89,7 @@ class Source:
         return open_remote(self.path) if is_url(self.path) else self.absolute or self.path
 
     def state(self) -> tuple[int, int]:
-        """How large it is, and when it was changed last, ns since 1970.
+        """Its size in bytes, and its modification time in ns since 1970.
 
         Raises:
             OSError: it is gone.
@@ -106,17 +106,17 @@ class Source:
 
 
 def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -> list[Source]:
-    """The files that inputs stand for, in their order; those of a folder or glob by name.
+    """The files of inputs, in their order; files of a folder or glob by name.
 
     Args:
-        inputs: files, folders (all below them that can be read, but for names that begin with a
-            dot or an underscore) and globs (`**` goes into folders), or URLs of such
-            (`s3://bucket/texts`, see `flowvec.texts.remote`); or `-` alone.
-        file_format: of all of them; None goes by each file's extension, and by `txt` for standard
-            input.
+        inputs: files, folders (all readable files below them, except names that start with a dot or
+            an underscore), globs (`**` matches folders below), or URLs of these
+            (`s3://bucket/texts`, see `flowvec.texts.remote`); or only `-`.
+        file_format: format of all files; None decides by each file's extension, and is `txt` for
+            standard input.
 
     Raises:
-        InputValueError: there is no such file, a glob or folder holds none, a format is unknown,
+        InputValueError: there is no such file, a glob or folder has no files, a format is unknown,
             or a file is named twice.
     """
     if file_format is not None:
@@ -126,7 +126,7 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
         raise InputValueError("there is nothing to read")
     if STDIN in named:
         if len(named) > 1:
-            raise InputValueError("standard input is read alone")
+            raise InputValueError("standard input cannot be combined with other inputs")
         return [_source(STDIN, file_format)]
     found: list[Source] = []
     for one in named:
@@ -143,7 +143,7 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
         else:
             files = [one]
         if not files:
-            raise InputValueError(f"{one} holds no file to read")
+            raise InputValueError(f"{one} has no files to read")
         found += [_source(file, file_format) for file in files]
     seen: set[str | Path] = set()
     for source in found:
@@ -155,7 +155,7 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
 
 
 def _is_read(file: Path, folder: Path) -> bool:
-    """Whether a file of a folder is one of its texts."""
+    """Whether a file of a folder is an input."""
     return file.is_file() and not is_hidden(file.relative_to(folder).parts)
 
 
@@ -170,7 +170,7 @@ def _remote_sources(url: str, file_format: str | None) -> list[Source]:
         if kind is not None
     ]
     if not known:
-        raise InputValueError(f"{url} holds no file to read")
+        raise InputValueError(f"{url} has no files to read")
     return known
 
 
@@ -187,7 +187,7 @@ def _source(path: str, file_format: str | None) -> Source:
     except (OSError, ValueError) as error:
         raise InputValueError(f"cannot read {path}: {_why(error)}") from None
     if not Path(path).is_file():
-        raise InputValueError(f"cannot read {path}: it is no plain file")
+        raise InputValueError(f"cannot read {path}: it is not a regular file")
     return Source(path, found, state.st_size, state.st_mtime_ns)
 
 
@@ -202,15 +202,15 @@ def _why(error: BaseException) -> str:
 def open_binary(
     source: Source, offset: int = 0, seen: Callable[[memoryview], object] | None = None
 ) -> Iterator[IO[bytes]]:
-    """A text file's bytes, decompressed, from an offset on.
+    """A text file's decompressed bytes, from an offset.
 
     Args:
         source: the file.
-        offset: where to begin; 0 of a compressed one.
-        seen: called with all of its bytes as they lie there, in their order.
+        offset: where to start; 0 for a compressed file.
+        seen: called with all raw bytes, in order.
 
     Raises:
-        InputValueError: it cannot be read, or is damaged; also within the block.
+        InputValueError: it cannot be read, or is damaged; also inside the block.
     """
     try:
         with source.open() as raw:
@@ -218,7 +218,7 @@ def open_binary(
                 raw.seek(offset)
             watched = raw if seen is None else cast(IO[bytes], _Watched(raw, seen))
             yield decompressed(name_of(source.path), watched)
-            if seen is not None:  # what a decompressor has no use for
+            if seen is not None:  # bytes that the decompressor did not read
                 while watched.read(_BLOCK):
                     pass
     except DAMAGE as error:
@@ -228,7 +228,7 @@ def open_binary(
 
 
 class _Watched(io.RawIOBase):
-    """Bytes on their way, which somebody else sees, too."""
+    """A raw file that also passes its bytes to a function."""
 
     def __init__(self, raw: IO[bytes], seen: Callable[[memoryview], object]) -> None:
         self._raw = raw

@@ -1,4 +1,4 @@
-"""A window of a bulk job: rows that are embedded together, and those that cannot be."""
+"""A window of a bulk job: rows that are embedded together, and rows that cannot be embedded."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from flowvec.arrow import imported_arrow
 
 __all__ = ["WINDOW", "Columns", "DeadLetter", "Fields", "Window", "of_rows"]
 
-# Texts tokenized, sorted and computed together: enough for tight batches, little to hold.
+# Texts that are tokenized, sorted and computed together: enough for little padding, in little
+# memory.
 WINDOW = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What is read of a row.
+    """The fields that are read.
 
     Attributes:
-        text: the field that is embedded; txt has but one.
-        id: the field that holds the id; None numbers the rows from 0, over all inputs.
-        keep: further fields.
-        max_text_bytes: the most bytes of a text; of jsonl, of a line.
-        kept_as_json: whether kept values are written as JSON, which has neither NaN nor bytes.
+        text: the field that is embedded; txt has no other.
+        id: the field with the id; None numbers the rows from 0 over all inputs.
+        keep: other fields to write.
+        max_text_bytes: most bytes of a text; for jsonl, of a line.
+        kept_as_json: whether kept values are written as JSON, which has no NaN and no bytes.
     """
 
     text: str = "text"
@@ -36,17 +37,17 @@ class Fields:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The fields beside the text that are written out, each once."""
+        """The fields that are written besides the text, each once."""
         return tuple(dict.fromkeys(name for name in (self.id, *self.keep) if name is not None))
 
     @property
     def beside_id(self) -> tuple[str, ...]:
-        """Those but for the id."""
+        """The fields that are written besides the text and the id."""
         return tuple(name for name in self.named if name != self.id)
 
 
-# What a field holds: `int64`, `double`, `bool`, `string`, `json` (of which the text is kept), `id`
-# (texts and whole numbers), or the name of an Arrow type where the input is Parquet.
+# Type of a field: `int64`, `double`, `bool`, `string`, `json` (as text), `id` (strings and whole
+# numbers), or the name of an Arrow type for Parquet inputs.
 Columns = dict[str, str]
 
 
@@ -56,8 +57,8 @@ class DeadLetter:
 
     Attributes:
         source: the file.
-        row: its number there: of a line, of a csv record after the header, of a row of Parquet.
-        id: its id, where that could be read.
+        row: its number in the file: line, csv record after the header, or Parquet row.
+        id: its id, if it could be read.
         code: `null`, `nan`, `not_text`, `invalid_utf8`, `too_large`, `malformed`, `missing_field`,
             `bad_id`, `bad_field`, `duplicate_id`, `too_long` or `non_finite`.
         reason: what is wrong, in words.
@@ -76,17 +77,18 @@ class Window:
 
     Attributes:
         first: number of the first row, over all inputs.
-        rows: how many rows it stands for.
-        blank: blank lines of jsonl among them, which are no rows to anybody.
-        numbers: number over all inputs of each row that can be embedded.
-        texts: of those.
-        values: of each named field, the values of those: a list, or an Arrow array.
-        origins: (number, source, row in it) of the first row of each run of neighbours of a file.
-        dead: the others.
-        columns: what the named fields hold.
-        duplicates: rows that were left out, because another row has their id.
-        replacing: numbers of the rows that replace an earlier row of the job, which has their id.
-        repeated_ids: the ids of these two kinds of rows.
+        rows: how many input rows it covers.
+        blank: blank lines of jsonl among them.
+        numbers: for each row that can be embedded, its number over all inputs.
+        texts: texts of these rows.
+        values: values of these rows by field: a list, or an Arrow array.
+        origins: (number, source, row in it) of the first row of each run of consecutive rows of a
+            file.
+        dead: dead letters of the other rows.
+        columns: types of the fields.
+        duplicates: rows that were left out because another row has the same id.
+        replacing: numbers of rows that replace an earlier row of the job with the same id.
+        repeated_ids: ids of both kinds of rows.
     """
 
     first: int
@@ -103,14 +105,14 @@ class Window:
     repeated_ids: list[Any] = field(default_factory=list)
 
     def begin(self, source: str, row: int, rows: int) -> int:
-        """Count rows of a file from `row` on, and give the number of the first."""
+        """Count rows of a file from `row` on, and return the number of the first."""
         first = self.first + self.rows
         self.origins.append((first, source, row))
         self.rows += rows
         return first
 
     def place(self, index: int) -> tuple[str, int]:
-        """The file of the row that `numbers[index]` numbers, and its number there."""
+        """The file of the row with the number `numbers[index]`, and its number in the file."""
         number = self.numbers[index]
         run = bisect_right(self.origins, number, key=itemgetter(0)) - 1
         first, source, row = self.origins[run]
@@ -125,10 +127,10 @@ class Window:
         return found
 
     def remove(self, places: Sequence[int]) -> None:
-        """Take out rows that can be embedded.
+        """Remove rows that can be embedded.
 
         Args:
-            places: their indices among those, ascending.
+            places: their indices among these rows, ascending.
         """
         if not places:
             return
@@ -140,7 +142,7 @@ class Window:
 
 
 def of_rows(values: Any, rows: Sequence[int]) -> Any:
-    """Values of some rows: of a list a list, of an Arrow array an array."""
+    """Values of some rows: a list from a list, an array from an Arrow array."""
     if isinstance(values, list):
         return [values[i] for i in rows]
     return values.take(imported_arrow().array(rows, "int64"))

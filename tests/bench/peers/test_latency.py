@@ -255,7 +255,7 @@ def test_the_command_measures_a_bundle_by_itself(flowvec, tmp_path: Path) -> Non
         (["mini", "--callers", "two"], "callers must be numbers"),
         (["mini", "--callers", "1.5"], "callers must be whole numbers"),
         (["mini", "--callers", "nan"], "callers must be whole numbers"),
-        (["mini", "--only", "fastembed"], "'fastembed' is no peer here"),
+        (["mini", "--only", "fastembed"], "'fastembed' is not a peer here"),
         (["mini", "--count", "100000"], "asked for 100000 texts"),
         (["nowhere"], "is neither minilm-l6 nor bert-base nor a directory"),
         (["minilm-l6"], "needs --tokenizer"),

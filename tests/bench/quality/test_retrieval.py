@@ -80,8 +80,8 @@ def test_only_relevant_judgements_make_a_query(tmp_path: Path) -> None:
 
 
 BAD = [
-    ({"documents": [*DOCUMENTS, "{"]}, r"corpus\.jsonl, line 5 is no JSON"),
-    ({"documents": [*DOCUMENTS, "[1]"]}, r"corpus\.jsonl, line 5 is no JSON object"),
+    ({"documents": [*DOCUMENTS, "{"]}, r"corpus\.jsonl, line 5 is not JSON"),
+    ({"documents": [*DOCUMENTS, "[1]"]}, r"corpus\.jsonl, line 5 is not a JSON object"),
     ({"documents": [{"_id": "d1"}]}, r"corpus\.jsonl, line 1 has no text in the field 'text'"),
     ({"documents": [{"_id": 7, "text": "x"}]}, r"line 1 has no text in the field '_id'"),
     ({"documents": DOCUMENTS * 2}, r"corpus\.jsonl, line 5 has the _id 'd1'"),

@@ -197,7 +197,10 @@ OUT = ["-o", "t.safetensors"]
         (["beta-gamma", *FIT, *OUT, "--rows", "60", "--beta", "2"], "beta must be from 0 to 1"),
         (["whitening", *FIT, *OUT, "--pooling", "sum"], "pooling 'sum' is unknown"),
         (["whitening", *FIT, *OUT, "--max-length", "999"], "max_length must be from"),
-        (["whitening", "--model", "./no", "--corpus", "words.txt", *OUT], "./no is no directory"),
+        (
+            ["whitening", "--model", "./no", "--corpus", "words.txt", *OUT],
+            "./no is not a directory",
+        ),
         (["whitening", "--model", "BERT", "--corpus", "no.txt", *OUT], "cannot read no.txt"),
         (["whitening", "--model", "BERT", "--corpus", "empty.txt", *OUT], "no text in empty.txt"),
         (["whitening", *FIT, *OUT, "--like-the-paper"], "fixes the method flow"),

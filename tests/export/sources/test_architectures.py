@@ -91,8 +91,8 @@ def test_a_decoder_passes_by_its_last_token(checkpoint, tmp_path) -> None:
     [
         ("bart", {"d_model": WIDTH, "encoder_layers": 1, "decoder_layers": 1,
                   "encoder_attention_heads": 4, "decoder_attention_heads": 4},
-         "no encoder that goes from token ids and a mask to one vector a token"),
-        ("vit", {}, "is no encoder"),
+         "not an encoder that goes from token ids and a mask to one vector per token"),
+        ("vit", {}, "is not an encoder"),
     ],
 )  # fmt: skip
 def test_what_is_no_encoder_of_texts_is_refused_in_a_word(

@@ -525,7 +525,7 @@ def logits(proto: onnx.ModelProto) -> None:
         (cut_on_the_left, "cuts long texts on the left"),
         (cut_on_the_left_by_itself, "cuts long texts on the left"),
         (no_vocabulary, "vocab_size 0; it must be at least 2"),
-        (a_vocabulary_of_true, "vocab_size True, which is no whole number"),
+        (a_vocabulary_of_true, "vocab_size True, which is not a whole number"),
         (fewer_than_no_layers, "num_hidden_layers -5"),
         (fixed, "free axes"),
         (another_input, "needs the input position_ids"),

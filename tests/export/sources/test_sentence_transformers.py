@@ -350,7 +350,7 @@ def test_a_setting_that_would_change_vectors_is_refused(
         ("modules.json", "[3]", None),
         ("sentence_bert_config.json", '{"tokenizer_args": "abc"}', None),
         ("1_Pooling/config.json", '{"pooling_mode": []}', "names no pooling"),
-        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}', "that is no text"),
+        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}', "that is not a text"),
         ("config.json", "[]", None),
         ("1_Pooling/config.json", "null", None),
         ("1_Pooling/config.json", '{"pooling_mode": 3}', None),
@@ -415,7 +415,7 @@ def test_a_dense_layer_without_its_weight_is_refused(checkpoint, tmp_path) -> No
 def test_a_dense_layer_of_other_shapes_is_refused(checkpoint, tmp_path, weights) -> None:
     folder = write_old_form(tmp_path / "old", checkpoint("bert"))
     save_file(weights, folder / "2_Dense/model.safetensors")
-    with pytest.raises(ExportError, match="2_Dense is no Dense layer"):
+    with pytest.raises(ExportError, match="2_Dense is not a Dense layer"):
         export(folder, tmp_path / "bundle")
 
 

@@ -249,7 +249,7 @@ def test_every_architecture_has_one(
 
 
 def test_queries_that_were_scaled_before_are_not_scaled_twice(tmp_path: Path, checkpoint) -> None:
-    # float16 weights with a head width whose root is no power of two keep the scale outside.
+    # float16 weights with a head width whose root is not a power of two keep the scale outside.
     for weights in ("float32", "float16"):
         bundle = export(
             checkpoint("bert"), tmp_path / weights, weights=weights, variants=["float16"],  # type: ignore[arg-type]

@@ -249,12 +249,12 @@ def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
     ("inputs", "file_format", "part"),
     [
         ([], None, "nothing to read"),
-        (["-", "a.txt"], None, "read alone"),
+        (["-", "a.txt"], None, "cannot be combined"),
         (["-"], "parquet", "standard input"),
         (["a.txt", "./a.txt"], None, "named twice"),
         (["nowhere.txt"], None, "cannot read nowhere.txt"),
-        (["*.json"], None, "holds no file"),
-        (["empty"], None, "holds no file"),
+        (["*.json"], None, "has no files"),
+        (["empty"], None, "has no files"),
         (["a.md"], None, "cannot tell how to read a.md"),
         (["a.txt"], "xml", "must be one of txt"),
         (["a.txt\0"], "txt", "cannot read"),
@@ -892,7 +892,7 @@ def test_an_input_that_changes_meanwhile_is_noticed(
     def change(_: object) -> None:
         os.utime(rows, ns=(1, 1))
 
-    with pytest.raises(BulkError, match="was changed while it was read"):
+    with pytest.raises(BulkError, match="changed while it was being read"):
         encode_files(tiny, rows, tmp_path / "out", on_progress=change, **COMMON)
     assert "shards" not in json.loads((tmp_path / "out/_manifest.json").read_text())
 

@@ -156,7 +156,7 @@ def test_options_of_a_url_are_no_part_of_its_name() -> None:
     [
         ("memory://nothing.jsonl", "no such file"),
         ("memory://nothing/*.jsonl", "no such file"),
-        ("memory://texts/*.nothing", "no file to read"),
+        ("memory://texts/*.nothing", "no files to read"),
         ("memory://texts/notes.doc", "cannot tell how to read"),
         ("nowhere://texts/a.jsonl", "nowhere"),
         ("file:///nothing.jsonl", "no such file"),

@@ -58,7 +58,7 @@ def test_one_file_is_given_up(tmp_path: Path, tiny_dir: Path, long: Path, out: s
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, told
-    assert b"nothing was written; this starts again:\nflowvec encode" in told
+    assert b"nothing was written; the same command starts again:\nflowvec encode" in told
     assert b"Traceback" not in told
     assert [file.name for file in tmp_path.iterdir()] == ["long.txt"]
 

@@ -182,7 +182,7 @@ def test_an_unknown_or_lacking_field_is_refused(tiny_copy: Path, change: str) ->
 def test_a_file_name_that_leaves_the_bundle_is_refused(tiny_copy: Path, name: str) -> None:
     record = {"bytes": 1, "sha256": "0" * 64}
     edit(tiny_copy, lambda raw: raw["files"].update({name: record}))
-    with pytest.raises(BundleError, match="no plain file name"):
+    with pytest.raises(BundleError, match="not a plain file name"):
         Bundle.load(tiny_copy)
 
 

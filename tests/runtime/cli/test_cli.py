@@ -122,7 +122,7 @@ def test_encode_of_an_empty_file_is_an_empty_array(flowvec, tmp_path, tiny_dir) 
         (
             ["encode", "TINY", "-", "-o", "o.npy", "--format", "jsonl", "--strict"],
             "x\n",
-            "standard input, row 0: the line is no JSON",
+            "standard input, row 0: the line is not JSON",
         ),
         (["encode", "TINY", "-", "-o", "o.npy", "--provider", "tpu"], "x", "not served"),
         (["encode", "TINY", "-", "-o", "o.npy", "--compute", "int3"], "x", "int3"),
@@ -257,7 +257,9 @@ def test_a_field_that_no_row_has_is_refused(flowvec, tmp_path: Path, tiny_dir) -
     assert flowvec("search", "c", "a", "--filter", '{"year": 1}').stdout != "no rows\n"
     options = ("--model", tiny_dir, "--format", "jsonl", "--keep", "lang")
     lines = '{"text": "a", "lang": NaN}\n'
-    assert_mistake(flowvec("index", "d", "-", *options, stdin=lines), "metadata 0 is no JSON")
+    assert_mistake(
+        flowvec("index", "d", "-", *options, stdin=lines), "metadata 0 cannot be written as JSON"
+    )
     assert not (tmp_path / "d").exists()
 
 

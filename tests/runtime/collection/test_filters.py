@@ -126,7 +126,7 @@ def test_a_search_finds_the_nearest_of_the_eligible(tmp_path, exact_below: int) 
                         assert scores == pytest.approx(best, abs=1e-5)
                     else:  # by a graph: near enough
                         assert np.mean(scores) >= np.mean(best) - 0.02 if scores else True
-        with pytest.raises(InputValueError, match="no operator"):
+        with pytest.raises(InputValueError, match="not an operator"):
             collection.search(queries[0], 3, filter={"n": {"like": 1}})
         assert [hit.id for hit in collection.search(queries[0], 1, filter={"n": 3})] == [3]
 
@@ -140,7 +140,7 @@ def test_the_command_takes_a_filter(flowvec, tmp_path) -> None:
     assert made.returncode == 0, made.stderr
     done = flowvec("search", tmp_path / "c", "cat", "--filter", '{"lang": "de"}', "--json")
     assert [hit["id"] for hit in json.loads(done.stdout)] == ["b"]
-    for wrong, part in (("{", "--filter is no JSON"), ('{"a": {"~": 1}}', "is no operator")):
+    for wrong, part in (("{", "--filter is not JSON"), ('{"a": {"~": 1}}', "is not an operator")):
         done = flowvec("search", tmp_path / "c", "cat", "--filter", wrong)
         assert done.returncode == 2
         assert part in done.stderr

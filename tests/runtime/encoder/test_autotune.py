@@ -225,6 +225,6 @@ def test_what_cannot_be_kept_is_said_first_and_printed(
     monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "file"))
     done = flowvec_here("tune", tiny_dir, "--seconds", "1")
     assert done.returncode == 0, done.stderr
-    assert "what is found cannot be kept" in done.stderr
+    assert "the result cannot be cached" in done.stderr
     assert "Encoder.load(" in done.stdout
     assert "max_batch_tokens=" in done.stdout

@@ -216,7 +216,7 @@ def test_without_a_cache_it_runs_each_time_and_says_so_quietly(
             with Encoder.load(tiny_dir, provider="cpu") as encoder:
                 assert encoder.proof.proved
             assert counted[0] > 24
-    said = [r for r in caplog.records if "is not kept" in r.getMessage()]
+    said = [r for r in caplog.records if "cannot be cached" in r.getMessage()]
     assert len(said) == 2
     assert {r.levelno for r in said} == {logging.DEBUG}
 

@@ -18,7 +18,7 @@ __all__ = ["Reader", "open_reader", "schema_of"]
 
 
 def open_reader(source: Source, fields: Fields, stack: ExitStack, place: Start) -> Reader:
-    """A reader of a file that stands at a place; the stack closes it.
+    """A reader of a file, at a given place; the stack closes it.
 
     Raises:
         InputValueError: the file cannot be read, or lacks a field.

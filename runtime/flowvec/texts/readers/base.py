@@ -1,4 +1,4 @@
-"""What readers of all formats have in common."""
+"""The base of readers of all formats."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ __all__ = ["LineReader", "Reader", "RecordReader"]
 
 
 class Reader:
-    """Takes records of one file, and reads them into windows."""
+    """Reads records of one file into windows."""
 
     def __init__(self, source: Source, fields: Fields) -> None:
         self.name = source.name
         self.fields = fields
-        self.row = 0  # of the next record
+        self.row = 0  # number of the next record
 
     def take(self, rows: int) -> tuple[int, Any]:
-        """So many records, fewer at the end of the file, and how many."""
+        """The next records, fewer at the end of the file, and how many."""
         raise NotImplementedError
 
     def columns(self, records: Any) -> Columns:
-        """What the named fields hold, going by some records."""
+        """Types of the fields, from some records."""
         raise NotImplementedError
 
     def read(self, records: Any, begun: int, window: Window, columns: Columns) -> None:
-        """Add records to a window; `begun` is the row of the first."""
+        """Add records to a window; `begun` is the row number of the first."""
         raise NotImplementedError
 
     def skip(self, rows: int) -> None:
-        """Leave out so many records."""
+        """Skip this many records."""
         while rows > 0:
             got, _ = self.take(min(rows, 1 << 16))
             if not got:
@@ -44,7 +44,7 @@ class Reader:
 
 
 class LineReader(Reader):
-    """Takes records that are lines."""
+    """Reads records that are lines."""
 
     def __init__(self, source: Source, fields: Fields, lines: Iterator[list[bytes | None]]) -> None:
         super().__init__(source, fields)
@@ -74,15 +74,15 @@ class RecordReader(Reader):
     """A reader of records whose fields are Python values."""
 
     def fields_of(self, record: Any) -> dict[str, Any] | None:
-        """A record's fields; None where it is blank.
+        """A record's fields; None if it is blank.
 
         Raises:
-            RefusedError: it has none.
+            RefusedError: it cannot be read.
         """
         raise NotImplementedError
 
     def kind_of(self, values: Sequence[Any]) -> str:
-        """What a field holds, going by some of its values."""
+        """The type of a field, from some of its values."""
         raise NotImplementedError
 
     @override
@@ -108,11 +108,11 @@ class RecordReader(Reader):
             for name in self.fields.named
         }
         key = self.fields.id
-        if key is not None:  # what cannot be an id is a dead letter, and tells nothing
+        if key is not None:  # a value that cannot be an id is a dead letter, and does not count
             found[key] = [value for value in found[key] if is_id(value)]
         kinds = {name: self.kind_of(values) for name, values in found.items()}
         if key is not None and kinds[key] not in ("int64", "string"):
-            kinds[key] = "id"  # texts and whole numbers, or nothing that tells
+            kinds[key] = "id"  # strings and whole numbers, or nothing that counts
         return kinds
 
     @override

@@ -1,4 +1,4 @@
-"""Reading csv: a record of fields, with a header."""
+"""Reads csv files with a header."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CsvReader"]
 
 
 class CsvReader(RecordReader):
-    """Reads csv; each value is a text."""
+    """Reads csv; every value is a text."""
 
     def __init__(
         self, source: Source, fields: Fields, records: Iterator[list[str] | BadRecord]

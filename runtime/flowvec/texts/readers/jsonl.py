@@ -1,4 +1,4 @@
-"""Reading jsonl: a JSON object a line."""
+"""Reads jsonl: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from flowvec.texts.window import Columns, Fields, Window
 
 __all__ = ["JsonReader"]
 
-# Python's parser gives up somewhere near 1,000 levels, sooner in a deep stack, and Arrow's does not
-# look into fields that nobody asked for: one limit for both.
+# Python's parser fails near 1,000 levels, earlier in a deep stack; Arrow's parser does not look
+# into fields that are not requested. So there is one limit for both.
 _DEEPEST = 500
-# Arrow's parser takes a window at once, and a third of the time; more bytes than these it need not
-# hold twice.
+# Arrow's parser parses a window at once, in a third of the time. A larger window would need twice
+# the memory.
 _MOST_AT_ONCE = 1 << 26
 
 
 class JsonReader(RecordReader, LineReader):
-    """Reads a window of plain objects at once, and any other line by line."""
+    """Reads a window of plain objects at once, and other windows line by line."""
 
     def __init__(self, source: Source, fields: Fields, lines: Iterator[list[bytes | None]]) -> None:
         super().__init__(source, fields, lines)
@@ -42,14 +42,14 @@ class JsonReader(RecordReader, LineReader):
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise RefusedError("malformed", f"the line is no JSON: {error}") from None
+            raise RefusedError("malformed", f"the line is not JSON: {error}") from None
         if not isinstance(found, dict):
-            raise RefusedError("malformed", "the line is no JSON object")
+            raise RefusedError("malformed", "the line is not a JSON object")
         return found
 
     @override
     def kind_of(self, values: Sequence[Any]) -> str:
-        # What most are: one row that is wrong must not decide for all.
+        # The most common type: one wrong row must not decide for all.
         known = {bool: "bool", int: "number", float: "number", str: "string"}
         counts = Counter(known.get(type(value), "json") for value in values)
         kind, most = counts.most_common(1)[0] if counts else ("json", 0)
@@ -76,10 +76,10 @@ class JsonReader(RecordReader, LineReader):
     def _at_once(
         self, records: Sequence[bytes | None], columns: Columns
     ) -> dict[str, list[Any]] | None:
-        """The fields of all records; None where one of them may be anything but plain.
+        """The fields of all records; None if one of them may not be plain.
 
-        It gives what reading line by line gives, or nothing: a record that is blank, refused or
-        repaired there sends all of them there.
+        The result equals reading line by line. If a record would be blank, refused or repaired
+        there, all records are read line by line.
         """
         arrow, fields = self._arrow, self.fields
         if arrow is None or "json" in columns.values():
@@ -90,12 +90,11 @@ class JsonReader(RecordReader, LineReader):
             block = b"\n".join(records)  # type: ignore[arg-type]
         except TypeError:  # a line was too long
             return None
-        # The parser takes a line's end for any other white space. Within an object none can stand
-        # between } and {; so each of these lines holds one object or more, and as many objects as
-        # lines means one in each.
+        # The parser treats line ends as white space. No line ends between } and { of one object, so
+        # each line holds at least one object, and as many objects as lines means one per line.
         if block.count(b"}\n{") != len(records) - 1 or len(block) > _MOST_AT_ONCE:
             return None
-        # Of anything else before or after them the parser reads past its memory.
+        # With anything else before or after them, the parser reads past its memory.
         if not (block.startswith(b"{") and block.endswith(b"}")):
             return None
         if _may_be_too_deep(block) and any(map(_may_be_too_deep, records)):  # type: ignore[arg-type]
@@ -106,7 +105,7 @@ class JsonReader(RecordReader, LineReader):
         if schema.setdefault(fields.text, arrow.string()) != arrow.string():
             return None
         try:
-            block.decode()  # the parser does not look into fields that are not asked for
+            block.decode()  # the parser does not look into fields that are not requested
             table = arrow.json.read_json(
                 arrow.BufferReader(block),
                 read_options=arrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
@@ -130,7 +129,7 @@ class JsonReader(RecordReader, LineReader):
 
 
 def _may_be_too_deep(line: bytes) -> bool:
-    """Whether there are brackets enough; a quick look at nearly all lines."""
+    """Whether a line has enough brackets to be too deep; quick for nearly all lines."""
     return line.count(b"{") + line.count(b"[") > _DEEPEST
 
 
@@ -138,7 +137,7 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([{\[])|([}\]])', re.DOTALL)
 
 
 def _depth(line: str) -> int:
-    """How deep a line of JSON is nested; brackets within texts do not count."""
+    """How deep a line of JSON is nested; brackets in strings do not count."""
     depth = deepest = 0
     for found in _BRACKETS.finditer(line):
         if found[1]:
@@ -150,7 +149,7 @@ def _depth(line: str) -> int:
 
 
 def _arrow_json() -> Any:
-    """pyarrow with its parser; None where it is not installed."""
+    """pyarrow with its parser; None if it is not installed."""
     try:
         import pyarrow
         import pyarrow.json

@@ -1,4 +1,4 @@
-"""Reading Parquet."""
+"""Reads Parquet files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ParquetReader", "schema_of"]
 
 
 class ParquetReader(Reader):
-    """Reads Parquet; kept fields stay Arrow's."""
+    """Reads Parquet; kept fields stay Arrow arrays."""
 
     def __init__(self, source: Source, fields: Fields, stack: ExitStack) -> None:
         super().__init__(source, fields)
@@ -127,7 +127,7 @@ class ParquetReader(Reader):
             window.values[name] = column
 
     def _bad_fields(self, batch: Any) -> dict[int, str]:
-        """What is wrong with kept values, by the row."""
+        """What is wrong with kept values, by row."""
         found: dict[int, str] = {}
         for name in self.fields.beside_id:
             column = batch.column(name)
@@ -138,7 +138,7 @@ class ParquetReader(Reader):
         return found
 
     def _may_be_bad(self, column: Any) -> bool:
-        """Whether values have to be looked at one by one."""
+        """Whether values must be checked one by one."""
         arrow, kind = self._arrow, column.type
         if arrow.types.is_floating(kind):
             return self.fields.kept_as_json and not (
@@ -154,7 +154,7 @@ class ParquetReader(Reader):
         return self.fields.kept_as_json and not any(is_kind(kind) for is_kind in plain)
 
     def _why_bad(self, value: Any) -> str | None:
-        """What is wrong with a kept value; None where nothing is."""
+        """What is wrong with a kept value; None if nothing is."""
         try:
             found = value.as_py()
             if self.fields.kept_as_json:
@@ -191,7 +191,7 @@ def _is_text(arrow: Any, kind: Any) -> bool:
 
 
 def _pylist(arrow: Any, column: Any) -> list[Any]:
-    """Values of a column; bytes where they are not UTF-8."""
+    """Values of a column; bytes if they are not UTF-8."""
     try:
         found: list[Any] = column.to_pylist()
     except UnicodeDecodeError:
@@ -203,7 +203,7 @@ def _pylist(arrow: Any, column: Any) -> list[Any]:
 
 
 def _decoded_value(value: Any) -> Any:
-    """A value that may stand as bytes."""
+    """A value that may be bytes."""
     if not isinstance(value, bytes):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Reading txt: a text a line."""
+"""Reads txt: one text per line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TxtReader"]
 
 
 class TxtReader(LineReader):
-    """Reads txt; there are no fields."""
+    """Reads txt, which has no fields."""
 
     def __init__(self, source: Source, fields: Fields, lines: Iterator[list[bytes | None]]) -> None:
         super().__init__(source, fields, lines)

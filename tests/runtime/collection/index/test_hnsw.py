@@ -129,7 +129,7 @@ def test_a_graph_that_was_not_written_whole_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_graph_is_a_typed_error(tmp_path: Path) -> None:
     file = tmp_path / "graph-1.hnsw"
     file.write_bytes(b"")
-    with pytest.raises(CollectionError, match="no graph"):
+    with pytest.raises(CollectionError, match="not a graph"):
         Graph(16, "cosine").load(file, labels(1))
 
 

@@ -1,4 +1,4 @@
-"""What hnswlib would read: every file that is no sound graph is refused before it does."""
+"""What hnswlib would read: every file that is not a sound graph is refused before it does."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_hnswlib_writes_is_a_graph(
 ) -> None:
     assert check_graph_file(graph(tmp_path / "g", rows, dim, m, deleted), dim, m) == rows
     for other in ((dim + 1, m), (dim, m + 1)):
-        with pytest.raises(CollectionError, match="is no graph"):
+        with pytest.raises(CollectionError, match="is not a graph"):
             check_graph_file(tmp_path / "g", *other)
 
 
@@ -86,7 +86,7 @@ TAIL = FIRST + ROWS * ELEMENT
     ("change", "part"),
     [
         (head("count", ROWS + 1), "shorter|room|longer|cut"),
-        (head("count", ROWS - 1), "is no graph"),
+        (head("count", ROWS - 1), "is not a graph"),
         (head("count", 1 << 62), "shorter than its number"),
         (head("count", 0), "longer than it says"),
         (head("max_elements", ROWS - 1), "room for 699"),
@@ -97,17 +97,17 @@ TAIL = FIRST + ROWS * ELEMENT
         (head("offset_level0", 8), "offset_level0"),
         (head("max_level", 99), "height"),
         (head("max_level", -1), "height"),
-        (head("entry_point", ROWS), "entry point is no element"),
-        (head("entry_point", 0xFFFFFFFF), "entry point is no element"),
+        (head("entry_point", ROWS), "entry point is not an element"),
+        (head("entry_point", 0xFFFFFFFF), "entry point is not an element"),
         (head("m", 5), "its m is 5"),
         (head("max_m", 1 << 30), "max_m"),
         (head("max_m0", 7), "max_m0"),
         (head("mult", float("nan")), "mult"),
         (head("ef_construction", 0), "ef_construction"),
         (head("ef_construction", 1 << 60), "ef_construction"),
-        (word(FIRST, 2 * M + 1), "more links than room"),
-        (word(FIRST + 4, ROWS), "leads to no element"),
-        (word(FIRST + 4, 0xFFFFFFFF), "leads to no element"),
+        (word(FIRST, 2 * M + 1), "more links than fit"),
+        (word(FIRST + 4, ROWS), "does not lead to an element"),
+        (word(FIRST + 4, 0xFFFFFFFF), "does not lead to an element"),
         (word(FIRST + 4 + 8 * M, 0x7FC00000), "NaN"),
         (lambda data: data[:FIRST - 1], "shorter than a header"),
         (lambda data: data[:-4], "cut|longer or shorter"),
@@ -145,7 +145,7 @@ def test_upper_links_lead_to_elements_of_their_level(whole: bytes, changed) -> N
     count = int(words[place + 1]) & 0xFFFF
     assert count
     lowest = next(i for i in range(ROWS) if i != place)
-    with pytest.raises(CollectionError, match=r"not on its level|no element"):
+    with pytest.raises(CollectionError, match=r"not on its level|not lead to an element"):
         changed(word(TAIL + 4 * (place + 2), lowest if words[lowest] == 0 else ROWS))
     with pytest.raises(CollectionError, match="no whole levels"):
         changed(word(TAIL + 4 * place, int(words[place]) + 4))

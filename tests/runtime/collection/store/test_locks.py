@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -178,42 +177,57 @@ def _wrote(lock: ReadersWriter, at_most: float) -> bool:
     return done.wait(at_most)
 
 
+# In a process of its own: signals would also reach threads that other tests have left.
+INTERRUPTS = """
+import signal, sys, threading
+from random import Random
+from flowvec.collection.store.locks import ReadersWriter
+
+kind, lock, random, is_armed, interrupts = sys.argv[1], ReadersWriter(), Random(0), False, 0
+
+def interrupt(*_):
+    if is_armed:
+        raise KeyboardInterrupt
+
+def writes():
+    done = threading.Event()
+    def write():
+        with lock.writing():
+            done.set()
+    threading.Thread(target=write, daemon=True).start()
+    return done.wait(30)
+
+signal.signal(signal.SIGALRM, interrupt)
+for turn in range(3000):
+    try:
+        is_armed = True
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(20e-6, 200e-6))
+        for _ in range(10_000):
+            with getattr(lock, kind)():
+                pass
+    except KeyboardInterrupt:
+        interrupts += 1
+        is_armed = False
+        if turn % 2:
+            with lock.reading():  # by the same thread, while the exception is at hand
+                pass
+    finally:
+        is_armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert writes()
+    assert not lock._readers
+    assert not any(lock._kept)
+print(interrupts)
+"""
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers of signals")
 @pytest.mark.parametrize("kind", ["reading", "writing"])
-def test_a_ctrl_c_leaves_the_lock_free(kind: str) -> None:
+def test_a_ctrl_c_leaves_the_lock_free(kind: str, python) -> None:
     """Signals at random moments while one thread takes the lock and releases it."""
-    lock, random, is_armed, interrupts = ReadersWriter(), Random(0), False, 0
-
-    def interrupt(*_: object) -> None:
-        if is_armed:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for turn in range(3000):
-            try:
-                is_armed = True
-                signal.setitimer(signal.ITIMER_REAL, random.uniform(20e-6, 200e-6))
-                for _ in range(10_000):
-                    with getattr(lock, kind)():
-                        pass
-            except KeyboardInterrupt:
-                interrupts += 1
-                is_armed = False
-                if turn % 2:
-                    with lock.reading():  # by the same thread, while the exception is at hand
-                        pass
-            finally:
-                is_armed = False
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            assert _wrote(lock, 30.0)
-            assert not lock._readers
-            assert not any(lock._kept)
-    finally:
-        # Drops a signal that is still pending, which would end the process otherwise.
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        signal.signal(signal.SIGALRM, before)
-    assert interrupts > 1000
+    done = python(INTERRUPTS, kind)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 1000
 
 
 def test_who_is_soon_done_is_waited_for(tmp_path: Path) -> None:
