@@ -18,8 +18,8 @@ from flowvec.collection.results import Added, CollectionInfo, Hit
 from flowvec.collection.store.rows import Item
 from flowvec.encoder.async_encoder import AsyncEncoder
 from flowvec.encoder.encoder import Encoder, EncoderInfo
+from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics
 from flowvec.encoder.options import EncodeOptions
-from flowvec.encoder.pipeline import Encoded, EncodeJob, EncodeStatistics
 from flowvec.encoder.proof import Proof
 from flowvec.encoder.shared_encoder import QueueStatistics, SharedEncoder
 from flowvec.encoder.tokenizer import Tokenized

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.errors import InputValueError
 
-__all__ = ["METRICS", "Metric", "scores", "top_k"]
+__all__ = ["METRICS", "METRIC_OF_SIMILARITY", "Metric", "scores", "top_k"]
 
 Metric = Literal["cosine", "ip", "l2"]
-METRICS: tuple[Metric, ...] = ("cosine", "ip", "l2")
+METRICS: tuple[Metric, ...] = get_args(Metric)
+# The metric of a bundle's similarity (`flowvec.bundle.manifest.Similarity`), if there is one.
+METRIC_OF_SIMILARITY: dict[str, Metric] = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
 _BLOCK_ELEMENTS = 1 << 24  # scores held at once: 64 MiB of float32
 

@@ -22,7 +22,7 @@ from ir_measures import RR, R, nDCG
 
 from flowvec import Collection, Encoder
 from flowvec.encoder.postprocess import normalize
-from flowvec.vectors import Metric, top_k
+from flowvec.vectors import METRIC_OF_SIMILARITY, top_k
 from flowvec_bench.quality.beir import RetrievalSet
 
 __all__ = [
@@ -45,7 +45,6 @@ _DEPTH = 100
 _SEARCHED = _DEPTH + 1  # one may be the query itself
 _QUERY_BLOCK = 256
 _ADDED = 4096  # rows that are committed together
-_METRICS: dict[str, Metric] = {"cosine": "cosine", "dot": "ip", "euclidean": "l2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ def search_encoder(encoder: Encoder, dataset: RetrievalSet) -> Ranking:
     documents = encoder.encode_document(dataset.documents)
     queries = encoder.encode_query(dataset.queries)
     similarity = encoder.info().similarity
-    if similarity not in _METRICS:  # manhattan
+    if similarity not in METRIC_OF_SIMILARITY:  # manhattan
         return [
             np.argsort(-line, kind="stable")[:_SEARCHED].tolist()
             for start in range(0, len(queries), _QUERY_BLOCK)
@@ -86,7 +85,7 @@ def search_encoder(encoder: Encoder, dataset: RetrievalSet) -> Ranking:
         ]
     if similarity == "cosine":
         documents, queries = normalize(documents), normalize(queries)
-    found, _ = top_k(queries, documents, _SEARCHED, _METRICS[similarity])
+    found, _ = top_k(queries, documents, _SEARCHED, METRIC_OF_SIMILARITY[similarity])
     return cast(Ranking, found.tolist())
 
 
@@ -111,7 +110,7 @@ def search_bm25(dataset: RetrievalSet) -> Ranking:
 def search_hybrid(encoder: Encoder, dataset: RetrievalSet) -> Ranking:
     """A Collection's hybrid search: vectors and words together."""
     with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
-        metric = _METRICS.get(encoder.info().similarity, "cosine")
+        metric = METRIC_OF_SIMILARITY.get(encoder.info().similarity, "cosine")
         with Collection.create(Path(folder) / "c", encoder=encoder, metric=metric) as collection:
             for first in range(0, len(dataset.documents), _ADDED):
                 texts = dataset.documents[first : first + _ADDED]

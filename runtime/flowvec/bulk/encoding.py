@@ -33,8 +33,8 @@ from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find
 from flowvec.bulk.runner import BulkProgress, Tally, Work, end_run, job_of
 from flowvec.bulk.windows import first_columns
 from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.jobs import EncodeJob
 from flowvec.encoder.options import Truncation
-from flowvec.encoder.pipeline import EncodeJob
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import Survey, survey
 from flowvec.texts.sources import STDIN, find_sources

@@ -14,9 +14,8 @@ from flowvec.bulk.options import (
     BulkOptions,
     as_inputs,
     checked_fields,
-    itemsize,
 )
-from flowvec.bulk.part_files import BULK_PRECISIONS, BulkPrecision
+from flowvec.bulk.part_files import BULK_PRECISIONS, BulkPrecision, dtype_of
 from flowvec.bulk.runner import job_of
 from flowvec.bulk.windows import read_windows
 from flowvec.encoder.encoder import Encoder
@@ -106,7 +105,7 @@ def estimate_files(
     rows = known.rows or 0
     sampled = len(texts) + dead
     scale = rows / sampled if sampled else 0.0
-    width = job.postprocess.out_dim * itemsize(precision)
+    width = job.postprocess.out_dim * dtype_of(precision).itemsize
     return Estimate(
         rows=rows,
         sampled=sampled,

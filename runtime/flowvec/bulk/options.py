@@ -28,7 +28,6 @@ __all__ = [
     "check_options",
     "checked_fields",
     "expanded",
-    "itemsize",
     "out_format_of",
 ]
 
@@ -155,8 +154,3 @@ def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, p
         raise InputValueError(f"{path} is not a directory")
     if options.out_format == "parquet":
         imported_arrow()
-
-
-def itemsize(precision: BulkPrecision) -> int:
-    """Bytes per number of a vector."""
-    return {"float32": 4, "float16": 2}.get(precision, 1)

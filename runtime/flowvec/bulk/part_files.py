@@ -17,6 +17,7 @@ from numpy.lib import format as npy
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.journal import partial_of, row_map_of
 from flowvec.bundle.bundle import record_file
+from flowvec.encoder.postprocess import DTYPES, PRECISIONS, Precision
 from flowvec.errors import InputValueError
 from flowvec.files import sync_file, sync_folder
 from flowvec.texts.window import Columns, Fields, Window, of_rows
@@ -30,20 +31,19 @@ __all__ = [
     "ShardWriter",
     "Written",
     "check_names",
+    "dtype_of",
     "taken",
 ]
 
 OutFormat = Literal["parquet", "npy", "collection"]
-BulkPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
-BULK_PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
-_DTYPES: dict[str, str] = {
-    "float32": "<f4",
-    "float16": "<f2",
-    "int8": "|i1",
-    "uint8": "|u1",
-    "binary": "|i1",
-    "ubinary": "|u1",
-}
+BulkPrecision = Precision | Literal["float16"]
+BULK_PRECISIONS: tuple[BulkPrecision, ...] = (*PRECISIONS, "float16")
+
+
+def dtype_of(precision: BulkPrecision) -> np.dtype[Any]:
+    """The type of a written vector's numbers, little-endian."""
+    number = np.float16 if precision == "float16" else DTYPES[precision]
+    return np.dtype(number).newbyteorder("<")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class _File:
         self.path = path
         self.fields = settings.fields
         self.dim = settings.dim
-        self.dtype = np.dtype(_DTYPES[settings.precision])
+        self.dtype = dtype_of(settings.precision)
         self.about = settings.about
         self.always_mapped = always_mapped
 

@@ -26,7 +26,7 @@ from flowvec.bulk.prefetch import run_ahead
 from flowvec.bulk.repeats import Repeats, SeenIds
 from flowvec.bulk.windows import read_windows
 from flowvec.encoder.encoder import Encoder
-from flowvec.encoder.pipeline import Encoded, EncodeJob
+from flowvec.encoder.jobs import Encoded, EncodeJob
 from flowvec.errors import BulkError
 from flowvec.machine import trim_memory
 from flowvec.texts.inventory import Survey, check_unchanged

@@ -15,7 +15,7 @@ from flowvec.collection.collection import Collection
 from flowvec.collection.results import Hit
 from flowvec.demo import load_pairs, load_passages
 from flowvec.encoder.encoder import Encoder
-from flowvec.encoder.pipeline import EncodeStatistics
+from flowvec.encoder.jobs import EncodeStatistics
 
 app = typer.Typer(add_completion=False)
 

@@ -18,6 +18,7 @@ from flowvec.arguments import choice, flag
 from flowvec.bundle.bundle import Bundle
 from flowvec.bundle.manifest import RANGES, FileRecord
 from flowvec.encoder.batching import Batch
+from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics
 from flowvec.encoder.loading import EngineRequest
 from flowvec.encoder.options import (
     CallOptions,
@@ -28,14 +29,7 @@ from flowvec.encoder.options import (
     document_prompt,
     query_prompt,
 )
-from flowvec.encoder.pipeline import (
-    Encoded,
-    EncodeJob,
-    EncodeStatistics,
-    Pipeline,
-    refuse_non_finite,
-    windows_of,
-)
+from flowvec.encoder.pipeline import Pipeline, refuse_non_finite, windows_of
 from flowvec.encoder.postprocess import Precision, non_finite_rows, normalize
 from flowvec.encoder.proof import Proof, ProofMode
 from flowvec.encoder.tokenizer import Tokenized, check_texts

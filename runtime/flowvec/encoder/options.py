@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from flowvec.arguments import choice, flag, text_or_none, whole_number
 from flowvec.bundle.manifest import Manifest
-from flowvec.encoder.pipeline import EncodeJob
+from flowvec.encoder.jobs import EncodeJob
 from flowvec.encoder.postprocess import PRECISIONS, Postprocess, Precision
 from flowvec.errors import InputValueError
 

@@ -16,14 +16,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle, verify_files
 from flowvec.encoder.batching import Batch, pad, padded_tokens, plan
-from flowvec.encoder.postprocess import Postprocess, non_finite_rows
+from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics, Tally
+from flowvec.encoder.postprocess import non_finite_rows
 from flowvec.encoder.proof import ProofMode, open_proved
 from flowvec.encoder.tokenizer import Tokenized, Tokenizer, joined
 from flowvec.engine.providers import Engine
@@ -32,9 +33,6 @@ from flowvec.errors import ClosedError, InputValueError, NonFiniteError
 from flowvec.texts.window import WINDOW
 
 __all__ = [
-    "EncodeJob",
-    "EncodeStatistics",
-    "Encoded",
     "Pipeline",
     "refuse_non_finite",
     "windows_of",
@@ -55,123 +53,6 @@ _PATIENCE = 0.1
 # the least size, the extra calls cost more than the waiting that they save.
 _BATCHES_A_STREAM = 4
 _LEAST_BUDGET = 256
-
-
-@dataclass(frozen=True, slots=True)
-class EncodeStatistics:
-    """What one call of `encode`, or one exhausted `stream`, did.
-
-        >>> calls = []
-        >>> encoder = Encoder.load("mini", on_statistics=calls.append)
-        >>> vectors = encoder.encode(["A man is eating.", "Stocks fell."])
-        >>> calls[0].texts, calls[0].truncated
-        (2, 0)
-
-    Attributes:
-        texts: texts that were encoded.
-        tokens: their tokens after truncation, special tokens included.
-        padding: share of padding among the computed tokens, 0 to 1.
-        truncated: texts that were cut at max_length.
-        replaced: texts in which lone surrogates became U+FFFD.
-        batches: runs of the graph.
-        seconds: wall time from the first text to the last vector; for a stream this includes the
-            time of its consumer.
-        tokenize_seconds: time spent tokenizing, which overlaps with the graph's.
-        session_seconds: time spent in the graph, summed over the streams.
-    """
-
-    texts: int
-    tokens: int
-    padding: float
-    truncated: int
-    replaced: int
-    batches: int
-    seconds: float
-    tokenize_seconds: float
-    session_seconds: float
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Counts of a running call; only the caller's thread changes them."""
-
-    texts: int = 0
-    tokens: int = 0
-    padded: int = 0
-    truncated: int = 0
-    replaced: int = 0
-    batches: int = 0
-    tokenize_seconds: float = 0.0
-    session_seconds: float = 0.0
-
-    def finish(self, seconds: float) -> EncodeStatistics:
-        padding = 1.0 - self.tokens / self.padded if self.padded else 0.0
-        return EncodeStatistics(
-            self.texts,
-            self.tokens,
-            padding,
-            self.truncated,
-            self.replaced,
-            self.batches,
-            seconds,
-            self.tokenize_seconds,
-            self.session_seconds,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class EncodeJob:
-    """The checked options of one call, as `Encoder.job` returns them.
-
-        >>> encoder = Encoder.load("mini")
-        >>> job = encoder.job(truncation="error")
-        >>> [window.vectors.shape for window in encoder.windows([["A text."], ["b", "c"]], job)]
-        [(1, 384), (2, 384)]
-
-    Attributes:
-        prompt: put before each text.
-        postprocess: what is done to the graph's output.
-        max_batch_tokens: most padded tokens in a batch.
-        refuse_long: raise for a text above max_length instead of cutting it.
-        refuse_empty: raise for an empty text, as the caller of the pipeline does.
-        refuse_non_finite: raise if the model gives NaN or infinity, instead of listing the texts.
-        shared_out: use a smaller batch if that keeps all streams busy; False for a caller who gave
-            max_batch_tokens.
-    """
-
-    prompt: str
-    postprocess: Postprocess
-    max_batch_tokens: int
-    refuse_long: bool
-    shared_out: bool = True
-    refuse_non_finite: bool = True
-    refuse_empty: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Encoded:
-    """The vectors of one window of texts, and what happened to its texts.
-
-        >>> encoder = Encoder.load("mini")
-        >>> encoded, = encoder.windows([["short", "cat " * 1000]], encoder.job())
-        >>> encoded.truncated
-        [1]
-
-    Attributes:
-        vectors: (texts, out_dim), in input order.
-        truncated: indices of the texts that were cut at max_length.
-        replaced: indices of the texts in which lone surrogates became U+FFFD.
-        non_finite: indices of the texts for which the model gave NaN or infinity.
-        tokens: tokens of all texts after truncation, special tokens included.
-        padded: tokens that were computed, padding included.
-    """
-
-    vectors: npt.NDArray[Any]
-    truncated: Sequence[int]
-    replaced: Sequence[int]
-    non_finite: Sequence[int]
-    tokens: int
-    padded: int
 
 
 class Pipeline:
@@ -296,7 +177,7 @@ class Pipeline:
             NonFiniteError: the model gave NaN or infinity and the job refuses it.
         """
         begun = time.perf_counter()
-        tally = _Tally()
+        tally = Tally()
         following: Future[_Window] | None = None
         try:
             # The first window is prepared here, so a call of one window needs no other thread.
@@ -365,7 +246,7 @@ class Pipeline:
         self,
         window: _Window,
         job: EncodeJob,
-        tally: _Tally,
+        tally: Tally,
         done: Callable[[int], object] | None,
         stop: threading.Event | None,
     ) -> Encoded | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "DTYPES",
     "PRECISIONS",
     "Postprocess",
     "Precision",
@@ -20,8 +21,9 @@ __all__ = [
 Floats = npt.NDArray[np.float32]
 
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
-PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
-_DTYPES: dict[str, type[np.generic]] = {
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+# The type of a vector's numbers by precision; signs are packed eight to a byte.
+DTYPES: dict[Precision, type[np.generic]] = {
     "float32": np.float32,
     "int8": np.int8,
     "uint8": np.uint8,
@@ -124,7 +126,7 @@ class Postprocess:
     @property
     def dtype(self) -> type[np.generic]:
         """Type of the output."""
-        return _DTYPES[self.precision]
+        return DTYPES[self.precision]
 
     def __call__(self, vectors: Floats) -> npt.NDArray[Any]:
         """Map float32 (rows, dim) to (rows, out_dim)."""

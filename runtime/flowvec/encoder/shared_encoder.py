@@ -25,8 +25,8 @@ import numpy.typing as npt
 from flowvec.arguments import seconds_or_none, whole_number
 from flowvec.encoder.batching import Batch
 from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.jobs import EncodeJob
 from flowvec.encoder.options import EncodeOptions
-from flowvec.encoder.pipeline import EncodeJob
 from flowvec.encoder.scheduling import LOOKAHEAD, pack
 from flowvec.errors import (
     ClosedError,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from flowvec.errors import InputValueError, ProviderUnavailableError
 
@@ -34,8 +34,8 @@ __all__ = [
 Compute = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 
-COMPUTES = ("auto", "float32", "bfloat16", "float16", "int8")
-DEVICES = ("auto", "cpu", "cuda")
+COMPUTES: tuple[Compute, ...] = get_args(Compute)
+DEVICES: tuple[Device, ...] = get_args(Device)
 
 CPU = "CPUExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"

@@ -147,7 +147,7 @@ def test_upper_links_lead_to_elements_of_their_level(whole: bytes, changed) -> N
     lowest = next(i for i in range(ROWS) if i != place)
     with pytest.raises(CollectionError, match=r"not on its level|not lead to an element"):
         changed(word(TAIL + 4 * (place + 2), lowest if words[lowest] == 0 else ROWS))
-    with pytest.raises(CollectionError, match="no whole levels"):
+    with pytest.raises(CollectionError, match="not whole levels"):
         changed(word(TAIL + 4 * place, int(words[place]) + 4))
     with pytest.raises(CollectionError, match=r"cut|longer or shorter|height"):
         changed(word(TAIL + 4 * place, 4 * (M + 1) * 60_000_000))

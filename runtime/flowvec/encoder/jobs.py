@@ -1,0 +1,131 @@
+"""What one call asks of the pipeline, and what it returns: options, vectors, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from flowvec.encoder.postprocess import Postprocess
+
+__all__ = ["EncodeJob", "EncodeStatistics", "Encoded", "Tally"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeStatistics:
+    """What one call of `encode`, or one exhausted `stream`, did.
+
+        >>> calls = []
+        >>> encoder = Encoder.load("mini", on_statistics=calls.append)
+        >>> vectors = encoder.encode(["A man is eating.", "Stocks fell."])
+        >>> calls[0].texts, calls[0].truncated
+        (2, 0)
+
+    Attributes:
+        texts: texts that were encoded.
+        tokens: their tokens after truncation, special tokens included.
+        padding: share of padding among the computed tokens, 0 to 1.
+        truncated: texts that were cut at max_length.
+        replaced: texts in which lone surrogates became U+FFFD.
+        batches: runs of the graph.
+        seconds: wall time from the first text to the last vector; for a stream this includes the
+            time of its consumer.
+        tokenize_seconds: time spent tokenizing, which overlaps with the graph's.
+        session_seconds: time spent in the graph, summed over the streams.
+    """
+
+    texts: int
+    tokens: int
+    padding: float
+    truncated: int
+    replaced: int
+    batches: int
+    seconds: float
+    tokenize_seconds: float
+    session_seconds: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a running call; only the caller's thread changes them."""
+
+    texts: int = 0
+    tokens: int = 0
+    padded: int = 0
+    truncated: int = 0
+    replaced: int = 0
+    batches: int = 0
+    tokenize_seconds: float = 0.0
+    session_seconds: float = 0.0
+
+    def finish(self, seconds: float) -> EncodeStatistics:
+        """The statistics of the finished call, which took this many seconds."""
+        padding = 1.0 - self.tokens / self.padded if self.padded else 0.0
+        return EncodeStatistics(
+            self.texts,
+            self.tokens,
+            padding,
+            self.truncated,
+            self.replaced,
+            self.batches,
+            seconds,
+            self.tokenize_seconds,
+            self.session_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeJob:
+    """The checked options of one call, as `Encoder.job` returns them.
+
+        >>> encoder = Encoder.load("mini")
+        >>> job = encoder.job(truncation="error")
+        >>> [window.vectors.shape for window in encoder.windows([["A text."], ["b", "c"]], job)]
+        [(1, 384), (2, 384)]
+
+    Attributes:
+        prompt: put before each text.
+        postprocess: what is done to the graph's output.
+        max_batch_tokens: most padded tokens in a batch.
+        refuse_long: raise for a text above max_length instead of cutting it.
+        refuse_empty: raise for an empty text, as the caller of the pipeline does.
+        refuse_non_finite: raise if the model gives NaN or infinity, instead of listing the texts.
+        shared_out: use a smaller batch if that keeps all streams busy; False for a caller who gave
+            max_batch_tokens.
+    """
+
+    prompt: str
+    postprocess: Postprocess
+    max_batch_tokens: int
+    refuse_long: bool
+    shared_out: bool = True
+    refuse_non_finite: bool = True
+    refuse_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """The vectors of one window of texts, and what happened to its texts.
+
+        >>> encoder = Encoder.load("mini")
+        >>> encoded, = encoder.windows([["short", "cat " * 1000]], encoder.job())
+        >>> encoded.truncated
+        [1]
+
+    Attributes:
+        vectors: (texts, out_dim), in input order.
+        truncated: indices of the texts that were cut at max_length.
+        replaced: indices of the texts in which lone surrogates became U+FFFD.
+        non_finite: indices of the texts for which the model gave NaN or infinity.
+        tokens: tokens of all texts after truncation, special tokens included.
+        padded: tokens that were computed, padding included.
+    """
+
+    vectors: npt.NDArray[Any]
+    truncated: Sequence[int]
+    replaced: Sequence[int]
+    non_finite: Sequence[int]
+    tokens: int
+    padded: int
