@@ -352,7 +352,7 @@ def test_an_existing_directory_is_overwritten_only_where_asked(checkpoint, tmp_p
     assert (tmp_path / "precious" / "file").exists()
     (tmp_path / "link").symlink_to(target)
     for odd in (tmp_path / "link", tmp_path / "precious" / "file"):
-        with pytest.raises(ExportError, match="no directory"):
+        with pytest.raises(ExportError, match="not a directory"):
             export(checkpoint("bert"), odd, overwrite=True)
     with pytest.raises(ExportError, match="cannot write"):
         export(checkpoint("bert"), tmp_path / "precious" / "file" / "b")
@@ -498,7 +498,7 @@ def test_a_damaged_source_is_a_typed_error(checkpoint, tmp_path, change, message
 def test_a_source_that_does_not_exist_is_a_typed_error(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for source in ("./nowhere", str(tmp_path / "nowhere"), "a/b/c"):
-        with pytest.raises(ExportError, match="no directory"):
+        with pytest.raises(ExportError, match="not a directory"):
             export(source, tmp_path / "b")
 
 

@@ -147,7 +147,7 @@ def test_the_command_takes_vectors(tmp_path: Path) -> None:
         (["--vectors", "nowhere.npy"], "cannot read"),
         (["--vectors", "v.npy", "--rows", "5000"], "need 7000 vectors"),
         (["--vectors", "zero.npy", "--rows", "100", "--queries", "1"], "a vector is zero"),
-        (["--vectors", "v.npy", "--only", "nobody"], "is no peer here"),
+        (["--vectors", "v.npy", "--only", "nobody"], "is not a peer here"),
         (["--corpus", "nowhere.txt"], "there is no file"),
         (["--corpus", "broken.txt.xz"], "cannot read broken.txt.xz"),
     ],

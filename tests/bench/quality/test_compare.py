@@ -294,7 +294,7 @@ def test_the_command_prints_a_table_and_writes_json(
         (["--poolings", "middle"], "'middle' is unknown"),
         (["--json-out", "no/out.json"], "no directory"),
         (["--corpus", "nowhere.txt"], "cannot read nowhere.txt"),
-        (["--sts", "nowhere"], "no directory of STS files"),
+        (["--sts", "nowhere"], "not a directory of STS files"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -344,7 +344,7 @@ def index(folder: Path, part: str) -> None:
     [
         ("part-2.safetensors", r"part-2\.safetensors is missing"),
         ("../part-1.safetensors", "leads out of it"),
-        ("part-1.bin", "no safetensors"),
+        ("part-1.bin", "not safetensors"),
     ],
 )
 def test_weights_in_parts_are_all_there_and_safe(folder, part, message) -> None:

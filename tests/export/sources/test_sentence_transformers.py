@@ -314,7 +314,7 @@ def test_dropout_is_nothing(checkpoint, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("sentence_bert_config.json", {"max_seq_length": "12"}, "no whole number"),
+        ("sentence_bert_config.json", {"max_seq_length": "12"}, "not a whole number"),
         ("sentence_bert_config.json", {"query_length": 5}, "query_length"),
         ("sentence_bert_config.json", {"processor_kwargs": {"x": 1}}, "processor_kwargs"),
         (

@@ -304,7 +304,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
 def test_a_safetensors_of_others_is_refused(tmp_path: Path, metadata) -> None:
     path = tmp_path / "t.safetensors"
     save_file(TENSORS, path, metadata)
-    assert "no transform that `flowvec fit` wrote" in refused(path)
+    assert "not a transform that `flowvec fit` wrote" in refused(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"kind": }', "[" * 100_000, "9" * 5_000])
