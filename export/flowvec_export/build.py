@@ -28,6 +28,7 @@ from flowvec.bundle.manifest import (
 from flowvec.encoder.proof import make_bundle_references
 from flowvec.engine.onnxruntime_session import Session
 from flowvec.engine.providers import CPU, Engine
+from flowvec.engine.selection import choose_engine
 from flowvec.errors import (
     BundleError,
     EngineError,
@@ -177,8 +178,8 @@ def export(
         )
     say(f"reading {source}")
     found = read_source(source, encoder_only=encoder_only, trust=trust)
-    if heads := getattr(found, "unused", ()):
-        say(f"leaving out what is above the encoder: {', '.join(heads)}")
+    if found.unused:
+        say(f"leaving out what is above the encoder: {', '.join(found.unused)}")
     length = found.checked_length(max_length)
     _add_prompts(found, prompts, default_prompt_name)
     if recipe is not None:
@@ -191,24 +192,22 @@ def export(
         (staged / TOKENIZER).write_text(found.tokenizer.to_str(), encoding="utf-8")
         manifest = _manifest(found, draft, staged, name or found.name, length, weights)
         say("computing the reference vectors")
-        manifest = _with_references(staged, manifest)
-        _write_manifest(staged, manifest)
+        bundle = _with_references(Bundle(staged, manifest))
         say(f"comparing with {draft.computed_by}")
-        figures = _compare(staged, draft, found.vocabulary)
-        files = dict(manifest.files)
+        figures = _compare(bundle, draft, found.vocabulary)
         texts = calibration_texts() if calibration is None else calibration
         if texts:
             say("measuring the range of each dimension")
-            _write_ranges(staged, texts)
-            files[RANGES] = record_file(staged / RANGES)
-            _write_manifest(staged, replace(manifest, files=files))
+            bundle = _with_ranges(bundle, texts)
         proved_on: dict[str, str] = {}
         for kind in variants:
             say(f"making the {kind} variant")
-            figures |= add_variant(staged, draft.proto, kind, texts, draft.attention, sts)
-            files[VARIANTS[kind]] = record_file(staged / VARIANTS[kind])
+            measured = add_variant(bundle, draft.proto, kind, texts, draft.attention, sts)
+            figures |= measured
+            bundle = _with_file(bundle, VARIANTS[kind])
             proved_on[kind] = describe_processor()
-        _write_manifest(staged, replace(manifest, parity=figures, files=files, proved_on=proved_on))
+        manifest = replace(bundle.manifest, parity=figures, proved_on=proved_on)
+        (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Bundle.load(target)
 
 
@@ -296,16 +295,26 @@ def _manifest(
     )
 
 
-def _with_references(staged: Path, manifest: Manifest) -> Manifest:
+def _with_file(bundle: Bundle, name: str) -> Bundle:
+    """A staged bundle with another file, which has been written."""
+    files = bundle.manifest.files | {name: record_file(bundle.path / name)}
+    return Bundle(bundle.path, replace(bundle.manifest, files=files))
+
+
+def _with_references(bundle: Bundle) -> Bundle:
     """Write the reference vectors; raises ExportError if the graph does not run."""
-    bundle = Bundle(staged, manifest)
     try:
         references = make_bundle_references(bundle, Session(bundle, Engine(CPU, "float32", 1)))
     except (BundleError, EngineError) as error:
         raise ExportError(f"the graph does not run: {error}") from error
-    file = staged / REFERENCES
-    file.write_bytes(references.to_bytes())
-    return replace(manifest, files=manifest.files | {REFERENCES: record_file(file)})
+    (bundle.path / REFERENCES).write_bytes(references.to_bytes())
+    return _with_file(bundle, REFERENCES)
+
+
+def _encoder_of(bundle: Bundle, streams: int | None = None) -> Encoder:
+    """A staged bundle, which has no manifest on disk yet, on the CPU provider in float32."""
+    engine = choose_engine(CPU, "float32", streams, layers=bundle.manifest.layers)
+    return Encoder(bundle, engine, proof="never")
 
 
 def _opset(proto: onnx.ModelProto) -> int:
@@ -317,10 +326,10 @@ def _origin(source: Source) -> str:
     return source.name if Path(source.origin).expanduser().exists() else source.origin
 
 
-def _compare(staged: Path, draft: Draft, vocabulary: int) -> dict[str, float]:
+def _compare(bundle: Bundle, draft: Draft, vocabulary: int) -> dict[str, float]:
     """Parity figures of the staged bundle; raises ExportError if they miss the limits."""
     try:
-        with Encoder.load(staged, provider="cpu", streams=1, proof="never") as encoder:
+        with _encoder_of(bundle, streams=1) as encoder:
             parity, alone = measure(encoder, draft.reference, vocabulary)
             parity.require(f"the graph does not compute what {draft.computed_by} does")
             alone.require("a text's vector depends on what it is batched with")
@@ -338,16 +347,14 @@ def _compare(staged: Path, draft: Draft, vocabulary: int) -> dict[str, float]:
     return figures
 
 
-def _write_ranges(staged: Path, texts: Sequence[str]) -> None:
-    with Encoder.load(staged, provider="cpu", compute="float32", proof="never") as encoder:
+def _with_ranges(bundle: Bundle, texts: Sequence[str]) -> Bundle:
+    """Measure and write the range of each dimension over texts."""
+    with _encoder_of(bundle) as encoder:
         ranges = measure_ranges(encoder.encode(texts))
-    np.save(staged / RANGES, ranges, allow_pickle=False)
+    np.save(bundle.path / RANGES, ranges, allow_pickle=False)
+    return _with_file(bundle, RANGES)
 
 
 def _round(value: float) -> float:
     """Two digits: further digits depend on the machine that exports."""
     return float(f"{value:.1e}")
-
-
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")

@@ -49,19 +49,20 @@ class Source(ABC):
         origin: what was asked for.
         tokenizer: a `tokenizers` tokenizer without truncation and padding.
         pad_id: the padding token's id.
-        max_length: the most tokens of a text; None where neither encoder nor tokenizer bounds it.
+        max_length: most tokens of a text; None if neither encoder nor tokenizer limits it.
         vocabulary: how many token ids the encoder knows.
-        layers: its transformer layers, where it says.
+        layers: its transformer layers, if known.
         pooling: the pooling it was made for; None for a plain encoder.
-        transforms: Dense layers between pooling and normalisation.
+        transforms: Dense layers between pooling and normalization.
         normalise: whether it normalises; None for a plain encoder.
         prompts: prefixes by name.
-        default_prompt_name: the prompt used when none is asked for.
+        default_prompt_name: the prompt that is used by default.
         similarity: how its vectors are compared.
         licence: from the model card, if it says.
-        prompts_are_pooled: whether a prompt's tokens count in the pooling, as they do here.
-        tuned: it comes from a sentence-transformers model, which was trained to be compared as it
-            is, even where only its encoder was asked for.
+        prompts_are_pooled: whether a prompt's tokens count in the pooling, as in flowvec.
+        tuned: whether it comes from a sentence-transformers model, which was trained for
+            similarity, even if only its encoder is used.
+        unused: names of parts above the encoder that are left out.
     """
 
     name: str
@@ -80,10 +81,11 @@ class Source(ABC):
     licence: str | None = None
     prompts_are_pooled: bool = True
     tuned: bool = False
+    unused: tuple[str, ...] = ()
 
     @property
     def is_finished(self) -> bool:
-        """Whether it gives nothing but vectors that its own layers are behind already."""
+        """Whether it only gives finished vectors, after all of its own layers."""
         return False
 
     @abstractmethod

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,8 +12,8 @@ import numpy.typing as npt
 import onnx
 
 from flowvec import Bundle, Encoder
-from flowvec.bundle.bundle import read_manifest, record_file
-from flowvec.bundle.manifest import MANIFEST, REFERENCES, VARIANTS
+from flowvec.bundle.bundle import record_file
+from flowvec.bundle.manifest import REFERENCES, VARIANTS
 from flowvec.encoder.proof import compare
 from flowvec.encoder.references import References
 from flowvec.encoder.tokenizer import Tokenizer
@@ -72,7 +71,7 @@ class VariantError(ExportError):
 
 
 def add_variant(
-    folder: Path,
+    bundle: Bundle,
     proto: onnx.ModelProto,
     kind: Variant,
     texts: Sequence[str],
@@ -82,7 +81,7 @@ def add_variant(
     """Add a variant to a bundle's folder, and compare it with the float32 graph.
 
     Args:
-        folder: folder of a complete bundle; the file is added to its manifest.
+        bundle: a bundle whose folder may have no manifest yet; the variant is written to it.
         proto: its float32 graph.
         kind: the variant.
         texts: real texts, to create and to compare the variant.
@@ -105,7 +104,6 @@ def add_variant(
         reason = why_not(provider, cpu_features(), (kind,), compute)
     if reason:
         raise VariantError(f"{kind} is measured on {provider}, and {reason}", kind)
-    bundle = Bundle.load(folder)
     if kind == "float16":
         if attention is None:
             raise ExportError("float16 is made from a checkpoint, not from somebody else's graph")
@@ -114,12 +112,10 @@ def add_variant(
         tokenizer = Tokenizer(bundle.tokenizer, bundle.manifest.max_length)
         # One half for rounding the weights, the other for the comparison.
         variant = quantize_graph(proto, tokenizer, bundle.manifest.pad_id, texts[::2], kind)
-    file = folder / VARIANTS[kind]
+    file = bundle.path / VARIANTS[kind]
     write_onnx(variant, file)
-    manifest = read_manifest(folder)
-    staged = manifest.files | {file.name: record_file(file)}
-    (folder / MANIFEST).write_text(replace(manifest, files=staged).to_json(), encoding="utf-8")
-    bundle = Bundle.load(folder)
+    files = bundle.manifest.files | {file.name: record_file(file)}
+    bundle = Bundle(bundle.path, replace(bundle.manifest, files=files))
     engines = (
         Engine(CPU, "float32", available_cores()),
         Engine(provider, compute, available_cores()),
