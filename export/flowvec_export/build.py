@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -39,13 +39,11 @@ from flowvec.errors import (
 from flowvec.sequences import as_list
 from flowvec_export.arguments import callback, check_source, prompts_of, several, texts_of, written
 from flowvec_export.assembly.draft import Draft, Weights
-from flowvec_export.assembly.from_onnx import draft_of_graph
 from flowvec_export.assembly.parity import MIN_COSINE_OF_FLOAT16, measure
 from flowvec_export.graph.proto import OUTPUT, write_onnx
 from flowvec_export.layers.names import parse_pooling
 from flowvec_export.sources.base import AS_EXPORTED, Source, require_torch
 from flowvec_export.sources.load import read_source
-from flowvec_export.sources.onnx import OnnxSource
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
 from flowvec_export.trust import Trust
@@ -53,7 +51,6 @@ from flowvec_export.variants.ranges import calibration_texts, measure_ranges
 from flowvec_export.variants.variants import KINDS, Variant, add_variant, describe_processor
 
 if TYPE_CHECKING:
-    from flowvec_export.sources.torch import TorchSource
     from flowvec_export.transforms import Transform
     from flowvec_export.transforms.file import Recipe
 
@@ -186,7 +183,8 @@ def export(
         pooling = _checked_pooling(recipe, found, pooling)
 
     say("making the graph")
-    draft = _draft(found, length, pooling, transform, normalize, weights)
+    added = [] if transform is None else [transform]
+    draft = found.draft(length, pooling, added, normalize, weights)
     with staged_directory(target, overwrite, _is_bundle) as staged:
         write_onnx(draft.proto, staged / MODEL)
         (staged / TOKENIZER).write_text(found.tokenizer.to_str(), encoding="utf-8")
@@ -236,22 +234,6 @@ def _add_prompts(
         known = ", ".join(source.prompts) or "none"
         raise ExportError(f"there is no prompt {default_prompt_name!r}; there are: {known}")
     source.default_prompt_name = default_prompt_name
-
-
-def _draft(
-    source: Source,
-    length: int,
-    pooling: str | None,
-    transform: Transform | None,
-    normalize: bool | None,
-    weights: Weights,
-) -> Draft:
-    if isinstance(source, OnnxSource):
-        return draft_of_graph(source, length, pooling, transform, normalize, weights)
-    from flowvec_export.assembly.from_torch import draft_of_checkpoint
-
-    checkpoint = cast("TorchSource", source)
-    return draft_of_checkpoint(checkpoint, pooling, transform, normalize, weights)
 
 
 def _checked_pooling(recipe: Recipe, source: Source, asked: str | None) -> str | None:

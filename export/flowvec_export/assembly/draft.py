@@ -10,12 +10,11 @@ import onnx
 
 from flowvec.errors import ExportError
 from flowvec_export.assembly.parity import Reference
-from flowvec_export.sources.base import Source
 
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
 
-__all__ = ["Attention", "Draft", "Weights", "checked_steps", "describe"]
+__all__ = ["Attention", "Draft", "Weights", "check_steps", "describe"]
 
 Weights = Literal["float32", "float16"]
 
@@ -60,16 +59,16 @@ class Draft:
     attention: Attention | None
 
 
-def checked_steps(
-    source: Source, pooling: str | None, transform: Transform | None
-) -> list[Transform]:
-    """The source's own transforms, and the added one.
+def check_steps(steps: Sequence[Transform], width: int) -> None:
+    """Check that each step takes the dimensions that the one before it gives.
+
+    Args:
+        steps: the steps between pooling and normalization.
+        width: length of a pooled vector.
 
     Raises:
         ExportError: their dimensions do not fit.
     """
-    steps = [*source.transforms, *([transform] if transform is not None else [])]
-    width = source.pooled_width(pooling)
     for step in steps:
         if step.in_dim != width:
             raise ExportError(
@@ -77,7 +76,6 @@ def checked_steps(
                 "made for another pooling?"
             )
         width = step.out_dim
-    return steps
 
 
 def describe(steps: Sequence[Transform]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,17 +18,16 @@ import onnxruntime
 from onnx import TensorProto, numpy_helper, version_converter
 
 from flowvec.errors import ExportError, first_line
-from flowvec_export.assembly.draft import Draft, Weights, checked_steps, describe
+from flowvec_export.assembly.draft import Draft, Weights, describe
 from flowvec_export.assembly.parity import Reference
 from flowvec_export.graph.editing import Surgeon
 from flowvec_export.graph.proto import OPSET, clean, drop_unused, require_standard
 from flowvec_export.graph.weights import store
-from flowvec_export.sources.onnx import OnnxSource
 
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
 
-__all__ = ["draft_of_graph"]
+__all__ = ["PooledOutput", "draft_of_graph"]
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -35,44 +35,62 @@ Ids = npt.NDArray[np.int64]
 _PREFIX = "flowvec."
 
 
+@dataclass(frozen=True, slots=True)
+class PooledOutput:
+    """An output of a graph, and how it becomes a part of the vector.
+
+    Attributes:
+        name: name of the output.
+        width: length of its vectors.
+        mode: pooling mode of an output of token vectors, (batch, sequence, width); None for an
+            output with one vector for each text, (batch, width).
+    """
+
+    name: str
+    width: int
+    mode: str | None
+
+
 def draft_of_graph(
-    source: OnnxSource,
-    length: int,
-    pooling: str | None,
-    transform: Transform | None,
-    normalize: bool | None,
+    proto: onnx.ModelProto,
+    outputs: Sequence[PooledOutput],
+    steps: Sequence[Transform],
+    *,
+    normalize: bool,
     weights: Weights,
+    pooling: str,
+    vocabulary: int,
+    length: int,
+    origin: str,
 ) -> Draft:
-    """Attach the steps that turn a graph's output into the bundle's vectors.
+    """Attach the steps that turn a graph's outputs into the bundle's vectors.
 
     Args:
-        source: the graph.
-        length: most tokens of a text.
-        pooling: as for `export`.
-        transform: a step after the source's own Dense layers.
-        normalize: as for `export`; None does not change a given sentence vector.
+        proto: the graph; not changed.
+        outputs: the outputs to pool and concatenate.
+        steps: transforms after the pooling.
+        normalize: whether to add L2 normalization.
         weights: storage of the weight matrices.
+        pooling: name of the pooling, for the manifest.
+        vocabulary: number of token ids.
+        length: most tokens of a text.
+        origin: name of the graph, for messages.
 
     Raises:
-        ExportError: the graph lacks an output that is needed, or cannot be changed.
+        ExportError: the graph cannot be run or changed.
     """
-    modes = source.modes(pooling)
-    steps = checked_steps(source, pooling, transform)
-    if normalize is None:
-        plain = modes is not None or bool(steps)
-        normalize = plain if source.normalise is None else source.normalise
-    given = source.proto if weights == "float32" else _rounded(source.proto)
-    reference = _reference(given, source, modes, steps, normalize)
+    given = proto if weights == "float32" else _rounded(proto)
+    reference = _reference(given, outputs, steps, normalize, origin)
     original = None
     if weights == "float16":
-        original = _reference(source.proto, source, modes, steps, normalize)
-    proto, ours = _attached(given, source, modes, steps, normalize)
+        original = _reference(proto, outputs, steps, normalize, origin)
+    attached, ours = _attached(given, outputs, steps, normalize, origin)
     return Draft(
-        proto=_stored(proto, weights, ours),
-        dim=steps[-1].out_dim if steps else source.pooled_width(pooling),
-        pooling=source.pooling_name(pooling),
+        proto=_stored(attached, weights, ours),
+        dim=steps[-1].out_dim if steps else sum(output.width for output in outputs),
+        pooling=pooling,
         transform=describe(steps),
-        normalised=normalize or _has_unit_length(reference, source, length),
+        normalised=normalize or _has_unit_length(reference, vocabulary, length),
         reference=reference,
         computed_by="the source's own graph",
         original=original,
@@ -82,29 +100,25 @@ def draft_of_graph(
 
 def _attached(
     given: onnx.ModelProto,
-    source: OnnxSource,
-    modes: Sequence[str] | None,
+    outputs: Sequence[PooledOutput],
     steps: Sequence[Transform],
     normalize: bool,
+    origin: str,
 ) -> tuple[onnx.ModelProto, str]:
-    """A copy of a graph with all that follows its token vectors, and what the names of that have
-    in front."""
+    """A copy of a graph with the added steps, and the prefix of the names of these."""
     proto = onnx.ModelProto()
     proto.CopyFrom(given)
     tail = _tail(steps)
     if tail is not None:
-        proto, tail = _same_opset(proto, tail, source.origin)
+        proto, tail = _same_opset(proto, tail, origin)
     surgeon = Surgeon(proto, _PREFIX)
     surgeon.take_inputs()
-    outputs = [source.sentence] if modes is None else [
-        source.pooler if mode == "pooler" else source.tokens for mode in modes
-    ]  # fmt: skip
     vectors = []
-    for mode, output in zip(modes or ("sentence",), outputs, strict=True):
-        found = surgeon.to_float32(str(output))
-        vectors.append(found if mode in ("sentence", "pooler") else surgeon.pool(mode, found))
+    for output in outputs:
+        vector = surgeon.to_float32(output.name)
+        vectors.append(vector if output.mode is None else surgeon.pool(output.mode, vector))
     vector = vectors[0] if len(vectors) == 1 else surgeon.node("Concat", *vectors, axis=1)
-    dim = sum(source.widths[str(output)] for output in outputs)
+    dim = sum(output.width for output in outputs)
     if tail is not None:
         vector, dim = surgeon.attach(tail.graph, vector), steps[-1].out_dim
     surgeon.give(surgeon.normalise(vector) if normalize else vector, dim)
@@ -136,14 +150,14 @@ def _same_opset(
             tail = version_converter.convert_version(tail, version)
     except Exception as error:  # onnx raises many types
         raise ExportError(
-            f"{origin} is of opset {version}, and cannot be brought to that of a transform: "
+            f"{origin} has opset {version}, which cannot be converted to that of a transform: "
             f"{first_line(error)}; export it with opset {OPSET}"
         ) from None
     return proto, tail
 
 
 def _stored(proto: onnx.ModelProto, weights: Weights, ours: str) -> onnx.ModelProto:
-    """The graph with its weights stored as asked, checked."""
+    """The graph with its weights in their storage type, checked."""
     try:
         model = ir.from_proto(proto)
         store(model.graph, weights, [ours])
@@ -173,10 +187,10 @@ def _rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _reference(
     proto: onnx.ModelProto,
-    source: OnnxSource,
-    modes: Sequence[str] | None,
+    outputs: Sequence[PooledOutput],
     steps: Sequence[Transform],
     normalize: bool,
+    origin: str,
 ) -> Reference:
     """The given graph, and the following steps in NumPy."""
     options = onnxruntime.SessionOptions()
@@ -186,29 +200,25 @@ def _reference(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # ONNX Runtime raises its own types
-        raise ExportError(f"{source.origin} does not run: {first_line(error)}") from None
+        raise ExportError(f"{origin} does not run: {first_line(error)}") from None
     types = {value.name: _NUMPY[value.type] for value in session.get_inputs()}
 
     def run(input_ids: Ids, attention_mask: Ids) -> Floats:
         feeds = {"input_ids": input_ids, "attention_mask": attention_mask}
         feeds["token_type_ids"] = np.zeros_like(input_ids)
-        names = [name for name in (source.tokens, source.sentence, source.pooler) if name]
+        names = list(dict.fromkeys(output.name for output in outputs))
         try:
-            found = session.run(names, {n: feeds[n].astype(t) for n, t in types.items()})
+            values = session.run(names, {n: feeds[n].astype(t) for n, t in types.items()})
         except Exception as error:
-            raise ExportError(f"{source.origin} does not run: {first_line(error)}") from None
-        given = dict(zip(names, found, strict=True))
-        if modes is None:
-            vectors = given[str(source.sentence)].astype(np.float64)
-        else:
-            mask = attention_mask.astype(np.float64)
-            parts = [
-                given[str(source.pooler)] if mode == "pooler"
-                else _pooled(mode, given[str(source.tokens)].astype(np.float64), mask)
-                for mode in modes
-            ]  # fmt: skip
-            vectors = np.concatenate(parts, axis=1)
-        vectors = _through(steps, vectors)
+            raise ExportError(f"{origin} does not run: {first_line(error)}") from None
+        given = {n: v.astype(np.float64) for n, v in zip(names, values, strict=True)}
+        mask = attention_mask.astype(np.float64)
+        parts = [
+            given[output.name] if output.mode is None
+            else _pooled(output.mode, given[output.name], mask)
+            for output in outputs
+        ]  # fmt: skip
+        vectors = _through(steps, np.concatenate(parts, axis=1))
         if normalize:
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         out: Floats = vectors.astype(np.float32)
@@ -231,19 +241,20 @@ def _pooled(
     return np.stack(rows)
 
 
-def _weighted_mean(own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    mean: npt.NDArray[np.float64] = np.average(own, axis=0, weights=np.arange(1, len(own) + 1))
+def _weighted_mean(tokens: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    weights = np.arange(1, len(tokens) + 1)
+    mean: npt.NDArray[np.float64] = np.average(tokens, axis=0, weights=weights)
     return mean
 
 
 # A text's token vectors, float64 (tokens, width), to its vector.
 _POOL_ONE: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]] = {
-    "cls": lambda own: own[0],
-    "mean": lambda own: own.mean(axis=0),
-    "max": lambda own: own.max(axis=0),
-    "mean_sqrt_len": lambda own: own.sum(axis=0) / np.sqrt(len(own)),
+    "cls": lambda tokens: tokens[0],
+    "mean": lambda tokens: tokens.mean(axis=0),
+    "max": lambda tokens: tokens.max(axis=0),
+    "mean_sqrt_len": lambda tokens: tokens.sum(axis=0) / np.sqrt(len(tokens)),
     "weighted_mean": _weighted_mean,
-    "last_token": lambda own: own[-1],
+    "last_token": lambda tokens: tokens[-1],
 }
 
 
@@ -263,9 +274,9 @@ def _through(
     return out
 
 
-def _has_unit_length(reference: Reference, source: OnnxSource, length: int) -> bool:
+def _has_unit_length(reference: Reference, vocabulary: int, length: int) -> bool:
     """Whether the graph normalizes already, tested on a few rows of random ids."""
     rng = np.random.default_rng(0)
-    ids = rng.integers(0, source.vocabulary, size=(8, min(8, length)))
+    ids = rng.integers(0, vocabulary, size=(8, min(8, length)))
     norms = np.linalg.norm(reference(ids, np.ones_like(ids)), axis=1)
     return bool(np.allclose(norms, 1, atol=1e-4))

@@ -5,56 +5,76 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from flowvec.errors import ExportError, first_line
-from flowvec_export.assembly.draft import Attention, Draft, Weights, checked_steps, describe
+from flowvec_export.assembly.draft import Attention, Draft, Weights, describe
 from flowvec_export.assembly.parity import Reference
 from flowvec_export.assembly.tracing import SentenceEncoder, to_onnx
 from flowvec_export.layers.backbone import TransformersBackbone, from_transformers
-from flowvec_export.sources.torch import TorchSource
+from flowvec_export.layers.pooling import Pooling
 from flowvec_export.transforms import Transform
 
 __all__ = ["draft_of_checkpoint"]
 
 
 def draft_of_checkpoint(
-    source: TorchSource,
-    pooling: str | None,
-    transform: Transform | None,
-    normalize: bool | None,
+    encoder: Any,
+    pooling: Pooling,
+    own: Sequence[Transform],
+    added: Sequence[Transform],
+    *,
+    normalize: bool,
     weights: Weights,
+    pad_id: int,
+    origin: str,
 ) -> Draft:
-    """Trace a checkpoint, its pooling, its own transforms and an added one.
+    """Trace an encoder, its pooling and the transforms after it.
+
+    Args:
+        encoder: transformers' module, float32; its weights are changed if they are rounded.
+        pooling: from token vectors to one vector.
+        own: transforms of the checkpoint itself; rounded with the encoder.
+        added: transforms that were fitted to it; always stored in float32.
+        normalize: whether the graph ends in L2 normalization.
+        weights: storage of the weight matrices.
+        pad_id: the padding token's id.
+        origin: name of the checkpoint, for messages.
 
     Raises:
-        ExportError: they do not fit, or torch cannot trace them.
+        ExportError: torch cannot run or trace them.
     """
-    steps = checked_steps(source, pooling, transform)
-    config = source.model.config
+    steps = [*own, *added]
+    config = encoder.config
     heads = getattr(config, "num_attention_heads", None) or 1
     # A factor that is not a power of two would round the stored query weights a second time.
     exact = math.frexp(math.sqrt(config.hidden_size // heads))[0] == 0.5
     attention = Attention(heads, scale_folded=weights == "float32" or exact)
-    model, reference, original = _assemble(
-        source, pooling, steps, normalize, weights, attention.scale_folded
-    )
-    run = _run(reference, source.origin)
+    reference = SentenceEncoder(TransformersBackbone(encoder), pooling, steps, normalize).eval()
+    original = None
+    if weights == "float16":
+        original = copy.deepcopy(reference)
+        _round_matrices(encoder, [pooling, *own])
+    backbone = from_transformers(encoder, fold_scale=attention.scale_folded)
+    folded = [step.fold() for step in steps]
+    model = SentenceEncoder(backbone, pooling, folded, normalize).eval()
+    run = _run(reference, origin)
     # Before tracing, whose errors have hundreds of lines.
-    run(np.full((2, 5), source.pad_id, np.int64), np.ones((2, 5), np.int64))
-    fitted = range(len(source.transforms), len(steps))
+    run(np.full((2, 5), pad_id, np.int64), np.ones((2, 5), np.int64))
+    fitted = range(len(own), len(steps))
     return Draft(
-        proto=to_onnx(model, source.pad_id, weights, [f"transforms.{i}." for i in fitted]),
-        dim=steps[-1].out_dim if steps else source.width(pooling),
-        pooling="+".join(model.pooling.modes),
+        proto=to_onnx(model, pad_id, weights, [f"transforms.{i}." for i in fitted]),
+        dim=steps[-1].out_dim if steps else pooling.out_dim(config.hidden_size),
+        pooling="+".join(pooling.modes),
         transform=describe(steps),
-        normalised=model.normalise,
+        normalised=normalize,
         reference=run,
         computed_by="torch",
-        original=None if original is None else _run(original, source.origin),
+        original=None if original is None else _run(original, origin),
         attention=attention,
     )
 
@@ -76,31 +96,6 @@ def _run(module: SentenceEncoder, origin: str) -> Reference:
         return vectors
 
     return run
-
-
-def _assemble(
-    source: TorchSource,
-    pooling: str | None,
-    steps: Sequence[Transform],
-    normalize: bool | None,
-    weights: Weights,
-    fold_scale: bool,
-) -> tuple[SentenceEncoder, SentenceEncoder, SentenceEncoder | None]:
-    """The module to export, transformers' own as the reference for it, and, where weights are
-    rounded, a reference with the weights before that.
-    """
-    pool = source.pool(pooling)
-    if normalize is None:
-        normalize = True if source.normalise is None else source.normalise
-    reference = SentenceEncoder(TransformersBackbone(source.model), pool, steps, normalize).eval()
-    original = None
-    if weights == "float16":
-        original = copy.deepcopy(reference)
-        _round_matrices(source.model, [pool, *source.transforms])
-    backbone = from_transformers(source.model, fold_scale=fold_scale)
-    folded = [step.fold() for step in steps]
-    model = SentenceEncoder(backbone, pool, folded, normalize).eval()
-    return model, reference, original
 
 
 def _round_matrices(model: torch.nn.Module, parts: Sequence[torch.nn.Module]) -> None:

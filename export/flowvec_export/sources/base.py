@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from flowvec.optional import require
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from flowvec_export.assembly.draft import Draft, Weights
     from flowvec_export.transforms import Transform
 
 __all__ = [
@@ -87,6 +89,28 @@ class Source(ABC):
     def is_finished(self) -> bool:
         """Whether it only gives finished vectors, after all of its own layers."""
         return False
+
+    @abstractmethod
+    def draft(
+        self,
+        length: int,
+        pooling: str | None,
+        added: Sequence[Transform],
+        normalize: bool | None,
+        weights: Weights,
+    ) -> Draft:
+        """Make the graph from token ids to vectors, with a reference to compare it with.
+
+        Args:
+            length: most tokens of a text.
+            pooling: as for `export`; None is the source's own.
+            added: transforms after the source's own.
+            normalize: as for `export`; None is the source's own.
+            weights: storage of the weight matrices.
+
+        Raises:
+            ExportError: the parts do not fit, or the graph cannot be made.
+        """
 
     @abstractmethod
     def pooled_width(self, pooling: str | None) -> int:

@@ -8,7 +8,7 @@ allows it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -159,17 +159,13 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
     return files
 
 
-def has_weights(root: Path, modules: list[Any] | None, trust: Trust) -> bool:
-    """Whether an encoder's weights lie in a directory, in a form of torch's that may be read.
+def has_weights(folders: Iterable[Path], trust: Trust) -> bool:
+    """Whether one of the folders has an encoder's weights in a form that torch may read.
 
     Args:
-        root: the directory.
-        modules: what its modules.json holds, whose first may name a folder.
-        trust: whether a pickle may be.
+        folders: where to look.
+        trust: whether a pickle may be read.
     """
-    folders = [root]
-    if modules and isinstance(modules[0], dict):
-        folders.append(inside(root, str(modules[0].get("path", ""))))
     names = (*_SAFE, *_PICKLED) if trust.pickle else _SAFE
     return any((folder / name).is_file() for folder in folders for name in names)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from flowvec_export.arguments import check_source
 from flowvec_export.sources.base import Source, require_torch
 from flowvec_export.sources.files import check_links, has_weights, read_json
 from flowvec_export.sources.onnx import OnnxSource, find_graph, read_graph
-from flowvec_export.sources.sentence_transformers import ReadEncoder, read_modules
+from flowvec_export.sources.sentence_transformers import read_modules
 from flowvec_export.trust import Trust
 
 if TYPE_CHECKING:
@@ -54,26 +53,25 @@ def read_source(
     if (root / MANIFEST).is_file() and not (root / "config.json").is_file():
         raise ExportError(f"{source} is a bundle, which has been exported; name its checkpoint")
     check_links(root)
-    modules = read_json(root / "modules.json", list, missing_ok=True)
-    read: ReadEncoder
-    found: Source
+    origin = str(source)
+    given = read_json(root / "modules.json", list, missing_ok=True)
     try:
-        if graph is None and not has_weights(root, modules, trust):
+        modules = None if given is None else read_modules(root, given, origin)
+        folder = root if modules is None else modules.encoder
+        settings = {} if modules is None else modules.settings
+        if graph is None and not has_weights((root, folder), trust):
             graph = find_graph(root)
+        found: Source
         if graph is not None:
-            read = partial(read_graph, graph)
+            found = read_graph(graph, root, folder, origin, settings)
         else:
-            # torch takes seconds to import, and an ONNX graph does without.
+            # Importing torch takes seconds, and an ONNX graph does not need it.
             require_torch(f"{source}, a checkpoint,")
             from flowvec_export.sources.torch import read_encoder
 
-            read = partial(read_encoder, trust=trust, encoder_only=encoder_only)
-        origin = str(source)
-        if modules is None:
-            found = read(root, root, origin, {})
-        else:
-            found = read_modules(root, modules, origin, read, trust)
-            found.tuned = True
+            found = read_encoder(root, folder, origin, settings, trust, encoder_only=encoder_only)
+        if modules is not None:
+            modules.complete(found, trust)
         if encoder_only:
             found.keep_encoder_only()
         return found

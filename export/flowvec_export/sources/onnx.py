@@ -7,10 +7,10 @@ finished sentence vectors.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import tokenizers
@@ -19,6 +19,8 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from flowvec.compat import override
 from flowvec.errors import ExportError, first_line
+from flowvec_export.assembly.draft import Draft, Weights, check_steps
+from flowvec_export.assembly.from_onnx import PooledOutput, draft_of_graph
 from flowvec_export.graph.proto import all_graphs, all_nodes, one_name_of_the_standard
 from flowvec_export.layers.names import OFFSET_POSITIONS, parse_pooling
 from flowvec_export.sources.base import (
@@ -30,6 +32,9 @@ from flowvec_export.sources.base import (
     read_licence,
 )
 from flowvec_export.sources.files import check_tokenizer, inside, read_json
+
+if TYPE_CHECKING:
+    from flowvec_export.transforms import Transform
 
 __all__ = ["OnnxSource", "find_graph", "read_graph"]
 
@@ -98,13 +103,54 @@ class OnnxSource(Source):
     def is_finished(self) -> bool:
         return self.tokens is None and self.sentence is not None
 
-    @override
-    def pooled_width(self, pooling: str | None) -> int:
+    def outputs(self, pooling: str | None) -> list[PooledOutput]:
+        """The outputs of the graph that a pooling uses.
+
+        Raises:
+            ExportError: as for `modes`.
+        """
         modes = self.modes(pooling)
         if modes is None:
-            return self.widths[str(self.sentence)]
-        outputs = [self.pooler if mode == "pooler" else self.tokens for mode in modes]
-        return sum(self.widths[str(output)] for output in outputs)
+            return [self._output(self.sentence, None)]
+        return [
+            self._output(self.pooler, None) if mode == "pooler" else self._output(self.tokens, mode)
+            for mode in modes
+        ]
+
+    def _output(self, name: str | None, mode: str | None) -> PooledOutput:
+        assert name is not None, "`modes` takes only outputs that the graph has"
+        return PooledOutput(name, self.widths[name], mode)
+
+    @override
+    def draft(
+        self,
+        length: int,
+        pooling: str | None,
+        added: Sequence[Transform],
+        normalize: bool | None,
+        weights: Weights,
+    ) -> Draft:
+        steps = [*self.transforms, *added]
+        check_steps(steps, self.pooled_width(pooling))
+        if normalize is None:
+            # A finished sentence vector stays as it is.
+            plain = self.modes(pooling) is not None or bool(steps)
+            normalize = plain if self.normalise is None else self.normalise
+        return draft_of_graph(
+            self.proto,
+            self.outputs(pooling),
+            steps,
+            normalize=normalize,
+            weights=weights,
+            pooling=self.pooling_name(pooling),
+            vocabulary=self.vocabulary,
+            length=length,
+            origin=self.origin,
+        )
+
+    @override
+    def pooled_width(self, pooling: str | None) -> int:
+        return sum(output.width for output in self.outputs(pooling))
 
     @override
     def pooling_name(self, pooling: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
     from flowvec_export.transforms import Dense
 
-__all__ = ["ReadEncoder", "read_modules"]
-
-# Reads an encoder: the whole directory, the encoder's folder, what was asked for, its settings.
-ReadEncoder = Callable[[Path, Path, str, dict[str, Any]], Source]
+__all__ = ["Modules", "read_modules"]
 
 _SETTINGS = (
     "sentence_bert_config.json",
@@ -53,22 +50,65 @@ _SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", "euclidea
                  "manhattan": "manhattan"}  # fmt: skip
 
 
-def read_modules(
-    root: Path, modules: Any, origin: str, read_encoder: ReadEncoder, trust: Trust
-) -> Source:
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """What modules.json and the files it names say, apart from the encoder itself.
+
+    Attributes:
+        encoder: folder of the Transformer module.
+        settings: settings of the Transformer module, such as `max_seq_length`.
+        pooling: pooling modes, joined by "+".
+        word_weights: folder of WordWeights, if any.
+        dense: folders of Dense layers, in order.
+        normalise: whether the vectors are normalized at the end.
+        prompts: prefixes by name.
+        default_prompt_name: the prompt that is used by default.
+        prompts_are_pooled: whether a prompt's tokens count in the pooling.
+        similarity: how vectors are compared.
+    """
+
+    encoder: Path
+    settings: dict[str, Any]
+    pooling: str
+    word_weights: Path | None
+    dense: tuple[Path, ...]
+    normalise: bool
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    prompts_are_pooled: bool
+    similarity: str
+
+    def complete(self, source: Source, trust: Trust) -> None:
+        """Add the pooling, the layers and the prompts to a source that has its encoder.
+
+        Raises:
+            ExportError: a layer cannot be read.
+        """
+        source.tuned = True
+        source.pooling = self.pooling
+        if self.word_weights is not None:
+            source.weigh_words(_read_word_weights(self.word_weights, source, trust))
+        if not source.is_finished:  # a graph with finished vectors contains its Dense layers
+            source.transforms += [_read_dense(folder, trust) for folder in self.dense]
+        source.normalise = self.normalise
+        source.prompts = dict(self.prompts)
+        source.default_prompt_name = self.default_prompt_name
+        source.prompts_are_pooled = self.prompts_are_pooled
+        source.similarity = self.similarity
+
+
+def read_modules(root: Path, modules: Any, origin: str) -> Modules:
     """Follow modules.json.
 
-    It holds a Transformer, perhaps WordWeights, Pooling, then Dense layers, then perhaps Normalize.
+    It names a Transformer, perhaps WordWeights, Pooling, then Dense layers, then perhaps Normalize.
 
     Args:
         root: the directory.
-        modules: what its modules.json holds.
-        origin: what was asked for.
-        read_encoder: reads the Transformer's folder.
-        trust: whether weights of small modules may be pickles.
+        modules: content of its modules.json.
+        origin: name of the source, for messages.
 
     Raises:
-        ExportError: a module or a setting is of a kind that is not followed.
+        ExportError: a module or a setting is not supported.
     """
     _check_code(root, modules, origin)
     kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
@@ -87,39 +127,47 @@ def read_modules(
         {},
     )
     _check_settings(settings, origin)
-    source = read_encoder(root, folders[0], origin, settings)
     pooling = read_json(folders[1] / "config.json")
-    source.pooling = "+".join(_pooling_modes(pooling, origin))
-    if weights is not None:
-        source.weigh_words(_read_word_weights(weights, source, trust))
-    source.normalise = False
-    for kind, folder in zip(kinds[2:], folders[2:], strict=True):
-        if source.normalise:
-            raise ExportError(f"{origin} has {kind} after Normalize, which is not supported")
-        if kind == "Dense":
-            if not source.is_finished:  # its graph has them
-                source.transforms.append(_read_dense(folder, trust))
-        elif kind == "Normalize":
-            _check_names(read_json(folder / "config.json", missing_ok=True) or {}, folder)
-            source.normalise = True
-        elif kind == "Dropout":
-            continue  # nothing, outside training
-        else:
-            raise ExportError(f"{origin} has a module {kind}, which is not supported")
+    dense, normalise = _layers(list(zip(kinds, folders, strict=True))[2:], origin)
     config = read_json(root / "config_sentence_transformers.json", missing_ok=True) or {}
     if config.get("truncate_dim") is not None:
         raise ExportError(f"{origin} has a truncate_dim, which is not supported")
-    source.prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
-    if unfit := [name for name, prompt in source.prompts.items() if not isinstance(prompt, str)]:
+    prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
+    if unfit := [name for name, prompt in prompts.items() if not isinstance(prompt, str)]:
         raise ExportError(f"{origin} has a prompt {unfit[0]!r} that is not a text")
     default = config.get("default_prompt_name")
-    source.default_prompt_name = default if default in source.prompts else None
     similarity = config.get("similarity_fn_name") or "cosine"
     if similarity not in _SIMILARITIES:
         raise ExportError(f"{origin} compares by {similarity!r}, which is not supported")
-    source.similarity = _SIMILARITIES[similarity]
-    source.prompts_are_pooled = bool(pooling.get("include_prompt", True))
-    return source
+    return Modules(
+        encoder=folders[0],
+        settings=settings,
+        pooling="+".join(_pooling_modes(pooling, origin)),
+        word_weights=weights,
+        dense=dense,
+        normalise=normalise,
+        prompts=prompts,
+        default_prompt_name=default if default in prompts else None,
+        prompts_are_pooled=bool(pooling.get("include_prompt", True)),
+        similarity=_SIMILARITIES[similarity],
+    )
+
+
+def _layers(modules: list[tuple[str, Path]], origin: str) -> tuple[tuple[Path, ...], bool]:
+    """Folders of the Dense layers after the pooling, and whether Normalize follows."""
+    dense: list[Path] = []
+    normalise = False
+    for kind, folder in modules:
+        if normalise:
+            raise ExportError(f"{origin} has {kind} after Normalize, which is not supported")
+        if kind == "Dense":
+            dense.append(folder)
+        elif kind == "Normalize":
+            _check_names(read_json(folder / "config.json", missing_ok=True) or {}, folder)
+            normalise = True
+        elif kind != "Dropout":  # dropout only acts in training
+            raise ExportError(f"{origin} has a module {kind}, which is not supported")
+    return tuple(dense), normalise
 
 
 def _check_code(root: Path, modules: Any, origin: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from flowvec.compat import override
 from flowvec.errors import ExportError, first_line
+from flowvec_export.assembly.draft import Draft, Weights, check_steps
+from flowvec_export.assembly.from_torch import draft_of_checkpoint
 from flowvec_export.layers.names import OFFSET_POSITIONS, parse_pooling
 from flowvec_export.layers.pooling import Pooling
 from flowvec_export.sources.base import (
@@ -26,6 +28,7 @@ from flowvec_export.sources.base import (
     read_licence,
 )
 from flowvec_export.sources.files import check_config, check_tokenizer, find_weights, read_json
+from flowvec_export.transforms import Transform
 from flowvec_export.trust import Trust
 
 __all__ = ["TorchSource", "quiet_transformers", "read_encoder"]
@@ -51,14 +54,12 @@ class TorchSource(Source):
         word_weights: how much each token id counts in the mean, float32 (vocabulary,); None is all
             alike.
         must_pool: why the pooling has to be said, where nothing but its user knows it.
-        unused: names of the checkpoint's heads, which are left out.
     """
 
     model: Any
     pooler: nn.Linear | None
     word_weights: Tensor | None = None
     must_pool: str | None = None
-    unused: tuple[str, ...] = ()
 
     def pool(self, pooling: str | None) -> Pooling:
         """The pooling of that name, or the one that it was made for; `mean` for a plain encoder.
@@ -70,6 +71,29 @@ class TorchSource(Source):
             raise ExportError(self.must_pool)
         modes = parse_pooling(pooling or self.pooling or "mean")
         return Pooling(modes, self.pooler, self.word_weights)
+
+    @override
+    def draft(
+        self,
+        length: int,
+        pooling: str | None,
+        added: Sequence[Transform],
+        normalize: bool | None,
+        weights: Weights,
+    ) -> Draft:
+        check_steps([*self.transforms, *added], self.pooled_width(pooling))
+        if normalize is None:
+            normalize = True if self.normalise is None else self.normalise
+        return draft_of_checkpoint(
+            self.model,
+            self.pool(pooling),
+            self.transforms,
+            added,
+            normalize=normalize,
+            weights=weights,
+            pad_id=self.pad_id,
+            origin=self.origin,
+        )
 
     @override
     def pooled_width(self, pooling: str | None) -> int:
