@@ -1,29 +1,46 @@
-"""The output of a bulk job that writes into a collection."""
+"""Outputs of a bulk job that writes into a collection.
+
+`CollectionTarget` keeps a journal, and continues by shards. `ComparedTarget` keeps none: it leaves
+out rows that the collection already has, so the same job again only adds what is missing.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy.typing as npt
 
 from flowvec.bulk.journal import Folder
-from flowvec.bulk.outputs import FolderTarget
+from flowvec.bulk.outputs import FolderTarget, Target
 from flowvec.bulk.part_files import ShardSettings, ShardWriter, Written, taken
 from flowvec.collection.collection import Collection
+from flowvec.collection.creation import is_collection
 from flowvec.collection.parquet import json_value
+from flowvec.collection.store.rows import Id, Item
 from flowvec.collection.store.settings import VectorDtype
-from flowvec.collection.store.store import FILE
 from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.texts.inventory import Survey
-from flowvec.texts.window import Columns, Window
+from flowvec.texts.unicode import replace_surrogates
+from flowvec.texts.window import Columns, Fields, Window
 
-__all__ = ["CollectionTarget", "open_collection"]
+__all__ = ["CollectionTarget", "ComparedTarget", "check_precision", "open_collection"]
+
+
+def check_precision(precision: str) -> None:
+    """Refuse a type that vectors of a collection cannot have.
+
+    Raises:
+        InputValueError: it is not float32 or float16.
+    """
+    if precision not in ("float32", "float16"):
+        raise InputValueError(f"a collection holds float32 or float16, not {precision}")
 
 
 def open_collection(path: Path, encoder: Encoder, precision: str) -> Collection:
@@ -34,9 +51,8 @@ def open_collection(path: Path, encoder: Encoder, precision: str) -> Collection:
         CollectionError: the folder holds something else.
         FingerprintMismatchError: its vectors were made by another model.
     """
-    if precision not in ("float32", "float16"):
-        raise InputValueError(f"a collection holds float32 or float16, not {precision}")
-    if (path / FILE).exists() and not Collection.is_unmade(path):
+    check_precision(precision)
+    if is_collection(path):
         return Collection.open(path, encoder=encoder)
     return Collection.create(path, encoder=encoder, vector_dtype=cast(VectorDtype, precision))
 
@@ -63,11 +79,11 @@ class CollectionTarget(FolderTarget):
 
     @override
     def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
-        return _CollectionShard(self._collection, settings)
+        return _CollectionShard(self._collection, settings, self)
 
     @override
     def file_name(self, shard: int) -> str:
-        return ""  # a shard has no file of its own
+        return ""  # a shard has no file
 
     @override
     def complete(self, stop: threading.Event | None = None) -> None:
@@ -75,10 +91,97 @@ class CollectionTarget(FolderTarget):
         self._collection.prepare(stop)  # so that the first search need not
 
 
+class ComparedTarget(Target):
+    """A collection without a journal: rows that it already has are left out.
+
+    A row is left out if the collection has its id with the same text and the same kept fields. Dead
+    letters are in a file beside the collection.
+    """
+
+    def __init__(
+        self, path: Path, encoder: Encoder, precision: str, fields: Fields, known: Survey
+    ) -> None:
+        """Open the collection, if there is one. If not, it is created when a row can be added.
+
+        Args:
+            path: its directory.
+            encoder: the model of the vectors.
+            precision: type of the vectors of a new collection, `float32` or `float16`.
+            fields: the fields that are read.
+            known: the inputs.
+
+        Raises:
+            InputValueError: a collection cannot hold vectors of this precision.
+            CollectionError: the folder holds something else.
+            FingerprintMismatchError: its vectors were made by another model.
+        """
+        super().__init__(path)
+        check_precision(precision)
+        self._open = partial(open_collection, path, encoder, precision)
+        self._collection = self._open() if is_collection(path) else None
+        self._fields = fields
+        # Standard input is read once, so an id can come again. Its first row may not be written
+        # yet when the second is compared, so that one is always written.
+        self._changed: set[Id] | None = set() if known.rows is None else None
+
+    @override
+    def spans(self) -> Iterator[tuple[int, int | None]]:
+        yield 0, None
+
+    @override
+    def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
+        if self._collection is None:
+            self._collection = self._open()
+        return _CollectionShard(self._collection, settings, self)
+
+    @override
+    def file_name(self, shard: int) -> str:
+        return ""
+
+    @override
+    def letters_path(self, shard: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.dead_letter.jsonl")
+
+    @override
+    def leave_out(self, window: Window) -> None:
+        ids = window.ids(self._fields)
+        none: list[Item | None] = [None] * len(ids)
+        items = none if self._collection is None else self._collection.get(ids)
+        metadata = _metadata(window, self._fields, None)
+        same: list[int] = []
+        for place, (key, item) in enumerate(zip(ids, items, strict=True)):
+            is_same = (
+                item is not None
+                and (self._changed is None or key not in self._changed)
+                and item.text == replace_surrogates(window.texts[place])
+                and (metadata is None or _without_nulls(item.metadata) == metadata[place])
+            )
+            if is_same:
+                same.append(place)
+            elif self._changed is not None:
+                self._changed.add(key)
+        again = sum(window.numbers[place] in window.replacing for place in same)
+        window.duplicates += again
+        window.unchanged += len(same) - again
+        window.remove(same)
+
+    @override
+    def complete(self, stop: threading.Event | None = None) -> None:
+        if self._collection is not None:
+            self._collection.prepare(stop)  # so that the first search need not
+
+    @override
+    def close(self) -> None:
+        super().close()
+        if self._collection is not None:
+            self._collection.close()
+
+
 class _CollectionShard:
-    def __init__(self, collection: Collection, settings: ShardSettings) -> None:
+    def __init__(self, collection: Collection, settings: ShardSettings, target: Target) -> None:
         self._collection = collection
         self._fields = settings.fields
+        self._target = target
         self._rows = 0
 
     @property
@@ -90,21 +193,45 @@ class _CollectionShard:
             return
         places = range(len(window.texts)) if kept is None else kept
         ids = window.ids(self._fields)
-        names = self._fields.beside_id
-        columns = {name: _plain(taken(window, name, kept), window.columns[name]) for name in names}
-        metadata = None
-        if names:
-            metadata = [{n: columns[n][i] for n in names} for i in range(len(places))]
-        self._collection.add_vectors(
-            [ids[i] for i in places], vectors, [window.texts[i] for i in places], metadata
+        added = self._collection.add_vectors(
+            [ids[i] for i in places],
+            vectors,
+            [window.texts[i] for i in places],
+            _metadata(window, self._fields, kept),
         )
         self._rows += len(vectors)
+        self._target.overwritten += added.replaced
 
     def finish(self, columns: Columns) -> Written:
         return Written(0, "", None)  # added rows are on disk already
 
     def abandon(self) -> None:
         pass  # a later run replaces the rows, since the journal does not list the shard
+
+
+def _metadata(
+    window: Window, fields: Fields, kept: Sequence[int] | None
+) -> list[dict[str, Any]] | None:
+    """The kept fields of some rows; None if no fields are kept. Null and missing ones are left out.
+
+    Args:
+        window: the rows.
+        fields: the fields that are read.
+        kept: indices of the rows; None takes all.
+    """
+    names = fields.beside_id
+    if not names:
+        return None
+    columns = [_plain(taken(window, name, kept), window.columns[name]) for name in names]
+    return [
+        {name: value for name, value in zip(names, row, strict=True) if value is not None}
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _without_nulls(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Metadata as `_metadata` makes it, whoever added the row."""
+    return {name: value for name, value in (metadata or {}).items() if value is not None}
 
 
 def _plain(values: Any, kind: str) -> list[Any]:

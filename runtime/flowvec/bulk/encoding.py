@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flowvec.arguments import flag, path_of
-from flowvec.bulk.collection_output import CollectionTarget, open_collection
+from flowvec.bulk.collection_output import CollectionTarget, ComparedTarget, open_collection
 from flowvec.bulk.journal import Folder
 from flowvec.bulk.options import (
     MAX_TEXT_BYTES,
@@ -54,13 +54,13 @@ class BulkSummary:
         out: where the vectors are.
         complete: whether all is done; False if the job was stopped.
         rows_in: rows read, in all runs of the job: the sum of the next three.
-        rows: vectors that were written, in all runs.
+        rows: vectors that were written, in all runs, and rows that were unchanged.
         dead_letters: rows that could not be embedded, in all runs.
         duplicates: rows that were left out because another row has the same id, in all runs.
         duplicate_ids: the first few of these ids, in this run.
         codes: dead letters of each kind, in all runs. Those written before version 0.2 are not
             counted.
-        blank: blank lines of jsonl, which are not rows.
+        blank: blank lines, which are not rows: those of jsonl, and of txt for a collection.
         shards: files that were written, in all runs.
         shards_before: how many of them earlier runs had finished.
         dim: length of a written vector.
@@ -68,6 +68,8 @@ class BulkSummary:
         encoded: texts encoded in this run, without repeated ones if `dedup` is set.
         truncated: texts that were cut at max_length in this run.
         replaced: texts of this run in which lone surrogates became U+FFFD.
+        unchanged: rows that the collection already had, with `skip_unchanged`.
+        overwritten: rows of the collection that rows of this run replaced.
         tokens: tokens encoded in this run.
         padding: share of padding in the tokens computed in this run, 0 to 1.
         survey_seconds: seconds to count and hash the inputs.
@@ -92,6 +94,8 @@ class BulkSummary:
     encoded: int
     truncated: int
     replaced: int
+    unchanged: int
+    overwritten: int
     tokens: int
     padding: float
     survey_seconds: float
@@ -115,6 +119,7 @@ def encode_files(
     truncation: Truncation = "truncate",
     dedup: bool = False,
     on_duplicate: OnDuplicate | None = None,
+    skip_unchanged: bool = False,
     strict: bool = False,
     rows_per_shard: int = ROWS_PER_SHARD,
     max_text_bytes: int = MAX_TEXT_BYTES,
@@ -144,8 +149,9 @@ def encode_files(
         out_format: `parquet` (columns id, the kept fields and vector, a list of fixed length);
             `npy` (with a row map beside it, one line of JSON per row); or `collection`. Then `out`
             is a collection, which is created if there is none; texts are stored, kept fields become
-            metadata, and the job's journal is beside it in `OUT.job`. None decides by the name, and
-            is `parquet` for a folder.
+            metadata (without those that are null or missing), blank lines of txt are left out, and
+            the job's journal is beside it in `OUT.job`. None decides by the name, and is `parquet`
+            for a folder.
         precision: type of the vectors' numbers: `float32`, `float16`, or as in `Encoder.encode`.
         prompt_name: as in `Encoder.encode`.
         truncation: `truncate` cuts texts at max_length; `error` makes longer texts dead letters.
@@ -156,6 +162,10 @@ def encode_files(
             of memory per row. The choice does not depend on whether a text is too long. Standard
             input cannot be read twice: None is `first` there, and `last` is possible for a
             collection only, where a later row replaces an earlier one; all ids are kept in memory.
+        skip_unchanged: for a collection: leave out rows that it already has with the same text and
+            the same kept fields. No journal is kept: a job that was stopped or killed continues
+            because its rows are there, and any file can be added. Dead letters go to
+            `OUT.dead_letter.jsonl`.
         strict: stop at the first row that cannot be embedded.
         rows_per_shard: input rows per shard; any positive number.
         max_text_bytes: longer texts, and longer lines of jsonl, are dead letters.
@@ -180,27 +190,26 @@ def encode_files(
     path = expanded(path_of("out", out))
     flag("resume", resume)
     flag("strict", strict)
+    flag("skip_unchanged", skip_unchanged)
     out_format = out_format_of(path, out_format)
     is_file = path.suffix in (".npy", ".parquet")
     fields = checked_fields(text_field, id_field, keep, max_text_bytes)
-    fields = replace(fields, kept_as_json=out_format != "parquet")
-    check_rule(on_duplicate)
+    is_collection = out_format == "collection"
+    fields = replace(fields, kept_as_json=out_format != "parquet", skip_blank=is_collection)
+    if skip_unchanged and not is_collection:
+        raise InputValueError("only a collection can skip unchanged rows")
     sources = find_sources(as_inputs(inputs), input_format)
     is_stdin = sources[0].path == STDIN
     if is_stdin and (share[1] > 1 or workers is not None):
         raise InputValueError("standard input cannot be shared out")
-    if on_duplicate is None:
-        on_duplicate = "first" if is_stdin and out_format != "collection" else "last"
-    elif is_stdin and on_duplicate == "last" and out_format != "collection":
-        raise InputValueError(
-            "standard input cannot be read twice, so which row of an id is the last is not known "
-            "in time; on_duplicate is first, error or dead-letter there"
-        )
+    rule = _duplicate_rule(on_duplicate, can_be_last=is_collection or not is_stdin)
     options = BulkOptions(
-        out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, on_duplicate
+        out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, rule
     )
     check_options(options, share, is_file, path)
-    if workers is not None and (is_file or out_format == "collection"):
+    if skip_unchanged and share[1] > 1:
+        raise InputValueError("work that skips unchanged rows cannot be shared out")
+    if workers is not None and (is_file or is_collection):
         raise InputValueError("on Ray the output is a folder of shards")
     if is_file and resume and path.exists():
         raise BulkError(
@@ -208,7 +217,7 @@ def encode_files(
         )
     if workers is not None:
         imported_ray()  # fail before anything is read or written
-    if is_file:
+    if is_file or skip_unchanged:
         options = replace(options, rows_per_shard=ONE_FILE)
     columns = first_columns(sources, fields, rows_per_shard)
     with ExitStack() as stack:
@@ -224,29 +233,10 @@ def encode_files(
             return _summary(encoder, options, job, FileTarget(path), nothing, 0.0)
         surveyed = time.perf_counter() - begun
         stack.enter_context(naming_output(path))
-        target: Target
-        if is_file:
-            target = FileTarget(path)
-        elif out_format == "collection":
-            collection = stack.enter_context(open_collection(path, encoder, precision))
-            folder = Folder(path.with_name(path.name + ".job"), share)
-            if id_field is None and len(collection) and not folder.manifest.exists():
-                raise InputValueError(
-                    f"{path} holds {len(collection)} rows, and numbers from 0 would replace "
-                    "some; give an id_field"
-                )
-            stack.enter_context(folder.held())
-            described = _described(encoder, known, options, columns, share)
-            target = CollectionTarget(
-                collection, folder, known, rows_per_shard, described, resume=resume
-            )
-        else:
-            folder = Folder(path, share)
-            stack.enter_context(folder.held())
-            described = _described(encoder, known, options, columns, share)
-            target = FolderTarget(
-                folder, known, rows_per_shard, out_format, described, resume=resume
-            )
+        target = _open_target(
+            stack, path, encoder, known, options, columns, share,
+            is_file=is_file, skip_unchanged=skip_unchanged, resume=resume,
+        )  # fmt: skip
         stack.callback(target.close)
         if workers is not None and known.rows:
             assert isinstance(target, FolderTarget)
@@ -260,6 +250,63 @@ def encode_files(
             work.run(stop, strict=strict, on_progress=on_progress)
             done = _Done(work.tally, work.seconds, work.is_complete)
         return _summary(encoder, options, job, target, done, surveyed)
+
+
+def _duplicate_rule(rule: OnDuplicate | None, *, can_be_last: bool) -> OnDuplicate:
+    """Which of several rows with the same id is written.
+
+    Args:
+        rule: the user's rule; None takes the default.
+        can_be_last: whether the last row can be known in time.
+
+    Raises:
+        InputValueError: there is no such rule, or it needs to read the input twice.
+    """
+    check_rule(rule)
+    if rule is None:
+        return "last" if can_be_last else "first"
+    if rule == "last" and not can_be_last:
+        raise InputValueError(
+            "standard input cannot be read twice, so which row of an id is the last is not known "
+            "in time; on_duplicate is first, error or dead-letter there"
+        )
+    return rule
+
+
+def _open_target(
+    stack: ExitStack,
+    path: Path,
+    encoder: Encoder,
+    known: Survey,
+    options: BulkOptions,
+    columns: Columns | None,
+    share: tuple[int, int],
+    *,
+    is_file: bool,
+    skip_unchanged: bool,
+    resume: bool,
+) -> Target:
+    """Open the output; `stack` closes what it keeps open, apart from the target itself."""
+    if is_file:
+        return FileTarget(path)
+    if skip_unchanged:
+        return ComparedTarget(path, encoder, options.precision, options.fields, known)
+    per_shard = options.rows_per_shard
+    if options.out_format != "collection":
+        folder = Folder(path, share)
+        stack.enter_context(folder.held())
+        described = _described(encoder, known, options, columns, share)
+        return FolderTarget(folder, known, per_shard, options.out_format, described, resume=resume)
+    collection = stack.enter_context(open_collection(path, encoder, options.precision))
+    folder = Folder(path.with_name(path.name + ".job"), share)
+    if options.fields.id is None and len(collection) and not folder.manifest.exists():
+        raise InputValueError(
+            f"{path} holds {len(collection)} rows, and numbers from 0 would replace some; give an "
+            "id_field, or skip_unchanged"
+        )
+    stack.enter_context(folder.held())
+    described = _described(encoder, known, options, columns, share)
+    return CollectionTarget(collection, folder, known, per_shard, described, resume=resume)
 
 
 class _StoppedError(Exception):
@@ -366,6 +413,8 @@ def _summary(
         encoded=tally.encoded,
         truncated=tally.truncated,
         replaced=tally.replaced,
+        unchanged=target.unchanged,
+        overwritten=target.overwritten,
         tokens=tally.tokens,
         padding=1.0 - tally.tokens / tally.padded if tally.padded else 0.0,
         survey_seconds=surveyed,
@@ -385,7 +434,8 @@ def _described(
     """Everything that decides the bytes that a job writes; see `journal.py`."""
     info = encoder.info()
     chosen = asdict(options)
-    del chosen["fields"]["kept_as_json"]  # follows from the format
+    for name in ("kept_as_json", "skip_blank"):  # these follow from the format
+        del chosen["fields"][name]
     if options.fields.id is None:  # rows are numbered: ids are distinct
         del chosen["on_duplicate"]
     described = {

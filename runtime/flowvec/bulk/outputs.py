@@ -26,7 +26,7 @@ from flowvec.bulk.part_files import OutFormat, ShardFile, ShardSettings, ShardWr
 from flowvec.errors import BulkError
 from flowvec.texts.inventory import Survey
 from flowvec.texts.sources import STDIN
-from flowvec.texts.window import DeadLetter
+from flowvec.texts.window import DeadLetter, Window
 
 __all__ = [
     "FileTarget",
@@ -56,7 +56,7 @@ class ShardCounts:
 
 
 class Target(ABC):
-    """Where shards go. Only one thread at a time calls it."""
+    """Where shards go. Apart from `leave_out`, only one thread at a time calls it."""
 
     def __init__(self, path: Path) -> None:
         """Name the file or folder."""
@@ -64,6 +64,8 @@ class Target(ABC):
         # Shards that earlier runs finished, and those plus the shards of this run.
         self.before: Sequence[ShardRecord] = ()
         self.finished: list[ShardRecord] = []
+        self.unchanged = 0  # rows that the output already had
+        self.overwritten = 0  # rows of the output that rows of this run replaced
         self._letters: IO[bytes] | None = None
         self._letters_path = path  # path for the current shard
 
@@ -120,6 +122,13 @@ class Target(ABC):
 
     def acknowledge(self, record: ShardRecord) -> None:
         """Record durably that a shard is finished."""
+        return
+
+    def leave_out(self, window: Window) -> None:
+        """Remove rows from a window that the output already has, and count them.
+
+        It is called on the reading thread, before the window is encoded.
+        """
         return
 
     def complete(self, stop: threading.Event | None = None) -> None:

@@ -237,6 +237,7 @@ class Work:
             ):
                 if self._repeats is not None:
                     self._repeats.leave_out(window)
+                self._target.leave_out(window)
                 yield window
 
     def _finish(self) -> None:
@@ -296,7 +297,8 @@ class Work:
         if window.replacing:
             places = range(len(window.numbers)) if kept is None else kept
             replaced = sum(window.numbers[place] in window.replacing for place in places)
-        counts.rows += len(vectors) - replaced
+        counts.rows += len(vectors) - replaced + window.unchanged
+        self._target.unchanged += window.unchanged
         counts.blank += window.blank
         counts.duplicates += window.duplicates + replaced
         counts.codes.update(letter.code for letter in window.dead)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import math
-import os
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from tqdm import tqdm
 
-from flowvec.bulk import BulkProgress, BulkSummary, RayWorkers, encode_files, estimate_files
+from flowvec.bulk import BulkSummary, RayWorkers, encode_files, estimate_files
 from flowvec.bulk.options import MAX_TEXT_BYTES, ROWS_PER_SHARD
+from flowvec.cli.interrupts import stopping
+from flowvec.cli.jobs import (
+    MaxDead,
+    OnDuplicateOption,
+    Strict,
+    check_dead_letters,
+    dead_letter_rule,
+    names_of,
+    progress_bar,
+    told_dead,
+)
 from flowvec.cli.options import (
+    BulkFormat,
     Compute,
     Json,
     MaxBatchTokens,
@@ -32,7 +37,6 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 
 app = typer.Typer(add_completion=False)
-_TOO_MANY_DEAD = 3
 
 
 @app.command(
@@ -66,12 +70,7 @@ def encode(
     keep: Annotated[
         str | None, typer.Option(help="Fields to write beside the vectors, joined by commas.")
     ] = None,
-    file_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format", help="txt, jsonl, csv or parquet; without it the extensions decide."
-        ),
-    ] = None,
+    file_format: BulkFormat = None,
     out_format: Annotated[
         str | None, typer.Option(help="Format of shards: parquet (the default) or npy.")
     ] = None,
@@ -85,23 +84,17 @@ def encode(
     dedup: Annotated[
         bool, typer.Option("--dedup", help="Encode equal texts within a few thousand rows once.")
     ] = False,
-    on_duplicate: Annotated[
-        str | None,
+    on_duplicate: OnDuplicateOption = None,
+    skip_unchanged: Annotated[
+        bool,
         typer.Option(
-            help="Where rows have the same id: last (the default) or first is written, error: stop "
-            "before anything is, dead-letter: all but the first are dead letters."
+            "--skip-unchanged",
+            help="With --into: leave out rows that are there with the same text and fields; no "
+            "journal is kept, and any file can be added.",
         ),
-    ] = None,
-    max_dead: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|P%",
-            help="With more dead letters the exit code is 3. By default: if all rows are dead.",
-        ),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Stop at the first row that cannot be embedded.")
     ] = False,
+    max_dead: MaxDead = None,
+    strict: Strict = False,
     rows_per_shard: Annotated[
         int, typer.Option(min=1, help="Input rows per shard.")
     ] = ROWS_PER_SHARD,
@@ -156,13 +149,13 @@ def encode(
         raise InputValueError("give either --out or --into")
     if into is not None:
         out, out_format = into, "collection"
-    is_too_many = _max_dead(max_dead)
+    is_too_many = dead_letter_rule(max_dead)
     on_ray = _on_ray(engine, address, workers, cpus_per_worker, gpus_per_worker)
     common: dict[str, Any] = {
         "input_format": file_format,
         "text_field": text_field,
         "id_field": id_field,
-        "keep": [name.strip() for name in keep.split(",") if name.strip()] if keep else [],
+        "keep": names_of(keep),
         "precision": precision,
         "prompt_name": prompt,
         "rows_per_shard": rows_per_shard,
@@ -174,7 +167,7 @@ def encode(
         if dry_run:
             _print_estimate(encoder, inputs, common, as_json=as_json)
             return
-        with _stopping() as stop, _bar() as on_progress:
+        with stopping() as stop, progress_bar("encode") as on_progress:
             summary = encode_files(
                 encoder,
                 inputs,
@@ -183,6 +176,7 @@ def encode(
                 truncation=cast(Any, truncation),
                 dedup=dedup,
                 on_duplicate=cast(Any, on_duplicate),
+                skip_unchanged=skip_unchanged,
                 strict=strict,
                 share=_share(shard),
                 workers=on_ray,
@@ -209,28 +203,7 @@ def encode(
             told += "; the first search builds the rest of the search graph"
         typer.echo(told, err=True)
         raise typer.Exit(128 + stop.number)
-    if is_too_many(summary):
-        typer.echo(f"{summary.dead_letters} of {summary.rows_in} rows are dead letters", err=True)
-        raise typer.Exit(_TOO_MANY_DEAD)
-
-
-def _max_dead(text: str | None) -> Callable[[BulkSummary], bool]:
-    """Whether a job has more dead letters than a number, or a percentage, allows.
-
-    Raises:
-        InputValueError: it is neither.
-    """
-    if text is None:
-        return lambda done: 0 < done.rows_in == done.dead_letters
-    try:
-        most = float(text.removesuffix("%"))
-    except ValueError:
-        most = math.nan
-    if not 0.0 <= most < math.inf or (text.endswith("%") and most > 100.0):
-        raise InputValueError(f"--max-dead is a number of rows, or a share as 1%, not {text}")
-    if text.endswith("%"):
-        return lambda done: done.dead_letters * 100.0 > most * done.rows_in
-    return lambda done: done.dead_letters > most
+    check_dead_letters(summary, is_too_many)
 
 
 def _share(text: str | None) -> tuple[int, int]:
@@ -254,65 +227,6 @@ def _on_ray(
     return None
 
 
-class _Stop:
-    """Whether a signal asked to stop, and which."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.number = int(signal.SIGINT)
-
-
-@contextmanager
-def _stopping() -> Iterator[_Stop]:
-    """The first SIGINT or SIGTERM asks the job to stop; the second ends the process."""
-    stop = _Stop()
-    known = {
-        number: handler
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
-    }
-
-    def ask(number: int, _: Any) -> None:
-        stop.number = number
-        stop.event.set()
-        for known_number in known:
-            signal.signal(known_number, _end)
-        typer.echo("stopping; a second Ctrl-C ends at once", err=True)
-
-    def restore() -> None:
-        for number, handler in known.items():
-            signal.signal(number, handler)
-
-    for number in known:
-        signal.signal(number, ask)
-    try:
-        yield stop
-    finally:
-        restore()
-
-
-def _end(number: int, _: Any) -> None:
-    """End the process now, as a kill would; the next run removes what is left."""
-    os._exit(128 + number)
-
-
-@contextmanager
-def _bar() -> Iterator[Any]:
-    """A progress bar on a terminal."""
-    with tqdm(desc="encode", unit=" rows", disable=not sys.stderr.isatty()) as bar:
-
-        def show(progress: BulkProgress) -> None:
-            bar.total = progress.total
-            if not bar.n and progress.rows:  # the work of earlier runs does not count for the speed
-                bar.initial = progress.rows
-            padding = 1.0 - progress.tokens / progress.padded if progress.padded else 0.0
-            rate = progress.tokens / progress.seconds if progress.seconds else 0.0
-            bar.set_postfix_str(f"{rate:,.0f} tokens/s, {padding:.1%} padding", refresh=False)
-            bar.update(progress.rows - bar.n)
-
-        yield show
-
-
 def _told(summary: BulkSummary, into: Path | None = None) -> str:
     """A summary in words.
 
@@ -321,19 +235,12 @@ def _told(summary: BulkSummary, into: Path | None = None) -> str:
         into: the collection that it fills, if any; it is shown instead of the job's folder.
     """
     rate = summary.encoded / summary.seconds if summary.seconds else 0.0
-    dead = f", {counted(summary.dead_letters, 'dead letter')}" if summary.dead_letters else ""
-    if summary.dead_letters and summary.codes:
-        dead += " (" + ", ".join(f"{n} {code}" for code, n in summary.codes.items()) + ")"
-    if summary.duplicates:
-        named = ", ".join(map(repr, summary.duplicate_ids))
-        more = ", ..." if summary.duplicates > len(summary.duplicate_ids) else ""
-        dead += f", {summary.duplicates} left out as another row has the same id"
-        dead += f" ({named}{more})" if named else ""
+    same = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
     before = f", {summary.shards_before} of them before" if summary.shards_before else ""
     cut = f"; {summary.truncated} texts were cut" if summary.truncated else ""
     return (
         f"{into or summary.out}: {counted(summary.rows_in, 'row')} in, "
-        f"{summary.rows} x {summary.dim} {summary.precision} out{dead}; "
+        f"{summary.rows} x {summary.dim} {summary.precision} out{same}{told_dead(summary)}; "
         f"{counted(summary.shards, 'file' if into is None else 'part')}{before}; "
         f"{rate:,.0f} texts/s in {summary.seconds:.1f} s on "
         f"{summary.provider} in {summary.compute}{cut}"

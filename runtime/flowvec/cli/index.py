@@ -1,28 +1,31 @@
-"""`flowvec index`: adds the texts of a file to a collection."""
+"""`flowvec index`: adds the texts of files to a collection."""
 
 from __future__ import annotations
 
-import logging
-import sys
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from tqdm import tqdm
 
-from flowvec.bulk import BulkSummary, RayWorkers
-from flowvec.cli.options import Compute, Format, Json, Provider, TextField, print_json
+from flowvec.bulk import BulkSummary, RayWorkers, encode_files
+from flowvec.cli.interrupts import stopping
+from flowvec.cli.jobs import (
+    MaxDead,
+    OnDuplicateOption,
+    Strict,
+    check_dead_letters,
+    dead_letter_rule,
+    names_of,
+    progress_bar,
+    told_dead,
+)
+from flowvec.cli.options import BulkFormat, Compute, Json, Provider, TextField, counted, print_json
 from flowvec.collection.collection import Collection
-from flowvec.collection.store.rows import check_ids, encode_metadata
-from flowvec.collection.store.store import FILE
+from flowvec.collection.creation import is_collection
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import BundleError, FlowvecError, InputValueError
+from flowvec.errors import BundleError, InputValueError
 from flowvec.sharded import index_shards
-from flowvec.texts.inputs import Row, read_rows
-from flowvec.texts.unicode import replace_surrogates
-from flowvec.texts.window import WINDOW
 
 app = typer.Typer(add_completion=False)
 
@@ -30,8 +33,13 @@ app = typer.Typer(add_completion=False)
 @app.command(epilog="Example: flowvec index ./notes notes.jsonl --model mini --id-field id")
 def index(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
-    source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A txt, jsonl or csv file, or - for stdin.")
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            help="txt, jsonl or csv files (also .gz, .bz2, .xz, .zst), Parquet, folders or globs "
+            "of these, their URLs (s3://, gs://, ...), or - for stdin.",
+        ),
     ],
     model: Annotated[
         str | None,
@@ -49,7 +57,10 @@ def index(
             "a csv file are texts."
         ),
     ] = None,
-    file_format: Format = None,
+    file_format: BulkFormat = None,
+    on_duplicate: OnDuplicateOption = None,
+    max_dead: MaxDead = None,
+    strict: Strict = False,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Let numbered rows replace rows with the same numbers."),
@@ -58,8 +69,8 @@ def index(
         bool,
         typer.Option(
             "--resume",
-            help="Skip rows that are there already with the same text and fields, and replace "
-            "changed ones. Without --id-field the ids are the rows' numbers.",
+            help="The input is the same as before, or has grown: without --id-field, its rows are "
+            "numbered as before.",
         ),
     ] = False,
     engine: Annotated[
@@ -80,21 +91,24 @@ def index(
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """Add the texts of a file to a collection, which is created if there is none.
+    """Add the texts of files to a collection, which is created if there is none.
 
-    Rows whose ids exist are replaced, and blank lines of a txt file are skipped. Every few thousand
-    rows are committed: after an interruption, the same command with --resume completes the work,
-    and embeds only new and changed rows.
+    A row replaces the row with the same id; rows that are there with the same text and fields are
+    left out. So the same command continues after an interruption. Rows that cannot be embedded go
+    to DIR.dead_letter.jsonl, and blank lines of a txt file are skipped. The exit code is 3 if there
+    are more dead letters than --max-dead.
     """
-    wanted = [name.strip() for name in keep.split(",") if name.strip()] if keep else []
+    wanted = names_of(keep)
+    is_too_many = dead_letter_rule(max_dead)
+    common: dict[str, Any] = {"text_field": text_field, "id_field": id_field, "keep": wanted,
+                              "input_format": file_format}  # fmt: skip
     if engine == "ray":
         if model is None or shards is None:
             raise InputValueError("a collection in shards needs --model and --shards")
         with Encoder.load(model, provider=provider, compute=cast(Any, compute)) as encoder:
             done = index_shards(
-                encoder, [source], directory, shards=shards, text_field=text_field,
-                id_field=id_field, keep=wanted, input_format=file_format,
-                workers=RayWorkers(workers or shards, address=address),
+                encoder, inputs, directory, shards=shards,
+                workers=RayWorkers(workers or shards, address=address), **common,
             )  # fmt: skip
         _tell_shards(directory, done, as_json=as_json)
         return
@@ -102,80 +116,75 @@ def index(
         raise InputValueError(f"--engine is local or ray, not {engine}")
     if shards is not None or workers is not None or address is not None:
         raise InputValueError("shards are Ray's: give --engine ray")
-    exists = is_collection(directory)
-    if not exists and model is None:
+    if is_collection(directory):
+        if id_field is None and not (replace or resume):
+            _refuse_renumbering(directory)
+    elif model is None:
         raise InputValueError(f"{directory} is not a collection yet; give --model to create one")
-    rows = read_rows(
-        source,
-        text_field=text_field,
-        id_field=id_field,
-        file_format=file_format,
-        keep=wanted,
-        skip_blank=True,
-    )
-    logging.getLogger("flowvec.collection.truncation").disabled = True  # it is reported at the end
-    # A wrong input must not leave an empty collection.
-    first = list(islice(rows, WINDOW))
-    _check(first, 0)
-    _check_fields(first, wanted)
-    if exists and id_field is None and not (replace or resume):
-        _refuse_renumbering(directory)
     with (
         encoder_of(directory, model, provider, compute) as encoder,
-        (Collection.open if exists else Collection.create)(
-            directory, encoder=encoder
-        ) as collection,
-        tqdm(desc="index", unit=" rows", disable=not sys.stderr.isatty()) as progress,
+        stopping() as stop,
+        progress_bar("index") as on_progress,
     ):
-        added, left_out, replaced, truncated, window = 0, 0, 0, 0, first
-        seen: set[str] = set()
-        try:
-            while window:
-                _check(window, added + left_out)
-                seen.update(*(row.kept for row in window if row.kept))
-                new = _changed(collection, window, bool(wanted)) if resume else window
-                metadata = [row.kept for row in new] if wanted else None
-                result = collection.add(
-                    [row.id for row in new], [row.text for row in new], metadata
-                )
-                added += len(new)
-                replaced += len(new) - result.rows + result.replaced
-                truncated += result.truncated
-                left_out += len(window) - len(new)
-                progress.update(len(window))
-                window = list(islice(rows, WINDOW))
-        except KeyboardInterrupt:
-            typer.echo(
-                f"{directory}: {len(collection)} rows are there; the same command with --resume "
-                "goes on",
-                err=True,
-            )
-            raise
-        collection.prepare()  # else the first search builds the graph
-        info, limit = collection.info(), encoder.max_length
-    for name in wanted:
-        if name not in seen:
-            typer.echo(f"no row has the field {name!r}", err=True)
+        summary = encode_files(
+            encoder,
+            inputs,
+            directory,
+            out_format="collection",
+            skip_unchanged=True,
+            on_duplicate=cast(Any, on_duplicate),
+            strict=strict,
+            stop=stop.event,
+            on_progress=on_progress,
+            **common,
+        )
+        limit = encoder.max_length
+    if not summary.complete:
+        rows = _rows_of(directory)
+        told = f"{directory}: {rows} rows are there; the same command with --resume goes on"
+        typer.echo(told, err=True)
+        raise typer.Exit(128 + stop.number)
+    _tell(directory, summary, limit, as_json=as_json)
+    if stop.event.is_set():
+        typer.echo("all rows are added; the first search builds the rest of the graph", err=True)
+        raise typer.Exit(128 + stop.number)
+    check_dead_letters(summary, is_too_many)
+
+
+def _tell(directory: Path, summary: BulkSummary, limit: int, *, as_json: bool) -> None:
+    rows = _rows_of(directory)
+    added, left_out = summary.rows - summary.unchanged, summary.unchanged + summary.duplicates
     if as_json:
         print_json(
-            {"path": info.path, "added": added, "replaced": replaced, "left_out": left_out,
-             "truncated": truncated, "rows": info.rows, "dim": info.dim}
+            {"path": str(directory), "added": added, "replaced": summary.overwritten,
+             "left_out": left_out, "unchanged": summary.unchanged,
+             "duplicates": summary.duplicates, "dead_letters": summary.dead_letters,
+             "truncated": summary.truncated, "rows": rows, "dim": summary.dim}
         )  # fmt: skip
-    else:
-        there = f" ({replaced} replaced others)" if replaced else ""
-        there += f" ({left_out} were there already)" if resume else ""
-        typer.echo(
-            f"{directory}: {added} rows added{there}, {info.rows} in all, {info.dim} dimensions"
+        return
+    counts = [
+        f"{count} {what}"
+        for count, what in (
+            (summary.overwritten, "replaced others"), (summary.unchanged, "were there already")
         )
-        if truncated:
-            typer.echo(f"{truncated} texts have more than {limit} tokens, and were cut")
+        if count
+    ]  # fmt: skip
+    there = f" ({', '.join(counts)})" if counts else ""
+    typer.echo(
+        f"{directory}: {counted(added, 'row')} added{there}{told_dead(summary)}, {rows} in all, "
+        f"{summary.dim} dimensions"
+    )
+    if summary.truncated:
+        typer.echo(f"{summary.truncated} texts have more than {limit} tokens, and were cut")
+    if summary.dead_letters:
+        typer.echo(f"dead letters: {directory}.dead_letter.jsonl")
 
 
-def _check_fields(window: list[Row], wanted: list[str]) -> None:
-    """Refuse a field that no row has, before existing values are replaced."""
-    for name in wanted:
-        if window and not any(row.kept and name in row.kept for row in window):
-            raise InputValueError(f"none of the first {len(window)} rows has the field {name!r}")
+def _rows_of(directory: Path) -> int:
+    if not is_collection(directory):
+        return 0
+    with Collection.open(directory) as collection:
+        return len(collection)
 
 
 def _tell_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> None:
@@ -185,34 +194,6 @@ def _tell_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> 
     for one in done:
         typer.echo(f"{Path(one.out).name}: {one.rows} rows, {one.dead_letters} dead letters")
     typer.echo(f"{directory}: {sum(one.rows for one in done)} rows in {len(done)} shards")
-
-
-def _changed(collection: Collection, window: list[Row], with_metadata: bool) -> list[Row]:
-    """Rows that are new or changed; of rows with equal ids the last counts."""
-    last = list({row.id: row for row in window}.values())
-    there = collection.get([row.id for row in last])
-    return [
-        row
-        for row, item in zip(last, there, strict=True)
-        if item is None
-        or item.text != replace_surrogates(row.text)
-        or (with_metadata and item.metadata != row.kept)
-    ]
-
-
-def is_collection(directory: Path) -> bool:
-    """Whether it is a collection; an interrupted creation is not."""
-    return (directory / FILE).is_file() and not Collection.is_unmade(directory)
-
-
-def _check(window: list[Row], first: int) -> None:
-    """Refuse rows that cannot be added, and name them."""
-    try:
-        check_ids([row.id for row in window])
-        for place, row in enumerate(window):
-            encode_metadata(row.kept, first + place)
-    except FlowvecError as error:
-        raise InputValueError(f"rows from {first} on: {error}") from None
 
 
 def _refuse_renumbering(directory: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import io
-import os
 import signal
 import sys
 from contextlib import suppress
@@ -15,16 +14,13 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from flowvec.cli.interrupts import INTERRUPT_EXIT, interrupt
 from flowvec.errors import FlowvecError
 from flowvec.version import __version__
 
 __all__ = ["main"]
 
 _GROUP = "flowvec.commands"
-
-
-# The shell's exit code for a command that was ended by Ctrl-C.
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 class _LazyGroup(TyperGroup):
@@ -62,7 +58,7 @@ class _LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise SystemExit(_INTERRUPTED) from None
+            raise SystemExit(INTERRUPT_EXIT) from None
 
 
 app = typer.Typer(
@@ -99,7 +95,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     interrupted = signal.getsignal(signal.SIGINT)
     if interrupted is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
+        signal.signal(signal.SIGINT, interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # the terminal may not be able to show a text
             with suppress(OSError):  # the stream may not be seekable
@@ -114,12 +110,6 @@ def main() -> None:
         sys.exit(1)
     finally:
         signal.signal(signal.SIGINT, interrupted)
-
-
-def _interrupt(*_: object) -> None:
-    """The first Ctrl-C lets the command clean up; the next one ends the process at once."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
-    raise KeyboardInterrupt
 
 
 def _why(error: OSError) -> str:

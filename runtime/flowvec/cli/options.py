@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 __all__ = [
+    "BulkFormat",
     "Compute",
     "Format",
     "Json",
@@ -37,6 +38,10 @@ TextField = Annotated[str, typer.Option(help="Field of jsonl or csv that holds t
 Format = Annotated[
     str | None,
     typer.Option("--format", help="txt, jsonl or csv; by default the file's extension decides."),
+]
+BulkFormat = Annotated[
+    str | None,
+    typer.Option("--format", help="txt, jsonl, csv or parquet; without it the extensions decide."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

@@ -37,7 +37,7 @@ def pairs(
     """
     rows = read_rows(source, text_field=text_field, file_format=file_format, skip_blank=True)
     kept = list(rows)
-    texts, numbers = [row.text for row in kept], [row.id for row in kept]
+    texts, numbers = [row.text for row in kept], [row.number for row in kept]
     with Encoder.load(model, provider=provider, compute=cast(Any, compute)) as encoder:
         found = most_similar_pairs(texts, encoder=encoder, top_k=k, threshold=threshold)
     if as_json:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.store.locks import LOCK_FILE, WriterLock
 from flowvec.collection.store.settings import CollectionSettings
 from flowvec.collection.store.store import FILE, Store, UnfinishedError
 from flowvec.errors import CollectionError
 from flowvec.files import sync_folder
 
-__all__ = ["create_store", "is_unfinished"]
+__all__ = ["create_store", "is_collection", "is_unfinished"]
 
 # Files that a kill during `create` can leave.
 _OF_CREATE = frozenset((FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", LOCK_FILE))
@@ -75,6 +76,12 @@ def _creating(folder: Path) -> Iterator[bool]:
         yield exists
     finally:
         lock.release()
+
+
+def is_collection(folder: Path) -> bool:
+    """Whether a directory holds a collection; an interrupted creation is not one."""
+    folder = absolute_path(folder)
+    return (folder / FILE).is_file() and not is_unfinished(folder)
 
 
 def is_unfinished(folder: Path) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -29,23 +29,19 @@ class Row:
     """One text of an input.
 
     Attributes:
-        id: its id, or the row number if the input has no ids.
+        number: number of the row in its input, from 0.
         text: its text.
-        kept: the requested other fields that the row has; None if none were requested.
     """
 
-    id: str | int
+    number: int
     text: str
-    kept: dict[str, object] | None = None
 
 
 def read_rows(
     source: str,
     *,
     text_field: str = "text",
-    id_field: str | None = None,
     file_format: str | None = None,
-    keep: Sequence[str] = (),
     skip_blank: bool = False,
 ) -> Iterator[Row]:
     """Read rows one at a time, at constant memory.
@@ -53,10 +49,8 @@ def read_rows(
     Args:
         source: a file's path, which may end in .gz, .xz, .bz2 or .zst, or `-` for standard input.
         text_field: the field of jsonl or csv that holds the text.
-        id_field: the field that holds the id; None numbers the rows from 0.
         file_format: `txt` (one text per line), `jsonl` or `csv` (with a header); None decides by
             the file's extension, and is `txt` for standard input.
-        keep: other fields to read; in jsonl, a row may lack some of them.
         skip_blank: leave out blank lines of a txt file; other lines keep their numbers.
 
     Raises:
@@ -69,10 +63,6 @@ def read_rows(
         raise InputValueError(
             f"cannot tell how to read {source}; give --format {'|'.join(TEXT_FORMATS)}"
         )
-    if kind == "txt" and id_field is not None:
-        raise InputValueError("a txt file has no fields; --id-field needs jsonl or csv")
-    if kind == "txt" and keep:
-        raise InputValueError("a txt file has no fields; --keep needs jsonl or csv")
     name = "standard input" if source == "-" else source
     with _opened(source) as file:
         try:
@@ -87,10 +77,7 @@ def read_rows(
                 text = _field(record, text_field, where)
                 if not isinstance(text, str):
                     raise InputTypeError(f"{where}: {text_field} is {_kind(text)}, not a text")
-                kept = {name: record[name] for name in keep if name in record} if keep else None
-                if kind == "csv" and kept is not None and len(kept) < len(keep):
-                    _field(record, next(name for name in keep if name not in record), where)
-                yield Row(_id(record, id_field, where, number), text, kept)
+                yield Row(number, text)
         except DAMAGE as error:
             reason = getattr(error, "strerror", None) or error
             raise InputValueError(f"{name} is damaged or cannot be read: {reason}") from None
@@ -168,17 +155,6 @@ def _field(record: dict[str, object], field: str, where: str) -> object:
         known = ", ".join(str(key) for key in record) or "none"
         raise InputValueError(f"{where} has no field {field!r}; it has {known}")
     return record[field]
-
-
-def _id(record: dict[str, object], field: str | None, where: str, number: int) -> str | int:
-    if field is None:
-        return number
-    value = _field(record, field, where)
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise InputTypeError(
-            f"{where}: {field} is {_kind(value)}, and an id is a text or a whole number"
-        )
-    return value
 
 
 def _kind(value: object) -> str:

@@ -27,6 +27,7 @@ class Fields:
         keep: other fields to write.
         max_text_bytes: most bytes of a text; for jsonl, of a line.
         kept_as_json: whether kept values are written as JSON, which has no NaN and no bytes.
+        skip_blank: whether blank lines of txt are left out; other lines keep their numbers.
     """
 
     text: str = "text"
@@ -34,6 +35,7 @@ class Fields:
     keep: tuple[str, ...] = ()
     max_text_bytes: int = 1 << 24
     kept_as_json: bool = False
+    skip_blank: bool = False
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -78,7 +80,7 @@ class Window:
     Attributes:
         first: number of the first row, over all inputs.
         rows: how many input rows it covers.
-        blank: blank lines of jsonl among them.
+        blank: blank lines among them, which are not rows.
         numbers: for each row that can be embedded, its number over all inputs.
         texts: texts of these rows.
         values: values of these rows by field: a list, or an Arrow array.
@@ -87,6 +89,7 @@ class Window:
         dead: dead letters of the other rows.
         columns: types of the fields.
         duplicates: rows that were left out because another row has the same id.
+        unchanged: rows that were left out because the output already has them.
         replacing: numbers of rows that replace an earlier row of the job with the same id.
         repeated_ids: ids of both kinds of rows.
     """
@@ -101,6 +104,7 @@ class Window:
     dead: list[DeadLetter] = field(default_factory=list)
     columns: Columns = field(default_factory=dict)
     duplicates: int = 0
+    unchanged: int = 0
     replacing: set[int] = field(default_factory=set)
     repeated_ids: list[Any] = field(default_factory=list)
 

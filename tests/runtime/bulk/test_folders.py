@@ -20,11 +20,6 @@ from flowvec.errors import BulkError
 FORMATS = Path(__file__).resolve().parents[2] / "data/formats"
 
 
-@pytest.fixture
-def arrow() -> Any:
-    return pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
-
-
 def write(path: Path, rows: list[Any]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path

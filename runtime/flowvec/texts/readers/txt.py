@@ -34,15 +34,22 @@ class TxtReader(LineReader):
         self, records: Sequence[bytes | None], begun: int, window: Window, columns: Columns
     ) -> None:
         first = window.begin(self.name, begun, len(records))
+        texts: list[str] | None
         try:
             texts = [record.decode() for record in records]  # type: ignore[union-attr]
         except (UnicodeDecodeError, AttributeError):
+            texts = None
+        skip_blank = self.fields.skip_blank
+        if texts is None or (skip_blank and not all(map(str.strip, texts))):
             for place, record in enumerate(records):
                 try:
                     text = decoded_line(record, self.fields)
                 except RefusedError as refused:
                     window.dead.append(letter_of(self.name, begun + place, None, refused))
                 else:
+                    if skip_blank and not text.strip():
+                        window.blank += 1
+                        continue
                     window.numbers.append(first + place)
                     window.texts.append(text)
         else:

@@ -45,13 +45,12 @@ def test_jsonl_gives_fields(tmp_path: Path) -> None:
     lines = [{"text": "one", "id": 7}, {"text": "two\n2", "id": "b", "more": [1]}]
     source = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines)) + "\n\n")
     assert list(read_rows(source)) == [Row(0, "one"), Row(1, "two\n2")]
-    assert list(read_rows(source, id_field="id")) == [Row(7, "one"), Row("b", "two\n2")]
 
 
 def test_csv_gives_columns(tmp_path: Path) -> None:
     source = write(tmp_path, "a.csv", 'key,body\r\nk1,"a, ""b""\nc"\r\nk2,d\r\n')
-    rows = list(read_rows(source, text_field="body", id_field="key"))
-    assert rows == [Row("k1", 'a, "b"\nc'), Row("k2", "d")]
+    rows = list(read_rows(source, text_field="body"))
+    assert rows == [Row(0, 'a, "b"\nc'), Row(1, "d")]
 
 
 def test_csv_takes_long_fields(tmp_path: Path) -> None:
@@ -74,18 +73,10 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": null}\n', {}, InputTypeError, "text is null, not a text"),
         ("a.jsonl", '{"text": 3}\n', {}, InputTypeError, "text is the number 3, not"),
         ("a.jsonl", "[" * 100_000 + "\n", {}, InputValueError, "line 1 is not JSON"),
-        (
-            "a.jsonl",
-            '{"text": "x", "id": 1.5}',
-            {"id_field": "id"},
-            InputTypeError,
-            "id is the number 1.5, and an id",
-        ),
         ("a.csv", "a,b\n1,2\n", {}, InputValueError, "no field 'text'; it has a, b"),
         ("a.csv", "a,text\n1\n", {}, InputValueError, "record 1 has 1 fields, and the header 2"),
         ("a.csv", 'text\nfirst\n"second\nthird\n', {}, InputValueError, "a quote is not closed"),
         ("a.txt", b"caf\xe9\n", {}, InputValueError, "not UTF-8"),
-        ("a.txt", "x", {"id_field": "id"}, InputValueError, "no fields"),
         ("a.pdf", "x", {}, InputValueError, "--format"),
         ("a.txt", "x", {"file_format": "xml"}, InputValueError, "--format"),
     ],
@@ -106,23 +97,6 @@ def test_rows_are_read_one_at_a_time(tmp_path: Path) -> None:
     source = write(tmp_path, "a.jsonl", '{"text": "one"}\nrubbish\n')
     rows = read_rows(source)
     assert next(rows) == Row(0, "one")
-
-
-def test_fields_that_were_asked_for_come_along(tmp_path: Path) -> None:
-    source = tmp_path / "a.jsonl"
-    source.write_text('{"text": "a", "lang": "en", "n": [1]}\n{"text": "b"}\n')
-    kept = [row.kept for row in read_rows(str(source), keep=["lang", "n"])]
-    assert kept == [{"lang": "en", "n": [1]}, {}]
-    assert [row.kept for row in read_rows(str(source))] == [None, None]
-    table = tmp_path / "a.csv"
-    table.write_text("text,lang\na,en\n")
-    assert [row.kept for row in read_rows(str(table), keep=["lang"])] == [{"lang": "en"}]
-    with pytest.raises(InputValueError, match="no field 'n'; it has text, lang"):
-        list(read_rows(str(table), keep=["n"]))
-    plain = tmp_path / "a.txt"
-    plain.write_text("a\n")
-    with pytest.raises(InputValueError, match="--keep needs jsonl or csv"):
-        list(read_rows(str(plain), keep=["n"]))
 
 
 def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:

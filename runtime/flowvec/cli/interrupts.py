@@ -1,0 +1,74 @@
+"""What Ctrl-C and SIGTERM do to a command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+__all__ = ["INTERRUPT_EXIT", "Stop", "interrupt", "stopping"]
+
+# The shell's exit code for a command that Ctrl-C ended.
+INTERRUPT_EXIT = 128 + signal.SIGINT
+# The import of some extension modules (onnxruntime, openvino) drops a KeyboardInterrupt.
+_INTERRUPTED = threading.Event()
+
+
+def interrupt(*_: object) -> None:
+    """The first Ctrl-C lets the command clean up; the next one ends the process at once."""
+    _INTERRUPTED.set()
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPT_EXIT))
+    raise KeyboardInterrupt
+
+
+class Stop:
+    """Whether a signal asked to stop, and which."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.number = int(signal.SIGINT)
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """The first SIGINT or SIGTERM asks the job to stop; the second ends the process.
+
+    Raises:
+        KeyboardInterrupt: there was a SIGINT before.
+    """
+    if _INTERRUPTED.is_set():
+        raise KeyboardInterrupt
+    stop = Stop()
+    known = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+    }
+
+    def ask(number: int, _: Any) -> None:
+        stop.number = number
+        stop.event.set()
+        for known_number in known:
+            signal.signal(known_number, _end)
+        typer.echo("stopping; a second Ctrl-C ends at once", err=True)
+
+    def restore() -> None:
+        for number, handler in known.items():
+            signal.signal(number, handler)
+
+    for number in known:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
+def _end(number: int, _: Any) -> None:
+    """End the process now, as a kill would; the next run removes what is left."""
+    os._exit(128 + number)

@@ -1,0 +1,113 @@
+"""What commands that run bulk jobs share: options, progress, and counts of dead letters."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from tqdm import tqdm
+
+from flowvec.bulk import BulkProgress, BulkSummary
+from flowvec.cli.options import counted
+from flowvec.errors import InputValueError
+
+__all__ = [
+    "TOO_MANY_DEAD",
+    "MaxDead",
+    "OnDuplicateOption",
+    "Strict",
+    "check_dead_letters",
+    "dead_letter_rule",
+    "names_of",
+    "progress_bar",
+    "told_dead",
+]
+
+TOO_MANY_DEAD = 3
+MaxDead = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|P%",
+        help="With more dead letters the exit code is 3. By default: if all rows are dead.",
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Stop at the first row that cannot be embedded.")
+]
+OnDuplicateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on-duplicate",
+        help="Where rows have the same id: last (the default) or first is written, error: stop "
+        "before anything is, dead-letter: all but the first are dead letters.",
+    ),
+]
+
+
+def names_of(joined: str | None) -> list[str]:
+    """Names that are joined by commas."""
+    return [name.strip() for name in joined.split(",") if name.strip()] if joined else []
+
+
+def dead_letter_rule(text: str | None) -> Callable[[BulkSummary], bool]:
+    """Whether a job has more dead letters than a number, or a percentage, allows.
+
+    Raises:
+        InputValueError: it is neither.
+    """
+    if text is None:
+        return lambda done: 0 < done.rows_in == done.dead_letters
+    try:
+        most = float(text.removesuffix("%"))
+    except ValueError:
+        most = math.nan
+    if not 0.0 <= most < math.inf or (text.endswith("%") and most > 100.0):
+        raise InputValueError(f"--max-dead is a number of rows, or a share as 1%, not {text}")
+    if text.endswith("%"):
+        return lambda done: done.dead_letters * 100.0 > most * done.rows_in
+    return lambda done: done.dead_letters > most
+
+
+def check_dead_letters(summary: BulkSummary, is_too_many: Callable[[BulkSummary], bool]) -> None:
+    """End the command with exit code 3 if a job has too many dead letters.
+
+    Raises:
+        typer.Exit: it has.
+    """
+    if is_too_many(summary):
+        typer.echo(f"{summary.dead_letters} of {summary.rows_in} rows are dead letters", err=True)
+        raise typer.Exit(TOO_MANY_DEAD)
+
+
+def told_dead(summary: BulkSummary) -> str:
+    """Dead letters and repeated ids in words; empty if there are none."""
+    dead = f", {counted(summary.dead_letters, 'dead letter')}" if summary.dead_letters else ""
+    if summary.dead_letters and summary.codes:
+        dead += " (" + ", ".join(f"{n} {code}" for code, n in summary.codes.items()) + ")"
+    if summary.duplicates:
+        named = ", ".join(map(repr, summary.duplicate_ids))
+        more = ", ..." if summary.duplicates > len(summary.duplicate_ids) else ""
+        dead += f", {summary.duplicates} left out as another row has the same id"
+        dead += f" ({named}{more})" if named else ""
+    return dead
+
+
+@contextmanager
+def progress_bar(name: str) -> Iterator[Any]:
+    """A progress bar on a terminal."""
+    with tqdm(desc=name, unit=" rows", disable=not sys.stderr.isatty()) as bar:
+
+        def show(progress: BulkProgress) -> None:
+            bar.total = progress.total
+            if not bar.n and progress.rows:  # the work of earlier runs does not count for the speed
+                bar.initial = progress.rows
+            padding = 1.0 - progress.tokens / progress.padded if progress.padded else 0.0
+            rate = progress.tokens / progress.seconds if progress.seconds else 0.0
+            bar.set_postfix_str(f"{rate:,.0f} tokens/s, {padding:.1%} padding", refresh=False)
+            bar.update(progress.rows - bar.n)
+
+        yield show

@@ -1,0 +1,89 @@
+"""Inputs of bulk jobs, and what their outputs hold."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec.bulk import windows as reading
+
+WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
+# Options with which many shards are written.
+COMMON: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 24}
+
+
+def texts_of(count: int, seed: int = 0, most: int = 25) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, most))) for _ in range(count)]
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a small shard has several."""
+    monkeypatch.setattr(reading, "WINDOW", 16)
+
+
+class StopAfter(threading.Event):
+    """Set once so many shards of a run are there."""
+
+    def __init__(self, folder: Path, shards: int) -> None:
+        super().__init__()
+        self._folder = folder
+        self._shards = shards + self._there()
+
+    def _there(self) -> int:
+        journal = self._folder / "_journal.jsonl"
+        return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+    def is_set(self) -> bool:
+        return super().is_set() or self._there() >= self._shards
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def npy_of(folder: Path) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Vectors and row maps of all shards."""
+    parts = sorted(folder.glob("part-*.npy"))
+    lines = [
+        json.loads(line)
+        for part in parts
+        for line in (part.parent / f"{part.stem}.rows.jsonl").read_text().splitlines()
+    ]
+    return np.concatenate([np.load(part) for part in parts]), lines
+
+
+def letters_of(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "_dead_letter.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.name[:5] != ".lock"}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """100 rows, a few of which cannot be embedded."""
+    return write_jsonl(
+        tmp_path / "rows.jsonl",
+        [{"text": None if i % 17 == 3 else t} for i, t in enumerate(texts_of(100))],
+    )
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """1,000 rows, a few of which cannot be embedded: more than are on their way at a time."""
+    texts = texts_of(1000)
+    return write_jsonl(
+        tmp_path / "many.jsonl",
+        [{"text": None if i % 17 == 3 else text} for i, text in enumerate(texts)],
+    )

@@ -1,0 +1,254 @@
+"""Files into a collection: with a journal, or comparing rows."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec import Collection, Encoder
+from flowvec.bulk import BulkSummary, encode_files
+from flowvec.bulk import runner as work
+from flowvec.bulk.journal import Folder
+from flowvec.bulk.options import BulkOptions
+from flowvec.bulk.runner import job_of, run_shard
+from flowvec.errors import (
+    BulkError,
+    FingerprintMismatchError,
+    FlowvecError,
+    InputValueError,
+)
+from flowvec.texts.inventory import survey
+from flowvec.texts.sources import find_sources
+from flowvec.texts.window import WINDOW, Fields
+from tests.runtime.bulk.conftest import (
+    StopAfter,
+    letters_of,
+    texts_of,
+    write_jsonl,
+)
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def index(tmp_path: Path, tiny: Encoder):
+    """Writes rows to a file, and adds them to the collection `c`."""
+
+    def run(*rows: Row, **options: Any) -> BulkSummary:
+        file = write_jsonl(tmp_path / "rows.jsonl", list(rows))
+        given = {"id_field": "id", "keep": ["n"], "out_format": "collection", **options}
+        return encode_files(tiny, file, tmp_path / "c", skip_unchanged=True, **given)
+
+    return run
+
+
+def content(folder: Path) -> dict[Any, tuple[str | None, Any]]:
+    with Collection.open(folder) as collection:
+        return {item.id: (item.text, item.metadata) for item in collection.rows()}
+
+
+def counts(done: BulkSummary) -> tuple[int, int, int]:
+    """Rows that were encoded, that were there, and that replaced another."""
+    return done.encoded, done.unchanged, done.overwritten
+
+
+def test_only_rows_that_are_new_or_have_changed_are_encoded(index, tmp_path: Path) -> None:
+    rows = [{"id": f"k{i}", "text": f"text {i}", "n": i} for i in range(5)]
+    assert counts(index(*rows[:3])) == (3, 0, 0)
+    done = index(*rows)
+    assert counts(done) == (2, 3, 0)
+    assert (done.rows_in, done.rows, done.complete) == (5, 5, True)
+    assert counts(index(*rows)) == (0, 5, 0)
+    changed = [{**rows[0], "text": "other"}, {**rows[1], "n": -1}, *rows[2:]]
+    assert counts(index(*changed)) == (2, 3, 2)
+    assert content(tmp_path / "c") == {r["id"]: (r["text"], {"n": r["n"]}) for r in changed}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["c", "rows.jsonl"]
+
+
+def test_rows_are_compared_by_what_is_kept(index, tmp_path: Path, tiny: Encoder) -> None:
+    row = {"id": 1, "text": "a \ud800 text", "n": None, "lang": "en"}
+    index(row, keep=["lang", "n"])
+    assert content(tmp_path / "c") == {1: ("a \ufffd text", {"lang": "en"})}
+    # A field that is null is as one that is missing, and a field that is not kept does not count.
+    del row["n"]
+    assert index({**row, "other": 3}, {"id": 2, "text": "b", "n": 1}, keep=["lang", "n"]
+                 ).unchanged == 1  # fmt: skip
+    assert index({**row, "lang": "de"}, keep=[]).unchanged == 1
+    assert content(tmp_path / "c")[1] == ("a \ufffd text", {"lang": "en"})
+    # Rows that were added otherwise may hold nulls, or no metadata.
+    with Collection.open(tmp_path / "c", encoder=tiny) as collection:
+        collection.add([2, 3], ["b", "c"], [{"n": None, "lang": "en"}, None])
+    more: list[Row] = [{"id": 2, "text": "b", "lang": "en"}, {"id": 3, "text": "c"}]
+    assert index(row, *more, keep=["lang"]).unchanged == 3
+    # 1 and "1" are two ids.
+    assert counts(index({**row, "id": "1"}, keep=["lang"])) == (1, 0, 0)
+
+
+def test_of_rows_with_the_same_id_the_last_is_compared(index, tmp_path: Path) -> None:
+    old, new = {"id": 1, "text": "old", "n": 1}, {"id": 1, "text": "new", "n": 1}
+    assert (index(old, new).encoded, index(old, new).encoded) == (1, 0)
+    assert content(tmp_path / "c") == {1: ("new", {"n": 1})}
+    done = index(new, old)
+    assert (counts(done), done.duplicates) == ((1, 0, 1), 1)
+    assert content(tmp_path / "c") == {1: ("old", {"n": 1})}
+
+
+def test_on_standard_input_a_later_row_counts_though_it_is_what_was_there(
+    tmp_path: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second row is compared while the first, which changes the text, may not be written."""
+
+    def index(rows: list[Row]) -> BulkSummary:
+        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        file = tmp_path / "stdin"
+        file.write_bytes(lines)
+        with file.open("rb") as stdin, monkeypatch.context() as patch:
+            patch.setattr("sys.stdin", io.TextIOWrapper(stdin))
+            return encode_files(tiny, "-", tmp_path / "c", id_field="id", input_format="jsonl",
+                                out_format="collection", skip_unchanged=True)  # fmt: skip
+
+    first = {"id": "a", "text": "first"}
+    assert index([first]).encoded == 1
+    fill = [{"id": f"f{i}", "text": "x"} for i in range(WINDOW)]
+    done = index([{"id": "a", "text": "second"}, *fill, first])
+    assert content(tmp_path / "c")["a"] == ("first", None)
+    assert (done.rows_in, done.rows, done.duplicates) == (WINDOW + 2, WINDOW + 1, 1)
+    done = index([first, *fill, {"id": "a", "text": "second"}])
+    assert content(tmp_path / "c")["a"] == ("second", None)
+    assert (done.rows_in, done.encoded, done.duplicates) == (WINDOW + 2, 1, 1)
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_a_job_that_was_stopped_continues_with_what_is_missing(
+    tmp_path: Path, tiny: Encoder, many: Path
+) -> None:
+    options: dict[str, Any] = {"out_format": "collection", "skip_unchanged": True}
+    stop = threading.Event()
+
+    def on_progress(progress: Any) -> None:
+        if progress.rows >= 100:
+            stop.set()
+
+    first = encode_files(tiny, many, tmp_path / "c", stop=stop, on_progress=on_progress, **options)
+    assert not first.complete
+    there = len(content(tmp_path / "c"))
+    assert 100 <= there < 941
+    second = encode_files(tiny, many, tmp_path / "c", **options)
+    assert (second.complete, second.unchanged) == (True, there)
+    whole = tmp_path / "whole"
+    encode_files(tiny, many, whole, **options)
+    assert content(tmp_path / "c") == content(whole)
+
+
+def test_dead_letters_are_beside_the_collection_and_of_the_last_run(index, tmp_path: Path) -> None:
+    letters = tmp_path / "c.dead_letter.jsonl"
+    done = index({"id": 1, "text": "a", "n": 1}, {"id": 2, "text": None, "n": 1})
+    assert (done.rows, done.dead_letters, done.codes) == (1, 1, {"null": 1})
+    (letter,) = map(json.loads, letters.read_text().splitlines())
+    assert (letter["id"], letter["row"], letter["code"]) == (2, 1, "null")
+    index({"id": 1, "text": "a", "n": 1}, {"id": 2, "text": "b", "n": 1})
+    assert not letters.exists()
+    with pytest.raises(BulkError, match="row 0: text is null"):
+        index({"id": 3, "text": None, "n": 1}, strict=True)
+
+
+def test_blank_lines_are_not_rows_of_a_collection(tmp_path: Path, tiny: Encoder) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\n\n  \ntwo\n\xff\n\n")
+    for name, more in (("compared", {"skip_unchanged": True}), ("journal", {})):
+        done = encode_files(tiny, tmp_path / "a.txt", tmp_path / name, out_format="collection",
+                            **more)  # fmt: skip
+        assert (done.rows_in, done.rows, done.dead_letters, done.blank) == (3, 2, 1, 3)
+        assert content(tmp_path / name) == {0: ("one", None), 3: ("two", None)}
+    done = encode_files(tiny, tmp_path / "a.txt", tmp_path / "vectors", out_format="npy")
+    assert (done.rows, done.blank) == (5, 0)
+
+
+def test_what_cannot_skip_rows_is_refused(index, tmp_path: Path, tiny: Encoder, nan_dir) -> None:
+    for options, message in (
+        ({"out_format": "npy"}, "only a collection can skip"),
+        ({"share": (1, 2)}, "cannot be shared out"),
+        ({"precision": "binary"}, "float32 or float16"),
+        ({"text_field": "body"}, "no field 'body'"),
+    ):
+        with pytest.raises(InputValueError, match=message):
+            index({"id": 1, "text": "a", "n": 1}, **options)
+    assert not (tmp_path / "c").exists()
+    index({"id": 1, "text": "a", "n": 1})
+    with (
+        Encoder.load(nan_dir, provider="cpu") as other,
+        pytest.raises(FingerprintMismatchError),
+    ):
+        encode_files(other, tmp_path / "rows.jsonl", tmp_path / "c", out_format="collection",
+                     id_field="id", skip_unchanged=True)  # fmt: skip
+
+
+def test_vectors_go_into_a_collection(tmp_path: Path, tiny: Encoder) -> None:
+    texts = texts_of(60)
+    file = write_jsonl(
+        tmp_path / "a.jsonl",
+        [{"key": f"k{i}", "text": t, "n": i, "tags": ["x", i]} for i, t in enumerate(texts)]
+        + [{"key": "bad", "text": None}],
+    )
+    options: dict[str, Any] = {"id_field": "key", "keep": ["n", "tags"], "out_format": "collection",
+                               "rows_per_shard": 25}  # fmt: skip
+    done = encode_files(tiny, file, tmp_path / "c", **options)
+    assert (done.rows, done.dead_letters, done.shards) == (60, 1, 3)
+    with Collection.open(tmp_path / "c", encoder=tiny) as c:
+        assert len(c) == 60
+        (item,) = c.get(["k7"])
+        assert item is not None
+        assert (item.text, item.metadata) == (texts[7], {"n": 7, "tags": ["x", 7]})
+        np.testing.assert_allclose(item.vector, tiny.encode(texts[7]), atol=1e-5)
+        assert c.search(item.vector, 1)[0].text == texts[7]
+    (letter,) = letters_of(tmp_path / "c.job")
+    assert letter["id"] == "bad"
+    assert encode_files(tiny, file, tmp_path / "c", **options).encoded == 0
+
+
+def test_a_row_that_the_model_fails_is_not_in_the_collection(tmp_path: Path, nan_dir: Path) -> None:
+    (tmp_path / "a.txt").write_text("cat\nnan\ndog\n")
+    with Encoder.load(nan_dir, provider="cpu") as encoder:
+        encode_files(encoder, tmp_path / "a.txt", tmp_path / "c", out_format="collection")
+    with Collection.open(tmp_path / "c") as c:
+        assert [item and item.text for item in c.get([0, 1, 2])] == ["cat", None, "dog"]
+
+
+def test_a_worker_gives_memory_back_after_each_shard(
+    tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bool] = []
+    monkeypatch.setattr(work, "trim_memory", lambda: given.append(True))
+    known = survey(find_sources([rows]), 24, 1 << 20)
+    options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 24)
+    (tmp_path / "out").mkdir()
+    for shard in (0, 3):
+        found = run_shard(tiny, known, options, None, Folder(tmp_path / "out"), shard)
+        assert found.record.file == f"part-00000{shard}.npy"
+    assert len(given) == 2
+
+
+def test_batches_depend_on_no_number_of_cores(tiny: Encoder) -> None:
+    options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 100)
+    assert not job_of(tiny, options).shared_out
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_a_collection_is_gone_on_with(tmp_path: Path, tiny: Encoder, many: Path) -> None:
+    options: dict[str, Any] = {"out_format": "collection", "rows_per_shard": 24}
+    stop = StopAfter(tmp_path / "c.job", 1)
+    first = encode_files(tiny, many, tmp_path / "c", stop=stop, **options)
+    assert not first.complete
+    assert encode_files(tiny, many, tmp_path / "c", **options).complete
+    with Collection.open(tmp_path / "c") as c:
+        assert len(c) == 941
+    other = write_jsonl(many.parent / "other.jsonl", [{"text": "x"}])
+    with pytest.raises(FlowvecError):
+        encode_files(tiny, other, tmp_path / "c", **options)
+    with pytest.raises(InputValueError, match="float32 or float16"):
+        encode_files(tiny, many, tmp_path / "d", precision="binary", **options)

@@ -1,0 +1,200 @@
+"""Rows that cannot be embedded are named, and affect no other row."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec import Encoder
+from flowvec.bulk import encode_files
+from flowvec.errors import BulkError, InputValueError
+from tests.runtime.bulk.conftest import (
+    letters_of,
+    npy_of,
+    texts_of,
+    write_jsonl,
+)
+
+POISON = [
+    ("null", b'{"id": "a", "text": null}'),
+    ("nan", b'{"id": "b", "text": NaN}'),
+    ("not_text", b'{"id": "c", "text": 7}'),
+    ("not_text", b'{"id": "d", "text": true}'),
+    ("not_text", b'{"id": "e", "text": ["nested"]}'),
+    ("not_text", b'{"id": "f", "text": {"x": 1}}'),
+    ("missing_field", b'{"id": "g"}'),
+    ("malformed", b'{"id": "h", "text": '),
+    ("malformed", b"[1, 2]"),
+    ("malformed", b"[" * 100_000),
+    ("malformed", b'{"id": "i", "text": ' + b"9" * 5000 + b"}"),
+    ("invalid_utf8", b'{"id": "j", "text": "\xff"}'),
+    ("too_large", b'{"id": "k", "text": "' + b"x" * 200_000 + b'"}'),
+    ("bad_id", b'{"id": null, "text": "the cat"}'),
+    ("bad_id", b'{"id": 1.5, "text": "the cat"}'),
+    ("bad_field", b'{"id": 5, "text": "the cat"}'),
+    ("bad_field", b'{"id": "l", "text": "the cat", "n": "seven"}'),
+    ("bad_field", b'{"id": "m", "text": "the cat", "n": 9223372036854775808}'),
+    ("too_long", b'{"id": "n", "text": "' + b"cat " * 400 + b'"}'),
+]
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("seed", range(3))
+def test_every_poison_is_named_and_touches_no_other_row(
+    tmp_path: Path, tiny: Encoder, seed: int
+) -> None:
+    rng = random.Random(seed)
+    texts = texts_of(80, seed, most=8)
+    good = [
+        json.dumps({"id": f"good {i}", "text": t, "n": i}).encode() for i, t in enumerate(texts)
+    ]
+    lines = [(None, line) for line in good]
+    for i, (code, line) in enumerate(rng.choices(POISON, k=60) + POISON):
+        named = line.replace(b'"id": "n"', b'"id": "n%d"' % i)  # no two texts have one id
+        lines.insert(rng.randrange(1, len(lines)), (code, named))
+    blanks = 3
+    for _ in range(blanks):
+        lines.insert(rng.randrange(1, len(lines)), ("blank", rng.choice([b"", b"  "])))
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(line for _, line in lines))
+    done = encode_files(
+        tiny, tmp_path / "a.jsonl", tmp_path / "out", id_field="id", keep=["n"], out_format="npy",
+        rows_per_shard=37, truncation="error", max_text_bytes=150_000,
+    )  # fmt: skip
+    vectors, rows = npy_of(tmp_path / "out")
+    assert [row["id"] for row in rows] == [f"good {i}" for i in range(80)]
+    assert [row["n"] for row in rows] == list(range(80))
+    np.testing.assert_allclose(vectors, tiny.encode(texts), atol=1e-5)
+    letters = letters_of(tmp_path / "out")
+    bad = [(row, code) for row, (code, _) in enumerate(lines) if code not in (None, "blank")]
+    assert [(letter["row"], letter["code"]) for letter in letters] == bad
+    assert {letter["source"] for letter in letters} == {str(tmp_path / "a.jsonl")}
+    assert all(letter["reason"] for letter in letters)
+    assert (done.rows_in, done.rows, done.dead_letters, done.blank) == (
+        80 + len(bad), 80, len(bad), blanks)  # fmt: skip
+    assert sum(done.codes.values()) == len(bad)
+    for letter in letters:
+        if letter["code"] in ("null", "nan", "too_long"):
+            assert letter["id"][0] in "abn"
+
+
+def test_poison_in_csv(tmp_path: Path, tiny: Encoder) -> None:
+    (tmp_path / "a.csv").write_bytes(
+        b"id,text\n1,the cat\n2\n3,a,b\n4,\xff\n5,\"two\nlines\"\n6,\"x\"y\n\n7,"
+        + b"z" * 3000
+        + b"\n8,a dog\n9,\"open\n"
+    )  # fmt: skip
+    done = encode_files(
+        tiny, tmp_path / "a.csv", tmp_path / "out", id_field="id", out_format="npy",
+        max_text_bytes=2000,
+    )  # fmt: skip
+    vectors, rows = npy_of(tmp_path / "out")
+    assert [row["id"] for row in rows] == ["1", "5", "8"]
+    expected = tiny.encode(["the cat", "two\nlines", "a dog"])
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    codes = [letter["code"] for letter in letters_of(tmp_path / "out")]
+    assert codes == [
+        "malformed",
+        "malformed",
+        "invalid_utf8",
+        "malformed",
+        "too_large",
+        "malformed",
+    ]
+    assert done.rows_in == 9
+
+
+def test_poison_in_parquet(tmp_path: Path, tiny: Encoder, arrow) -> None:
+    import pyarrow as pa
+
+    raw = [b"the cat", None, b"\xff\xfe", b"x" * 3000, b"a dog"]
+    texts = pa.array(raw, pa.binary()).view(pa.string())
+    table = pa.table({"text": texts, "key": ["a", "b", "c", "d", None], "n": [1, 2, 3, 4, 5]})
+    arrow.write_table(table, tmp_path / "a.parquet")
+    encode_files(
+        tiny, tmp_path / "a.parquet", tmp_path / "out", id_field="key", keep=["n"],
+        max_text_bytes=2000,
+    )  # fmt: skip
+    found = arrow.read_table(tmp_path / "out/part-000000.parquet")
+    assert found["id"].to_pylist() == ["a"]
+    assert found["n"].to_pylist() == [1]
+    letters = letters_of(tmp_path / "out")
+    assert [(x["row"], x["code"], x["id"]) for x in letters] == [
+        (1, "null", "b"), (2, "invalid_utf8", "c"), (3, "too_large", "d"), (4, "bad_id", None)
+    ]  # fmt: skip
+
+
+def test_poison_in_txt(tmp_path: Path, tiny: Encoder) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfthe cat\r\n\xff\n\n" + b"y" * 3000 + b"\na dog")
+    done = encode_files(
+        tiny, tmp_path / "a.txt", tmp_path / "out", out_format="npy", max_text_bytes=2000
+    )
+    vectors, rows = npy_of(tmp_path / "out")
+    assert [row["row"] for row in rows] == [0, 2, 4]  # a blank line is an empty text
+    np.testing.assert_allclose(vectors, tiny.encode(["the cat", "", "a dog"]), atol=1e-5)
+    codes = [(letter["row"], letter["code"]) for letter in letters_of(tmp_path / "out")]
+    assert codes == [(1, "invalid_utf8"), (3, "too_large")]
+    assert done.rows_in == 5
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+def test_a_text_for_which_the_model_gives_nan_is_a_dead_letter(
+    tmp_path: Path, nan_dir: Path, dedup: bool
+) -> None:
+    texts = ["cat", "nan", "dog", "nan", "cat"]
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    with Encoder.load(nan_dir, provider="cpu") as encoder:
+        encode_files(encoder, tmp_path / "a.txt", tmp_path / "out", out_format="npy", dedup=dedup)
+        expected = encoder.encode(["cat", "dog", "cat"])
+    np.testing.assert_allclose(npy_of(tmp_path / "out")[0], expected, atol=1e-5)
+    letters = letters_of(tmp_path / "out")
+    assert [(x["row"], x["id"], x["code"]) for x in letters] == [
+        (1, 1, "non_finite"), (3, 3, "non_finite")]  # fmt: skip
+
+
+def test_strict_stops_at_the_first(tmp_path: Path, tiny: Encoder) -> None:
+    rows: list[Any] = [{"text": "the cat"}] * 25
+    rows[13] = {"text": None}
+    write_jsonl(tmp_path / "a.jsonl", rows)
+    with pytest.raises(BulkError, match=r"a\.jsonl, row 13: text is null"):
+        encode_files(
+            tiny, tmp_path / "a.jsonl", tmp_path / "out", out_format="npy", rows_per_shard=10,
+            strict=True,
+        )  # fmt: skip
+    assert not list((tmp_path / "out").glob("*.partial"))
+    done = encode_files(
+        tiny, tmp_path / "a.jsonl", tmp_path / "out", out_format="npy", rows_per_shard=10
+    )
+    assert (done.shards_before, done.rows, done.dead_letters) == (1, 24, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "part"),
+    [
+        ('{"body": "x"}\n', {}, "no field 'text' in its first rows; it has body"),
+        ('{"text": "x"}\n', {"keep": ["k"]}, "no field 'k' in its first rows"),
+        ('{"text": "x"}\n', {"keep": ["vector"]}, "cannot be kept"),
+        ('{"text": "x"}\n', {"keep": ["id"]}, "cannot be kept"),
+        ('{"text": "x"}\n', {"precision": "int4"}, "precision must be one of"),
+        ('{"text": "x"}\n', {"truncation": "maybe"}, "truncation must be one of"),
+        ('{"text": "x"}\n', {"prompt_name": "none"}, "no prompt"),
+        ('{"text": "x"}\n', {"rows_per_shard": 0}, "at least 1"),
+        ('{"text": "x"}\n', {"max_text_bytes": 0}, "at least 1"),
+        ('{"text": "x"}\n', {"share": (3, 2)}, "from 1 to n"),
+        ('{"text": "x"}\n', {"share": (0, 2)}, "from 1 to n"),
+        ('{"text": "x"}\n', {"out_format": "csv"}, "one of parquet, npy, collection"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_written(
+    tmp_path: Path, tiny: Encoder, content, options, part
+) -> None:
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(InputValueError, match=part):
+        encode_files(
+            tiny, tmp_path / "a.jsonl", tmp_path / "out", **({"out_format": "npy"} | options)
+        )
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl"]
