@@ -1,4 +1,4 @@
-"""`flowvec bundle`: what else can be done with a bundle."""
+"""`flowvec bundle`: converts bundles for other tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 @app.callback()
 def bundle() -> None:
-    """Take a bundle elsewhere."""
+    """Convert a bundle for other tools."""
 
 
 @app.command(

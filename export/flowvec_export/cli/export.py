@@ -16,15 +16,15 @@ from flowvec.optional import require
 app = typer.Typer(add_completion=False)
 
 
-# So many texts meet nearly every range that a larger corpus has.
+# This many texts cover nearly the ranges of a larger corpus.
 _CALIBRATION_ROWS = 5000
 NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy")
-# What a graph that somebody else exported takes; `reading` asks for torch where torch is needed.
+# Packages for a given ONNX graph; reading the source checks for torch if that is needed.
 _GRAPHS_NEED = ("onnx", "onnx_ir", "scipy")
 
 
 def say(line: str) -> None:
-    """Tell what is being done, beside the results."""
+    """Print a step to stderr."""
     typer.echo(line, err=True)
 
 
@@ -64,15 +64,16 @@ def export(
     ] = None,
     normalize: Annotated[
         bool | None,
-        typer.Option(help="End in L2 normalisation; without it as the source does."),
+        typer.Option(help="End in L2 normalization; by default as the source."),
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(help="The most tokens of a text; without it the source's own.")
+        int | None, typer.Option(help="Most tokens of a text; by default the source's own.")
     ] = None,
     encoder_only: Annotated[
         bool,
         typer.Option(
-            "--encoder-only", help="Leave out the source's own pooling, Dense and normalisation."
+            "--encoder-only",
+            help="Leave out the source's own pooling, Dense layers and normalization.",
         ),
     ] = False,
     name: Annotated[str | None, typer.Option(help="The model's name.")] = None,
@@ -86,7 +87,7 @@ def export(
     ] = None,
     default_prompt: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The prompt that is used when none is asked for."),
+        typer.Option(metavar="NAME", help="The prompt that is used by default."),
     ] = None,
     weights: Annotated[
         str, typer.Option(help="Storage of the weights: float32, or float16 at half the size.")
@@ -118,7 +119,7 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Turn a checkpoint, its pooling and its Dense layers into one ONNX graph.
+    """Export a checkpoint, its pooling and its Dense layers as one ONNX graph.
 
     The graph is compared with its source before the bundle appears.
     """
@@ -176,7 +177,7 @@ def export(
 
 
 def _parse_prompts(given: Sequence[str]) -> dict[str, str]:
-    """`NAME=TEXT` each; raises InputValueError for anything else."""
+    """Parse prompts given as `NAME=TEXT`; raises InputValueError for anything else."""
     prompts: dict[str, str] = {}
     for line in given:
         name, sign, text = line.partition("=")

@@ -54,11 +54,12 @@ def fit(
     pooling: Annotated[
         str | None, typer.Option(help="As for `flowvec export`; without it the source's own.")
     ] = None,
-    max_length: Annotated[int | None, typer.Option(help="The most tokens of a text.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Most tokens of a text.")] = None,
     encoder_only: Annotated[
         bool,
         typer.Option(
-            "--encoder-only", help="Leave out the source's own pooling, Dense and normalisation."
+            "--encoder-only",
+            help="Leave out the source's own pooling, Dense layers and normalization.",
         ),
     ] = False,
     rows: Annotated[int, typer.Option(min=1, help="Texts to draw from the corpus.")] = 100_000,
@@ -68,7 +69,7 @@ def fit(
     text_field: TextField = "text",
     file_format: Format = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="Of the sample and the training.")
+        int, typer.Option(min=0, max=2**63 - 1, help="Seed of the sample and the training.")
     ] = 0,
     k: Annotated[
         int | None,
@@ -87,8 +88,10 @@ def fit(
     depth: Annotated[int | None, typer.Option(help="Couplings a level.")] = None,
     width: Annotated[int | None, typer.Option(help="Hidden units of a coupling.")] = None,
     coupling: Annotated[str | None, typer.Option(help="additive or affine.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="The most epochs of the flow.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Vectors a step of the flow.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Most epochs of the flow.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Vectors per training step of the flow.")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of the flow.")] = None,
     noise: Annotated[
         float | None, typer.Option(help="Added while the flow is fitted, in mean deviations.")
@@ -102,7 +105,7 @@ def fit(
         ),
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Also draw the flow's learning curve: .svg, .png or .pdf.")
+        Path | None, typer.Option(help="Also plot the flow's learning curve: .svg, .png or .pdf.")
     ] = None,
     trust_remote_code: RemoteCode = False,
     allow_pickle: Pickle = False,
@@ -180,7 +183,7 @@ def _was_given(context: typer.Context, parameter: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-# Options that not every method takes, and the methods that do.
+# Options of some methods, with these methods.
 _OF: dict[str, tuple[str, ...]] = {
     "k": ("whitening", "beta-gamma", "pca", "rotation"),
     "eps": ("soft-zca",),
@@ -196,7 +199,7 @@ _OF: dict[str, tuple[str, ...]] = {
 
 
 def _check_given(context: typer.Context, parts: Sequence[str]) -> None:
-    """An option that nothing takes would be believed to have done something."""
+    """Refuse options that the method does not use."""
     for option, methods in _OF.items():
         if _was_given(context, option) and not set(methods) & set(parts):
             name = option.replace("_", "-")
@@ -208,7 +211,7 @@ def _changed(defaults: Any, **changes: Any) -> Any:
 
 
 def _check_files(out: Path, plot: Path | None, overwrite: bool, has_flow: bool) -> None:
-    """Before any long work."""
+    """Check the output before any long work."""
     if out.suffix != ".safetensors":
         raise InputValueError(f"a transform is a .safetensors file, not {out.name}")
     for path in (out, *([plot] if plot is not None else [])):

@@ -1,4 +1,4 @@
-"""Changing a graph in place: new nodes at its end, and the two inputs that every bundle has.
+"""Changes a graph in place: adds nodes at its end, and gives it the inputs of a bundle.
 
 Written for any opset from 11 on: the axes of reductions became inputs at 13 (sums) and at 18 (the
 rest).
@@ -26,13 +26,13 @@ class Surgeon:
 
     Args:
         proto: the graph, which is changed.
-        prefix: what the names of all that is added begin with. Where names in the graph do, since
-            it came from here once, a number is added.
+        prefix: prefix of the names of added nodes. If the graph has such names already, since
+            flowvec made it, a number is added to the prefix.
 
     Attributes:
         graph: the graph.
         opset: its version of ONNX's operators.
-        prefix: what the names of all that is added do begin with.
+        prefix: the prefix that is used.
     """
 
     def __init__(self, proto: onnx.ModelProto, prefix: str) -> None:
@@ -42,21 +42,21 @@ class Surgeon:
         self._count = 0
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Append an operator; its output's name."""
+        """Append an operator, and return its output's name."""
         self._count += 1
         name = f"{self.prefix}{kind}_{self._count}"
         self.graph.node.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
 
     def constant(self, values: npt.NDArray[Any]) -> str:
-        """Add a weight; its name."""
+        """Add a weight, and return its name."""
         self._count += 1
         name = f"{self.prefix}constant_{self._count}"
         self.graph.initializer.append(numpy_helper.from_array(values, name))
         return name
 
     def _along(self, kind: str, x: str, axis: int, **attributes: Any) -> str:
-        """An operator along one axis."""
+        """Append an operator along one axis."""
         if self.opset < _AXES_ARE_INPUTS_SINCE[kind]:
             return self.node(kind, x, axes=[axis], **attributes)
         return self.node(kind, x, self.constant(np.array([axis], np.int64)), **attributes)
@@ -68,7 +68,7 @@ class Surgeon:
     def take_inputs(self) -> None:
         """Give the graph the inputs `input_ids` and `attention_mask`, int64 with free axes.
 
-        Token types, which one text has but one of, become zeros.
+        Token types become zeros, since a single text has only one type.
         """
         old = {value.name: value.type.tensor_type.elem_type for value in self.graph.input}
         weights = {init.name for init in self.graph.initializer}
@@ -89,7 +89,7 @@ class Surgeon:
         self.graph.node.extend(nodes)
 
     def to_float32(self, x: str) -> str:
-        """Cast to float32, which changes nothing where it is that."""
+        """Cast to float32, if it is not float32 already."""
         return self.node("Cast", x, to=TensorProto.FLOAT)
 
     def pool(self, mode: str, tokens: str) -> str:
@@ -131,7 +131,7 @@ class Surgeon:
         return self.node("Div", vector, self.node("Max", length, least))
 
     def attach(self, tail: onnx.GraphProto, vector: str) -> str:
-        """Append a graph of vectors with one input and one output; the name of what it gives."""
+        """Append a graph with one input and one output, and return its output's name."""
         names = {tail.input[0].name: vector, "": ""}
         for init in tail.initializer:
             copied = self.graph.initializer.add()
@@ -147,7 +147,8 @@ class Surgeon:
         return names[tail.output[0].name]
 
     def give(self, vector: str, dim: int) -> None:
-        """Make this vector the graph's one output, `sentence_embedding`, float32 (batch, dim)."""
+        """Make a vector the only output of the graph: `sentence_embedding`, float32 (batch,
+        dim)."""
         self.free_name(OUTPUT)
         self.graph.node.append(helper.make_node("Identity", [vector], [OUTPUT], name=self.prefix))
         value = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch_size", dim])
@@ -155,7 +156,7 @@ class Surgeon:
         self.graph.output.append(value)
 
     def free_name(self, taken: str) -> None:
-        """Rename a value within the graph that has a name which an output shall have."""
+        """Rename a value of the graph that has the name of an output."""
         other = f"{self.prefix}{taken}"
         _rename(list(self.graph.node), taken, other)
         for node in self.graph.node:
@@ -163,7 +164,7 @@ class Surgeon:
 
 
 def _free_prefix(proto: onnx.ModelProto, wanted: str) -> str:
-    """A beginning that no name in a graph has."""
+    """A prefix that no name in the graph has."""
     taken = {init.name for graph in all_graphs(proto) for init in graph.initializer}
     taken |= {name for node in all_nodes(proto) for name in (node.name, *node.output)}
     prefix, number = wanted, 2
@@ -173,7 +174,7 @@ def _free_prefix(proto: onnx.ModelProto, wanted: str) -> str:
 
 
 def _rename(nodes: list[onnx.NodeProto], old: str, new: str) -> None:
-    """Let all that reads a value read another, in graphs within nodes as well."""
+    """Replace a value in all inputs, including those of nested graphs."""
     for node in nodes:
         node.input[:] = [new if name == old else name for name in node.input]
         for attribute in node.attribute:

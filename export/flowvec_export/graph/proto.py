@@ -1,4 +1,4 @@
-"""Graphs in ONNX's standard operators, one file each: what all ways of making one share."""
+"""Checks, cleans and writes graphs of ONNX's standard operators, one file each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_BYTES = (1 << 31) - (1 << 22)
 
 
 def require_standard(proto: onnx.ModelProto) -> None:
-    """Raise ExportError where a graph needs more than standard operators; check it as a whole."""
+    """Check a graph; raises ExportError if it needs other than standard operators."""
     foreign = {node.domain for node in all_nodes(proto)} - {"", "ai.onnx"}
     if foreign or proto.functions:
         raise ExportError(
@@ -40,12 +40,12 @@ def require_standard(proto: onnx.ModelProto) -> None:
 
 
 def all_graphs(proto: onnx.ModelProto) -> list[onnx.GraphProto]:
-    """The graph and those within its nodes and in the nodes of local functions."""
+    """The graph, its nested graphs, and those of local functions."""
     return [proto.graph, *(graph for node in all_nodes(proto) for graph in _graphs_of(node))]
 
 
 def all_nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph, of those within them, and of local functions."""
+    """The nodes of a graph, of its nested graphs, and of local functions."""
     yield from _nodes_of(proto.graph)
     for function in proto.functions:
         yield from _nodes_of(function)
@@ -66,7 +66,7 @@ def _graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def one_name_of_the_standard(proto: onnx.ModelProto) -> None:
-    """Give ONNX's own operators the domain "", which may be written `ai.onnx`, too."""
+    """Write the domain of ONNX's standard operators as "" instead of `ai.onnx`."""
     for node in all_nodes(proto):
         if node.domain == "ai.onnx":
             node.domain = ""
@@ -76,7 +76,8 @@ def one_name_of_the_standard(proto: onnx.ModelProto) -> None:
 
 
 def clean(proto: onnx.ModelProto) -> None:
-    """Drop what differs from run to run or names local files: equal models, equal bytes."""
+    """Drop what differs between runs or names local files, so that equal models have equal
+    bytes."""
     proto.producer_name, proto.producer_version = "flowvec", ""
     proto.doc_string = ""
     del proto.metadata_props[:]
@@ -91,7 +92,7 @@ def clean(proto: onnx.ModelProto) -> None:
     for node in graph.node:
         node.doc_string = ""
         del node.metadata_props[:]
-    # onnx's checker wants a used opset only.
+    # onnx's checker accepts only opsets that are used.
     used = {node.domain for node in graph.node} | {""}
     kept = [entry for entry in proto.opset_import if entry.domain in used]
     del proto.opset_import[:]
@@ -99,18 +100,18 @@ def clean(proto: onnx.ModelProto) -> None:
 
 
 def write_onnx(proto: onnx.ModelProto, path: Path) -> None:
-    """Write one file without external data, equal bytes for equal graphs."""
+    """Write a file without external data; equal graphs have equal bytes."""
     path.write_bytes(proto.SerializeToString(deterministic=True))
 
 
 def drop_unused(graph: onnx.GraphProto) -> None:
-    """Take out nodes and weights that nothing reads, also those that only fed such."""
+    """Remove nodes and weights that no output depends on."""
     used = {value.name for value in graph.output}
     kept = []
     for node in reversed(graph.node):
         if used.intersection(node.output):
             kept.append(node)
-            # A graph within a node reads from the one around it.
+            # A nested graph can read values of the outer graph.
             within = [node, *(n for g in _graphs_of(node) for n in _nodes_of(g))]
             used.update(name for n in within for name in n.input)
             used.update(v.name for n in within for g in _graphs_of(n) for v in g.output)

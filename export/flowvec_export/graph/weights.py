@@ -1,4 +1,4 @@
-"""How weights are stored: tables without repeats, whole numbers in bytes, matrices in float16."""
+"""Storage of weights: tables without repeated rows, whole numbers in bytes, float16 matrices."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["store"]
 
 # Matrices below this size are not worth a Cast.
 _MIN_FLOAT16_ELEMENTS = 4096
-# A table of which so many rows are unlike any before stays as it is.
+# A table with a larger share of distinct rows is not changed.
 _MAX_UNIQUE_ROWS = 0.75
 
 
 def store(graph: ir.Graph, weights: str, exact: Sequence[str] = ()) -> None:
-    """Change in place how a graph's weights are stored; what it computes stays.
+    """Change how a graph's weights are stored, in place; it computes the same.
 
     Args:
         graph: its weights in float32.
         weights: storage of the weight matrices, `float32` or `float16`.
-        exact: prefixes of the names of weights that stay float32 in any case.
+        exact: prefixes of names of weights that always stay float32.
 
     Raises:
         ExportError: float16 cannot hold a weight, or the graph is larger than the 2 GiB that one
@@ -40,7 +40,7 @@ def store(graph: ir.Graph, weights: str, exact: Sequence[str] = ()) -> None:
 
 
 def _tables(graph: ir.Graph) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
-    """Matrices that are read by their rows alone, as embeddings are, each with its readers."""
+    """Matrices that are only read by rows, such as embeddings, each with its readers."""
     for value in list(graph.initializers.values()):
         tensor = value.const_value
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) != 2:
@@ -71,9 +71,9 @@ def _stored(graph: ir.Graph, name: str, values: npt.NDArray[Any]) -> ir.Value:
 
 
 def _store_equal_rows_once(graph: ir.Graph) -> None:
-    """Store a table's different rows, and for each row which of them it is.
+    """Store a table's distinct rows, and an index for each row.
 
-    Words that share a vector, as forms of one word may, then cost four bytes each.
+    Words that share a vector, such as forms of one word, then need four bytes each.
     """
     for table, readers in _tables(graph):
         assert table.const_value is not None
@@ -84,7 +84,7 @@ def _store_equal_rows_once(graph: ir.Graph) -> None:
         _, first, which = np.unique(lines.ravel(), return_index=True, return_inverse=True)
         if len(first) > _MAX_UNIQUE_ROWS * len(values):
             continue
-        order = np.argsort(first)  # as they come, so that equal models give equal bytes
+        order = np.argsort(first)  # in their order, so that equal models have equal bytes
         place = np.empty(len(order), dtype=np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         del graph.initializers[name]
@@ -99,16 +99,15 @@ def _store_equal_rows_once(graph: ir.Graph) -> None:
 
 
 def _store_whole_numbers_as_int8(graph: ir.Graph) -> None:
-    """Store tables that hold nothing but whole numbers from -128 to 127 in a byte each.
+    """Store tables of whole numbers from -128 to 127 in one byte per number.
 
-    The rows that are read, and not the table, are cast to float32, so that it stays small in memory
-    as well.
+    The rows that are read are cast to float32, not the table, so it is small in memory, too.
     """
     for table, readers in _tables(graph):
         assert table.const_value is not None
         assert table.name is not None
         values = table.const_value.numpy()
-        with np.errstate(invalid="ignore"):  # what is too large is found below
+        with np.errstate(invalid="ignore"):  # values that are too large are found below
             small = values.astype(np.int8)
         if not np.array_equal(small, values) or np.signbit(values[small == 0]).any():
             continue
@@ -121,7 +120,7 @@ def _store_whole_numbers_as_int8(graph: ir.Graph) -> None:
             )
             cast.outputs[0].name, cast.outputs[0].shape = f"{read.name}.float32", read.shape
             ir.convenience.replace_all_uses_with(read, cast.outputs[0])
-            cast.replace_input_with(0, read)  # which the line above has replaced as well
+            cast.replace_input_with(0, read)  # the line above has replaced this one as well
             read.type = ir.TensorType(ir.DataType.INT8)
             node.replace_input_with(0, stored)
             graph.insert_after(node, cast)
@@ -152,7 +151,7 @@ def _store_as_float16(graph: ir.Graph, exact: tuple[str, ...]) -> None:
 
 
 def _require_size(graph: ir.Graph, weights: str) -> None:
-    """A protobuf, and so a graph in one file, holds at most 2 GiB."""
+    """Check the size: a graph in one file can have 2 GiB."""
     size = sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value)
     if size >= MAX_BYTES:
         hint = "; export it with float16 weights" if weights == "float32" else ""

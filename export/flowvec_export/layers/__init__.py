@@ -1,1 +1,1 @@
-"""What an encoder is made of: its backbone and its pooling."""
+"""Parts of an encoder: its backbone and its pooling."""

@@ -1,10 +1,10 @@
-"""The encoder in a form that exports well.
+"""Encoders in a form that exports well.
 
 BERT, RoBERTa, XLM-R, CamemBERT and DistilBERT are one architecture under several names. `Backbone`
-is that architecture with one fused product for query, key and value, 1/sqrt(head width) folded into
-it, the mask computed once, the one row of token-type embeddings that a single text needs added to
-the positions, and weights stored the way a matrix product reads them. Every other encoder runs as
-transformers' own module.
+is this architecture with one fused product for query, key and value, which includes 1/sqrt(head
+width). The mask is computed once, the token type of a single text is added to the positions, and
+weights are stored as a matrix product reads them. All other encoders run as transformers' own
+module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Shape:
         layers: transformer layers.
         width: length of a token vector.
         heads: attention heads.
-        epsilon: what LayerNorm adds to the variance.
+        epsilon: LayerNorm's addition to the variance.
         activation: transformers' name of the feed-forward activation.
         first_position: row of the position table that the first token uses.
     """
@@ -44,7 +44,7 @@ class Shape:
     first_position: int
 
 
-# Where each architecture keeps its weights: our name -> its name. `{i}` is the layer.
+# Names of weights in each architecture: flowvec's name -> its name. `{i}` is the layer.
 _BERT = {
     "words": "embeddings.word_embeddings.weight",
     "positions": "embeddings.position_embeddings.weight",
@@ -136,9 +136,9 @@ class Backbone(nn.Module):
 
     Args:
         shape: its sizes.
-        state: weights by our names: `words`, `positions`, `types`, `layer.<i>.<name>`, ...
-        fold_scale: fold 1/sqrt(head width) into the query weights. Not where those are stored in
-            float16 and the factor is not a power of two, since they would be rounded twice.
+        state: weights by flowvec's names: `words`, `positions`, `types`, `layer.<i>.<name>`, ...
+        fold_scale: fold 1/sqrt(head width) into the query weights. Do not do so if they are stored
+            in float16 and the factor is not a power of two: they would be rounded twice.
     """
 
     def __init__(self, shape: Shape, state: dict[str, Tensor], fold_scale: bool = True) -> None:
@@ -156,15 +156,15 @@ class Backbone(nn.Module):
 
     @property
     def max_positions(self) -> int:
-        """The most tokens of a text."""
+        """Most tokens of a text."""
         return len(self.positions) - self.first_position
 
     def _position_vectors(self, input_ids: Tensor) -> Tensor:
         """Position embeddings, (sequence, width) or (batch, sequence, width)."""
         if self.first_position == 0:
             return self.positions[: input_ids.shape[1]]
-        # RoBERTa gives a padding token, even a literal one inside a text, the padding's own row and
-        # does not count it.
+        # RoBERTa does not count padding tokens, even literal ones in a text, and gives them the
+        # padding's row.
         pad_id = self.first_position - 1
         counted = (input_ids != pad_id).to(torch.int64)
         return nn.functional.embedding(counted.cumsum(1) * counted + pad_id, self.positions)
@@ -181,7 +181,7 @@ class Backbone(nn.Module):
         """
         x = nn.functional.embedding(input_ids, self.words)
         x = self.embedding_norm(x + self._position_vectors(input_ids))
-        # Large enough to vanish in a softmax, small enough for half types.
+        # Large enough to vanish in a softmax, and within the range of float16.
         mask = (1.0 - attention_mask.to(x.dtype))[:, None, None, :] * -3e4
         hidden_states = [x]
         for layer in self.layers:
@@ -191,7 +191,7 @@ class Backbone(nn.Module):
 
 
 class TransformersBackbone(nn.Module):
-    """transformers' own module under `Backbone`'s signature: reference, and fallback."""
+    """transformers' own module with `Backbone`'s signature, as reference and as fallback."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -202,32 +202,32 @@ class TransformersBackbone(nn.Module):
         output = self.model(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
         )
-        # The last of them may lack a norm that follows all layers (ModernBERT); without layers
-        # there is nothing that transformers would collect.
+        # The last one may lack the norm after all layers (ModernBERT). Without layers, transformers
+        # returns no hidden states.
         return [*output.hidden_states[:-1], output.last_hidden_state]
 
 
 def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | TransformersBackbone:
-    """Our backbone for a transformers model of a known architecture, else that model, wrapped."""
+    """A `Backbone` for a model of a known architecture; for others, the model itself, wrapped."""
     config = model.config
     names = NAMES.get(config.model_type)
     if names is None or getattr(config, "is_decoder", False):
         return TransformersBackbone(model)
-    # transformers gives DistilBERT's own names (dim, n_layers, ...) the common ones as aliases.
+    # transformers has the common names as aliases of DistilBERT's (dim, n_layers, ...).
     shape = Shape(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
         epsilon=getattr(config, "layer_norm_eps", 1e-12),
         activation=getattr(config, "hidden_act", None) or config.activation,
-        # RoBERTa counts positions from its padding token's id on.
+        # RoBERTa counts positions from its padding token's id.
         first_position=config.pad_token_id + 1 if config.model_type in OFFSET_POSITIONS else 0,
     )
     return Backbone(shape, _rename(model.state_dict(), names, shape.layers), fold_scale)
 
 
 def _rename(theirs: dict[str, Tensor], names: dict[str, str], layers: int) -> dict[str, Tensor]:
-    """A checkpoint's weights under our names."""
+    """A checkpoint's weights by flowvec's names."""
     ours: dict[str, Tensor] = {}
     for name, their_name in names.items():
         if "{i}" in their_name:

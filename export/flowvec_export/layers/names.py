@@ -1,4 +1,4 @@
-"""Names of pooling modes, and of encoders that count positions in another way."""
+"""Names of pooling modes, and of encoders with another position numbering."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from flowvec.errors import ExportError
 
 __all__ = ["OFFSET_POSITIONS", "POOLINGS", "parse_pooling"]
 
-# These count positions from their padding token's id on, so that their tables have unused rows.
+# These count positions from their padding token's id, so their tables have unused rows.
 OFFSET_POSITIONS = (
     "roberta",
     "xlm-roberta",

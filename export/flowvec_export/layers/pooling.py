@@ -1,4 +1,4 @@
-"""Pooling: token vectors of the encoder's layers to one vector a text."""
+"""Pooling: from token vectors of the encoder's layers to one vector per text."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Pooling(nn.Module):
     Args:
         modes: from `names.POOLINGS`.
         pooler: the checkpoint's dense layer over the first token, for the mode `pooler`.
-        word_weights: how much each token id counts in the mean, float32 (vocabulary,); None is all
-            alike.
+        word_weights: weight of each token id in the mean, float32 (vocabulary,); None weighs all
+            equally.
 
     Raises:
-        ExportError: there is no pooler for it, or word weights and another mode than `mean`.
+        ExportError: a pooler is missing, or word weights are given with another mode than `mean`.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Pooling(nn.Module):
         if mode == "weighted_mean":
             return masked_mean(last, mask * mask.cumsum(1))
         if mode == "max":
-            # Not the lowest float: half types would turn it into infinity.
+            # Not the lowest float32, which is infinity in float16.
             return torch.where(mask > 0, last, torch.full_like(last, -1e4)).amax(1)
         if mode == "last_token":
-            # The product with a one-hot row instead of a gather: it stays one small operator.
+            # The product with a one-hot row instead of a gather: one small operator.
             positions = mask.cumsum(1) * mask
             is_last = (positions == mask.sum(1, keepdim=True)).to(last.dtype)
             return (last * is_last).sum(1)

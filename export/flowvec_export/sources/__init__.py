@@ -1,1 +1,1 @@
-"""Checkpoints and graphs of others, read safely."""
+"""Reads checkpoints and ONNX graphs safely."""

@@ -1,4 +1,4 @@
-"""What a checkpoint says, in whichever form it is kept."""
+"""The base class of all sources: what an export needs to know about a checkpoint or graph."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AS_EXPORTED = "as exported"
 
 @dataclass(slots=True, kw_only=True)
 class Source(ABC):
-    """What a checkpoint says: everything that an export needs, except the encoder itself.
+    """Everything that an export needs to know about a checkpoint or graph.
 
         >>> source = read_source("my-checkpoint")
         >>> source.name, source.pad_id
@@ -48,15 +48,15 @@ class Source(ABC):
 
     Attributes:
         name: last part of the path or hub name.
-        origin: what was asked for.
+        origin: the path or name that the user gave.
         tokenizer: a `tokenizers` tokenizer without truncation and padding.
         pad_id: the padding token's id.
         max_length: most tokens of a text; None if neither encoder nor tokenizer limits it.
-        vocabulary: how many token ids the encoder knows.
+        vocabulary: number of token ids that the encoder knows.
         layers: its transformer layers, if known.
         pooling: the pooling it was made for; None for a plain encoder.
         transforms: Dense layers between pooling and normalization.
-        normalise: whether it normalises; None for a plain encoder.
+        normalise: whether its vectors are normalized; None for a plain encoder.
         prompts: prefixes by name.
         default_prompt_name: the prompt that is used by default.
         similarity: how its vectors are compared.
@@ -136,27 +136,27 @@ class Source(ABC):
         return self.transforms[-1].out_dim if self.transforms else self.pooled_width(pooling)
 
     def pooling_name(self, pooling: str | None) -> str:
-        """What a manifest or a recipe calls the pooling that `pooled_width` takes."""
+        """Name of the pooling for manifests and recipes."""
         return pooling or self.pooling or "mean"
 
     def weigh_words(self, weights: Tensor) -> None:
-        """Let each token id count so much in the mean; float32 (vocabulary,).
+        """Set the weight of each token id in the mean; float32 (vocabulary,).
 
         Raises:
-            ExportError: this kind of source cannot.
+            ExportError: this kind of source does not support it.
         """
         raise ExportError(f"{self.origin} weighs words, which takes torch's weights of the encoder")
 
     def keep_encoder_only(self) -> None:
-        """Forget the pooling, the Dense layers and the normalisation that it came with."""
+        """Drop the source's own pooling, Dense layers and normalization."""
         self.pooling, self.transforms, self.normalise = None, [], None
 
     def checked_length(self, asked: int | None) -> int:
-        """The most tokens of a text: what was asked for, or the source's own.
+        """Most tokens of a text: the given number, or the source's own.
 
         Raises:
-            ExportError: it is too small for special tokens, or more than the encoder has positions
-                for, or neither says any.
+            ExportError: it is too small for the special tokens, larger than the encoder's
+                positions, or unknown.
         """
         length = self.max_length if asked is None else asked
         if length is None:
@@ -171,38 +171,39 @@ class Source(ABC):
         return length
 
 
-# Where nothing bounds it; a manifest's own limit is above it.
+# Used if nothing else limits the length. It is below a manifest's own limit.
 _MOST_TOKENS = 1 << 16
 
 
 def bounded_length(origin: str, asked: Any, positions: int | None) -> int | None:
-    """What the tokenizer asks for, bounded by the encoder's positions; None for no bound at all.
+    """The tokenizer's limit, but at most the encoder's positions; None if there is no limit.
 
     Raises:
-        ExportError: what is asked for is not a whole number.
+        ExportError: the tokenizer's limit is not a whole number.
     """
     if isinstance(asked, float) and asked.is_integer():
         asked = int(asked)
     if isinstance(asked, bool) or not isinstance(asked, int | None):
         raise ExportError(f"{origin} has the max_seq_length {asked!r}, which is not a whole number")
-    # Tokenizers without a limit of their own say 10^30.
+    # Tokenizers without a limit say 10^30.
     bounds = [b for b in (asked, positions) if b is not None and b <= _MOST_TOKENS]
     return min(bounds, default=None)
 
 
 def require_torch(what: str) -> None:
-    """Raise MissingDependencyError where there is no torch to read something with."""
+    """Raise MissingDependencyError if torch is not installed."""
     require(what, "cpu,export", *_TORCH)
 
 
 def model_name(root: Path, origin: str) -> str:
-    """A directory's own name; a download lies under .../snapshots/<commit>, which is none."""
+    """A directory's name. A download is in .../snapshots/<commit>, so the hub name is used
+    there."""
     real = root.resolve()
     return origin.split("/")[-1] if real.parent.name == "snapshots" else real.name
 
 
 def plain_tokenizer(given: tokenizers.Tokenizer, *, lower_case: bool) -> tokenizers.Tokenizer:
-    """A copy without truncation and padding, lower-casing first where asked."""
+    """A copy without truncation and padding, which lower-cases first if requested."""
     tokenizer = tokenizers.Tokenizer.from_str(given.to_str())
     tokenizer.no_truncation()
     tokenizer.no_padding()

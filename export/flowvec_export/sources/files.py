@@ -1,8 +1,7 @@
-"""Reading somebody else's directory: what is in it, nothing outside it, and no code.
+"""Reads the files of a checkpoint that may come from anywhere.
 
-A checkpoint comes from anywhere. Its files are read only from inside its directory, JSON only up to
-a size, weights only from formats that cannot run code; what would need more says which option
-allows it.
+Files are read only from inside its directory, JSON only up to a maximum size, and weights only from
+formats that cannot run code. Errors name the option that allows more.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ __all__ = [
     "read_json",
 ]
 
-# Configurations have a few kilobytes; the index of a model in many parts some hundreds.
+# A configuration has a few kilobytes; the index of a model in many parts has some hundreds.
 MAX_JSON_BYTES = 8 << 20
 # Vocabularies of 250,000 entries take 17 MB.
 MAX_TOKENIZER_BYTES = 256 << 20
 # A graph holds 2 GiB. Stored in float16 that is a billion weights, in float32 twice as much.
 MAX_WEIGHT_BYTES = (4 << 30) + (64 << 20)
-# What a directory may hold before it is taken for something else than a checkpoint.
+# Most files of a directory; a checkpoint has fewer.
 _MAX_ENTRIES = 20_000
 
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
@@ -41,7 +40,7 @@ _FOREIGN = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index", "adapter_mo
 
 
 def read_json(path: Path, kind: type = dict, *, missing_ok: bool = False) -> Any:
-    """Read a JSON file that holds a `kind`; None for a missing one where that is allowed.
+    """Read a JSON file that holds a `kind`; None if it is missing and may be.
 
     Raises:
         ExportError: it is missing, too large, cannot be read, or holds something else.
@@ -61,10 +60,10 @@ def read_json(path: Path, kind: type = dict, *, missing_ok: bool = False) -> Any
 
 
 def inside(root: Path, relative: str) -> Path:
-    """The path that a file of the directory names; it must lie in the directory.
+    """A path that a file of the directory names; it must be inside the directory.
 
     Raises:
-        ExportError: it leaves it.
+        ExportError: it is outside, or hidden.
     """
     parts = Path(relative).parts
     if Path(relative).is_absolute() or ".." in parts or "\0" in relative:
@@ -77,7 +76,7 @@ def inside(root: Path, relative: str) -> Path:
 def check_links(root: Path) -> None:
     """Refuse links that lead out of a directory.
 
-    In a download's cache every file is a link, into the folder of blobs beside it; those may be.
+    In a download cache, every file is a link into the blobs folder beside it; these are allowed.
 
     Raises:
         ExportError: a link leads elsewhere, or to nothing, or there are too many files.
@@ -100,9 +99,9 @@ def check_links(root: Path) -> None:
 
 
 def _entries(root: Path) -> Iterator[Path]:
-    """All that lies in a directory but what is hidden, which `inside` refuses; links not entered.
+    """All files of a directory except hidden ones, which `inside` refuses; links are not followed.
 
-    Version control keeps hidden folders with more files than a checkpoint has.
+    Hidden folders of version control have more files than a checkpoint.
     """
     count, folders = 0, [root]
     while folders:
@@ -117,14 +116,14 @@ def _entries(root: Path) -> Iterator[Path]:
 
 
 def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
-    """The files that hold an encoder's weights, all there and not too large.
+    """The files with an encoder's weights; all exist, and none is too large.
 
     Raises:
-        ExportError: there are none, one is missing, they are a pickle and that is not allowed, or
-            they are more than a graph can hold.
+        ExportError: there are none, one is missing, they are a pickle that is not allowed, or they
+            are larger than a graph can be.
     """
     if (folder / _ADAPTER).is_file():
-        # transformers would follow it to another directory's weights, pickles among them.
+        # transformers would read another directory's weights, which may be pickles.
         raise ExportError(
             f"{origin} is a PEFT adapter ({_ADAPTER}), which is a change of another model: merge "
             "it into that model (merge_and_unload), save the result, and export that"
@@ -171,7 +170,7 @@ def has_weights(folders: Iterable[Path], trust: Trust) -> bool:
 
 
 def _what_instead(folder: Path) -> str:
-    """What there is in place of weights that can be read."""
+    """Says what is there instead of weights that can be read."""
     others = [name for name in _FOREIGN if (folder / name).is_file()]
     if others:
         return f"{others[0]} is of a kind that is not read; save it as model.safetensors"
@@ -179,13 +178,13 @@ def _what_instead(folder: Path) -> str:
 
 
 def _require_small(path: Path, most: int) -> None:
-    """Raises ExportError for a file of more than so many bytes."""
+    """Raise ExportError if a file is larger than `most` bytes."""
     if (size := path.stat().st_size) > most:
         raise ExportError(f"{path} has {size / 1e6:.0f} MB; at most {most / 1e6:.0f} are read")
 
 
 def check_config(path: Path, config: dict[str, Any]) -> None:
-    """Refuse a config.json that sends transformers to files that were not checked.
+    """Refuse a config.json that makes transformers read files that were not checked.
 
     Raises:
         ExportError: it names other weights or other configurations.
@@ -196,7 +195,7 @@ def check_config(path: Path, config: dict[str, Any]) -> None:
 
 
 def check_tokenizer(folder: Path) -> dict[str, Any]:
-    """What tokenizer_config.json says; no file of a tokenizer may be too large or lie elsewhere.
+    """Content of tokenizer_config.json, after checking the tokenizer's files.
 
     Raises:
         ExportError: it names files, which transformers would read from anywhere, or one is too
@@ -205,7 +204,7 @@ def check_tokenizer(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
     settings: dict[str, Any] = read_json(path, missing_ok=True) or {}
     for key, value in settings.items():
-        # Many say where a map of special tokens was once, which is not read from there.
+        # Many name an old path of the special tokens, which is not read.
         named = key.endswith(("_file", "_files")) and key != "special_tokens_map_file"
         if named and value is not None:
             raise ExportError(f"{path} sends readers to other files ({key}); take that out")

@@ -1,4 +1,4 @@
-"""Finding a source, and reading it in the form that it has."""
+"""Finds a source, and reads it in its format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["read_source", "read_torch_source"]
 
 logger = logging.getLogger("flowvec.export")
 
-# What a download takes: data first, and of the older and larger forms only what nothing replaces.
+# Files to download: safetensors first, older and larger formats only if there is nothing else.
 _DATA = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
 _UNWANTED = ["onnx/*", "openvino/*", "*training_args.bin"]
 
@@ -37,11 +37,11 @@ def read_source(
         1
 
     Args:
-        source: what to read. In a directory safetensors, or a pickle where it is allowed, come
-            before an ONNX graph.
-        encoder_only: of a sentence-transformers model take the encoder and its limits, as if it
-            had no pooling, Dense layers and normalisation of its own.
-        trust: what of it may be more than data; None is nothing: no code of a checkpoint is run.
+        source: what to read. In a directory, safetensors (or a pickle, if allowed) are preferred to
+            an ONNX graph.
+        encoder_only: use only the encoder of a sentence-transformers model, without its pooling,
+            Dense layers and normalization.
+        trust: whether code and pickles of the checkpoint are allowed; None allows neither.
 
     Raises:
         InputTypeError: an argument is of another type.
@@ -78,14 +78,14 @@ def read_source(
     except FlowvecError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
-        # A JSON file of the right kind with something else in it than it should have.
+        # A JSON file has unexpected content.
         raise ExportError(f"{source} has a file that cannot be followed: {error!r}") from error
 
 
 def read_torch_source(
     source: str | Path, *, encoder_only: bool = False, trust: Trust | None = None
 ) -> TorchSource:
-    """Read a source that torch must run, as training on it does.
+    """Read a source that torch can run and train.
 
     Raises:
         ExportError: see `read_source`; or it is an ONNX graph.
@@ -97,14 +97,14 @@ def read_torch_source(
 
 
 def _locate(source: str | Path, trust: Trust) -> tuple[Path, Path | None]:
-    """The source's directory and, where one file was asked for, that graph."""
+    """The source's directory and, if the source is a single file, that graph."""
     path = Path(source).expanduser()
     if path.is_dir():
         return path, None
     if str(source) in shipped_bundles():
         return _checkpoint_of(str(source)), None
     if path.is_file() and path.suffix == ".onnx":
-        # sentence-transformers and others keep graphs in a folder beside the rest.
+        # sentence-transformers and others keep graphs in a subfolder.
         above = path.parent.parent if path.parent.name == "onnx" else path.parent
         return (above if (above / "config.json").is_file() else path.parent), path
     if path.exists() or str(source).startswith((".", "/", "~")) or str(source).count("/") > 1:
@@ -116,7 +116,7 @@ def _checkpoint_of(name: str) -> Path:
     """The checkpoint that a shipped model was exported from.
 
     Raises:
-        ExportError: it is not there: it lies in the repository, not in what is installed.
+        ExportError: it is missing; it is in the repository, not in the installed package.
     """
     checkpoint = Path(__file__).resolve().parents[3] / "models" / name / "checkpoint"
     if not checkpoint.is_dir():
@@ -128,7 +128,7 @@ def _checkpoint_of(name: str) -> Path:
 
 
 def _download(name: str, trust: Trust) -> Path:
-    """Take from the Hub what an export needs: safetensors, or else a graph, or else a pickle."""
+    """Download what an export needs from the Hub: safetensors, else a graph, else a pickle."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -151,12 +151,12 @@ def _download(name: str, trust: Trust) -> Path:
 
 
 def _refuse_pickles(name: str) -> None:
-    """Say so where all the weights that the Hub has of a model are a pickle."""
+    """Raise an error if a model's only weights on the Hub are a pickle."""
     from huggingface_hub import list_repo_files
 
     try:
         files = list_repo_files(name)
-    except Exception as error:  # many kinds; what is missing is said where it is read
+    except Exception as error:  # many types; reading the files reports what is missing
         logger.debug("%s: no list of files: %s", name, error)
         return
     if any(Path(file).name.startswith("pytorch_model") for file in files):

@@ -1,6 +1,6 @@
-"""A graph that somebody else exported, Optimum say, as a source.
+"""A given ONNX graph as a source, for example one from Optimum.
 
-It is read and checked with `onnx` alone. It gives either token vectors, for pooling to go on, or
+Only `onnx` is needed to read and check it. It gives token vectors, which are then pooled, or
 finished sentence vectors.
 """
 
@@ -38,32 +38,32 @@ if TYPE_CHECKING:
 
 __all__ = ["OnnxSource", "find_graph", "read_graph"]
 
-# What a graph's outputs are called, by Optimum, sentence-transformers and their like.
+# Names of outputs in graphs of Optimum, sentence-transformers and similar tools.
 _TOKENS = ("last_hidden_state", "token_embeddings")
 _SENTENCE = "sentence_embedding"
 _POOLER = "pooler_output"
-# Poolings over the vectors of the last layer alone.
+# Poolings of the last layer's vectors.
 _OF_TOKENS = ("mean", "cls", "max", "mean_sqrt_len", "weighted_mean", "last_token")
 _IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
-# Protobuf holds no more, and so no graph in one file.
+# The limit of Protobuf, and so of a graph in one file.
 _MAX_BYTES = (1 << 31) - 1
 # The first with every operator that pooling takes (CumSum).
 _MIN_OPSET = 11
-# A model of 48 layers has some 5,000.
+# A model of 48 layers has about 5,000.
 _MOST_NODES = 500_000
 _DEEPEST_CALLS = 100
 
 
 @dataclass(slots=True, kw_only=True)
 class OnnxSource(Source):
-    """A graph and what lies beside it.
+    """An ONNX graph with its tokenizer and configuration.
 
     Attributes:
         proto: the graph, its weights inside.
         tokens: name of its output of token vectors, float (batch, sequence, width), if any.
         sentence: name of its output of sentence vectors, float (batch, dim), if any.
-        pooler: name of its output of what the checkpoint's pooler gives, if any.
-        widths: length of the vectors of each of those outputs.
+        pooler: name of its output of the checkpoint's pooler, if any.
+        widths: length of the vectors of each of these outputs.
     """
 
     proto: onnx.ModelProto
@@ -73,7 +73,7 @@ class OnnxSource(Source):
     widths: dict[str, int]
 
     def modes(self, pooling: str | None) -> tuple[str, ...] | None:
-        """The pooling modes to attach; None where the graph's own sentence vector is taken.
+        """The pooling modes to attach; None if the graph's own sentence vector is used.
 
         Raises:
             ExportError: the graph does not give what this pooling needs.
@@ -183,11 +183,10 @@ def find_graph(root: Path) -> Path | None:
 def read_graph(
     graph: Path, root: Path, folder: Path, origin: str, settings: dict[str, Any]
 ) -> OnnxSource:
-    """An ONNX file with the configuration and the tokenizer in `folder`; `root` holds the whole.
+    """Read an ONNX file; `folder` has its configuration and tokenizer, `root` the whole model.
 
     Raises:
-        ExportError: a file is missing or leads elsewhere, or the graph is of a kind that is not
-            followed.
+        ExportError: a file is missing or outside the directory, or the graph is not supported.
     """
     config = read_json(folder / "config.json")
     marks = check_tokenizer(folder)
@@ -220,7 +219,7 @@ def read_graph(
 
 
 def _load(path: Path) -> onnx.ModelProto:
-    """Read a graph and what it keeps in files beside it, none of them elsewhere."""
+    """Read a graph, with the weights that it keeps in other files of its directory."""
     if (size := path.stat().st_size) > _MAX_BYTES:
         raise ExportError(f"{path} has {size / 1e9:.1f} GB; a graph holds 2 GiB")
     try:
@@ -234,7 +233,7 @@ def _load(path: Path) -> onnx.ModelProto:
         data = inside(path.parent, fields.get("location", ""))
         if not data.is_file():
             raise ExportError(f"{data} is missing, which holds weights of {path.name}")
-        # Where no length is given all that follows is read.
+        # Without a length, the rest of the file is read.
         stored = fields.get("length") or data.stat().st_size - int(fields.get("offset") or 0)
         size += max(_bytes_of(tensor), int(stored))
         if size > _MAX_BYTES:
@@ -258,10 +257,10 @@ def _is_quantised(node: onnx.NodeProto) -> bool:
 
 
 def _check_functions(proto: onnx.ModelProto) -> None:
-    """Refuse functions that call each other until nodes without number come of them.
+    """Refuse functions whose expansion has too many nodes.
 
     Raises:
-        ExportError: there would be more than any model has, or a function calls itself.
+        ExportError: there would be more nodes than any model has, or a function calls itself.
     """
     functions = {(f.domain, f.name): f for f in proto.functions}
     known: dict[tuple[str, str], int] = {}
@@ -288,7 +287,7 @@ def _check_functions(proto: onnx.ModelProto) -> None:
 
 
 def _external(proto: onnx.ModelProto) -> list[TensorProto]:
-    """The tensors that lie in other files, also those of nodes and of graphs within nodes."""
+    """Tensors stored in other files, including those of nodes and of nested graphs."""
     found: list[TensorProto] = []
     for graph in all_graphs(proto):
         found += graph.initializer
@@ -306,7 +305,8 @@ def _bytes_of(tensor: TensorProto) -> int:
 
 
 def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict[str, int]:
-    """Length of the vectors of each output that can be used; raises ExportError for what cannot."""
+    """Length of the vectors of each usable output; raises ExportError if the graph is not
+    usable."""
     foreign = {node.domain for node in all_nodes(proto)} - {""}
     if quantised := sorted({node.op_type for node in all_nodes(proto) if _is_quantised(node)}):
         raise ExportError(
@@ -328,8 +328,8 @@ def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict
         dims = value.type.tensor_type.shape.dim
         if len(dims) != rank.get(value.name):
             continue
-        # Where the graph does not say, the configuration does: of tokens, since what follows them
-        # may have changed their length.
+        # If the graph does not say, the configuration does; but only for token vectors, since later
+        # layers may change the length.
         width = dims[-1].dim_value or (config.get("hidden_size") if len(dims) == 3 else None)
         if not isinstance(width, int) or width < 1:
             raise ExportError(f"{origin} does not say how long the vectors of {value.name} are")
@@ -344,7 +344,7 @@ def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict
 
 
 def _check_inputs(proto: onnx.ModelProto, origin: str) -> None:
-    """The graph must take token ids and a mask of any shape, and nothing that cannot be made up."""
+    """Check that the graph takes token ids and a mask of any shape, and no unknown input."""
     weights = {init.name for init in proto.graph.initializer}
     inputs = {value.name: value for value in proto.graph.input if value.name not in weights}
     if missing := [name for name in (_IDS, _MASK) if name not in inputs]:
@@ -377,7 +377,7 @@ def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
 
 
 def _count(config: dict[str, Any], name: str, least: int, origin: str) -> int | None:
-    """A size that a configuration may leave out."""
+    """A number in the configuration; None if it is not there."""
     found = config.get(name)
     if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
         raise ExportError(f"{origin} has the {name} {found!r}, which is not a whole number")
@@ -387,7 +387,7 @@ def _count(config: dict[str, Any], name: str, least: int, origin: str) -> int | 
 
 
 def _pad_id(config: dict[str, Any], marks: dict[str, Any], tokenizer: tokenizers.Tokenizer) -> int:
-    """The padding token's id, by the tokenizer's own word or the configuration's."""
+    """The padding token's id, from the tokenizer or the configuration."""
     token = marks.get("pad_token")
     if isinstance(token, dict):
         token = token.get("content")
@@ -396,7 +396,7 @@ def _pad_id(config: dict[str, Any], marks: dict[str, Any], tokenizer: tokenizers
 
 
 def _positions(config: dict[str, Any], pad_id: int) -> int | None:
-    """How many tokens a text may have by the table of positions; None without such a table."""
+    """Most tokens of a text by the position table; None without such a table."""
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int):
         return None

@@ -171,7 +171,7 @@ def _layers(modules: list[tuple[str, Path]], origin: str) -> tuple[tuple[Path, .
 
 
 def _check_code(root: Path, modules: Any, origin: str) -> None:
-    """Modules are followed, never imported: a class from elsewhere has meanings of its own."""
+    """Refuse modules that are not sentence-transformers' own: their code is never imported."""
     for module in modules:
         kind = str(module["type"])
         if not kind.startswith("sentence_transformers."):
@@ -180,8 +180,7 @@ def _check_code(root: Path, modules: Any, origin: str) -> None:
             )
 
 
-# What a Transformer module may say beyond max_seq_length and do_lower_case, each with the one value
-# that changes nothing.
+# Other settings of a Transformer module, each with the values that change nothing.
 _NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
     "module_output_name": ("token_embeddings",),
@@ -195,9 +194,9 @@ _LENGTH_SETTINGS = ("processor_kwargs", "tokenizer_args", "tokenizer_kwargs")
 
 
 def _check_settings(settings: dict[str, Any], origin: str) -> None:
-    """Refuse settings of a Transformer module that would change vectors and are not followed.
+    """Refuse settings of a Transformer module that change vectors and are not supported.
 
-    A `model_max_length` given for the tokenizer becomes `max_seq_length`, which it means.
+    A `model_max_length` of the tokenizer becomes `max_seq_length`, which means the same.
     """
     for key in _LENGTH_SETTINGS:
         given = settings.pop(key, None) or {}
@@ -217,14 +216,14 @@ def _check_settings(settings: dict[str, Any], origin: str) -> None:
 
 
 def _check_names(config: dict[str, Any], folder: Path) -> None:
-    """Modules after Pooling must pass the one vector on."""
+    """Check that a module after Pooling reads and writes the sentence vector."""
     for key in ("module_input_name", "module_output_name"):
         if config.get(key, "sentence_embedding") != "sentence_embedding":
             raise ExportError(f"{folder} has the {key} {config[key]!r}, which is not supported")
 
 
 def _pooling_modes(config: dict[str, Any], origin: str) -> list[str]:
-    """Our names of a Pooling module's modes, from either form of its file."""
+    """flowvec's names of a Pooling module's modes, from an old or new file."""
     if "pooling_mode" in config:
         given = config["pooling_mode"]
         names = [given] if isinstance(given, str) else list(given)
@@ -264,7 +263,7 @@ def _read_dense(folder: Path, trust: Trust) -> Dense:
 
 
 def _read_word_weights(folder: Path, source: Source, trust: Trust) -> Tensor:
-    """How much each token id counts in the mean, float32 (vocabulary,)."""
+    """Weight of each token id in the mean, float32 (vocabulary,)."""
     found = _read_weights(folder, "emb_layer.weight", trust)["emb_layer.weight"]
     if found.shape != (len(found), 1) or len(found) < source.tokenizer.get_vocab_size():
         raise ExportError(f"{folder} has no weight for each token of the vocabulary")
@@ -272,7 +271,8 @@ def _read_word_weights(folder: Path, source: Source, trust: Trust) -> Tensor:
 
 
 def _read_weights(folder: Path, needed: str, trust: Trust) -> dict[str, Tensor]:
-    """Weights of a small module; of a pickle, where that is allowed, torch runs no code."""
+    """Weights of a small module; if it is an allowed pickle, torch loads it without running
+    code."""
     require_torch(str(folder))
     import safetensors.torch
     import torch

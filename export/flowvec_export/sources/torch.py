@@ -1,4 +1,4 @@
-"""The encoder of a checkpoint: transformers' module, its tokenizer and its limits."""
+"""A checkpoint as a source: transformers' module, its tokenizer and its limits."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from flowvec_export.trust import Trust
 
 __all__ = ["TorchSource", "quiet_transformers", "read_encoder"]
 
-# Of an encoder-decoder the encoder alone gives vectors.
+# Only the encoder of an encoder-decoder model gives vectors.
 _ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
-# Heads that a checkpoint lacks are built as well, and small models have few weights.
+# transformers also builds heads that the checkpoint lacks; small models have few weights.
 _MOST_MISSING = 1.5
 _FEW_WEIGHTS = 1_000_000
-# Bytes that a tensor takes in a pickle.
+# Fewest bytes of a tensor in a pickle.
 _LEAST_PICKLED = 50
 # SimCSE's own training saves the head over the first token under this name.
 _SIMCSE_HEAD = "mlp.dense"
@@ -50,10 +50,10 @@ class TorchSource(Source):
 
     Attributes:
         model: transformers' module, float32, in evaluation mode.
-        pooler: the dense layer over the first token, where the checkpoint has one.
-        word_weights: how much each token id counts in the mean, float32 (vocabulary,); None is all
-            alike.
-        must_pool: why the pooling has to be said, where nothing but its user knows it.
+        pooler: the dense layer over the first token, if the checkpoint has one.
+        word_weights: weight of each token id in the mean, float32 (vocabulary,); None weighs all
+            equally.
+        must_pool: why the user must name the pooling; None if a default is known.
     """
 
     model: Any
@@ -62,7 +62,7 @@ class TorchSource(Source):
     must_pool: str | None = None
 
     def pool(self, pooling: str | None) -> Pooling:
-        """The pooling of that name, or the one that it was made for; `mean` for a plain encoder.
+        """The named pooling, or the source's own; `mean` for a plain encoder.
 
         Raises:
             ExportError: there is no such pooling for this source.
@@ -105,7 +105,7 @@ class TorchSource(Source):
 
     @override
     def keep_encoder_only(self) -> None:
-        # Not super(): a dataclass with slots is another class than the one that stands here.
+        # Not super(): with slots, the dataclass decorator makes a new class.
         Source.keep_encoder_only(self)
         self.word_weights = None
 
@@ -136,7 +136,7 @@ def read_encoder(
     *,
     encoder_only: bool = False,
 ) -> TorchSource:
-    """The transformer of a checkpoint; `folder` holds it, `root` the whole."""
+    """Read the transformer of a checkpoint; `folder` holds it, `root` the whole model."""
     config = read_json(folder / "config.json")
     check_config(folder / "config.json", config)
     files = find_weights(folder, origin, trust)
@@ -193,10 +193,9 @@ def read_encoder(
 
 
 def _check_size(folder: Path, origin: str, kind: str, files: list[Path], trust: Trust) -> None:
-    """Refuse a configuration that asks for far more than the files hold, before it is built.
+    """Refuse a configuration that is far larger than its files, before the model is built.
 
-    What is built of it first has no memory behind it; how many layers that may have is bounded by
-    the number of tensors in the files.
+    The model is first built without memory. Its layers are at most the tensors in the files.
     """
     stored = sum(file.stat().st_size for file in files)
     tensors = sum(_count_tensors(file) for file in files)
@@ -227,20 +226,20 @@ def _check_size(folder: Path, origin: str, kind: str, files: list[Path], trust: 
 
 
 def _count_tensors(file: Path) -> int:
-    """The tensors of a file, or a bound of their number."""
+    """The number of tensors of a file, or an upper bound."""
     if file.suffix != ".safetensors":
         return file.stat().st_size // _LEAST_PICKLED
     try:
         with safetensors.safe_open(file, "pt") as tensors:
             return len(tensors.keys())
-    except Exception:  # what is wrong with it is said when it is loaded
+    except Exception:  # loading the file reports the error
         return _FEW_WEIGHTS
 
 
 def _tokenizer_class(marks: dict[str, Any]) -> Any:
-    """What reads the tokenizer: its tokenizer.json alone, where this transformers lacks its class.
+    """The class that reads the tokenizer: only tokenizer.json if transformers lacks its class.
 
-    Transformers 5 writes the name of a class that transformers 4 does not have.
+    Transformers 5 writes a class name that transformers 4 does not have.
     """
     name = str(marks.get("tokenizer_class"))
     if name == "TokenizersBackend" and not hasattr(transformers, name):
@@ -249,11 +248,11 @@ def _tokenizer_class(marks: dict[str, Any]) -> Any:
 
 
 def _check_code(folder: Path, origin: str, config: dict[str, Any], trust: Trust) -> None:
-    """Refuse a checkpoint that is more than data, where its user has not said that it may be."""
+    """Refuse a checkpoint with Python code, unless the user allows it."""
     if not config.get("auto_map") or trust.remote_code:
         return
     if str(config.get("model_type")) in transformers.CONFIG_MAPPING:
-        return  # transformers has it, too, and its own code is taken
+        return  # transformers has this model type, and uses its own code
     files = sorted(path.name for path in folder.glob("*.py"))
     raise ExportError(
         f"{origin} needs Python code of its own ({', '.join(files[:3]) or 'from elsewhere'}); read "
@@ -264,7 +263,7 @@ def _check_code(folder: Path, origin: str, config: dict[str, Any], trust: Trust)
 def _check_loaded(
     origin: str, config: dict[str, Any], loading: dict[str, Any], tokenizer: Any
 ) -> None:
-    """Refuse what transformers loads without a word but cannot compute as it was trained."""
+    """Refuse what transformers loads without an error but does not compute as it was trained."""
     # transformers 5 dropped attention with relative keys, and ignores their weights.
     positions = config.get("position_embedding_type") or "absolute"
     if positions not in ("absolute", "rotary"):
@@ -281,7 +280,8 @@ def _check_loaded(
 
 
 def _refuse_classifier(origin: str, config: dict[str, Any], loading: dict[str, Any]) -> None:
-    """Refuse what was trained to give scores: without its head it gives vectors of no meaning."""
+    """Refuse a model that was trained to give scores: without its head, its vectors mean
+    nothing."""
     made_for = [str(name) for name in config.get("architectures") or ()]
     kind = next((name for name in made_for if name.endswith("ForSequenceClassification")), None)
     if kind is not None and (heads := _heads(loading)):
@@ -293,14 +293,14 @@ def _refuse_classifier(origin: str, config: dict[str, Any], loading: dict[str, A
 
 
 def _heads(loading: dict[str, Any]) -> tuple[str, ...]:
-    """Parts of a checkpoint that its encoder has no use for, by the first part of their names."""
+    """Parts of a checkpoint that its encoder does not use, by the first part of their names."""
     # Buffers that older versions of transformers saved.
     keys = [key for key in loading["unexpected_keys"] if not key.endswith("position_ids")]
     return tuple(sorted({key.partition(".")[0] for key in keys}))
 
 
 def _take_simcse_head(model: Any, loading: dict[str, Any], files: list[Path]) -> bool:
-    """Put the head that SimCSE's training saved where BERT's pooler is; whether there is one."""
+    """Use the head that SimCSE's training saved as BERT's pooler; returns whether there is one."""
     names = {f"{_SIMCSE_HEAD}.weight": "weight", f"{_SIMCSE_HEAD}.bias": "bias"}
     pooler = _pooler(model)
     if pooler is None or not names.keys() <= set(loading["unexpected_keys"]):

@@ -1,4 +1,4 @@
-"""Transforms: what happens to a pooled vector before it is normalised. One family a file."""
+"""Transforms of pooled vectors, before normalization. One family per file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _KINDS: dict[str, type[Transform]] = {
 
 
 def build_transform(kind: str, config: dict[str, Any]) -> Transform:
-    """An empty transform of a kind, its weights still to be loaded.
+    """A transform whose weights are still to be loaded.
 
     Args:
         kind: a transform's `kind`.

@@ -1,4 +1,4 @@
-"""All-but-the-top: remove the mean and the directions that all vectors share."""
+"""All-but-the-top: removes the mean and the directions that all vectors share."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class AllButTheTop(Transform):
     def forward(self, u: Tensor) -> Tensor:
         """Map (batch, dim) to (batch, dim)."""
         centred = u - self.mean
-        # As a linear layer rather than by the transpose: torch's exporter would store that as a
-        # second matrix under a name of its own, which float16 weights then rounded.
+        # A linear layer, not the transpose: torch's exporter would store the transpose as a second
+        # matrix with a new name, which float16 weights would round.
         return centred - functional.linear(centred @ self.top, self.top)
 
     @override

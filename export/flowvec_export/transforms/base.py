@@ -1,4 +1,4 @@
-"""What every transform is."""
+"""The base class of transforms."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Transform(nn.Module, ABC):
 
     @abstractmethod
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Map u, float (batch, in_dim): what serving computes.
+        """Map u, float (batch, in_dim), to z, as serving does.
 
         Returns:
-            z, (batch, out_dim), and log |det dz/du|, (batch,): NaN where the map is not invertible
-            and so has no density.
+            z, (batch, out_dim), and log |det dz/du|, (batch,): NaN if the map is not invertible,
+            since it then has no density.
         """
 
     def to_observed(self, z: Tensor) -> Tensor:
@@ -67,11 +67,11 @@ class Transform(nn.Module, ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """What `from_config` needs to build an empty transform of these sizes; JSON types only."""
+        """The arguments of `from_config` for an empty transform of this size; JSON types only."""
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Build a transform whose `state_dict` is still to be loaded."""
+        """Build a transform whose `state_dict` is loaded later."""
         return cls(**config)
 
 

@@ -55,7 +55,7 @@ class Compose(Transform):
 
     @property
     def invertible(self) -> bool:
-        """Where every part is."""
+        """True if every part is."""
         return all(part.invertible for part in self.transforms())
 
     @override
@@ -81,9 +81,9 @@ class Compose(Transform):
         return z
 
     def fold(self) -> nn.Module:
-        """Fold each part, and neighbours into one where that is cheaper.
+        """Fold each part, and merge neighbours where that is cheaper.
 
-        A flow's last affine map goes into a linear map behind it; two linear maps become one.
+        A flow's last affine map goes into a linear map after it; two linear maps become one.
         """
         folded: list[nn.Module] = []
         for part in self._leaves():
@@ -100,7 +100,7 @@ class Compose(Transform):
         return folded[0] if len(folded) == 1 else nn.Sequential(*folded)
 
     def _leaves(self) -> Iterator[Transform]:
-        """The parts, compositions among them taken apart."""
+        """The parts, with nested compositions split up."""
         for part in self.transforms():
             if isinstance(part, Compose):
                 yield from part._leaves()
@@ -147,7 +147,7 @@ class _FlowThenLinear(nn.Module):
 class _TwoLinear(nn.Module):
     """((u - m) A - n) B = (u - m) A B - n B.
 
-    n is what A leaves of the mean, which is nothing but rounding where B was fitted behind A.
+    n is the mean after A, which is only rounding if B was fitted after A.
     """
 
     mean: Tensor

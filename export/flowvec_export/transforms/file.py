@@ -1,7 +1,7 @@
 """A fitted transform on disk: one safetensors file with its recipe in the header.
 
 The format, version 1. The header's `__metadata__` has one key, `flowvec`, whose value is a JSON
-object: `format_version` (1), `kind` and `config` (what `build_transform` takes) and `recipe`. The
+object: `format_version` (1), `kind` and `config` (arguments of `build_transform`) and `recipe`. The
 tensors are the transform's `state_dict`, float32, all of them and no others. Equal transforms with
 equal recipes are equal bytes. Nothing in the file is ever run.
 """
@@ -28,13 +28,13 @@ __all__ = ["FORMAT_VERSION", "Recipe", "load_transform", "save_transform"]
 
 FORMAT_VERSION = 1
 _KEY = "flowvec"
-# What of a configuration is the length of a tensor's axis.
+# Entries of a configuration that are the length of a tensor's axis.
 _SIZES = ("dim", "in_dim", "out_dim", "width", "k")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a transform was fitted, so that it can be repeated and is not used for another model.
+    """How a transform was fitted, to repeat it and to refuse it for another model.
 
         >>> transform, recipe = load_transform("whitening.safetensors")
         >>> recipe.method, recipe.pooling, recipe.rows
@@ -44,14 +44,14 @@ class Recipe:
         method: what was fitted, e.g. `flow` or `flow+whitening`.
         source: name of the checkpoint.
         source_sha256: of the checkpoint's weights and the layers before the transform.
-        pooling: how its token vectors became one.
-        max_length: the most tokens of a text while fitting.
+        pooling: its pooling.
+        max_length: most tokens of a text during fitting.
         corpus: file name of the corpus.
         rows: texts fitted on.
-        held_out_rows: texts kept back to measure on.
+        held_out_rows: texts that were only used for measuring.
         seed: of the sample and the training.
         settings: the method's own settings.
-        results: what was measured, e.g. bits per dimension on held-out rows.
+        results: measurements, e.g. bits per dimension on held-out rows.
         encoder_only: fitted without the source's own Dense layers.
         flowvec: the version that fitted it.
     """
@@ -89,7 +89,7 @@ def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path
     if target.suffix != ".safetensors":
         raise InputValueError(f"a transform is a .safetensors file, not {target.name}")
     tensors = {
-        # Copied, since a part that stands twice in a composition is stored twice.
+        # Copied, since a part that is used twice in a composition is stored twice.
         name: tensor.detach().to(torch.float32, copy=True).contiguous()
         for name, tensor in transform.state_dict().items()
     }
@@ -102,7 +102,7 @@ def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path
         "recipe": None if recipe is None else asdict(recipe),
     }
     try:
-        # Not `save_file`, which makes files that only their owner may read.
+        # Not `save_file`: only the owner can read its files.
         write_file(target, save(tensors, {_KEY: json.dumps(header, sort_keys=True)}))
     except OSError as error:
         raise InputValueError(f"cannot write {target}: {error.strerror or error}") from None
@@ -160,13 +160,13 @@ def _header(metadata: dict[str, str], path: Path) -> dict[str, Any]:
 def _build(
     kind: str, config: dict[str, Any], tensors: dict[str, torch.Tensor], path: Path
 ) -> Transform:
-    """A transform of this configuration without storage, its tensors still to be put in."""
+    """A transform of this configuration without memory for its tensors."""
     try:
         _check_config(kind, config, tensors)
-        # Shapes only: storage is what the file's tensors bring.
+        # Only shapes: the memory comes with the file's tensors.
         with torch.device("meta"):
             transform = build_transform(kind, config)
-        # Defaults for what is missing, or numbers given as texts, are none of the format.
+        # The format has no defaults, and no numbers as texts.
         if transform.config() != config:
             raise ExportError(f"the configuration of a {kind} is not complete")
     except ExportError as error:
@@ -177,7 +177,7 @@ def _build(
 
 
 def _check_config(kind: str, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """Refuse what the file's tensors do not bear out, before anything of that size is made."""
+    """Refuse sizes that the file's tensors do not have, before memory is allocated."""
     axes = {length for tensor in tensors.values() for length in tensor.shape}
     for part_kind, part in _parts(kind, config):
         for name, value in part.items():
@@ -193,7 +193,7 @@ def _check_config(kind: str, config: dict[str, Any], tensors: dict[str, torch.Te
 
 
 def _check_flow(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """A flow's steps and permutations take memory before any tensor does."""
+    """Check a flow's sizes: its steps and permutations need memory before its tensors do."""
     counts: list[Any] = [config.get(name) for name in ("dim", "levels", "depth", "seed")]
     if not all(type(count) is int and count >= 0 for count in counts):
         raise ExportError("dim, levels, depth and seed of a flow must be whole numbers")
@@ -204,7 +204,7 @@ def _check_flow(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Non
 
 
 def _parts(kind: str, config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Kind and configuration of a transform and, where it is a composition, of what is in it."""
+    """Kind and configuration of a transform and, if it is a composition, of its parts."""
     yield kind, config
     parts = config.get("parts", ())
     for part in parts if isinstance(parts, list) else ():

@@ -1,12 +1,12 @@
 """BERT-flow: Glow in one dimension, an invertible map of pooled vectors to a standard normal.
 
 Li et al. 2020, "On the Sentence Embeddings from Pre-trained Language Models". A level is `depth`
-times [ActNorm, permutation, coupling]; after it half of the dimensions leave, and the others go
-through the next level. What leaves and what remains at the end is the latent vector: all of the
-dimensions, scored under N(0, I).
+times [ActNorm, permutation, coupling]. After each level, half of the dimensions are finished, and
+the others go through the next level. Together they are the latent vector, which is scored under
+N(0, I).
 
-The latent vector is given in the order of the input: dimension i of z is what became of dimension i
-of u. Cosine does not depend on that order, and it lets `fold` do without a single permutation.
+The latent vector has the order of the input: dimension i of z comes from dimension i of u. Cosine
+does not depend on the order, and with this one `fold` needs no permutation.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = ["MIN_ROWS", "PRESETS", "Flow"]
 MIN_ROWS = 1000
 
 
-# `released`: the configuration in the authors' repository. `paper`: what the paper says, two levels
-# and random permutations; the paper's residual network is not described closely enough to rebuild,
-# so its couplings are the released ones. `wide`: ours; README.md says what it was chosen on.
+# `released`: the configuration in the authors' repository. `paper`: the paper's, with two levels
+# and random permutations; it does not describe its residual network in enough detail, so the
+# couplings are the released ones. `wide`: flowvec's own; docs/transforms.md says how it was chosen.
 PRESETS: dict[str, FlowShape] = {
     "released": FlowShape(levels=3, depth=3, width=32),
     "paper": FlowShape(levels=2, depth=3, width=32, permutation="random"),
@@ -89,11 +89,11 @@ class Flow(Transform):
             self.levels.append(steps)
             left = active[first:] + left
             active = active[:first]
-        # Where each input dimension ends up in the concatenation of what is left and what remains.
+        # Place of each input dimension in the concatenation of all finished dimensions.
         self.restore = [int(i) for i in np.argsort(active + left)]
 
     def steps(self) -> Iterator[tuple[int, Step]]:
-        """Every step with the number of its level."""
+        """All steps, each with the number of its level."""
         for number, level in enumerate(self.levels):
             assert isinstance(level, nn.ModuleList)
             for step in level:
@@ -134,7 +134,7 @@ class Flow(Transform):
 
     @torch.no_grad()
     def initialise(self, u: Tensor) -> None:
-        """Set every ActNorm from data, so that what follows it begins with mean 0, deviation 1.
+        """Set every ActNorm from data, so that its output starts with mean 0 and deviation 1.
 
         Args:
             u: float (rows, dim), at least `MIN_ROWS` rows, shuffled.
@@ -169,7 +169,7 @@ class Flow(Transform):
         return -(log_det + log_normal) / (math.log(2) * self.in_dim)
 
     def fold(self) -> FoldedFlow:
-        """Residual networks on contiguous slices and one affine map: see `folded_flow`."""
+        """Residual networks on contiguous slices, and one affine map; see `folded_flow`."""
         dtype = next(self.parameters()).dtype
         return fold_flow(self.steps(), self.in_dim, self.shape.permutation, dtype)
 

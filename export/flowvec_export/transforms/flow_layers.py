@@ -1,4 +1,4 @@
-"""What a flow is made of: its shape, ActNorm, the couplings with their networks, and the step."""
+"""Parts of a flow: its shape, ActNorm, couplings with their networks, and steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FlowShape:
         'additive'
 
     Attributes:
-        levels: multi-scale levels; half of the dimensions leave after each.
+        levels: multi-scale levels; half of the dimensions are finished after each.
         depth: steps per level.
         width: hidden units of a coupling's network.
         coupling: `additive` (as BERT-flow) or `affine`.
@@ -47,8 +47,11 @@ class FlowShape:
     seed: int = 0
 
     def check(self, dim: int | None = None) -> None:
-        """Raise InputValueError where there is no such flow, or none of `dim` dimensions;
-        InputTypeError where a size is not a whole number.
+        """Check the sizes, for vectors of `dim` dimensions.
+
+        Raises:
+            InputValueError: there is no such flow.
+            InputTypeError: a size is not a whole number.
         """
         for name in ("levels", "depth", "width"):
             whole_number(name, getattr(self, name))
@@ -76,8 +79,8 @@ class ActNorm(nn.Module):
     def initialise(self, x: Tensor) -> None:
         """Mean 0 and deviation 1 over x, float (rows, dim).
 
-        Dimensions that are all but constant, with a deviation below sqrt(NULL), .3 %, of the
-        largest one, are scaled as that one is, so that their rounding does not become noise.
+        Nearly constant dimensions, with a deviation below sqrt(NULL) (.3 %) of the largest one, are
+        scaled like the largest one, so that their rounding does not become noise.
         """
         deviation = x.std(dim=0)
         largest = deviation.max()
@@ -99,9 +102,9 @@ class ActNorm(nn.Module):
 
 
 class Network(nn.Module):
-    """What a coupling computes from its first half: three linear layers with ActNorm and ReLU.
+    """The network of a coupling: three linear layers with ActNorm and ReLU.
 
-    The last layer begins at zero, so that a coupling begins as the identity.
+    The last layer starts at zero, so a coupling starts as the identity.
     """
 
     def __init__(self, in_dim: int, width: int, out_dim: int) -> None:
@@ -132,11 +135,11 @@ class Network(nn.Module):
 
 
 class Coupling(nn.Module):
-    """z1 = x1, z2 = (x2 + shift(x1)) scale(x1); scale is 1 where the coupling is additive.
+    """z1 = x1, z2 = (x2 + shift(x1)) scale(x1); scale is 1 if the coupling is additive.
 
     Args:
         dim: dimensions in all.
-        first: how many of them are x1.
+        first: number of dimensions of x1.
         shape: of the flow.
     """
 
@@ -176,7 +179,7 @@ class Step(nn.Module):
 
     Args:
         dim: dimensions of this level.
-        first: how many condition the coupling.
+        first: number of dimensions that condition the coupling.
         order: the permutation, y[i] = x[order[i]].
         shape: of the flow.
     """

@@ -1,4 +1,4 @@
-"""A flow in the form that serves: its ActNorms, permutations and splits folded away.
+"""A flow for serving, without ActNorms, permutations and splits.
 
 Write each dimension of the flow's state as x = a p + c. An ActNorm changes a and c alone; a
 permutation or a split only what is called first and second; and a coupling adds to p what its
@@ -60,7 +60,7 @@ class _FoldedCoupling(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         hidden = torch.relu(self.across(torch.relu(self.up(source))))
         if not self.limit:
-            # One Gemm adds to the target; what the network adds at zero is in the flow's shift.
+            # One Gemm adds to the target; the network's value at zero is in the flow's shift.
             return torch.addmm(target, hidden, self.down.matrix)
         out: Tensor = self.down(hidden)
         shift, raw = out.chunk(2, dim=1)
@@ -85,7 +85,7 @@ class FoldedFlow(nn.Module):
 
     @property
     def multiplications(self) -> int:
-        """Multiplications of one vector, products alone."""
+        """Multiplications for one vector, in matrix products only."""
         return sum(m.matrix.numel() for m in self.modules() if isinstance(m, _Product))
 
     def residuals(self, u: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class FoldedFlow(nn.Module):
 
 
 def _cut(pieces: dict[Slice, Tensor], wanted: Slice) -> None:
-    """Cut the piece that contains `wanted`, so that `wanted` is a piece of its own."""
+    """Split the piece that contains `wanted`, so that `wanted` is a separate piece."""
     if wanted in pieces:
         return
     lower, upper = wanted
@@ -157,8 +157,8 @@ def _fold_coupling(
 ) -> _FoldedCoupling:  # fmt: skip
     """One coupling in terms of p.
 
-    What an additive one adds at zero moves into `shift` of its target; where a coupling scales,
-    `shift` of its target moves into its network.
+    The value of an additive coupling at zero moves into `shift` of its target; for a scaling
+    coupling, `shift` of its target moves into its network.
     """
     network = coupling.network
     dim = len(scale)
@@ -189,7 +189,7 @@ def _fold_coupling(
 
     where = [_contiguous(source), _contiguous(target)]
     if permutation == "random" or where[0] is None or where[1] is None:
-        # The network reads and writes all dimensions, with zeros for those that are not its own.
+        # The network reads and writes all dimensions, with zeros for those that it does not use.
         # Twice the multiplications, and no gather. Also where a random half happens to be a slice:
         # the couplings of one flow cut p at one place, or not at all.
         products[0] = (_rows(products[0][0], source, dim), products[0][1])
@@ -211,7 +211,7 @@ def _fold_coupling(
 
 
 def _contiguous(dims: npt.NDArray[np.intp]) -> Slice | None:
-    """The slice that a set of dimensions is, or None."""
+    """The slice that equals a set of dimensions, or None."""
     start, stop = int(dims.min()), int(dims.max()) + 1
     return (start, stop) if stop - start == len(dims) else None
 

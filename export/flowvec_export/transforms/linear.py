@@ -1,4 +1,4 @@
-"""Affine maps of centred vectors: what the whitening family shares."""
+"""The base of the whitening family: affine maps of centred vectors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["CentredLinear"]
 class CentredLinear(Transform):
     """(u - mean) matrix.
 
-    The mean is subtracted first, as an operation of its own: in an anisotropic encoder it holds
-    most of a vector's length, and folded into a bias it would be rounded together with the rest.
+    The mean is subtracted first, in a separate operation: in an anisotropic encoder it is most of a
+    vector's length, and in a bias it would be rounded together with the rest.
 
     Args:
         in_dim: length of u.
@@ -42,7 +42,7 @@ class CentredLinear(Transform):
 
     @property
     def invertible(self) -> bool:
-        """Square and of full rank."""
+        """True if the matrix is square and of full rank."""
         return self.full_rank and self.in_dim == self.out_dim
 
     def forward(self, u: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Streaming mean and covariance, and what of a covariance is more than rounding."""
+"""Streaming mean and covariance, and the directions of a covariance that are not rounding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["NULL", "Moments", "Spectrum"]
 Floats = npt.NDArray[np.float64]
 
 # A direction whose variance is below this share of the largest one is null: it holds the rounding
-# of float32 and bfloat16 encoders and nothing else. The outputs of a post-LayerNorm encoder lie on
+# of float32 and bfloat16 encoders only. The outputs of a post-LayerNorm encoder lie on
 # a hyperplane, so every such model has one; dividing by its deviation would fill the vectors with
 # noise.
 NULL = 1e-5
@@ -114,11 +114,11 @@ class Moments:
         """
         values, basis = np.linalg.eigh(self.covariance)
         values, basis = np.maximum(values[::-1], 0.0), basis[:, ::-1]
-        # Rows that are all equal in float32 have a variance of this order: rounding of the mean.
+        # Equal rows of float32 have a variance of this order, from the rounding of the mean.
         noise = float(np.square(np.abs(self.mean).max() * np.finfo(np.float32).eps))
         if values[0] <= noise:
             raise InputValueError("all vectors are equal, so there is nothing to fit")
-        # An eigenvector's sign is arbitrary: fixed, so that equal data give equal files.
+        # An eigenvector's sign is arbitrary; a fixed one gives equal files for equal data.
         signs = np.sign(basis[np.abs(basis).argmax(axis=0), np.arange(self.dim)])
         rank = int((values > null * values[0]).sum())
         return Spectrum(self.mean, values, basis * signs, rank, self.count)
@@ -132,7 +132,7 @@ class Spectrum:
         mean: (dim,).
         values: variances, descending, (dim,).
         basis: orthonormal directions as columns, in that order, (dim, dim).
-        rank: how many directions are not null.
+        rank: number of directions that are not null.
         count: rows that it was measured on.
     """
 
@@ -143,7 +143,7 @@ class Spectrum:
     count: int
 
     def kept(self, k: int | None) -> int:
-        """How many directions to keep for a wish of k; None keeps all that are not null.
+        """Number of directions to keep: k, or all that are not null if k is None.
 
         Raises:
             InputValueError: k is below 1 or above the number of directions that are not null.

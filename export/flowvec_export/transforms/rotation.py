@@ -1,4 +1,4 @@
-"""Rotation: principal directions, and optionally a learned turn of them, in front of a flow."""
+"""Rotation to principal directions, optionally with a learned rotation, before a flow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Rotation"]
 
 
 class Rotation(Transform):
-    """(u - mean) basis exp(S - S^T): lengths and angles stay, null directions are dropped.
+    """(u - mean) basis exp(S - S^T): keeps lengths and angles, and drops null directions.
 
     A flow of couplings mixes dimensions only a little. After a rotation to principal directions its
     input is uncorrelated from the start. S = 0 after `fit`; a flow that is fitted after it can
@@ -51,7 +51,7 @@ class Rotation(Transform):
         Args:
             moments: of the vectors.
             k: directions to keep; None keeps all that are not null.
-            learned: leave a further turn to be trained.
+            learned: add a rotation that can be trained.
 
         Raises:
             InputValueError: k is more than the vectors have directions, or they are all equal.
@@ -71,7 +71,7 @@ class Rotation(Transform):
 
     @property
     def invertible(self) -> bool:
-        """Where no direction was dropped."""
+        """True if no direction was dropped."""
         return self.in_dim == self.out_dim
 
     def forward(self, u: Tensor) -> Tensor:
@@ -81,13 +81,13 @@ class Rotation(Transform):
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """See `Transform.to_latent`.
 
-        Within the directions that are kept the volume does not change, so that a flow behind a
-        rotation with null directions dropped still has a density there; the log-determinant of the
-        whole map is NaN then all the same.
+        The volume within the kept directions does not change, so a flow after a rotation without
+        null directions has a density there. The log-determinant of the whole map is NaN in that
+        case.
         """
         if not self.invertible:
             return self(u), no_density(u)
-        # Zero but for the rounding of the basis; the learned turn has determinant 1.
+        # Zero except for the rounding of the basis; the learned rotation has determinant 1.
         log_det: Tensor = torch.linalg.slogdet(self.basis)[1]
         return self(u), log_det.expand(u.shape[0])
 
@@ -95,8 +95,7 @@ class Rotation(Transform):
     def to_observed(self, z: Tensor) -> Tensor:
         if not self.invertible:
             return super().to_observed(z)
-        # By solving rather than by the transpose: a basis rounded to float32 is not quite
-        # orthogonal, and this undoes what was done.
+        # Solved instead of transposed: a basis rounded to float32 is not exactly orthogonal.
         u: Tensor = torch.linalg.solve(self._matrix().T, z.T)
         return u.T + self.mean
 

@@ -1,4 +1,4 @@
-"""The whitening family: directions of equal variance, all at once or by degrees."""
+"""The whitening family: gives all directions the same variance, fully or partly."""
 
 from __future__ import annotations
 
