@@ -1,4 +1,4 @@
-"""flowvec's benchmarks: measured on real text, with seed, machine and versions in every result."""
+"""flowvec's benchmarks, on real text; every result records seed, machine and versions."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def open_text(path: Path) -> Iterator[str]:
 
 
 def read_paragraphs(path: Path) -> Iterator[str]:
-    """Yield the non-empty lines of a text file, stripped: one paragraph a line."""
+    """Yield the non-empty lines of a text file, stripped: one paragraph per line."""
     for line in open_text(path):
         paragraph = line.strip()
         if paragraph:

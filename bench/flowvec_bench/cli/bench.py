@@ -55,14 +55,14 @@ def throughput(
     bundle: _BundleName,
     texts: Annotated[
         str | None,
-        typer.Option(help="A txt, jsonl or csv file; without it a seeded mix of lengths."),
+        typer.Option(help="A txt, jsonl or csv file; by default a seeded mix of lengths."),
     ] = None,
     text_field: TextField = "text",
     file_format: Format = None,
     batching: Annotated[
-        str | None, typer.Option(help="none, characters or tokens; without it all three.")
+        str | None, typer.Option(help="none, characters or tokens; by default all three.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many texts of the seeded mix.")] = 2000,
+    count: Annotated[int, typer.Option(min=1, help="Number of texts in the seeded mix.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the mix.")] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Timed repeats; medians are shown.")] = 5,
     provider: Provider = None,
@@ -70,7 +70,7 @@ def throughput(
     max_batch_tokens: MaxBatchTokens = None,
     json_out: _JsonOut = None,
 ) -> None:
-    """Texts and tokens a second: batches in input order, by characters, and by token count."""
+    """Texts and tokens per second: batches in input order, by characters, and by token count."""
     require("flowvec bench", "cpu,bench", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.speed.mixed_texts import mixed_lengths
@@ -121,7 +121,7 @@ def throughput(
         benchmark="throughput",
         machine=asdict(machine),
         encoder=_named(info),
-        # A name, not a path: a result is for others to read.
+        # A name, not a path: others read the result.
         texts=Path(texts).name if texts else f"mixed lengths, seed {seed}",
         repeats=repeats,
         results=[asdict(r) for r in results],
@@ -132,11 +132,11 @@ def throughput(
 def memory(
     bundle: _BundleName,
     texts: Annotated[
-        int, typer.Option(min=2, help="How many texts of 1 to 400 words to encode.")
+        int, typer.Option(min=2, help="Number of texts to encode, of 1 to 400 words.")
     ] = 100_000,
     warm: Annotated[
         int | None,
-        typer.Option(min=0, help="Texts before growth is counted; without it a tenth of them."),
+        typer.Option(min=0, help="Texts before growth is counted; by default a tenth of them."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the texts.")] = 0,
     provider: Provider = None,
@@ -144,7 +144,7 @@ def memory(
     max_batch_tokens: MaxBatchTokens = None,
     json_out: _JsonOut = None,
 ) -> None:
-    """How far resident memory grows over a long stream of texts of mixed lengths."""
+    """Growth of resident memory over a long stream of texts of mixed lengths."""
     require("flowvec bench", "cpu,bench", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.speed.memory import measure_memory
@@ -190,7 +190,7 @@ def _loaded(
 
 
 def _named(info: EncoderInfo) -> dict[str, Any]:
-    """What ran, its bundle by name: a path is nobody else's business."""
+    """What ran; the bundle by name, since others need not see its path."""
     return {**asdict(info), "path": Path(info.path).name}
 
 

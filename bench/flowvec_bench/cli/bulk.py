@@ -32,18 +32,18 @@ def bulk(
     corpus: Corpus,
     model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
     rows: Annotated[int, typer.Option(min=1000, help="Sentences to encode.")] = 100_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each mode.")] = 3,
     ray_workers: Annotated[
-        int, typer.Option(min=0, help="On a Ray of this machine, too, with so many workers.")
+        int, typer.Option(min=0, help="Also on Ray on this machine, with this many workers.")
     ] = 0,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where to write, and to delete again; without it the system's folder."),
+        typer.Option(help="Folder for temporary files; by default the system's."),
     ] = None,
     json_out: JsonOut = None,
     report: Report = None,
 ) -> None:
-    """Rows a second of bulk jobs beside `Encoder.encode` in memory, and their memory."""
+    """Rows per second and memory of bulk jobs, beside `Encoder.encode` in memory."""
     require("flowvec bench bulk", EXTRAS, "psutil", "matplotlib", "pyarrow")
     if ray_workers:
         require("flowvec bench bulk --ray-workers", f"{EXTRAS},ray", "ray")
@@ -64,7 +64,7 @@ def bulk(
                 lines.write(json.dumps({"text": text}) + "\n")
                 count += 1
         if count < rows:
-            raise InputValueError(f"{corpus} has but {count} sentences")
+            raise InputValueError(f"{corpus} has only {count} sentences")
         found = measure_bulk(
             model, file, rows, Path(name), rounds=rounds,
             ray_workers=ray_workers, on_step=say(),

@@ -37,18 +37,19 @@ def compare(
     poolings: Annotated[
         str | None,
         typer.Option(
-            help="As mean,cls; own is a sentence-transformers model as it is. Without it all."
+            help="For example mean,cls; own is a sentence-transformers model as it is. By default "
+            "all."
         ),
     ] = None,
     transforms: Annotated[
-        str | None, typer.Option(help="As whitening,flow; without it all.")
+        str | None, typer.Option(help="For example whitening,flow; by default all.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=20, help="Texts of each fit.")] = 30_000,
+    rows: Annotated[int, typer.Option(min=20, help="Texts for each fit.")] = 30_000,
     seeds: Annotated[int, typer.Option(min=1, help="Fits of each transform.")] = 1,
     sentences: Annotated[
         bool, typer.Option("--sentences", help="Split every row of the corpus into sentences.")
     ] = False,
-    epochs: Annotated[int | None, typer.Option(min=1, help="The most epochs of a flow.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Most epochs of a flow.")] = None,
     text_field: TextField = "text",
     file_format: Format = None,
     json_out: Annotated[
@@ -56,7 +57,7 @@ def compare(
         typer.Option("--json-out", metavar="OUT", help="Also write the result as JSON."),
     ] = None,
 ) -> None:
-    """Every pooling with every transform: STS, isotropy, cost; and which one to take, if any."""
+    """Compare every pooling with every transform by STS, isotropy and cost, and recommend one."""
     require("flowvec compare", "cpu,export,bench", *_NEEDS)
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.quality.advice import TRANSFORMS
@@ -72,7 +73,7 @@ def compare(
         raise InputValueError(f"{json_out} is a directory")
     chosen = parse_transforms(transforms)
     tasks = read_sts(sts)
-    # More than a fit draws, so that seeds see other texts.
+    # More than one fit draws, so that seeds use different texts.
     drawn = rows if seeds == 1 else 2 * rows
     texts = read_corpus(
         corpus, rows=drawn, sentences=sentences, text_field=text_field, file_format=file_format

@@ -45,7 +45,7 @@ def _load(bundle: str | Path, provider: str | None, compute: str) -> Encoder:
 
 
 def _describe(encoder: Encoder) -> dict[str, Any]:
-    """What made the vectors; a name and no path, since a result is for others to read."""
+    """The model; a name instead of a path, since others read the result."""
     info = asdict(encoder.info())
     info["path"] = Path(info["path"]).name
     return info
@@ -59,7 +59,7 @@ def sts(
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """Spearman x 100 of cosine with people's scores: each file, all pairs, weighted mean."""
+    """Spearman x 100 of cosine and human scores: each file, all pairs, weighted mean."""
     require("flowvec eval", "cpu,bench", "scipy", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.reports.tables import format_figure, format_table
@@ -90,13 +90,14 @@ def lexical(
     bundle: BundleName,
     folder: StsFolder,
     against: Annotated[
-        list[str] | None, typer.Option(help="A further bundle; may be given several times.")
+        list[str] | None, typer.Option(help="Another bundle; may be given several times.")
     ] = None,
     provider: Provider = None,
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """Spearman x 100 of edit distance with gold and with cosine: does a model go by the letters?"""
+    """Spearman x 100 of edit distance with gold scores and with cosine: how much a model follows
+    spelling."""
     require("flowvec eval", "cpu,bench", "scipy", "rapidfuzz", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.quality.isotropy_report import label_bundles
@@ -137,11 +138,13 @@ def retrieval(
     bundle: BundleName,
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="A folder in BEIR's layout, or a folder of such."),
+        typer.Argument(
+            metavar="DIR", help="A folder in BEIR's layout, or a folder of such folders."
+        ),
     ],
     hybrid: Annotated[
         bool,
-        typer.Option("--hybrid", help="Also a collection's search by vectors and words together."),
+        typer.Option("--hybrid", help="Also a collection's hybrid search, by vectors and words."),
     ] = False,
     provider: Provider = None,
     compute: Compute = "auto",
@@ -206,14 +209,14 @@ def isotropy(
     corpus: Annotated[
         str, typer.Argument(metavar="CORPUS", help="A txt, jsonl or csv file, or - for stdin.")
     ],
-    against: Annotated[str | None, typer.Option(help="A bundle to set beside it.")] = None,
+    against: Annotated[str | None, typer.Option(help="A bundle to compare with.")] = None,
     source: Annotated[
         str | None, typer.Option(help="A checkpoint, for its word embeddings by frequency.")
     ] = None,
     sts_folder: Annotated[
         Path | None, typer.Option("--sts", metavar="DIR", help="Labelled pairs, as for eval sts.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=100, help="How many texts are sampled.")] = 10_000,
+    rows: Annotated[int, typer.Option(min=100, help="Number of texts to sample.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every sample.")] = 0,
     report: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Also write a Markdown report, with charts.")
@@ -224,7 +227,7 @@ def isotropy(
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """How evenly vectors fill their space, as figures and as a report with charts."""
+    """Measure how evenly vectors fill their space; optionally write a report with charts."""
     needs = ("scipy", "matplotlib", "psutil")
     if source is None:
         require("flowvec eval", "cpu,bench", *needs)
@@ -269,7 +272,7 @@ def isotropy(
         machine=describe_machine(),
     )
     if report is not None:
-        # Names, not paths: a report is for others to read.
+        # Names, not paths: others read the report.
         typed = [Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:]]
         command = shlex.join(["flowvec", *typed])
         write_report(report, result, [picture for _, picture in found], command)
@@ -283,7 +286,7 @@ def isotropy(
 
 
 class _WordCounter:
-    """Counts a checkpoint's tokens while a corpus goes by."""
+    """Counts a checkpoint's tokens while a corpus is read."""
 
     def __init__(self, source: str) -> None:
         from flowvec_bench.quality.word_frequency import count_tokens

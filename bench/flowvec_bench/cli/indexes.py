@@ -1,4 +1,4 @@
-"""`flowvec bench retrieval`: the collection's index beside others, on the same vectors."""
+"""`flowvec bench retrieval`: the collection's index beside other indexes, on the same vectors."""
 
 from __future__ import annotations
 
@@ -51,27 +51,28 @@ def retrieval(
     ] = None,
     model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
     rows: Annotated[int, typer.Option(min=100, help="Vectors to search.")] = 100_000,
-    queries: Annotated[int, typer.Option(min=1, help="Further ones to search for.")] = 2000,
+    queries: Annotated[int, typer.Option(min=1, help="Further vectors, as queries.")] = 2000,
     recall: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Of the ten nearest, that all must reach.")
+        float,
+        typer.Option(min=0.01, max=1.0, help="Recall of the ten nearest that all must reach."),
     ] = 0.95,
     only: Annotated[
-        str | None, typer.Option(help="Indexes, as hnswlib,faiss; without it all.")
+        str | None, typer.Option(help="Indexes, for example hnswlib,faiss; by default all.")
     ] = None,
-    m: Annotated[int, typer.Option(min=2, help="Links of an element.")] = 16,
+    m: Annotated[int, typer.Option(min=2, help="Links per element.")] = 16,
     ef_construction: Annotated[int, typer.Option(min=10, help="Effort at building.")] = 200,
-    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 5,
-    builds: Annotated[int, typer.Option(min=1, help="Timed builds of each.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each index.")] = 5,
+    builds: Annotated[int, typer.Option(min=1, help="Timed builds of each index.")] = 1,
     save_vectors: Annotated[
-        Path | None, typer.Option(help="Keep the corpus's vectors (.npy) for another run.")
+        Path | None, typer.Option(help="Save the corpus's vectors (.npy) for another run.")
     ] = None,
     json_out: JsonOut = None,
     report: Report = None,
 ) -> None:
-    """Recall beside queries a second, time to build and bytes, of flowvec's collection and others.
+    """Compare recall, queries per second, build time and bytes of flowvec's collection and others.
 
-    All search the same vectors with as many cores, each at the least effort that reaches the
-    recall. flowvec's rows are on disk with checksums when they are added; the others hold vectors
+    All search the same vectors with the same cores, each with the smallest ef that reaches the
+    recall. flowvec's rows are on disk with checksums once they are added; the others hold vectors
     in memory and write one file.
     """
     require("flowvec bench retrieval", EXTRAS, *_NEEDS)
@@ -133,7 +134,7 @@ def _read(path: Path, count: int) -> Floats:
 
 
 def _embedded(corpus: Path, model: str, count: int) -> Floats:
-    """So many different sentences' vectors, of length one."""
+    """Unit vectors of `count` different sentences."""
     from flowvec_bench.texts import natural_sentences
 
     texts = islice(_different(natural_sentences(corpus)), count)

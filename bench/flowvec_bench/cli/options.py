@@ -1,4 +1,4 @@
-"""What the commands of `flowvec bench` share: who races, on which texts, and what is written."""
+"""Options that commands of `flowvec bench` share: peers, texts and outputs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = [
     "write_json",
 ]
 
-# What brings all that the races take.
+# The extra with everything that the races need.
 EXTRAS = "cpu,export,bench"
 
 Corpus = Annotated[
     Path, typer.Option(help="A file of paragraphs, one a line (may be .xz): texts to race on.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of the sample of texts.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the sample of texts.")]
 JsonOut = Annotated[
     Path | None, typer.Option("--json-out", metavar="OUT", help="Also write the result as JSON.")
 ]
@@ -47,12 +47,12 @@ Report = Annotated[
 
 
 def say() -> Callable[[str], object] | None:
-    """Tells of each step on a terminal."""
+    """Prints each step on a terminal."""
     return (lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None
 
 
 def chosen(only: str | None, known: dict[str, Any]) -> list[Any]:
-    """The peers that were asked for, flowvec as it comes before them."""
+    """The requested peers, after flowvec with its defaults."""
     names = list(known) if only is None else ["flowvec", *only.split(",")]
     if unknown := [name for name in names if name not in known]:
         raise InputValueError(f"{unknown[0]!r} is not a peer here; choose from {', '.join(known)}")
@@ -60,7 +60,7 @@ def chosen(only: str | None, known: dict[str, Any]) -> list[Any]:
 
 
 def check_corpus(corpus: Path) -> None:
-    """Raises InputValueError where there is no such file, or it cannot be read as what it says."""
+    """Check that the corpus can be read; raises InputValueError if not."""
     from flowvec_bench.texts import open_text
 
     if not corpus.is_file():
@@ -72,7 +72,7 @@ def check_corpus(corpus: Path) -> None:
 
 
 def check_outputs(json_out: Path | None, report: Path | None) -> None:
-    """Before any long work.
+    """Check output files before any long work.
 
     Raises:
         InputValueError: a file could not be written.
@@ -89,7 +89,7 @@ def check_outputs(json_out: Path | None, report: Path | None) -> None:
 
 
 def sample(texts: Iterator[str], count: int, seed: int, among: int = 200_000) -> list[str]:
-    """`flowvec_bench.texts.sample`, whose error is a user's mistake here."""
+    """`flowvec_bench.texts.sample`; its error becomes InputValueError."""
     from flowvec_bench import texts as real
 
     try:
@@ -99,7 +99,7 @@ def sample(texts: Iterator[str], count: int, seed: int, among: int = 200_000) ->
 
 
 def whole_numbers(name: str, listed: str) -> list[int]:
-    """Whole numbers with commas; InputValueError for anything else."""
+    """Parse whole numbers joined by commas; raises InputValueError for anything else."""
     found = numbers(name, listed)
     if not all(number.is_integer() for number in found):
         raise InputValueError(f"{name} must be whole numbers with commas, not {listed!r}")
@@ -107,7 +107,7 @@ def whole_numbers(name: str, listed: str) -> list[int]:
 
 
 def numbers(name: str, listed: str) -> list[float]:
-    """Numbers with commas; InputValueError for anything else."""
+    """Parse numbers joined by commas; raises InputValueError for anything else."""
     try:
         return [float(number) for number in listed.split(",") if number]
     except ValueError:
@@ -115,13 +115,13 @@ def numbers(name: str, listed: str) -> list[float]:
 
 
 def about_machine(benchmark: str, **figures: Any) -> dict[str, Any]:
-    """The head of a result: which benchmark, on which machine, and of what."""
+    """The head of a result: benchmark, machine and subject."""
     from flowvec_bench.machine import describe_machine
 
     return {"benchmark": benchmark, "machine": asdict(describe_machine()), **figures}
 
 
 def write_json(found: dict[str, Any], out: Path | None) -> None:
-    """Write a result, where a file was named."""
+    """Write a result, if a file was named."""
     if out is not None:
         out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -51,7 +51,7 @@ def pairs(
     json_out: JsonOut = None,
     report: Report = None,
 ) -> None:
-    """Seconds to find the most alike of all pairs of sentences, from raw text, beside peers."""
+    """Seconds to find the most similar of all pairs of sentences, from raw text, beside peers."""
     require("flowvec bench pairs", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
     from flowvec_bench.peers.model_forms import check_model, opened_forms
     from flowvec_bench.peers.pairs import pair_peers, race_pairs
@@ -69,7 +69,7 @@ def pairs(
             racers, forms.paths, options_of(forms), texts, folder,
             top_k=top_k, rounds=rounds, on_step=say(),
         )  # fmt: skip
-    typer.echo(f"the {top_k} most alike pairs of {count} sentences, from raw text")
+    typer.echo(f"the {top_k} most similar pairs of {count} sentences, from raw text")
     typer.echo(format_table(HEADER, [cells(row) for row in rows], texts=1))
     found = about_race("pairs", name or Path(model).name, forms, corpus, seed) | {
         "count": count, "top_k": top_k, "rounds": rounds, "rows": [asdict(row) for row in rows],

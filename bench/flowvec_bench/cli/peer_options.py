@@ -1,4 +1,4 @@
-"""What the commands that race encoders share: their options, and the head of their results."""
+"""Options of commands that race encoders, and the head of their results."""
 
 from __future__ import annotations
 
@@ -38,15 +38,19 @@ Tokenizer = Annotated[
     Path | None, typer.Option(help="A tokenizer's directory, for a model of random weights.")
 ]
 Only = Annotated[
-    str | None, typer.Option(help="Peers, as st-default,st-bfloat16,fastembed; without it all.")
+    str | None,
+    typer.Option(help="Peers, for example st-default,st-bfloat16,fastembed; by default all."),
 ]
 MaxLength = Annotated[
     int | None,
-    typer.Option(min=8, help="Tokens that all cut at; 256, or the model's own if it is less."),
+    typer.Option(
+        min=8,
+        help="Most tokens of a text for all peers; by default 256, or the model's own if less.",
+    ),
 ]
 Name = Annotated[
     str | None,
-    typer.Option(help="What reports call the model; without it as its directory is called."),
+    typer.Option(help="The model's name in reports; by default its directory's."),
 ]
 
 
@@ -60,7 +64,7 @@ def options_of(forms: Forms) -> dict[str, Any]:
 def about_race(
     benchmark: str, model: str, forms: Forms, corpus: Path | None, seed: int
 ) -> dict[str, Any]:
-    """The head of a result: which benchmark, on which machine, of which model and texts."""
+    """The head of a result: benchmark, machine, model and texts."""
     return about_machine(
         benchmark,
         model=model,

@@ -72,10 +72,11 @@ def peers(
     json_out: JsonOut = None,
     report: Report = None,
 ) -> None:
-    """Texts a second beside other libraries: same weights and texts, one run, each at its best.
+    """Compare texts per second with other libraries: same weights and texts, one run, best
+    settings.
 
-    Every peer is installed into an environment of its own, which is kept in the user's cache. Leave
-    the machine alone meanwhile.
+    Every peer has its own environment, which is kept in the user's cache. Do not use the machine
+    for other work meanwhile.
     """
     require("flowvec bench peers", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
     from flowvec_bench.peers.model_forms import check_model, opened_forms
@@ -119,33 +120,33 @@ def latency(
         ),
     ],
     callers: Annotated[
-        str, typer.Option(help="Callers who each wait for their answer.")
+        str, typer.Option(help="Numbers of callers who each wait for their answer.")
     ] = "1,8,64,256",
     rates: Annotated[
         str | None,
         typer.Option(
-            help="Arrivals a second; without it 25, 50 and 75 % of what flowvec reaches. 0: none."
+            help="Arrivals per second; by default 25, 50 and 75 % of what flowvec reaches. 0: none."
         ),
     ] = None,
     corpus: Annotated[
         Path | None,
-        typer.Option(help="A file of paragraphs, one a line; without it the demonstration's."),
+        typer.Option(help="A file of paragraphs, one per line; by default the demonstration's."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Sentences of 4 to 12 words.")] = 128,
     tokenizer: Tokenizer = None,
     only: Only = None,
     max_length: MaxLength = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Of each level and round.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each level and round.")] = 3.0,
     rounds: Annotated[int, typer.Option(min=1, help="Of each level.")] = 3,
     seed: Seed = 0,
     name: Name = None,
     json_out: JsonOut = None,
     report: Report = None,
 ) -> None:
-    """How long callers with one short text each wait, and how many are served.
+    """Measure how long callers with one short text each wait, and how many are served.
 
-    First a fixed number of callers, each of whom sends its next text when it has its vector; then
-    arrivals at random moments, whether or not the last one was answered.
+    First with a fixed number of callers, who send the next text when they have their vector; then
+    with arrivals at random times, which do not wait for earlier answers.
     """
     require("flowvec bench latency", EXTRAS, *NEEDS)
     from flowvec_bench.peers.latency import measure_latency
@@ -157,7 +158,7 @@ def latency(
     speeds = None if rates is None else [rate for rate in numbers("rates", rates) if rate]
     alone = model in shipped_bundles() or (Path(model) / MANIFEST).is_file()
     known = FLOWVEC if alone else {**FLOWVEC, **PEERS}
-    # By itself a bundle is measured as it comes.
+    # Without peers, a bundle is measured with its defaults.
     racers = chosen("flowvec" if alone and only is None else only, known)
     if not alone:
         require("flowvec bench latency", EXTRAS, *NEEDS_FOR_PEERS)

@@ -1,1 +1,1 @@
-"""Other libraries on the same weights and texts, each in an environment of its own."""
+"""Other libraries on the same weights and texts, each in its own environment."""

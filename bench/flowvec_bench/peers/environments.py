@@ -1,4 +1,4 @@
-"""Environments for peers: made once, with pinned versions, kept in the user's cache."""
+"""Virtual environments of peers, with pinned versions, kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Environment:
 
     Attributes:
         python: its interpreter.
-        versions: what is installed in it.
+        versions: versions of the installed packages.
     """
 
     python: Path
@@ -43,11 +43,11 @@ def make_environment(
     without: tuple[str, ...] = (),
     on_step: Callable[[str], object] | None = None,
 ) -> Environment:
-    """Make an environment, or find the one that was made before.
+    """Create an environment, or find an earlier one.
 
     Args:
-        requirements: pinned, as pip takes them; none gives this process's own.
-        without: packages to take out again.
+        requirements: pinned requirements for pip; none means this process's environment.
+        without: packages to uninstall afterwards.
         on_step: called with a line of text before a long step.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Indexes side by side on the same vectors: recall beside queries a second, time and bytes."""
+"""Compares indexes on the same vectors: recall, queries per second, build time and bytes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["EFS", "INDEXES", "IndexRow", "least_effort", "race_indexes", "recall
 
 _WORKER = Path(__file__).parents[1] / "workers" / "indexes.py"
 K = 10
-# Steps of about a tenth, between which the least effort is then sought: at coarser ones an index
-# that just misses the recall looks slow.
+# Steps of about a tenth; the smallest ef is then sought between two of them. With coarser steps, an
+# index that just misses the recall looks slow.
 EFS = (
     10, 12, 14, 17, 20, 24, 28, 32, 36, 40, 44, 48, 53, 58, 64, 70, 76, 82, 88, 96, 104, 112, 124,
     136, 150, 165, 180, 200, 220, 240, 265, 290, 320, 350, 385, 425, 470, 520, 570, 640,
@@ -31,7 +31,7 @@ _SINGLE = 500
 FLOWVEC = "flowvec, ids and scores"
 INDEXES: dict[str, Peer] = {
     "flowvec": Peer(FLOWVEC, "flowvec", (), {}, (None,), "vectors"),
-    # Reads what the first has built, in a process of its own.
+    # Reads what the first one built, in its own process.
     "flowvec-rows": Peer(
         "flowvec, whole rows", "flowvec", (), {"rows": True, "built_by": FLOWVEC}, (None,),
         "vectors",
@@ -57,20 +57,20 @@ class IndexRow:
 
     Attributes:
         name: of the peer.
-        build_seconds: to add all vectors, the median of the builds; flowvec's are on disk with
-            checksums then. None for one that reads another's.
+        build_seconds: median time to add all vectors; flowvec's are then on disk with checksums.
+            None for one that reads another's.
         builds: seconds of each build.
-        bytes: on disk.
-        open_seconds: to read it again.
+        bytes: size on disk.
+        open_seconds: time to read it again.
         curve: recall@10 by ef.
-        ef: the least that reaches the asked recall; None where none does.
-        recall: of that.
-        per_second: queries a second in one call, the median of the rounds.
-        ratio: of the first row's queries a second to this one's, the median over the rounds.
-        single_p50: milliseconds for a query by itself, the median of all rounds'.
-        single_p99: and 99 %.
-        versions: of the packages that matter.
-        error: why there are no figures, else None.
+        ef: the smallest that reaches the recall; None if none does.
+        recall: recall with this ef.
+        per_second: queries per second in one call, the median of the rounds.
+        ratio: the first row's queries per second divided by this one's, the median over the rounds.
+        single_p50: median milliseconds of single queries.
+        single_p99: the 99th percentile.
+        versions: versions of the relevant packages.
+        error: why there are no figures; None if there are.
     """
 
     name: str
@@ -96,11 +96,11 @@ def recall_at_10(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]) -> 
 
 
 def least_effort(recall_with: Callable[[int], float], recall: float) -> int | None:
-    """The least effort that reaches a recall, to about a fiftieth; None where none does.
+    """The smallest ef that reaches a recall, within about 2 %; None if none does.
 
     Args:
-        recall_with: the recall with an effort, which rises with it but for noise.
-        recall: to reach.
+        recall_with: gives the recall of an ef; it rises with ef, except for noise.
+        recall: the recall to reach.
     """
     low = 0
     for high in EFS:
@@ -129,19 +129,19 @@ def race_indexes(
     builds: int = 1,
     on_step: Callable[[str], object] | None = None,
 ) -> list[IndexRow]:
-    """Build every index, find the least effort for the recall, and time them in turn at that.
+    """Build every index, find the smallest ef for the recall, and time all in turn with it.
 
     Args:
         peers: of `INDEXES`; the first is what the others are compared with.
         vectors: float32 (rows, dim), of length one.
         queries: float32 (queries, dim), of length one.
-        folder: for files on the way.
-        threads: cores for all.
-        recall: of the ten nearest, that the timed searches reach.
-        m: links of an element.
-        ef_construction: effort at building.
+        folder: folder for temporary files.
+        threads: cores for each.
+        recall: recall of the ten nearest that the timed searches reach.
+        m: links per element.
+        ef_construction: ef while building.
         rounds: timed passes.
-        builds: of each index, in turn; the last is searched.
+        builds: builds of each index, in turn; the last is searched.
         on_step: called with a line of text before each step.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Latency side by side: callers with one text each, in front of every peer in turn."""
+"""Compares latencies: callers with one text each, for every peer in turn."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from flowvec_bench.peers.runner import LEAST_COSINE, Lineup, Runner, least_cosin
 
 __all__ = ["RATE_SHARES", "Latency", "LatencyRow", "measure_latency"]
 
-# Rates that nobody named: these shares of what the first peer reached with the most callers.
+# Default rates: shares of what the first peer reached with the most callers.
 RATE_SHARES = (0.25, 0.5, 0.75)
 
-# An engine that gathers calls into batches chooses its batch size with so many callers.
+# Number of callers with which an engine that gathers calls into batches chooses its batch size.
 _CHOOSING_CALLERS = 64
 _CHOOSING_SECONDS = 1.5
-# An engine that answers less of what arrives falls behind.
+# An engine that answers a smaller share of the arrivals falls behind.
 _KEEPS_UP = 0.95
 
 
@@ -34,17 +34,17 @@ class LatencyRow:
 
     Attributes:
         name: of the peer.
-        load: `callers` who each wait for their answer, or `rate` of arrivals a second.
-        level: how many.
-        p50: milliseconds that half of the calls waited less than, over all rounds.
-        p95: and 95 %.
-        p99: and 99 %.
-        per_second: answered calls a second, the median of the rounds.
-        calls: answered, in all rounds.
-        unanswered: given up.
-        arrived: calls a second that came, in an open loop; else None.
-        min_cosine: to the first row's vectors, the smallest.
-        error: why there are no figures, else None.
+        load: `callers` who each wait for their answer, or `rate` of arrivals per second.
+        level: number of callers, or rate.
+        p50: median wait in milliseconds, over all rounds.
+        p95: the 95th percentile.
+        p99: the 99th percentile.
+        per_second: answered calls per second, the median of the rounds.
+        calls: answered calls, in all rounds.
+        unanswered: calls that were given up.
+        arrived: arrivals per second in an open loop; else None.
+        min_cosine: the smallest cosine to the first row's vectors.
+        error: why there are no figures; None if there are.
     """
 
     name: str
@@ -62,12 +62,12 @@ class LatencyRow:
 
     @property
     def void(self) -> bool:
-        """Whether its vectors are others than the first row's."""
+        """Whether its vectors differ from the first row's."""
         return self.min_cosine is None or not self.min_cosine >= LEAST_COSINE
 
     @property
     def saturated(self) -> bool:
-        """Whether it answers less than what arrives."""
+        """Whether it answers fewer calls than arrive."""
         if self.arrived is None or self.per_second is None:
             return False
         return self.per_second < _KEEPS_UP * self.arrived
@@ -75,7 +75,7 @@ class LatencyRow:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What `measure_latency` gives: rows by level, in the order of the peers."""
+    """The result of `measure_latency`: rows by level, in the order of the peers."""
 
     texts: int
     seconds: float
@@ -86,7 +86,7 @@ class Latency:
 
 
 class _Figures:
-    """What is gathered of the peers, by name and level."""
+    """Measurements so far, by peer and level."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
@@ -117,21 +117,21 @@ def measure_latency(
     seed: int = 0,
     on_step: Callable[[str], object] | None = None,
 ) -> Latency:
-    """Load peers side by side: every level goes through all of them in turn, round after round.
+    """Measure peers under load: every level for all peers in turn, round after round.
 
     Args:
-        peers: the first is what the others' vectors are compared with.
-        models: where each form of the model lies, see `Peer.form`.
-        options: what an engine must know of the model (`max_length`, `dim`, `threads`).
-        texts: what callers send, one after the other.
-        folder: for texts and vectors on the way.
-        callers: closed loops of so many, see `load.py`.
-        rates: open loops of so many arrivals a second; None takes shares of what the first peer
-            reached with the most callers.
-        seconds: of each level and round; in an open loop arrivals take so long, and who is not
-            answered after as long again is given up.
-        rounds: of each level.
-        seed: of the arrivals; all peers see the same.
+        peers: the peers; the vectors of the others are compared with the first one's.
+        models: path of each form of the model, see `Peer.form`.
+        options: facts about the model for engines (`max_length`, `dim`, `threads`).
+        texts: the texts that callers send, in order.
+        folder: folder for temporary files.
+        callers: numbers of callers in closed loops, see `load.py`.
+        rates: arrivals per second of open loops; None takes shares of what the first peer reached
+            with the most callers.
+        seconds: duration of each level and round; in an open loop, calls that are not answered
+            after the same time again are given up.
+        rounds: rounds of each level.
+        seed: seed of the arrivals; they are the same for all peers.
         on_step: called with a line of text before each step.
 
     Raises:
@@ -203,7 +203,7 @@ def _run(
 
 
 def _best_size(runner: Runner, file: Path) -> int:
-    """The batch size that answers the most callers."""
+    """The batch size with which most calls are answered."""
     served: dict[int, float] = {}
     for size in runner.peer.batch_sizes:
         assert size is not None

@@ -1,4 +1,4 @@
-"""One model in the forms that racers read: weights and tokenizer are the same in all of them."""
+"""One model in the forms that peers read; weights and tokenizer are the same in all of them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> 
     Args:
         shape: one of `SHAPES`.
         tokenizer: a directory with a tokenizer of transformers'.
-        max_length: tokens of a text.
-        folder: to make.
+        max_length: most tokens of a text.
+        folder: the folder to create.
 
     Raises:
         InputValueError: there is no such shape.
@@ -94,20 +94,20 @@ def check_model(model: str, tokenizer: Path | None) -> None:
     if model not in SHAPES and not Path(model).is_dir():
         raise InputValueError(f"{model} is neither {' nor '.join(SHAPES)} nor a directory")
     if model not in SHAPES and tokenizer is not None:
-        raise InputValueError(f"{model} has a tokenizer of its own: --tokenizer has no use")
+        raise InputValueError(f"{model} has its own tokenizer: --tokenizer is not needed")
 
 
 @contextmanager
 def opened_forms(
     model: str, tokenizer: Path | None, max_length: int | None, racers: Sequence[Peer]
 ) -> Iterator[tuple[Forms, Path]]:
-    """A checked model in all the forms that racers read, and a folder for what comes up."""
+    """A checked model in all the forms that peers read, and a folder for temporary files."""
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
         folder = Path(temporary)
         source = Path(model)
         if tokenizer is not None:
             source = random_model(model, tokenizer, max_length or _MAX_LENGTH, folder / model)
-        # As it comes flowvec takes float16 on a GPU; int8 is only made for who asks for it.
+        # By default flowvec uses float16 on a GPU; int8 is only created on request.
         asked = {peer.options.get("load", {}).get("compute") for peer in racers} - {None}
         yield make_forms(source, folder, max_length, {"float16", *asked}), folder
 
@@ -120,14 +120,14 @@ def make_forms(
 ) -> Forms:
     """Write the other forms of a sentence-transformers directory.
 
-    An ONNX file of token vectors is written where plain mean pooling and normalisation are all that
-    follows them; who reads it has nothing else.
+    An ONNX file of token vectors is written if only mean pooling and normalization follow: its
+    readers support nothing else.
 
     Args:
         source: the directory.
-        folder: where to write.
-        max_length: tokens of a text that all cut at; None takes the model's own.
-        computes: compute types beyond float32 for which the bundle gets variants.
+        folder: the folder to write to.
+        max_length: most tokens of a text for all peers; None takes the model's own.
+        computes: compute types besides float32 for which the bundle gets variants.
 
     Raises:
         ExportError: the model cannot be exported.
@@ -135,7 +135,7 @@ def make_forms(
     found = read_torch_source(source)
     able = provider_status()
     variants: list[Variant] = []
-    # A model without layers has no products that could be computed in 8 bits.
+    # A model without layers has no matrix products to compute in 8 bits.
     if "int8" in computes and found.layers:
         variants.append("int8")
         if able[OPENVINO_RUNTIME] is None:
@@ -147,7 +147,7 @@ def make_forms(
             bundle = export(source, folder / "bundle", variants=variants, max_length=max_length)
             break
         except VariantError as error:
-            # Too far from float32 or wrong on this processor: its rows fail, the others run.
+            # Too far from float32, or wrong on this processor: its rows fail, the others run.
             logger.warning("left out: %s", error)
             variants.remove(cast(Variant, error.kind))
     paths = {"source": source, "bundle": bundle.path}
@@ -165,7 +165,7 @@ def _write_onnx_form(source: Path, found: TorchSource, max_length: int, folder: 
             shutil.copy(source / name, folder / name)
     file = folder / "tokenizer_config.json"
     settings = json.loads(file.read_text())
-    # fastembed cuts at the smaller of the two; a tokenizer may bring another one along.
+    # fastembed truncates at the smaller of the two; a tokenizer may contain another one.
     settings |= {"model_max_length": max_length, "max_length": max_length}
     file.write_text(json.dumps(settings))
     special = folder / "special_tokens_map.json"
@@ -188,7 +188,7 @@ class _TokenVectors(nn.Module):
 
 
 def _write_token_graph(model: Any, path: Path) -> None:
-    """The encoder alone, as other exporters write it: three inputs, token vectors out."""
+    """Only the encoder, as other exporters write it: three inputs, and token vectors as output."""
     names = ["input_ids", "attention_mask", "token_type_ids"]
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
     example = tuple(torch.ones(2, 7, dtype=torch.int64) for _ in names)

@@ -1,4 +1,4 @@
-"""The most alike of all pairs of texts, from raw text: seconds, side by side.
+"""Compares seconds to find the most similar of all pairs of texts, from raw text.
 
 Sentence-BERT's own example: 10,000 sentences are 50 million pairs, which took a cross-encoder 65
 hours and an encoder of sentences 5 seconds on a GPU (Reimers and Gurevych 2019).
@@ -20,7 +20,7 @@ from flowvec_bench.peers.runner import Runner, lined_up
 
 __all__ = ["PairRow", "pair_peers", "race_pairs", "shared_pairs"]
 
-# A row that finds fewer of the first row's pairs is void.
+# A row that finds a smaller share of the first row's pairs is void.
 LEAST_SHARED = 0.95
 
 
@@ -29,14 +29,14 @@ class PairRow:
     """One peer.
 
     Attributes:
-        name: as it is shown.
-        batch_size: the best of those tried; None is the library's own.
-        by_batch_size: texts a second embedded, of every batch size that was tried on a sample.
-        seconds: of each round, embedding included.
-        ratio: of its seconds to the first row's, the median over the rounds.
-        shared: of the first row's pairs, the share that it found too.
-        versions: of the packages that matter.
-        error: why there are no figures, else None.
+        name: name in reports.
+        batch_size: the best of those tried; None is the library's default.
+        by_batch_size: texts per second of every batch size that was tried on a sample.
+        seconds: seconds of each round, embedding included.
+        ratio: its seconds divided by the first row's, the median over the rounds.
+        shared: share of the first row's pairs that it also found.
+        versions: versions of the relevant packages.
+        error: why there are no figures; None if there are.
     """
 
     name: str
@@ -50,17 +50,17 @@ class PairRow:
 
     @property
     def median(self) -> float | None:
-        """Seconds at the median of the rounds."""
+        """Median seconds of the rounds."""
         return statistics.median(self.seconds) if self.seconds and not self.error else None
 
     @property
     def void(self) -> bool:
-        """Whether it found others than the first row."""
+        """Whether it found other pairs than the first row."""
         return self.shared is None or self.shared < LEAST_SHARED
 
 
 def pair_peers() -> dict[str, Peer]:
-    """Those that have such a task of their own; flowvec's has no batch size to choose."""
+    """Peers with a function for this task; flowvec's has no batch size to choose."""
     able = {
         name: peer for name, peer in PEERS.items() if peer.engine == "sentence-transformers"
     }  # fmt: skip
@@ -78,23 +78,23 @@ def race_pairs(
     rounds: int = 3,
     on_step: Callable[[str], object] | None = None,
 ) -> list[PairRow]:
-    """Let peers find the most alike pairs, in turn.
+    """Let peers find the most similar pairs, in turn.
 
-    Each chooses the batch size that it embeds fastest with on a sample of the texts first.
+    Each first chooses its fastest batch size on a sample of the texts.
 
-    Args:
-        peers: the first is what the others are compared with.
-        models: where each form of the model lies, see `Peer.form`.
-        options: what an engine must know of the model (`max_length`, `dim`, `threads`).
-        texts: all of them are compared with one another.
-        folder: for files on the way.
-        top_k: how many pairs.
-        rounds: timed passes.
-        on_step: called with a line of text before each step.
+        Args:
+            peers: the peers; the others are compared with the first.
+            models: path of each form of the model, see `Peer.form`.
+            options: facts about the model for engines (`max_length`, `dim`, `threads`).
+            texts: all of them are compared with one another.
+            folder: folder for temporary files.
+            top_k: number of pairs.
+            rounds: timed passes.
+            on_step: called with a line of text before each step.
 
-    Raises:
-        InputValueError: fewer than two texts, or no peers.
-        FlowvecError: the first peer fails.
+        Raises:
+            InputValueError: fewer than two texts, or no peers.
+            FlowvecError: the first peer fails.
     """
     if not peers or len(texts) < 2 or rounds < 1:
         raise InputValueError("there must be peers, two texts and a round")
@@ -137,6 +137,6 @@ def race_pairs(
 
 
 def shared_pairs(first: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> float:
-    """The share of the first's pairs that the other found as well, whatever their scores."""
+    """Share of the first row's pairs that the other also found, whatever their scores."""
     wanted = {frozenset((i, j)) for _, i, j in first}
     return len(wanted & {frozenset((i, j)) for _, i, j in other}) / len(wanted) if wanted else 1.0

@@ -1,4 +1,4 @@
-"""The race: every row in a process of its own, all in one run, in turn, on the same texts."""
+"""The race: every peer in its own process, all in one run, in turn, on the same texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["WARM", "Race", "Row", "part_of", "race", "sweep", "time_sizes"]
 
 _LEAST_PART = 256
 WARM = 16
-# How near the best a batch size must be, at one look, to be looked at again.
+# How near the best a batch size must be in one pass to be tried again.
 _NEAR = 1.15
 
 
@@ -30,17 +30,17 @@ class Row:
     """One row of one kind of texts.
 
     Attributes:
-        name: of the peer.
+        name: name of the peer.
         texts: kind of texts.
-        batch_size: the best of those tried; None is the library's own.
-        texts_per_second: at the median of the rounds.
-        seconds: of each round.
-        by_batch_size: texts a second of every batch size that was tried, on a sample of the texts;
-            flowvec's are budgets of padded tokens. The library's own is "own".
-        min_cosine: to the first row's vectors, the smallest.
-        ratio: texts a second of the first row over this one's, the median over the rounds.
-        versions: of the packages that matter.
-        error: why there are no figures, else None.
+        batch_size: the best of those tried; None is the library's default.
+        texts_per_second: median of the rounds.
+        seconds: seconds of each round.
+        by_batch_size: texts per second of every batch size that was tried, on a sample of the
+            texts; flowvec's are budgets of padded tokens. The library's default is "own".
+        min_cosine: the smallest cosine to the first row's vectors.
+        ratio: the first row's texts per second divided by this one's, the median over the rounds.
+        versions: versions of the relevant packages.
+        error: why there are no figures; None if there are.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Row:
 
     @property
     def void(self) -> bool:
-        """Whether its vectors are others than the first row's."""
+        """Whether its vectors differ from the first row's."""
         return self.min_cosine is None or not self.min_cosine >= LEAST_COSINE
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """What `race` gives: rows by kind of texts, in the order of the peers."""
+    """The result of `race`: rows by kind of texts, in the order of the peers."""
 
     kinds: dict[str, int]
     rounds: int
@@ -70,7 +70,7 @@ class Race:
 
 
 class _Figures:
-    """What is gathered of the peers, by name and kind of texts."""
+    """Measurements so far, by peer and kind of texts."""
 
     def __init__(self) -> None:
         self.sizes: dict[tuple[str, str], int | None] = {}
@@ -89,23 +89,23 @@ def race(
     rounds: int = 5,
     on_step: Callable[[str], object] | None = None,
 ) -> Race:
-    """Time peers side by side.
+    """Time peers in one run.
 
-    Each chooses its batch size on a sample of the texts first, and is warm then; rounds go through
-    all peers in turn, so that a moment in which the machine is slow hits all of them.
+    Each first chooses its batch size on a sample of the texts, and is then warm. Every round goes
+    through all peers, so a time in which the machine is slow affects all of them.
 
-    Args:
-        peers: the first is what the others are compared with, in vectors and in speed.
-        models: where each form of the model lies, see `Peer.form`.
-        options: what an engine must know of the model (`max_length`, `dim`, `threads`).
-        texts: by kind.
-        folder: for texts and vectors on the way.
-        rounds: timed passes.
-        on_step: called with a line of text before each step.
+        Args:
+            peers: the peers; the others are compared with the first, in vectors and in speed.
+            models: path of each form of the model, see `Peer.form`.
+            options: facts about the model for engines (`max_length`, `dim`, `threads`).
+            texts: texts by kind.
+            folder: folder for temporary files.
+            rounds: timed passes.
+            on_step: called with a line of text before each step.
 
-    Raises:
-        InputValueError: no peers, no texts or no rounds.
-        FlowvecError: the first peer fails.
+        Raises:
+            InputValueError: no peers, no texts or no rounds.
+            FlowvecError: the first peer fails.
     """
     if not peers or not texts or not all(texts.values()) or rounds < 1:
         raise InputValueError("there must be peers, texts and rounds")
@@ -145,7 +145,7 @@ def race(
 
 
 def part_of(texts: Sequence[str]) -> list[str]:
-    """What batch sizes are chosen on: enough for two batches of the largest, from everywhere."""
+    """Sample for choosing batch sizes: two batches of the largest size, from the whole input."""
     count = min(len(texts), max(len(texts) // 8, _LEAST_PART))
     return random.Random(0).sample(list(texts), count)
 
@@ -153,13 +153,13 @@ def part_of(texts: Sequence[str]) -> list[str]:
 def sweep(
     runner: Runner, texts: Path, few: Path, count: int
 ) -> tuple[int | None, dict[str, float]]:
-    """The batch size to race with, and texts a second of all that were tried.
+    """The batch size for the race, and texts per second of all that were tried.
 
     Args:
-        runner: of the peer.
+        runner: the peer's process.
         texts: a file of texts, `part_of` those of the race.
-        few: a file of some of them, for a first run of each size.
-        count: how many texts.
+        few: a file of some of them, for the first run of each size.
+        count: number of texts.
 
     Raises:
         PeerError: the peer fails.
@@ -169,19 +169,19 @@ def sweep(
         return sizes[0], {}
 
     def seconds(size: int | None) -> float:
-        runner.encode(few, size)  # a first run of a shape compiles
+        runner.encode(few, size)  # the first run of a shape compiles
         return runner.encode(texts, size)
 
     taken = time_sizes(sizes, seconds)
     rates = {"own" if size is None else str(size): round(count / t, 1) for size, t in taken.items()}
-    # A library's own choice stands where it has one: the others are only shown.
+    # If the library has a default, it is used, and the others are only shown.
     return (None if None in taken else min(taken, key=lambda size: taken[size])), rates
 
 
 def time_sizes(
     sizes: Sequence[int | None], seconds: Callable[[int | None], float]
 ) -> dict[int | None, float]:
-    """Time each batch size once, and those that come near the best once more; the better counts."""
+    """Time each batch size once, and those near the best a second time; the better time counts."""
     taken = {size: seconds(size) for size in sizes}
     limit = _NEAR * min(taken.values())
     for size in [size for size, t in taken.items() if t <= limit]:

@@ -1,4 +1,4 @@
-"""Who races: each peer at its best, with pinned versions, and what they read."""
+"""The peers, each with its best settings and pinned versions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Peer:
     """One row.
 
     Attributes:
-        name: as it is shown.
-        engine: of a program in `workers`.
-        requirements: of its environment; none is this process's own.
-        options: for the engine; what depends on the model is added.
-        batch_sizes: what its best is chosen from. With None among them the library's own is raced,
-            and the others are only shown; flowvec's are budgets of padded tokens.
-        without: packages to take out of its environment again: some break it.
-        form: what it reads: the sentence-transformers directory (`source`), an ONNX file of token
-            vectors beside a tokenizer (`onnx`), or a flowvec bundle (`bundle`).
-        gathers: it puts waiting calls into batches, whose size is its to choose.
+        name: name in reports.
+        engine: an engine of a program in `workers`.
+        requirements: requirements of its environment; none means this process's environment.
+        options: options of the engine; those that depend on the model are added.
+        batch_sizes: sizes to choose the best from. If None is among them, the library's default is
+            raced, and the others are only shown; flowvec's are budgets of padded tokens.
+        without: packages to uninstall from its environment, since they break it.
+        form: the form that it reads: the sentence-transformers directory (`source`), an ONNX file
+            of token vectors beside a tokenizer (`onnx`), or a flowvec bundle (`bundle`).
+        gathers: whether it gathers waiting calls into batches of a size that it chooses.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Where each form lies, and what engines must know of the model.
+    """Path of each form, and facts about the model for engines.
 
     Attributes:
-        paths: `source`, `bundle` and, where it can be, `onnx`.
-        max_length: tokens of a text that all racers cut at.
-        dim: of a vector.
+        paths: `source`, `bundle` and, if possible, `onnx`.
+        max_length: most tokens of a text for all peers.
+        dim: length of a vector.
     """
 
     paths: dict[str, Path]
@@ -100,7 +100,7 @@ PEERS: dict[str, Peer] = {
             "backend": "openvino",
             "model_kwargs": {"ov_config": {"INFERENCE_PRECISION_HINT": "bf16"}},
         },
-        without=("torchvision",),  # of another torch
+        without=("torchvision",),  # for another torch
     ),
     "st-onnx": Peer(
         "sentence-transformers 5.7, ONNX Runtime", "sentence-transformers",

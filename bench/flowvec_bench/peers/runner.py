@@ -1,4 +1,4 @@
-"""A peer's process, and how peers are made ready side by side."""
+"""The process of a peer, and loading of several peers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from flowvec_bench.peers.registry import Peer
 
 __all__ = ["LEAST_COSINE", "Lineup", "PeerError", "Runner", "least_cosine", "lined_up"]
 
-# A row whose vectors are further from the first row's is void: it computes something else.
+# A row whose vectors are further from the first row's is void: it computes something different.
 LEAST_COSINE = 0.999
 
-# Of one command: an hour is more than any pass takes.
+# Longest time of one command: an hour is more than any pass takes.
 _MOST_SECONDS = 3600.0
 _WORKER = Path(__file__).parents[1] / "workers" / "encoders.py"
 _SHOWN = (
@@ -58,7 +58,7 @@ class Runner:
         except PeerError:
             self.end()
             raise
-        # What computes, as far as the peer says.
+        # What computes, if the peer says.
         self.about: dict[str, str] = answer.get("about", {})
 
     def ask(self, **command: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Runner:
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        # A peer that hangs must not hold up the others for ever.
+        # A peer that hangs must not block the others.
         watch = threading.Timer(_MOST_SECONDS, self.process.kill)
         watch.start()
         try:
@@ -97,7 +97,7 @@ class Runner:
         return float(answer["seconds"])
 
     def vectors(self, texts: Path, batch_size: int | None) -> npt.NDArray[np.float32]:
-        """What it makes of the texts, float32 (texts, dim)."""
+        """Its vectors of the texts, float32 (texts, dim)."""
         save = texts.with_suffix(".npy")
         self.encode(texts, batch_size, save)
         found: npt.NDArray[np.float32] = np.load(save)
@@ -116,11 +116,11 @@ class Lineup:
     """Peers that are loaded.
 
     Attributes:
-        peers: all that were asked for; the first is what the others are compared with.
-        runners: those that run, by name.
-        versions: of the packages that matter, and what computes where a peer says so, by name of
-            the peer.
-        errors: why others do not run, by name.
+        peers: all requested peers; the others are compared with the first.
+        runners: processes of the peers that run, by name.
+        versions: versions of the relevant packages, and what computes, if the peer says so, by
+            peer.
+        errors: why the others do not run, by name.
     """
 
     peers: Sequence[Peer]
@@ -129,7 +129,7 @@ class Lineup:
     errors: dict[str, str] = field(default_factory=dict)
 
     def each(self, work: Callable[[Runner], object]) -> None:
-        """Let every peer work, one after the other; one that fails is out.
+        """Run `work` for every peer in turn; a peer that fails is removed.
 
         Raises:
             PeerError: the first peer fails.
@@ -141,7 +141,7 @@ class Lineup:
                 self.out(name, error)
 
     def out(self, name: str, error: FlowvecError) -> None:
-        """Take a peer out of the run; raises the error if it is the first."""
+        """Remove a peer from the run; raises the error if it is the first."""
         if name == self.peers[0].name:
             raise error
         self.errors[name] = str(error)
@@ -157,12 +157,12 @@ def lined_up(
     say: Callable[[str], object],
     worker: Path = _WORKER,
 ) -> Iterator[Lineup]:
-    """Load peers, each in a process and an environment of its own; they end with the context.
+    """Load peers, each in its own process and environment; they end with the context.
 
     Args:
-        peers: which.
-        models: where each form of the model lies, see `Peer.form`.
-        options: what an engine must know of the model (`max_length`, `dim`, `threads`).
+        peers: the peers.
+        models: path of each form of the model, see `Peer.form`.
+        options: facts about the model for engines (`max_length`, `dim`, `threads`).
         say: called with a line of text before each step.
         worker: the program that serves a peer.
 
@@ -175,7 +175,7 @@ def lined_up(
             say(f"loading {peer.name}")
             try:
                 if peer.form not in models:
-                    raise PeerError(f"{peer.name}: it cannot have this model's own layers")
+                    raise PeerError(f"{peer.name} does not support this model's layers")
                 environment = make_environment(peer.requirements, peer.without, say)
                 lineup.versions[peer.name] = {
                     name: environment.versions[name]
@@ -200,7 +200,7 @@ def lined_up(
 
 
 def least_cosine(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
-    """The smallest cosine of two rows, NaN where shapes differ."""
+    """The smallest cosine of two rows; NaN if the shapes differ."""
     if a.shape != b.shape:
         return float("nan")
     left, right = a.astype(np.float64), b.astype(np.float64)

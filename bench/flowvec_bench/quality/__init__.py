@@ -1,1 +1,1 @@
-"""How good vectors are: similarity, retrieval, isotropy, words."""
+"""Quality of vectors: similarity, retrieval, isotropy, words."""

@@ -1,4 +1,4 @@
-"""Which of several measured poolings and transforms to take, if any, and why."""
+"""Recommends one of several measured poolings and transforms, or none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NONE = "none"
 OWN = "own"
 WORD_VECTORS = "word vectors"
 
-# What is compared, by the name that is shown: a method of `fit` and a preset for its flow.
+# The compared transforms by name: a method of `fit` and a preset of its flow.
 TRANSFORMS: dict[str, tuple[str, str]] = {
     "standardise": ("standardise", "wide"),
     "all-but-the-top": ("all-but-the-top", "wide"),
@@ -24,7 +24,7 @@ TRANSFORMS: dict[str, tuple[str, str]] = {
     "pca+flow": ("pca+flow", "wide"),
 }
 
-# A transform is worth its place from this many points on.
+# Fewest points that a transform must gain.
 _WORTHWHILE = 1.0
 
 
@@ -35,16 +35,16 @@ class Candidate:
     Attributes:
         pooling: as for `export`; `own` for a source's own pooling and Dense layers.
         transform: a name from `TRANSFORMS`, or `none`.
-        seeds: how many fits stand behind the figures; 1 without a transform.
+        seeds: number of fits; 1 without a transform.
         dim: length of a vector.
-        sts: Spearman x 100 by figure, see `figure_names`.
+        sts: Spearman x 100 by name of the figure, see `figure_names`.
         sts_deviation: standard deviation of each over the seeds.
-        sts_by_seed: the figures of each seed.
-        mean_cosine: of the STS sentences, all pairs.
-        uniformity: of the STS sentences.
-        alignment: of the pairs with gold > 4 of all tasks.
-        added_microseconds: the transform alone on a batch of 32 vectors, one thread.
-        bits_per_dim: of a flow on held-out corpus vectors, else None.
+        sts_by_seed: figures of each seed.
+        mean_cosine: mean cosine of all pairs of STS sentences.
+        uniformity: uniformity of the STS sentences.
+        alignment: alignment of the pairs with gold > 4 of all tasks.
+        added_microseconds: time of the transform alone for a batch of 32 vectors, one thread.
+        bits_per_dim: bits per dimension of a flow on held-out corpus vectors; else None.
     """
 
     pooling: str
@@ -62,15 +62,16 @@ class Candidate:
 
 
 def advise(candidates: Sequence[Candidate], encoder_only: bool = False) -> tuple[str, int, str]:
-    """The figure to go by, the candidate to take, and why.
+    """The deciding figure, the recommended candidate, and the reasons.
 
     Args:
-        candidates: as they were measured.
-        encoder_only: the poolings other than `own` were measured without the source's own steps.
+        candidates: measured candidates.
+        encoder_only: whether poolings other than `own` were measured without the source's own
+            steps.
 
-    A transform must beat what there is without one by a point, and by two of its deviations: it
-    makes the model slower, and thresholds must be set anew. Averaged word vectors are shown for
-    comparison; flowvec does not export them, so they are not advised.
+    A transform must gain one point, and two of its deviations: it makes the model slower, and
+    thresholds must be set again. Averaged word vectors are shown for comparison; flowvec does not
+    export them, so they are not recommended.
     """
     names = list(candidates[0].sts)
     dev = [name for name in names if name.endswith(" dev")]
@@ -87,7 +88,7 @@ def advise(candidates: Sequence[Candidate], encoder_only: bool = False) -> tuple
     order = sorted(usable, key=lambda i: -value(candidates[i]))
     plain = [i for i in order if candidates[i].transform == NONE]
     own = [i for i in plain if candidates[i].pooling == OWN]
-    # What a user would have without this comparison's transforms.
+    # The best candidate without a transform.
     base_index = (own or plain)[0]
     base = candidates[base_index]
 

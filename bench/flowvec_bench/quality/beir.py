@@ -1,4 +1,4 @@
-"""Retrieval sets in BEIR's layout: corpus, queries and judgements, checked line by line."""
+"""Reads retrieval sets in BEIR's layout: corpus, queries and judgements, checked line by line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILES = ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSet:
-    """One set: its documents, and those of its queries that have a relevant document.
+    """One set: its documents, and its queries that have a relevant document.
 
     Attributes:
         name: the folder's name.
@@ -27,9 +27,9 @@ class RetrievalSet:
         query_ids: ids in the file's order.
         queries: their texts.
         qrels: relevance (0 and up) by query id and document id.
-        warnings: what of the files could not be used, a sentence each.
-        own: ids of queries that are documents themselves, as in ArguAna: a document of the same id
-            holds the query's text. No system is to be credited or blamed for finding that one.
+        warnings: what could not be used, one sentence each.
+        own: ids of queries that are also documents, as in ArguAna: a document of the same id has
+            the query's text. Finding it does not count.
     """
 
     name: str
@@ -47,8 +47,8 @@ def read_retrieval(folder: str | Path) -> list[RetrievalSet]:
 
     The layout: `corpus.jsonl` (`_id`, `title`, `text`), `queries.jsonl` (`_id`, `text`) and
     `qrels/test.tsv` (header, then query id, document id and a whole number, with tabs between).
-    Queries without a relevant document are left out; judged documents that the corpus lacks count
-    as not found. Both are said in `warnings`.
+    Queries without a relevant document are left out; judged documents that are not in the corpus
+    count as not found. `warnings` mentions both.
 
     Raises:
         InputValueError: no such folder, a file is missing or is not as above, an id occurs twice
@@ -99,7 +99,7 @@ def _read_set(folder: Path) -> RetrievalSet:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a UTF-8 file, each with where it stands."""
+    """The lines of a UTF-8 file, each with its position."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -135,7 +135,7 @@ def _jsonl(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _check_id(found: str, where: str) -> None:
-    """trec_eval takes C strings of UTF-8: others end the process."""
+    """Check an id: trec_eval takes UTF-8 C strings, and others end the process."""
     if "\0" in found or any("\ud800" <= character <= "\udfff" for character in found):
         raise InputValueError(f"{where} has the id {found!r}, which is not plain text")
 

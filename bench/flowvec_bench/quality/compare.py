@@ -1,7 +1,7 @@
-"""Which pooling and which transform suit a model: all of them, measured on one corpus and STS.
+"""Measures all poolings and transforms of a model on one corpus and STS.
 
-Vectors of all poolings are computed once, side by side in one graph. Every transform is fitted once
-a seed, on another draw of the corpus, from which the sentences that are scored are left out.
+Vectors of all poolings are computed once, in one graph. Every transform is fitted once per seed,
+each time on another draw of the corpus without the scored sentences.
 `flow-released` is the released shape under flowvec's own training; `flowvec fit flow
 --like-the-paper` is the released recipe.
 """
@@ -60,15 +60,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What `compare` gives.
+    """The result of `compare`.
 
     Attributes:
         source: name of the checkpoint.
-        rows: texts that each fit drew.
-        candidates: in the order in which they were measured.
-        failures: those that could not be.
-        chosen_on: the figure that the advice goes by.
-        best: index of the advised candidate.
+        rows: texts drawn for each fit.
+        candidates: candidates, in the order in which they were measured.
+        failures: those that could not be measured.
+        chosen_on: the deciding figure.
+        best: index of the recommended candidate.
         advice: what to do, and why.
     """
 
@@ -101,8 +101,8 @@ def parse_transforms(names: str | None) -> list[str]:
 def figure_names(scores: Sequence[StsScore]) -> dict[str, float]:
     """The figures of a set of scores by name.
 
-    A task with a `dev` or `test` subset, as STS-B, gives those by themselves (they are one
-    benchmark's parts, and train is not a test); every other task gives `all` and `wmean`.
+    A task with a `dev` or `test` subset, such as STS-B, gives each of these; every other task gives
+    `all` and `wmean`.
     """
     figures: dict[str, float] = {}
     for score in scores:
@@ -133,17 +133,17 @@ def compare(
 
     Args:
         source: as for `export`.
-        texts: distinct texts to fit on, shuffled; those that are sentences of the tasks are left
-            out.
+        texts: distinct texts to fit on, shuffled; sentences of the tasks are left out.
         tasks: STS tasks.
-        poolings: which; None takes cls, mean, first_last_mean and, where the checkpoint has one,
-            pooler; and `own` for a sentence-transformers model as it is.
+        poolings: the poolings; None takes cls, mean, first_last_mean and, if the checkpoint has
+            one, pooler; and `own` for a sentence-transformers model as it is.
         transforms: names from `TRANSFORMS`.
-        rows: texts that each fit draws, a twentieth of which it holds out; with several seeds at
-            most half of the texts, so that their draws differ.
-        seeds: fits of each transform.
-        settings: of the transforms; the flow's shape is the transform's own.
-        show_progress_bar: while embedding; None shows one on a terminal for long work.
+        rows: texts drawn for each fit, a twentieth of which is held out; with several seeds at most
+            half of the texts, so that the draws differ.
+        seeds: number of fits of each transform.
+        settings: settings of the transforms; the flow's shape is the transform's own.
+        show_progress_bar: show a progress bar while embedding; None shows one on a terminal for
+            long work.
         on_step: called with a line of text before each step.
 
     Raises:
@@ -175,7 +175,7 @@ def compare(
             say(f"{name}: fitting {transform}")
             try:
                 candidate = measure.fitted(name, transform, corpus, sts, rows, seeds, settings)
-            except FlowvecError as error:  # the others are worth their hour all the same
+            except FlowvecError as error:  # the results of the others are kept
                 say(f"{name}: {transform} failed: {error}")
                 failures.append(Failure(name, transform, str(error)))
             else:
@@ -220,7 +220,7 @@ def _embed(
 
 
 def _word_vectors(source: TorchSource, sentences: Sequence[str]) -> Floats:
-    """Means of the input word embeddings of each sentence's tokens, special tokens left out."""
+    """Means of the input word embeddings of each sentence's tokens, without special tokens."""
     table = source.model.get_input_embeddings().weight.detach().numpy()
     encodings = source.tokenizer.encode_batch_fast(list(sentences), add_special_tokens=False)
     out = np.zeros((len(sentences), table.shape[1]), dtype=np.float32)
@@ -248,7 +248,8 @@ class _Measure:
         self, pooling: str, name: str, corpus: Floats, sts: Floats, rows: int, seeds: int,
         settings: FitSettings,
     ) -> Candidate:  # fmt: skip
-        """A pooling with a transform, fitted once a seed on another draw of the corpus."""
+        """A pooling with a transform, fitted once per seed, each time on another draw of the
+        corpus."""
         method, preset = TRANSFORMS[name]
         figures: list[dict[str, float | None]] = []
         dims: list[int] = []

@@ -1,8 +1,7 @@
-"""How evenly vectors fill their space: figures over float arrays, computed in float64.
+"""Figures for how evenly vectors fill their space, computed in float64.
 
-Spectrum, participation ratio, effective rank and IsoScore are of CENTRED vectors (of their
-covariance); the mean cosine, alignment and uniformity are of the vectors as they are, since that is
-what a search compares.
+Spectrum, participation ratio, effective rank and IsoScore use CENTRED vectors (their covariance);
+mean cosine, alignment and uniformity use the vectors as they are, as a search does.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ __all__ = [
 Vectors = npt.NDArray[np.floating[Any]]
 Doubles = npt.NDArray[np.float64]
 
-# All pairs of 4,000 rows are 8 million: seconds, and the figure's third digit stands.
+# All pairs of 4,000 rows are 8 million: they take seconds, and the third digit is stable.
 UNIFORMITY_ROWS = 4000
 _BLOCK = 512
-# Below this a mean cosine is nothing that dimensions could have shares in.
+# Shares of a mean cosine below this are not meaningful.
 _LEAST_MEAN_COSINE = 0.01
 
 
@@ -47,11 +46,11 @@ class Isotropy:
     """The figures of one set of vectors; see the function of each.
 
     Attributes:
-        rows: vectors that all but alignment and uniformity were measured over.
+        rows: number of vectors of all figures except alignment and uniformity.
         dim: their length.
         mean_norm: mean L2 norm.
-        mean_cosine: mean cosine of all pairs of rows; 0 where directions are even.
-        top1_share: share of the mean cosine that its largest dimension contributes; None where the
+        mean_cosine: mean cosine of all pairs of rows; 0 if directions are even.
+        top1_share: share of the mean cosine that its largest dimension contributes; None if the
             mean is below .01.
         top3_share: the same of the three largest.
         top5_share: the same of the five largest.
@@ -60,9 +59,9 @@ class Isotropy:
         isoscore: 0 to 1.
         spectrum: sigma_i / sigma_1 of the centred vectors, descending.
         uniformity: lower is more uniform, 0 at most.
-        uniformity_rows: how many vectors it was measured over.
+        uniformity_rows: number of vectors it was measured on.
         alignment: lower is closer; None without pairs that mean the same.
-        alignment_pairs: how many pairs it was measured over.
+        alignment_pairs: number of pairs it was measured on.
     """
 
     rows: int
@@ -91,7 +90,7 @@ def unit_rows(vectors: Vectors) -> Doubles:
 
 
 def _cosine_contributions(vectors: Vectors) -> Doubles:
-    """What each dimension adds to the mean cosine of all pairs; float64 (dim,)."""
+    """Contribution of each dimension to the mean cosine of all pairs; float64 (dim,)."""
     unit = unit_rows(vectors)
     _require_rows(unit, 2)
     # Over pairs i != j the products u_i u_j sum to (sum u)^2 - sum u^2, dimension by dimension.
@@ -103,8 +102,8 @@ def _cosine_contributions(vectors: Vectors) -> Doubles:
 def mean_cosine(vectors: Vectors) -> float:
     """Mean cosine of two different rows, over all pairs: (|sum u|^2 - n) / (n (n - 1)).
 
-    The average cosine of random pairs that Ethayarajh (2019, section 3.3) calls anisotropy; of all
-    pairs of a seeded sample, there is no second sampling error. NOT centred.
+    The average cosine of random pairs, which Ethayarajh (2019, section 3.3) calls anisotropy. With
+    all pairs of a seeded sample, there is no second sampling error. NOT centred.
 
     Args:
         vectors: (rows, dim); at least two rows.
@@ -120,7 +119,7 @@ def top_share(vectors: Vectors, top: int) -> float | None:
     other dimensions may contribute below 0.
 
     Returns:
-        None where the mean cosine is below .01: of next to nothing there are no shares.
+        None if the mean cosine is below .01, where shares are not meaningful.
     """
     contributions = _cosine_contributions(vectors)
     total = float(contributions.sum())
@@ -134,7 +133,7 @@ def random_cosines(vectors: Vectors, count: int, seed: int) -> Doubles:
     _require_rows(vectors, 2)
     rng = np.random.default_rng(seed)
     left = rng.integers(0, len(vectors), count)
-    # The second of a pair is drawn from the rows that are left.
+    # The second row of a pair is drawn from the other rows.
     right = (left + rng.integers(1, len(vectors), count)) % len(vectors)
     unit = unit_rows(vectors)
     cosines: Doubles = np.einsum("ij,ij->i", unit[left], unit[right])
@@ -152,7 +151,7 @@ def covariance_eigenvalues(vectors: Vectors) -> Doubles:
     if rows.shape[1] < 2:
         raise InputValueError("isotropy needs vectors of at least 2 dimensions")
     centred = rows - rows.mean(0)
-    # Equal rows leave nothing but the rounding of their mean.
+    # The variance of equal rows is only the rounding of their mean.
     if np.square(centred).sum() <= 1e-20 * np.square(rows).sum():
         raise InputValueError("all vectors are equal: there is no spread to measure")
     values = np.linalg.eigvalsh(centred.T @ centred / (len(rows) - 1))[::-1]
@@ -226,7 +225,7 @@ def uniformity(vectors: Vectors) -> float:
         block = slice(start, start + _BLOCK)
         distances = squares[block, None] + squares[None, :] - 2.0 * (unit[block] @ unit.T)
         total += float(np.exp(-2.0 * np.maximum(distances, 0.0)).sum())
-    # Each row lies at distance 0 of itself, and adds 1.
+    # Each row has distance 0 from itself, and adds 1.
     return float(np.log((total - len(unit)) / (len(unit) * (len(unit) - 1))))
 
 
@@ -240,9 +239,9 @@ def measure_isotropy(
     """All figures of one model's vectors.
 
     Args:
-        vectors: (rows, dim), a sample of a corpus.
-        seed: draws the rows that uniformity is measured over, where there are more than 4,000.
-        sentences: (sentences, dim), labelled sentences to measure uniformity over; None takes
+        vectors: vectors of a sample of a corpus, (rows, dim).
+        seed: seed for the rows of uniformity, if there are more than 4,000.
+        sentences: vectors of labelled sentences, (sentences, dim), for uniformity; None takes
             `vectors`.
         positives: int64 (pairs, 2), rows of `sentences` that mean the same, for alignment; None or
             none at all leaves alignment None.

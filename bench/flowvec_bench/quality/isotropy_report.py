@@ -1,4 +1,4 @@
-"""What `flowvec eval isotropy` finds: the figures of one bundle or two, side by side."""
+"""Measures for `flowvec eval isotropy`: the figures of one bundle, or of two side by side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "sample_corpus",
 ]
 
-# Fewer rows cannot span even a small model's dimensions.
+# Fewer rows cannot span the dimensions of even a small model.
 LEAST_ROWS = 100
 _COSINES = 20_000
 _POINTS = 700
@@ -40,7 +40,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class BundleIsotropy:
-    """One bundle's figures; `sts` is empty where no labels were given."""
+    """One bundle's figures; `sts` is empty without labels."""
 
     label: str
     fingerprint: str
@@ -56,12 +56,12 @@ class BundleIsotropy:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What the charts of one bundle show.
+    """Data for the charts of one bundle.
 
     Attributes:
         cosines: of random pairs, float64 (20,000,).
         points: a sample of the rows on their first two principal components, float64 (<= 700, 2).
-        explained: share of the variance that each of the two components holds.
+        explained: share of the variance of each of the two components.
     """
 
     cosines: Doubles
@@ -75,14 +75,14 @@ class IsotropyReport:
 
     Attributes:
         corpus: the corpus's file name.
-        texts: how many distinct texts it holds.
-        rows: how many of them were sampled.
-        seed: of every sample.
+        texts: number of its distinct texts.
+        rows: number of sampled texts.
+        seed: seed of every sample.
         sts: the STS folder's name, if any.
         bundles: one or two.
         word_frequency: the checkpoint's table, if one was given.
-        notes: what a reader must know to read the figures.
-        machine: where they were computed.
+        notes: what a reader must know about the figures.
+        machine: the machine that computed them.
     """
 
     corpus: str
@@ -105,13 +105,13 @@ def sample_corpus(
     """A seeded sample of the distinct texts of a corpus that are not blank, in one pass.
 
     Args:
-        texts: the corpus; of a long one only the sample, and a digest of each text, are kept.
-        count: how many to draw; all, where there are fewer.
-        seed: of the sample.
-        on_window: called with the distinct texts, some at a time.
+        texts: the corpus; only the sample and a digest of each text are kept.
+        count: number of texts to draw; all, if there are fewer.
+        seed: seed of the sample.
+        on_window: called with distinct texts, some at a time.
 
     Returns:
-        How many distinct texts there are, and the sample in random order.
+        The number of distinct texts, and the sample in random order.
 
     Raises:
         InputValueError: there are fewer than 100.
@@ -145,7 +145,7 @@ def sample_corpus(
 
 
 def label_bundles(bundles: Sequence[Bundle]) -> list[str]:
-    """A name for each bundle: its own, with the fingerprint's beginning where two are the same."""
+    """A name for each bundle: its own, with a part of the fingerprint if two are the same."""
     names = [bundle.manifest.name for bundle in bundles]
     labels = [
         name if names.count(name) == 1 else f"{name} ({bundle.fingerprint[:8]})"
@@ -165,8 +165,8 @@ def examine_bundle(
         encoder: the bundle.
         label: its name in the report.
         sample: texts of a corpus.
-        tasks: labelled pairs; none leaves alignment None and measures uniformity over the sample.
-        seed: of the random pairs and rows.
+        tasks: labelled pairs; without them, alignment is None and uniformity uses the sample.
+        seed: seed of the random pairs and rows.
     """
     vectors = encoder.encode(sample)
     info = encoder.info()
@@ -195,7 +195,7 @@ def examine_bundle(
 
 
 def _project(vectors: npt.NDArray[np.floating[Any]]) -> tuple[Doubles, tuple[float, float]]:
-    """The first rows on the first two principal components of all, signs fixed."""
+    """The first rows on the first two principal components of all, with fixed signs."""
     centred = np.asarray(vectors, dtype=np.float64) - vectors.mean(0, dtype=np.float64)
     values, basis = np.linalg.eigh(centred.T @ centred)
     axes = basis[:, :-3:-1]

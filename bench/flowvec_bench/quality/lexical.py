@@ -1,4 +1,4 @@
-"""Does cosine follow the letters instead of the meaning? Edit distance against cosine and gold.
+"""Compares edit distance with cosine and gold scores: does cosine follow spelling?
 
 Li et al. (2020), "On the sentence embeddings from pre-trained language models", the section on
 lexical and semantic similarity: BERT's cosines follow edit distance far more than human scores do,
@@ -28,12 +28,12 @@ class LexicalRow:
     """Spearman x 100 of the normalised edit distance with gold and with cosines.
 
     Attributes:
-        task: a task's name, or `all pairs` for all tasks together.
-        pairs: "all", or "gold > 4" for those that people find alike.
-        count: how many pairs; pairs of equal sentences are among them.
-        gold: with the human scores; None for fewer than two pairs or where one side is constant.
-        cosine: with the cosines of each model, by its name; None as for gold. The further below
-            gold's, the more a model goes by the letters.
+        task: name of a task, or `all pairs` for all tasks together.
+        pairs: "all", or "gold > 4" for pairs that people find similar.
+        count: number of pairs, including pairs of equal sentences.
+        gold: with the human scores; None for fewer than two pairs, or if one side is constant.
+        cosine: with the cosines of each model, by name; None as for gold. The further below gold's,
+            the more a model follows spelling.
     """
 
     task: str
@@ -46,7 +46,7 @@ class LexicalRow:
 def edit_distances(pairs: StsPairs) -> npt.NDArray[np.float64]:
     """Levenshtein distance in characters / length of the longer sentence; float64 (pairs,).
 
-    0 for equal sentences, 1 where no character stays.
+    0 for equal sentences, 1 if no character stays.
     """
     return np.array(
         [
@@ -62,7 +62,7 @@ def measure_lexical(
     rows: Mapping[str, int],
     vectors: Mapping[str, npt.NDArray[np.floating[Any]]],
 ) -> list[LexicalRow]:
-    """The table: each task, then all pairs together where there are several tasks.
+    """The table: each task, then all pairs together if there are several tasks.
 
     Args:
         tasks: what `read_sts` gave.

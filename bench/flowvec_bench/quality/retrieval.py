@@ -1,9 +1,9 @@
-"""Retrieval on folders in BEIR's layout: an encoder's exact search, with BM25 beside it.
+"""Retrieval on folders in BEIR's layout: an encoder's exact search beside BM25.
 
-nDCG@10, recall@10, recall@100 and MRR@10 come from ir-measures, over the first 100 documents of a
-system; a query that is a document itself does not find that one (`RetrievalSet.own`). BM25 is bm25s
-as it comes (Lucene's variant, k1 1.5, b .75, words of two letters or more, lower-cased) with its
-English stop words and the Snowball English stemmer.
+nDCG@10, recall@10, recall@100 and MRR@10 are computed by ir-measures, over the first 100 documents
+of a system; a query that is also a document does not find itself (`RetrievalSet.own`). BM25 is
+bm25s with its defaults (Lucene's variant, k1 1.5, b .75, words of two letters or more,
+lower-cased), its English stop words and the Snowball English stemmer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 BM25_SETTINGS = "bm25s, Lucene's variant, k1 1.5, b .75, English stop words and Snowball stemmer"
 
-# The first document rows of each query, best first; fewer where fewer were found.
+# The first document rows of each query, best first; fewer if fewer were found.
 Ranking = list[list[int]]
 
 _DEPTH = 100
@@ -54,12 +54,12 @@ class RetrievalScore:
     Attributes:
         dataset: the folder's name.
         system: the model's name, `BM25`, or the model's name and "hybrid".
-        documents: how many were searched.
-        queries: how many were asked.
-        ndcg_at_10: with linear gain, as trec_eval has it.
+        documents: number of documents.
+        queries: number of queries.
+        ndcg_at_10: nDCG with linear gain, as in trec_eval.
         recall_at_10: share of the relevant documents among the first 10.
         recall_at_100: the same of the first 100.
-        mrr_at_10: mean of 1 / rank of the first relevant document; 0 where none is among 10.
+        mrr_at_10: mean of 1 / rank of the first relevant document; 0 if none is among 10.
     """
 
     dataset: str
@@ -90,11 +90,11 @@ def search_encoder(encoder: Encoder, dataset: RetrievalSet) -> Ranking:
 
 
 def search_bm25(dataset: RetrievalSet) -> Ranking:
-    """BM25 with the settings above; documents that share no word with a query are not found."""
+    """BM25 with the settings above; documents without a word of the query are not found."""
     stemmer = Stemmer.Stemmer("english")
     options = {"stopwords": "english", "stemmer": stemmer, "show_progress": False}
     documents = bm25s.tokenize(dataset.documents, **options)
-    if not documents.vocab:  # nothing but stop words, and bm25s cannot index that
+    if not documents.vocab:  # only stop words, which bm25s cannot index
         return [[] for _ in dataset.queries]
     index = bm25s.BM25()
     index.index(documents, show_progress=False)
@@ -148,7 +148,7 @@ def score_run(
 def score_retrieval(
     encoder: Encoder, dataset: RetrievalSet, *, hybrid: bool = False
 ) -> list[RetrievalScore]:
-    """The encoder, then BM25, and if asked a Collection's hybrid search, on one set."""
+    """Measure the encoder, then BM25, and optionally a Collection's hybrid search, on one set."""
     name = encoder.info().name
     scores = [
         score_run(dataset, name, search_encoder(encoder, dataset)),

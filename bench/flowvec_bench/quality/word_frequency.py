@@ -1,7 +1,7 @@
 """Norms and neighbourhoods of input word embeddings by word frequency.
 
 Li et al. (2020), "On the sentence embeddings from pre-trained language models", Table 1: frequent
-words lie near the origin and dense, rare ones far out and sparse.
+words are near the origin and dense, rare ones far out and sparse.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
     "nearest_neighbours",
 ]
 
-# Ranks of the bands, the most frequent token being 0; the last one is open.
+# First ranks of the bands; the most frequent token has rank 0, and the last band is open.
 RANKS = (0, 100, 500, 5000)
 NEIGHBOURS = (3, 5, 7)
 _COUNT_WINDOW = 2048
-_BLOCK_ELEMENTS = 1 << 23  # distances held at once: 32 MiB of float32
+_BLOCK_ELEMENTS = 1 << 23  # distances in memory at once: 32 MiB of float32
 
 Matrix = npt.NDArray[np.floating[Any]]
 Ids = npt.NDArray[np.int64]
@@ -39,15 +39,15 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FrequencyBand:
-    """Means over the words of one band of ranks; None where the band holds no word.
+    """Means over the words of one band of ranks; None if the band has no words.
 
     Attributes:
         first: the lowest rank, 0 being the most frequent word.
         last: the first rank above the band; None for the open one.
-        words: how many words it holds.
+        words: number of words.
         norm: mean L2 norm.
         distance: mean L2 distance to the k nearest words, by k.
-        dot: mean dot product with those same k words, by k.
+        dot: mean dot product with the same k words, by k.
     """
 
     first: int
@@ -66,8 +66,8 @@ class WordFrequency:
         source: the checkpoint's name.
         tokens: tokens counted in the corpus.
         vocabulary: entries of the tokenizer that have an embedding.
-        special: special tokens, which are neither ranked nor neighbours.
-        unused: entries that the corpus never uses; neighbours, but not ranked.
+        special: special tokens, which are not ranked and not neighbours.
+        unused: entries that the corpus never uses; they are neighbours, but not ranked.
         bands: by rank.
     """
 
@@ -80,7 +80,7 @@ class WordFrequency:
 
 
 def count_tokens(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> Ids:
-    """How often each token id occurs in texts, without added special tokens; int64 (ids,)."""
+    """Count of each token id in texts, without added special tokens; int64 (ids,)."""
     counts = np.zeros(1 + max(tokenizer.get_vocab().values(), default=0), dtype=np.int64)
     for start in range(0, len(texts), _COUNT_WINDOW):
         window = list(texts[start : start + _COUNT_WINDOW])
@@ -95,8 +95,8 @@ def nearest_neighbours(embeddings: Matrix, rows: Ids, k: int) -> Ids:
 
     Args:
         embeddings: (words, width).
-        rows: int64 (queries,), the rows whose neighbours are wanted.
-        k: fewer than there are words.
+        rows: rows whose neighbours are sought, int64 (queries,).
+        k: number of neighbours; less than the number of words.
 
     Returns:
         int64 (queries, k), nearest first, equal distances by row.
@@ -107,10 +107,10 @@ def nearest_neighbours(embeddings: Matrix, rows: Ids, k: int) -> Ids:
     if not 0 < k < len(embeddings):
         raise InputValueError(f"{k} neighbours need more than {k} words; got {len(embeddings)}")
     exact = np.asarray(embeddings, dtype=np.float64)
-    # Distances do not depend on the origin, and cancel least in float32 where it is the mean.
+    # Distances do not depend on the origin; with the mean as origin, float32 loses least.
     centred = (exact - exact.mean(0)).astype(np.float32)
     squares = np.square(centred).sum(1)
-    # float32 may misorder near ties: a few more are taken, and ordered in float64.
+    # float32 may order near ties wrongly, so a few more are taken and ordered in float64.
     taken = min(k + 4, len(exact) - 1)
     found = np.empty((len(rows), k), dtype=np.int64)
     step = max(1, _BLOCK_ELEMENTS // len(exact))
@@ -144,7 +144,7 @@ def frequency_table(
         distance: dict[int, float | None] = dict.fromkeys(NEIGHBOURS)
         dot: dict[int, float | None] = dict.fromkeys(NEIGHBOURS)
         if len(rows):
-            # A neighbour at a time: all at once would be seven copies of the vocabulary.
+            # One neighbour at a time: all at once would need seven copies of the vocabulary.
             distances, dots = np.empty(neighbours.shape), np.empty(neighbours.shape)
             for j, column in enumerate(neighbours.T):
                 distances[:, j] = np.linalg.norm(words[column] - vectors, axis=1)
@@ -159,7 +159,7 @@ def frequency_table(
 def measure_word_frequency(
     embeddings: Matrix, tokenizer: tokenizers.Tokenizer, counts: Ids, source: str
 ) -> WordFrequency:
-    """Rank the vocabulary by how often a corpus uses it, and make the table.
+    """Rank the vocabulary by its frequency in a corpus, and compute the table.
 
     Args:
         embeddings: (ids, width), a checkpoint's input word embeddings by token id.

@@ -1,1 +1,1 @@
-"""Tables, charts and pages of what was measured."""
+"""Tables, charts and pages of measurements."""

@@ -20,7 +20,7 @@ WARM_SHARE = 0.05
 
 
 def cells(row: BulkRow, rows: Sequence[BulkRow]) -> tuple[str, ...]:
-    """A row as the table shows it."""
+    """The cells of a row."""
     median = sorted(row.seconds)[len(row.seconds) // 2]
     is_job = bool(row.resident)
     return (

@@ -20,7 +20,7 @@ from flowvec_bench.reports.parts import COLOURS, MARKERS, STYLE
 __all__ = ["draw_charts"]
 
 _LINES = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-# A direction below this is noise of rounding: the axis does not stretch to it.
+# A direction below this is rounding noise, and outside the axis.
 _LEAST_SHOWN = 1e-4
 _NULL = 1e-9
 _COLUMNS = 2
@@ -28,7 +28,7 @@ _COLUMNS = 2
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A title, and what paints the chart."""
+    """A title, and the function that draws the chart."""
 
     title: str
     paint: Callable[[Axes], None]
@@ -39,7 +39,7 @@ def draw_charts(report: IsotropyReport, pictures: Sequence[Picture], path: Path)
 
     Args:
         report: the figures.
-        pictures: points and cosines of each bundle, in the order of `report.bundles`.
+        pictures: data for the charts of each bundle, in the order of `report.bundles`.
         path: the SVG file.
     """
     charts = [_spectrum(report.bundles), _cosine(report.bundles, pictures)]
@@ -50,7 +50,7 @@ def draw_charts(report: IsotropyReport, pictures: Sequence[Picture], path: Path)
     if report.word_frequency is not None:
         charts += [_norm(report.word_frequency), _distance(report.word_frequency)]
     lines = -(-len(charts) // _COLUMNS)
-    # A name such as $x$ is text, not mathematics.
+    # A name such as $x$ is shown as text, not as a formula.
     with matplotlib.rc_context({**STYLE, "text.parse_math": False}):
         figure = Figure(figsize=(5.2 * _COLUMNS, 3.7 * lines), layout="constrained")
         grid = figure.subplots(lines, _COLUMNS, squeeze=False).ravel()
@@ -66,7 +66,7 @@ def draw_charts(report: IsotropyReport, pictures: Sequence[Picture], path: Path)
 
 
 def _named(bundle: BundleIsotropy) -> str:
-    # matplotlib leaves labels that start with an underscore out of a legend.
+    # matplotlib leaves labels that start with an underscore out of legends.
     return bundle.label if bundle.label[:1] != "_" else f"\u200b{bundle.label}"
 
 
@@ -80,7 +80,7 @@ def _spectrum(bundles: Sequence[BundleIsotropy]) -> Chart:
 
     def paint(axes: Axes) -> None:
         for i, bundle in enumerate(bundles):
-            # A null direction has no logarithm; its line leaves the chart at the bottom.
+            # Zero has no logarithm; the line leaves the chart at the bottom.
             values = np.maximum(bundle.isotropy.spectrum, _NULL)
             order = np.arange(1, len(values) + 1)
             axes.plot(order, values, color=COLOURS[i], linestyle=_LINES[i], label=_named(bundle))
@@ -149,7 +149,7 @@ def _norm(table: WordFrequency) -> Chart:
 
 
 def _distance(table: WordFrequency) -> Chart:
-    """Mean distance of the word embeddings to their k nearest, by frequency rank."""
+    """Mean distance of the word embeddings to their k nearest neighbours, by frequency rank."""
 
     def paint(axes: Axes) -> None:
         places = _bands(axes, table)

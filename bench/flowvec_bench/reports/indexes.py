@@ -1,4 +1,4 @@
-"""A race of indexes as a Markdown report with a chart beside it."""
+"""A race of indexes as a Markdown report, with a chart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER = (
 
 
 def cells(row: IndexRow) -> tuple[str, ...]:
-    """A row as the table shows it."""
+    """The cells of a row."""
     if row.error:
         return (row.name, f"did not run: {row.error[:80]}", *[""] * (len(HEADER) - 2))
     reached = max(row.curve.values(), default=0.0)
@@ -77,7 +77,7 @@ def write_index_report(rows: Sequence[IndexRow], found: Mapping[str, Any], path:
 
 
 def _draw(rows: Sequence[IndexRow], path: Path) -> None:
-    """Recall by effort, and queries a second at the asked recall."""
+    """Recall by ef, and queries per second at the given recall."""
     ran = [row for row in rows if row.per_second is not None]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 3.4), layout="constrained")

@@ -1,4 +1,4 @@
-"""The isotropy report as Markdown, with its charts in an SVG beside it."""
+"""The isotropy report as Markdown, with its charts in an SVG file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from flowvec_bench.reports.tables import format_figure
 
 __all__ = ["check_report_path", "report_markdown", "write_report"]
 
-# What Markdown or HTML would not show as it is.
+# Characters that Markdown or HTML do not show as they are.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")
 
 
 def check_report_path(path: Path) -> None:
-    """Refuse a path that could not be written, before the work is done.
+    """Check the report's path before the work is done.
 
     Raises:
         InputValueError: it does not end in .md, is a directory, or its directory does not exist.
@@ -38,12 +38,12 @@ def check_report_path(path: Path) -> None:
 def write_report(
     path: Path, report: IsotropyReport, pictures: Sequence[Picture], command: str
 ) -> None:
-    """Write the report at `path` and its charts beside it, in an SVG of the same name.
+    """Write the report at `path`, and its charts in an SVG file of the same name.
 
     Args:
         path: a .md file.
         report: the figures.
-        pictures: points and cosines of each bundle, in the order of `report.bundles`.
+        pictures: data for the charts of each bundle, in the order of `report.bundles`.
         command: the command line that made it.
     """
     charts = path.with_suffix(".svg")
@@ -166,5 +166,5 @@ def _word_lines(report: IsotropyReport) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """A text that Markdown shows as it is."""
+    """A text, escaped for Markdown."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

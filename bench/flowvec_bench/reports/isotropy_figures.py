@@ -1,4 +1,4 @@
-"""How the isotropy report's figures are named, explained and printed."""
+"""Names, explanations and formats of the isotropy report's figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Figure", "explain", "figures", "report_lines"]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row of the table: what it means, which way is better, and a text for each bundle."""
+    """One row of the table: its meaning, which direction is better, and a text for each bundle."""
 
     name: str
     meaning: str
@@ -23,7 +23,7 @@ class Figure:
 
 
 def explain(bundles: Sequence[BundleIsotropy], has_sts: bool) -> list[str]:
-    """What a reader must know to read the figures."""
+    """What a reader must know about the figures."""
     notes = [
         f"{b.label} normalises inside its graph: its vectors have unit length, so every figure is "
         "of directions alone."

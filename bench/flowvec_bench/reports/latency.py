@@ -1,4 +1,4 @@
-"""A latency benchmark as a Markdown report with a chart beside it."""
+"""A latency benchmark as a Markdown report, with a chart."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def level_name(load: str, level: float) -> str:
 
 
 def cells(row: LatencyRow) -> tuple[str, ...]:
-    """A row of a table: name, p50, p95, p99, texts a second, remark."""
+    """The cells of a row: name, p50, p95, p99, texts per second, remark."""
     if row.per_second is None:
         return (row.name, "", "", "", "", (row.error or "answered nobody")[:80])
     remarks = ["void: other vectors"] if row.void else []
-    # What falls behind waits the longer the longer it is tested: that is no latency of its own.
+    # If an engine falls behind, its waits grow with the test, and are not its latency.
     figures = (row.p50, row.p95, row.p99)
     waits = ["" if row.saturated or f is None else f"{f:.1f}" for f in figures]
     if row.saturated:

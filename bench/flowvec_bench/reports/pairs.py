@@ -1,4 +1,4 @@
-"""A race for the most alike pairs as a Markdown report with a chart beside it."""
+"""A race for the most similar pairs as a Markdown report, with a chart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = ("peer", "batch", "seconds", "slower by", "same pairs", "")
 
 
 def cells(row: PairRow) -> tuple[str, ...]:
-    """A row as the table shows it."""
+    """The cells of a row."""
     if row.median is None:
         return (row.name, "", "", "", "", f"did not run: {row.error or ''}"[:120])
     return (
@@ -34,7 +34,7 @@ def cells(row: PairRow) -> tuple[str, ...]:
 def write_pair_report(rows: Sequence[PairRow], found: Mapping[str, Any], path: Path) -> None:
     """Write `path` and, beside it, a chart of the same name in SVG."""
     lines = [
-        f"# The most alike of all pairs of {found['count']:,} sentences, with {found['model']}",
+        f"# The most similar of all pairs of {found['count']:,} sentences, with {found['model']}",
         "",
         machine_line(found["machine"]),
         "",

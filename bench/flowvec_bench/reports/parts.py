@@ -1,4 +1,4 @@
-"""What all reports share: a table, a line about the machine, versions, and the style of charts."""
+"""Parts of all reports: tables, a line about the machine, versions, and the style of charts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def machine_line(machine: Mapping[str, Any]) -> str:
 
 
 def version_lines(versions: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """What was installed in each peer's environment, as a list."""
+    """The versions in each peer's environment, as a list."""
     lines = ["## Versions", ""]
     for name, packages in versions.items():
         if packages:

@@ -1,4 +1,4 @@
-"""A race as a Markdown report with a chart beside it."""
+"""A race as a Markdown report, with a chart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def rate(value: float) -> str:
-    """Texts a second, with a decimal where there are few."""
+    """Texts per second, with a decimal if there are few."""
     return f"{value:.0f}" if value >= 20 else f"{value:.1f}"
 
 
@@ -106,7 +106,7 @@ def _bars(axis: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
 
 
 def _budgets(axis: Axes, rows: Sequence[Row]) -> None:
-    """flowvec's budgets of padded tokens only: others count texts."""
+    """Only flowvec's budgets of padded tokens: others count texts."""
     own = [row for row in rows if row.name.startswith("flowvec")]
     for i, row in enumerate(own):
         sizes = {int(size): rate for size, rate in row.by_batch_size.items() if size != "own"}
@@ -116,7 +116,7 @@ def _budgets(axis: Axes, rows: Sequence[Row]) -> None:
     sizes_of = sorted({int(s) for row in own for s in row.by_batch_size if s != "own"})
     axis.set_xticks(sizes_of, [str(size) for size in sizes_of])
     axis.minorticks_off()
-    axis.set_xlabel("budget of padded tokens a batch")
+    axis.set_xlabel("budget of padded tokens per batch")
     axis.set_ylim(bottom=0)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(visible=True, linewidth=0.4, color="#dddddd")

@@ -8,12 +8,12 @@ __all__ = ["format_figure", "format_table"]
 
 
 def format_figure(value: float | None, digits: int = 2) -> str:
-    """A figure with so many decimals; `-` where there is none."""
+    """A figure with a number of decimals; `-` if there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """Aligned columns: the first `texts` on the left, figures on the right."""
+    """Aligned columns: the first `texts` to the left, figures to the right."""
     lines = [header, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     return "\n".join(

@@ -1,1 +1,1 @@
-"""How fast flowvec is on this machine, and how much memory it takes."""
+"""Speed and memory of flowvec on this machine."""

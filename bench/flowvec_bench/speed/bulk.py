@@ -1,6 +1,6 @@
-"""Bulk jobs beside `Encoder.encode` of the same texts in memory, and how much memory they take.
+"""Compares bulk jobs with `Encoder.encode` of the same texts in memory, and measures their memory.
 
-Each pass is a process of its own. A job's memory is read from outside it, several times a second.
+Each pass has its own process. A job's memory is read from outside, several times per second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODES = {
     "npy": "encode_files, .npy shards",
     "ray": "encode_files on Ray, Parquet shards",
 }
-# Seconds between two looks at the memory; to find Ray's workers costs more.
+# Seconds between two readings of the memory; finding Ray's workers takes longer.
 _EVERY = 0.2
 _EVERY_ON_RAY = 1.0
 
@@ -40,9 +40,9 @@ class Resident:
     """Memory at a moment.
 
     Attributes:
-        seconds: since encoding began; less than 0 before.
+        seconds: time since encoding began; negative before.
         rows: rows that were done.
-        bytes: of the process that lay in RAM and are its own: pages of files are not.
+        bytes: bytes in RAM that belong to the process, without pages of files.
     """
 
     seconds: float
@@ -52,19 +52,19 @@ class Resident:
 
 @dataclass
 class BulkRow:
-    """Figures of one way.
+    """Figures of one mode.
 
     Attributes:
         mode: of `MODES`.
         rows: texts.
-        seconds: of each pass, from the first text to the last vector (on disk, for a job), without
-            what comes before: loading, and the survey of a job.
-        survey_seconds: of each pass.
-        megabytes: of a job's output.
-        resident: a job's memory in its last pass.
-        provider: what ran the model.
-        compute: in which type of number.
-        proof: how far that is from the bundle's reference vectors.
+        seconds: seconds of each pass, from the first text to the last vector (on disk, for a job),
+            without loading and the survey of a job.
+        survey_seconds: seconds of the survey in each pass.
+        megabytes: size of a job's output.
+        resident: memory of a job in its last pass.
+        provider: the provider that ran the model.
+        compute: its compute type.
+        proof: how far its vectors are from the bundle's reference vectors.
     """
 
     mode: str
@@ -79,16 +79,17 @@ class BulkRow:
 
     @property
     def rate(self) -> float:
-        """Rows a second, at the median."""
+        """Median rows per second."""
         return self.rows / statistics.median(self.seconds)
 
     def share_of(self, other: BulkRow) -> float:
-        """How fast beside another way: the median over the rounds, each beside its own."""
+        """Speed relative to another mode: the median of the ratios of the rounds."""
         return statistics.median(b / a for a, b in zip(self.seconds, other.seconds, strict=True))
 
 
 def grown(resident: list[Resident], warm: int) -> int:
-    """How far the largest after `warm` rows lies above what there was then, in bytes."""
+    """Growth of memory after `warm` rows, in bytes: the largest value minus the one at that
+    point."""
     later = [one.bytes for one in resident if one.rows >= warm]
     return max(later) - later[0] if later else 0
 
@@ -103,16 +104,16 @@ def measure_bulk(
     ray_workers: int = 0,
     on_step: Callable[[str], object] | None = None,
 ) -> list[BulkRow]:
-    """Time all ways in turn.
+    """Time all modes in turn.
 
     Args:
         model: what `Encoder.load` takes.
         file: a jsonl file with the field `text`.
-        rows: how many it has.
-        folder: to write into; what is written is deleted.
-        rounds: passes of each.
-        ray_workers: on a Ray of this machine, too, with so many workers; 0 leaves that out.
-        on_step: told of each pass.
+        rows: number of its rows.
+        folder: folder for temporary files.
+        rounds: passes of each mode.
+        ray_workers: also use Ray on this machine, with this many workers; 0 does not.
+        on_step: called with a line of text before each pass.
     """
     found = {mode: BulkRow(mode, rows) for mode in MODES if mode != "ray" or ray_workers}
     for number in range(rounds):
@@ -132,7 +133,7 @@ def measure_bulk(
 def _watched(
     model: str, file: Path, mode: str, out: Path, ray_workers: int
 ) -> tuple[dict[str, Any], list[Resident]]:
-    """One pass in a process of its own, whose memory is watched; on Ray that of the workers."""
+    """Run one pass in its own process, and watch its memory; on Ray, that of the workers."""
     words = [sys.executable, "-m", "flowvec_bench.speed.bulk", model, str(file), mode, str(out)]
     words.append(str(ray_workers))
     progress = out.with_name("progress")
@@ -156,13 +157,13 @@ def _watched(
 
 
 def _own_memory(process: psutil.Process) -> int:
-    """Bytes in RAM that are a process's own."""
+    """Bytes in RAM that belong to a process."""
     memory = process.memory_info()
     return int(memory.rss - memory.shared)
 
 
 def _workers_of(process: psutil.Process) -> int:
-    """The same of the Encoders that Ray has started below a process, added up."""
+    """The same for the Encoders that Ray started below a process, added up."""
     total = 0
     for child in process.children(recursive=True):
         try:
@@ -184,7 +185,7 @@ def _work(model: str, file: Path, mode: str, out: Path, ray_workers: int, progre
             seconds, survey_seconds = time.perf_counter() - begun, 0.0
         else:
             workers = None
-            if mode == "ray":  # its cluster is there before the job is
+            if mode == "ray":  # the cluster starts before the job
                 workers = RayWorkers(ray_workers)
                 connected_ray(workers)
             with progress.open("a", buffering=1) as told:

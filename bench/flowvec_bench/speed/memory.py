@@ -1,4 +1,4 @@
-"""Resident memory of a long stream of texts of mixed lengths: does it grow, and how steadily?"""
+"""Measures the growth of resident memory over a long stream of texts of mixed lengths."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _STEPS = 100
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What `measure_memory` gives.
+    """The result of `measure_memory`.
 
     Attributes:
-        texts: how many were encoded.
-        warm: after how many of them the growth is counted.
-        resident: bytes of this process's memory that lay in RAM, after so many texts.
-        grown: bytes that the largest of them after the warm-up lies above the one at its end.
-        slope: bytes a thousand texts, the line of least squares after the warm-up.
+        texts: number of encoded texts.
+        warm: number of texts after which growth is counted.
+        resident: number of texts, and bytes of this process in RAM after them.
+        grown: the largest of them after the warm-up, minus the one at its end, in bytes.
+        slope: bytes per thousand texts, by least squares after the warm-up.
     """
 
     texts: int
@@ -48,11 +48,11 @@ def measure_memory(
     """Stream texts of 1 to 400 words through an Encoder and watch the process's memory.
 
     Args:
-        encoder: what to watch.
-        count: texts; they are made on the way, so that they do not count.
-        seed: of the texts.
+        encoder: the Encoder.
+        count: number of texts; they are generated on the fly, so their memory does not count.
+        seed: seed of the texts.
         warm: texts after which the growth is counted.
-        on_texts: called with how many were encoded since the last call.
+        on_texts: called with the number of texts since the last call.
 
     Raises:
         InputValueError: there are not at least two texts beyond the warm-up.
@@ -73,7 +73,7 @@ def measure_memory(
 
 
 def growth(resident: Sequence[tuple[int, int]], warm: int) -> tuple[int, float]:
-    """How far and how steadily memory grows after the warm-up, see `Memory`."""
+    """Growth and slope of memory after the warm-up, see `Memory`."""
     later = [(done, size) for done, size in resident if done >= warm]
     texts, sizes = np.array(later, dtype=np.float64).T
     slope = float(np.polyfit(texts / 1000, sizes, 1)[0]) if len(later) > 1 else 0.0

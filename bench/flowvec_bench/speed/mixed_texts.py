@@ -1,4 +1,4 @@
-"""A seeded mix of text lengths, made of real sentences that ship with flowvec."""
+"""A seeded mix of text lengths, from real sentences that ship with flowvec."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def mixed_lengths(count: int, seed: int) -> list[str]:
     """Texts of 1 to 400 words of running English, with log-normal lengths.
 
     Args:
-        count: how many.
+        count: number of texts.
         seed: equal seeds give equal texts.
     """
     return list(islice(mixed_texts(seed), count))
 
 
 def mixed_texts(seed: int) -> Iterator[str]:
-    """The same texts without an end, made one at a time."""
+    """The same texts as an endless iterator."""
     rng = random.Random(seed)
     sentences = [s for p in load_passages() for s in split_sentences(p.text)]
     while True:

@@ -1,4 +1,4 @@
-"""Throughput of one bundle under three ways of batching, interleaved in one run."""
+"""Throughput of one bundle with three kinds of batching, interleaved in one run."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["BATCHINGS", "Batching", "Throughput", "make_plan", "measure_throughp
 Batching = Literal["none", "characters", "tokens"]
 BATCHINGS: tuple[Batching, ...] = ("none", "characters", "tokens")
 
-# What most libraries take where they are told nothing.
+# The default batch size of most libraries.
 FIXED_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Medians over the repeats of one way of batching.
+    """Medians over the repeats of one kind of batching.
 
     Attributes:
-        batching: `none` (input order, 32 texts a batch), `characters` (sorted by characters, 32 a
-            batch) or `tokens` (flowvec's: sorted by token count under a token budget).
+        batching: `none` (input order, 32 texts per batch), `characters` (sorted by characters, 32
+            per batch) or `tokens` (flowvec's: sorted by token count, with a token budget).
         texts: texts encoded in each repeat.
-        tokens: their tokens, special tokens included.
-        seconds: median wall time of tokenizing, batching and the graph, one after the other.
+        tokens: their tokens, including special tokens.
+        seconds: median wall time of tokenizing, batching and the graph, in sequence.
         texts_per_second: texts / seconds.
         tokens_per_second: tokens, without padding, / seconds.
         padding: share of the computed tokens that was padding.
@@ -63,7 +63,7 @@ def make_plan(
     max_batch_tokens: int,
     max_length: int,
 ) -> list[Batch]:
-    """The batches that a way of batching makes of texts with these token counts."""
+    """The batches that a kind of batching makes of texts with these token counts."""
     if batching == "tokens":
         return plan(lengths, max_batch_tokens, max_length)
     order = range(len(texts))
@@ -80,14 +80,13 @@ def measure_throughput(
     repeats: int = 5,
     on_repeat: Callable[[], object] | None = None,
 ) -> list[Throughput]:
-    """Time each way of batching, in turn within each repeat, and check that their vectors agree.
+    """Time each kind of batching, in turn within each repeat, and check that their vectors agree.
 
-    Tokenizing and the graph run one after the other here, so that their times can be told apart;
-    `Encoder.encode` overlaps them.
+    Tokenizing and the graph run in sequence here, to measure each; `Encoder.encode` overlaps them.
 
-    Raises:
-        InputValueError: no texts, or no repeats.
-        ArithmeticError: two ways of batching gave different vectors (cosine below 0.999).
+        Raises:
+            InputValueError: no texts, or no repeats.
+            ArithmeticError: two kinds of batching gave different vectors (cosine below 0.999).
     """
     if not texts or repeats < 1:
         raise InputValueError("there must be at least one text and one repeat")
@@ -115,7 +114,7 @@ def measure_throughput(
 
 
 def _require_agreement(results: Sequence[npt.NDArray[np.float32]]) -> None:
-    """A faster way that gives other vectors is no way."""
+    """Check that all kinds of batching give the same vectors."""
     for other in results[1:]:
         dots = (results[0] * other).sum(1)
         cosine = dots / (np.linalg.norm(results[0], axis=1) * np.linalg.norm(other, axis=1))

@@ -1,4 +1,4 @@
-"""What a transform adds to a batch: its folded form as a graph of its own, timed."""
+"""Times what a transform adds to a batch: its folded form in its own graph."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _WARM_UP, _RUNS = 30, 200
 
 
 def added_microseconds(transform: Transform, batch_size: int = BATCH_SIZE) -> float:
-    """Median wall time of the folded transform alone, in microseconds a batch.
+    """Median wall time of the folded transform alone, in microseconds per batch.
 
-    On ONNX Runtime's CPU provider in float32, on one thread, as flowvec's streams run it.
+    It runs on ONNX Runtime's CPU provider in float32, on one thread, as in flowvec's streams.
 
     Args:
-        transform: fitted.
-        batch_size: vectors a run.
+        transform: a fitted transform.
+        batch_size: vectors per run.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

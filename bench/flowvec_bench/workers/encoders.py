@@ -1,12 +1,12 @@
 """One engine that embeds texts, in one process.
 
-Runs in an environment that holds a peer and not flowvec, so it imports nothing of flowvec's unless
-it is asked for flowvec itself. Commands, see `lines.py`:
+It runs in a peer's environment without flowvec, so it imports flowvec only for flowvec's own
+engine. Commands, see `lines.py`:
 
     {"do": "load", "engine": "...", "model": "...", "options": {...}}
     {"do": "encode", "texts": "texts.json", "batch_size": 32, "save": "vectors.npy" or null}
     {"do": "load-test", "texts": "texts.json", "batch_size": 32, "seconds": 3, "callers": 64}
-    {"do": "load-test", ... as before, and instead of "callers" "rate": 50, "seed": 0}
+    {"do": "load-test", ... with "rate": 50, "seed": 0 instead of "callers"}
     {"do": "pairs", "texts": "texts.json", "batch_size": 32, "top_k": 1000}
     {"do": "end"}
 """
@@ -34,20 +34,20 @@ Floats = npt.NDArray[np.float32]
 
 
 class Blocking:
-    """An engine that computes one call at a time: callers queue in front of it."""
+    """An engine that computes one call at a time; other callers wait in a queue."""
 
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
         """Unit vectors of texts; None leaves the batch size to the library."""
         raise NotImplementedError
 
     def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
-        """So many callers with one text each, again and again."""
+        """Run a number of callers, who send one text after another."""
         return load.closed_loop(lambda t: self.encode([t], size), callers, texts, seconds)
 
     def open(
         self, moments: list[float], texts: list[str], wait: float, size: int | None
     ) -> load.Load:
-        """One text at each moment."""
+        """Send one text at each time."""
         return load.open_loop(lambda t: self.encode([t], size), moments, texts, wait)
 
 
@@ -78,12 +78,12 @@ class SentenceTransformers(Blocking):
         return found
 
     def pairs(self, texts: list[str], top_k: int, size: int | None) -> list[list[float]]:
-        """The most alike pairs: score and both indices."""
+        """The most similar pairs: score and both indices."""
         from sentence_transformers.util import paraphrase_mining
 
         kwargs: dict[str, Any] = {} if size is None else {"batch_size": size}
-        # As many for each text as for all, so that it finds all there are. Version 5 counts a pair
-        # from both sides, and gives half as many as it is asked for.
+        # As many for each text as in all, so that it finds all pairs. Version 5 counts a pair
+        # twice, and returns half as many as requested.
         found: list[list[float]] = paraphrase_mining(
             self.model, texts, show_progress_bar=False, max_pairs=2 * top_k,
             top_k=min(top_k, 100), **kwargs,
@@ -92,7 +92,7 @@ class SentenceTransformers(Blocking):
 
 
 class FastEmbed(Blocking):
-    """fastembed with a model of one's own, from an ONNX file."""
+    """fastembed with a custom model, from an ONNX file."""
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         from fastembed import TextEmbedding
@@ -118,7 +118,7 @@ class FastEmbed(Blocking):
 
 
 class Infinity:
-    """infinity's engine in its own process, as a service would hold it."""
+    """infinity's engine in its own process, as in a service."""
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         import torch
@@ -137,7 +137,7 @@ class Infinity:
         self.make: Any = lambda size: AsyncEmbeddingEngine.from_args(
             EngineArgs(batch_size=size, **self.arguments)
         )
-        # One for each batch size: to start one takes longer than many a pass.
+        # One for each batch size: starting one takes longer than most passes.
         self.engines: dict[int, Any] = {}
 
     def _with_batch_size(self, batch_size: int | None) -> Any:
@@ -154,7 +154,7 @@ class Infinity:
         return np.asarray(vectors, dtype=np.float32)
 
     def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
-        """So many callers with one text each, again and again."""
+        """Run a number of callers, who send one text after another."""
         embed = self._with_batch_size(size).embed
         return self.loop.run_until_complete(
             load.closed_loop_async(lambda t: embed(sentences=[t]), callers, texts, seconds)
@@ -163,7 +163,7 @@ class Infinity:
     def open(
         self, moments: list[float], texts: list[str], wait: float, size: int | None
     ) -> load.Load:
-        """One text at each moment."""
+        """Send one text at each time."""
         embed = self._with_batch_size(size).embed
         return self.loop.run_until_complete(
             load.open_loop_async(lambda t: embed(sentences=[t]), moments, texts, wait)
@@ -191,7 +191,8 @@ class Flowvec:
         return found
 
     def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
-        """So many callers with one text each, again and again; a single one calls the Encoder."""
+        """Run a number of callers, who send one text after another; a single one calls the
+        Encoder."""
         if callers == 1:
             return load.closed_loop(self.encoder.encode, 1, texts, seconds)
 
@@ -204,7 +205,7 @@ class Flowvec:
     def open(
         self, moments: list[float], texts: list[str], wait: float, size: int | None
     ) -> load.Load:
-        """One text at each moment."""
+        """Send one text at each time."""
 
         async def work() -> load.Load:
             async with self._shared(size) as model:
@@ -213,7 +214,7 @@ class Flowvec:
         return asyncio.run(work())
 
     def pairs(self, texts: list[str], top_k: int, size: int | None) -> list[list[float]]:
-        """The most alike pairs: score and both indices; the budget is the Encoder's own."""
+        """The most similar pairs: score and both indices, with the Encoder's own budget."""
         from flowvec import most_similar_pairs
 
         found = most_similar_pairs(texts, encoder=self.encoder, top_k=top_k)
@@ -222,7 +223,7 @@ class Flowvec:
     def _shared(self, size: int | None) -> Any:
         from flowvec import AsyncEncoder
 
-        # No call is refused, so that all peers answer the same ones.
+        # No call is refused, so that all peers answer the same calls.
         return AsyncEncoder(self.encoder, max_waiting=1 << 20, max_batch_tokens=size)
 
 

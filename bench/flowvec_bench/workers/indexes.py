@@ -1,7 +1,7 @@
 """One index in one process.
 
-Runs in an environment that holds a peer and not flowvec, so it imports nothing of flowvec's unless
-it is asked for flowvec itself. Commands, see `lines.py`:
+It runs in a peer's environment without flowvec, so it imports flowvec only for flowvec's own index.
+Commands, see `lines.py`:
 
     {"do": "load", "engine": "...", "model": "vectors.npy", "options": {...}}
     {"do": "build"}
@@ -34,15 +34,15 @@ K = 10
 
 
 class Engine:
-    """What all have in common."""
+    """The base class of all indexes."""
 
     def numbers(self, found: Any) -> Ids:
-        """What `search` has given as numbers of vectors, int64 (queries, 10)."""
+        """The result of `search` as numbers of vectors, int64 (queries, 10)."""
         return np.asarray(found, dtype=np.int64)
 
 
 class Hnswlib(Engine):
-    """hnswlib by itself: what flowvec builds on."""
+    """hnswlib alone, which flowvec builds on."""
 
     def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
         self.vectors, self.options = vectors, options
@@ -57,7 +57,7 @@ class Hnswlib(Engine):
         return index
 
     def clear(self) -> None:
-        """Forget what was built."""
+        """Drop what was built."""
         self.index = None
 
     def build(self) -> None:
@@ -69,7 +69,7 @@ class Hnswlib(Engine):
         self.index.add_items(self.vectors)
 
     def save(self) -> int:
-        """Write it; bytes on disk."""
+        """Write it, and return its bytes on disk."""
         self.index.save_index(str(self.file))
         return self.file.stat().st_size
 
@@ -97,7 +97,7 @@ class Faiss(Engine):
         self.index: Any = None
 
     def clear(self) -> None:
-        """Forget what was built."""
+        """Drop what was built."""
         self.index = None
 
     def build(self) -> None:
@@ -109,7 +109,7 @@ class Faiss(Engine):
         self.index.add(self.vectors)
 
     def save(self) -> int:
-        """Write it; bytes on disk."""
+        """Write it, and return its bytes on disk."""
         self.faiss.write_index(self.index, str(self.file))
         return self.file.stat().st_size
 
@@ -132,7 +132,7 @@ class Usearch(Engine):
         self.index: Any = None
 
     def clear(self) -> None:
-        """Forget what was built."""
+        """Drop what was built."""
         self.index = None
 
     def build(self) -> None:
@@ -146,7 +146,7 @@ class Usearch(Engine):
         self.index.add(np.arange(len(self.vectors)), self.vectors, threads=self.options["threads"])
 
     def save(self) -> int:
-        """Write it; bytes on disk."""
+        """Write it, and return its bytes on disk."""
         self.index.save(str(self.file))
         return self.file.stat().st_size
 
@@ -169,7 +169,7 @@ class Flowvec(Engine):
         self.collection: Any = None
 
     def clear(self) -> None:
-        """Forget what was built."""
+        """Drop what was built."""
         if self.collection is not None:
             self.collection.close()
             shutil.rmtree(self.folder)
@@ -178,7 +178,7 @@ class Flowvec(Engine):
         """Add all vectors, ten thousand at a time, and let the graph grow with them."""
         from flowvec import Collection
 
-        # The graph is what races, however few rows there are.
+        # Always use the graph, even for few rows.
         self.collection = Collection.create(
             self.folder, dim=self.vectors.shape[1], metric="ip", exact_below=0
         )
@@ -190,7 +190,7 @@ class Flowvec(Engine):
         self.collection.search(self.vectors[0], k=1)
 
     def save(self) -> int:
-        """Write it; bytes on disk."""
+        """Write it, and return its bytes on disk."""
         self.collection.close()
         self.open()
         return sum(file.stat().st_size for file in self.folder.iterdir())
@@ -211,7 +211,7 @@ class Flowvec(Engine):
         return self.collection.search_ids(queries, K, ef=ef)[0]
 
     def numbers(self, found: Any) -> Ids:
-        """As for all, of hits."""
+        """Ids of hits as numbers of vectors."""
         if self.options.get("rows"):
             found = [[hit.id for hit in line] for line in found]
         return super().numbers(found)
@@ -258,7 +258,7 @@ def _work(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
         engine.clear()
         return {**_timed(engine.build), "bytes": engine.save()}
     if command["do"] == "open":
-        # What another has just written would be waited for by whoever flushes a file first.
+        # Otherwise the next one that flushes a file waits for what another has just written.
         if hasattr(os, "sync"):
             os.sync()
         return _timed(engine.open)

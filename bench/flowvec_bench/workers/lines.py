@@ -1,7 +1,7 @@
-"""How a worker is spoken to: commands as JSON lines on standard input, answers as JSON lines.
+"""Protocol of workers: commands as JSON lines on standard input, answers as JSON lines.
 
-Runs in a peer's environment, so it imports nothing but Python's own. Only answers go to standard
-output: libraries' chatter goes to standard error.
+It runs in a peer's environment, so it only imports the standard library. Only answers go to
+standard output; messages of libraries go to standard error.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Command = dict[str, Any]
 
 
 def serve(load: Callable[[Command], Any], work: Callable[[Any, Command], Command]) -> None:
-    """Answer until `{"do": "end"}`; what raises is answered with `{"error": ...}`.
+    """Answer commands until `{"do": "end"}`; the answer to a command that fails is `{"error":
+    ...}`.
 
     Args:
-        load: makes the engine of `{"do": "load", ...}`. What its `about` says of it, if it has one,
-            is the answer.
+        load: creates the engine of `{"do": "load", ...}`. The answer is its `about`, if it has one.
         work: answers any other command with that engine.
     """
     answers = os.fdopen(os.dup(1), "w")

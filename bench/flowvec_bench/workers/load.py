@@ -1,10 +1,10 @@
 """Callers who each send one text and wait: how long each waits, and how many are served.
 
-Runs in a peer's environment, so it imports nothing but Python's own.
+It runs in a peer's environment, so it only imports the standard library.
 
-A *closed loop* has a fixed number of callers, each of whom sends its next text when it has its
-vector. An *open loop* has arrivals at random moments (Poisson), whether or not the last one was
-answered; a wait counts from the moment of arrival, so that an engine that falls behind shows it.
+A *closed loop* has a fixed number of callers, who send the next text when they have their vector.
+An *open loop* has arrivals at random times (Poisson), which do not wait for earlier answers; a wait
+starts at the arrival, so the waits of an engine that falls behind grow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AsyncCall = Callable[[str], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What callers saw.
+    """Measurements of the callers.
 
     Attributes:
         waits: seconds of each call that was answered.
@@ -39,14 +39,14 @@ class Load:
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> list[float]:
-    """Moments of a Poisson process of `rate` a second, from 0 to `seconds`."""
+    """Times of a Poisson process with `rate` events per second, from 0 to `seconds`."""
     draw = random.Random(seed)
     gaps = iter(lambda: draw.expovariate(rate), None)
     return list(takewhile(lambda moment: moment < seconds, accumulate(gaps)))
 
 
 def closed_loop(call: Call, callers: int, texts: Sequence[str], seconds: float) -> Load:
-    """Threads in front of an engine that serves one call at a time, in order of arrival."""
+    """Run threads that call an engine which serves one call at a time, in order of arrival."""
     waits: list[float] = []
     begun = time.perf_counter()
     end = begun + seconds
@@ -58,10 +58,10 @@ def closed_loop(call: Call, callers: int, texts: Sequence[str], seconds: float) 
             waits.append(time.perf_counter() - now)
             place += callers
 
-    if callers == 1:  # nobody to wait for: no hand-over to another thread
+    if callers == 1:  # no other callers, so no other thread is needed
         caller(0, call)
         return Load(waits, time.perf_counter() - begun)
-    # One worker is a lock whose queue is fair, which makes the longest waits shorter.
+    # One worker acts as a lock with a fair queue, which shortens the longest waits.
     with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(callers) as crowd:
 
         def send(text: str) -> None:
@@ -75,7 +75,7 @@ def closed_loop(call: Call, callers: int, texts: Sequence[str], seconds: float) 
 async def closed_loop_async(
     call: AsyncCall, callers: int, texts: Sequence[str], seconds: float
 ) -> Load:
-    """Tasks in front of an engine that takes any number of calls."""
+    """Run tasks that call an engine which takes any number of calls."""
     waits: list[float] = []
     begun = time.perf_counter()
     end = begun + seconds
@@ -91,7 +91,7 @@ async def closed_loop_async(
 
 
 def open_loop(call: Call, moments: Sequence[float], texts: Sequence[str], patience: float) -> Load:
-    """Arrivals in front of an engine that serves one call at a time; `patience` in seconds."""
+    """Arrivals at an engine that serves one call at a time; `patience` in seconds."""
     waits: list[float] = []
     begun = time.perf_counter()
 
@@ -117,7 +117,7 @@ def open_loop(call: Call, moments: Sequence[float], texts: Sequence[str], patien
 async def open_loop_async(
     call: AsyncCall, moments: Sequence[float], texts: Sequence[str], patience: float
 ) -> Load:
-    """Arrivals in front of an engine that takes any number of calls; `patience` in seconds."""
+    """Arrivals at an engine that takes any number of calls; `patience` in seconds."""
     waits: list[float] = []
     begun = time.perf_counter()
 

@@ -48,4 +48,4 @@ def test_the_command_races_and_reports(flowvec, tmp_path: Path, tiny_dir: Path) 
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["c.txt", "r.json", "r.md", "r.svg"]  # what it wrote is gone
     few = flowvec("bench", "bulk", "--corpus", "c.txt", "--model", tiny_dir, "--rows", "5000")
-    assert (few.returncode, "has but 1200 sentences" in few.stderr) == (2, True)
+    assert (few.returncode, "has only 1200 sentences" in few.stderr) == (2, True)
