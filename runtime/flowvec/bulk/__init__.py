@@ -5,11 +5,12 @@ from flowvec.bulk import encode_files
 summary = encode_files("mini", ["articles/*.jsonl"], "vectors", text_field="body", id_field="url")
 """
 
-from flowvec.bulk.encoding import BulkSummary, encode_files
+from flowvec.bulk.encoding import encode_files
 from flowvec.bulk.estimate import Estimate, estimate_files
 from flowvec.bulk.part_files import BulkPrecision, OutFormat
 from flowvec.bulk.ray_workers import RayWorkers
 from flowvec.bulk.runner import BulkProgress
+from flowvec.bulk.summary import BulkSummary
 from flowvec.bulk.verify import FolderCheck, verify_folder
 from flowvec.errors import BulkError
 from flowvec.texts.window import DeadLetter

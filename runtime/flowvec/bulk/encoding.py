@@ -1,14 +1,13 @@
-"""Bulk jobs: `encode_files`, its arguments, and its summary."""
+"""Bulk jobs: `encode_files`."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,78 +29,20 @@ from flowvec.bulk.outputs import FileTarget, FolderTarget, Target, naming_output
 from flowvec.bulk.part_files import BulkPrecision, OutFormat
 from flowvec.bulk.ray_workers import RayWorkers, imported_ray, shards_on_ray
 from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find_repeats
-from flowvec.bulk.runner import BulkProgress, Tally, Work, end_run, job_of
+from flowvec.bulk.runner import BulkProgress, RunResult, Tally, Work, end_run, job_of
+from flowvec.bulk.summary import BulkSummary, summarize
 from flowvec.bulk.windows import first_columns
 from flowvec.encoder.encoder import Encoder
-from flowvec.encoder.jobs import EncodeJob
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import Survey, survey
 from flowvec.texts.sources import STDIN, find_sources
 from flowvec.texts.window import Columns
 
-__all__ = ["BulkSummary", "encode_files"]
+__all__ = ["encode_files"]
 
 # What the manifest records of an input.
 _RECORDED = ("path", "format", "bytes", "modified", "sha256", "rows")
-
-
-@dataclass(frozen=True, slots=True)
-class BulkSummary:
-    """What a bulk job did.
-
-    Attributes:
-        out: where the vectors are.
-        complete: whether all is done; False if the job was stopped.
-        rows_in: rows read, in all runs of the job: the sum of the next three.
-        rows: vectors that were written, in all runs, and rows that were unchanged.
-        dead_letters: rows that could not be embedded, in all runs.
-        duplicates: rows that were left out because another row has the same id, in all runs.
-        duplicate_ids: the first few of these ids, in this run.
-        codes: dead letters of each kind, in all runs. Those written before version 0.2 are not
-            counted.
-        blank: blank lines, which are not rows: those of jsonl, and of txt for a collection.
-        shards: files that were written, in all runs.
-        shards_before: how many of them earlier runs had finished.
-        dim: length of a written vector.
-        precision: type of its numbers.
-        encoded: texts encoded in this run, without repeated ones if `dedup` is set.
-        truncated: texts that were cut at max_length in this run.
-        replaced: texts of this run in which lone surrogates became U+FFFD.
-        unchanged: rows that the collection already had, with `skip_unchanged`.
-        overwritten: rows of the collection that rows of this run replaced.
-        tokens: tokens encoded in this run.
-        padding: share of padding in the tokens computed in this run, 0 to 1.
-        survey_seconds: seconds to count and hash the inputs.
-        seconds: seconds to read, encode and write, in this run.
-        provider: the provider that ran the model.
-        compute: its compute type.
-    """
-
-    out: str
-    complete: bool
-    rows_in: int
-    rows: int
-    dead_letters: int
-    duplicates: int
-    duplicate_ids: tuple[str | int, ...]
-    codes: dict[str, int]
-    blank: int
-    shards: int
-    shards_before: int
-    dim: int
-    precision: str
-    encoded: int
-    truncated: int
-    replaced: int
-    unchanged: int
-    overwritten: int
-    tokens: int
-    padding: float
-    survey_seconds: float
-    seconds: float
-    provider: str
-    compute: str
 
 
 def encode_files(
@@ -229,8 +170,8 @@ def encode_files(
             known = survey(sources, options.rows_per_shard, max_text_bytes, _asking(stop))
             repeats = _repeats(known, options, columns, _asking(stop))
         except _StoppedError:
-            nothing = _Done(Tally(), 0.0, is_complete=False)
-            return _summary(encoder, options, job, FileTarget(path), nothing, 0.0)
+            nothing = RunResult(Tally(), 0.0, is_complete=False)
+            return summarize(encoder, options, job, FileTarget(path), nothing, 0.0)
         surveyed = time.perf_counter() - begun
         stack.enter_context(naming_output(path))
         target = _open_target(
@@ -247,9 +188,8 @@ def encode_files(
             )  # fmt: skip
         else:
             work = Work(encoder, job, known, options, columns, target, repeats)
-            work.run(stop, strict=strict, on_progress=on_progress)
-            done = _Done(work.tally, work.seconds, work.is_complete)
-        return _summary(encoder, options, job, target, done, surveyed)
+            done = work.run(stop, strict=strict, on_progress=on_progress)
+        return summarize(encoder, options, job, target, done, surveyed)
 
 
 def _duplicate_rule(rule: OnDuplicate | None, *, can_be_last: bool) -> OnDuplicate:
@@ -337,15 +277,6 @@ def _repeats(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """The result of a run."""
-
-    tally: Tally
-    seconds: float
-    is_complete: bool
-
-
 def _run_on_ray(
     encoder: Encoder,
     known: Survey,
@@ -358,7 +289,7 @@ def _run_on_ray(
     stop: threading.Event | None,
     strict: bool,
     on_progress: Callable[[BulkProgress], object] | None,
-) -> _Done:
+) -> RunResult:
     """Let Ray workers do the shards; the journal is written here."""
     tally, begun, is_complete = Tally(), time.perf_counter(), True
     with closing(
@@ -379,49 +310,7 @@ def _run_on_ray(
                 break
     if is_complete:
         end_run(target, known, options, stop=stop)
-    return _Done(tally, time.perf_counter() - begun, is_complete)
-
-
-def _summary(
-    encoder: Encoder,
-    options: BulkOptions,
-    job: EncodeJob,
-    target: Target,
-    done: _Done,
-    surveyed: float,
-) -> BulkSummary:
-    tally, info, finished = done.tally, encoder.info(), target.finished
-    rows, dead = sum(r.rows for r in finished), sum(r.dead for r in finished)
-    duplicates = sum(r.duplicates for r in finished)
-    codes: Counter[str] = Counter()
-    for record in finished:
-        codes.update(record.codes)
-    return BulkSummary(
-        out=str(target.path),
-        complete=done.is_complete,
-        rows_in=rows + dead + duplicates,
-        rows=rows,
-        dead_letters=dead,
-        duplicates=duplicates,
-        duplicate_ids=tuple(tally.repeated_ids),
-        codes=dict(sorted(codes.items())),
-        blank=sum(r.blank for r in finished),
-        shards=len(finished),
-        shards_before=len(target.before),
-        dim=job.postprocess.out_dim,
-        precision=options.precision,
-        encoded=tally.encoded,
-        truncated=tally.truncated,
-        replaced=tally.replaced,
-        unchanged=target.unchanged,
-        overwritten=target.overwritten,
-        tokens=tally.tokens,
-        padding=1.0 - tally.tokens / tally.padded if tally.padded else 0.0,
-        survey_seconds=surveyed,
-        seconds=done.seconds,
-        provider=info.provider,
-        compute=info.compute,
-    )
+    return RunResult(tally, time.perf_counter() - begun, is_complete)
 
 
 def _described(

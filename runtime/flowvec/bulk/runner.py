@@ -32,7 +32,16 @@ from flowvec.machine import trim_memory
 from flowvec.texts.inventory import Survey, check_unchanged
 from flowvec.texts.window import Columns, DeadLetter, Window
 
-__all__ = ["BulkProgress", "ShardResult", "Tally", "Work", "end_run", "job_of", "run_shard"]
+__all__ = [
+    "BulkProgress",
+    "RunResult",
+    "ShardResult",
+    "Tally",
+    "Work",
+    "end_run",
+    "job_of",
+    "run_shard",
+]
 
 # Windows that wait to be tokenized, and to be written.
 _READ_AHEAD = 2
@@ -118,13 +127,26 @@ class ShardResult:
     tally: Tally
 
 
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The result of a run.
+
+    Attributes:
+        tally: its counts.
+        seconds: its duration.
+        is_complete: whether the job is done; False if it was stopped.
+    """
+
+    tally: Tally
+    seconds: float
+    is_complete: bool
+
+
 class Work:
     """One run of a job.
 
     Attributes:
-        tally: counts of it.
-        seconds: that it took.
-        is_complete: whether all is done; it was asked to stop where not.
+        tally: its counts.
     """
 
     def __init__(
@@ -159,8 +181,7 @@ class Work:
         self._shard: ShardWriter | None = None
         self._counts = ShardCounts()
         self._begun = time.perf_counter()
-        self.seconds = 0.0
-        self.is_complete = False
+        self._is_complete = False
         self._last_shard = 0
         self._has_failed = False
         self._is_all_read = False
@@ -187,8 +208,8 @@ class Work:
         *,
         strict: bool,
         on_progress: Callable[[BulkProgress], object] | None,
-    ) -> None:
-        """Do what is to be done; once `stop` is set, give up the shard that is being made."""
+    ) -> RunResult:
+        """Encode what is missing; once `stop` is set, drop the current shard and stop."""
         self._strict, self._on_progress = strict, on_progress
         self._halt = halt = _Halt(stop)
         waiting: deque[tuple[Window, npt.NDArray[np.int64] | None]] = deque()
@@ -218,7 +239,7 @@ class Work:
                 written.popleft().result()
             if self._is_all_read and not waiting:
                 self._finish()
-        self.seconds = time.perf_counter() - self._begun
+        return RunResult(self.tally, time.perf_counter() - self._begun, self._is_complete)
 
     def _windows(self) -> Iterator[Window]:
         per_shard, known = self._options.rows_per_shard, self._known
@@ -252,7 +273,7 @@ class Work:
         end_run(
             self._target, self._known, self._options, rows_read=self._rows_read, stop=self._halt
         )
-        self.is_complete = True
+        self._is_complete = True
 
     def _abandon(self) -> None:
         if self._shard is not None:

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -14,25 +13,30 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import choice, flag, whole_number
+from flowvec.arguments import flag, whole_number
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.access import Access
 from flowvec.collection.creation import create_store, is_unfinished
-from flowvec.collection.index.hnsw import EF_CONSTRUCTION, M
 from flowvec.collection.index.vector_index import VectorIndex
-from flowvec.collection.model import Model, check_encoder_type, check_model
+from flowvec.collection.model import (
+    Model,
+    check_encoder_type,
+    check_model,
+    check_same_settings,
+    new_settings,
+)
 from flowvec.collection.parquet import read_parquet, write_parquet
 from flowvec.collection.query import Searcher, SearchOptions
 from flowvec.collection.results import Added, CollectionInfo, Hit
 from flowvec.collection.store.filters import Filter
 from flowvec.collection.store.rows import Id, Item, Rows, check_ids
-from flowvec.collection.store.settings import VECTOR_DTYPES, CollectionSettings, VectorDtype
+from flowvec.collection.store.settings import VectorDtype
 from flowvec.collection.store.store import FILE, Store
 from flowvec.collection.validation import (
     Metadata,
     check_count,
     check_metadata,
-    check_score,
+    check_share,
     check_vectors,
     check_whole,
     last_of_each,
@@ -45,8 +49,7 @@ from flowvec.encoder.tokenizer import check_texts
 from flowvec.errors import CollectionError, CorruptCollectionError, InputValueError
 from flowvec.sequences import as_list, refuse_single
 from flowvec.texts.unicode import replace_surrogates
-from flowvec.vectors import METRICS, Metric
-from flowvec.version import __version__
+from flowvec.vectors import Metric
 
 __all__ = ["Collection"]
 
@@ -125,29 +128,10 @@ class Collection:
             CollectionError: the directory is not empty or cannot be written.
             FingerprintMismatchError: with `exist_ok`, the vectors there are of another model.
         """
-        check_encoder_type(encoder)
-        if (encoder is None) == (dim is None):
-            raise InputValueError("give either an encoder or a dim")
-        choice("metric", metric, METRICS)
-        choice("vector_dtype", vector_dtype, VECTOR_DTYPES)
         flag("exist_ok", exist_ok)
-        if dim is not None:
-            dim = whole_number("dim", dim)
         exact_below = _checked_exact_below(exact_below)
+        settings = new_settings(encoder, dim, metric, vector_dtype)
         folder = absolute_path(path)
-        model = Model() if encoder is None else Model.of(encoder)
-        settings = CollectionSettings(
-            dim=encoder.dim if encoder is not None else cast(int, dim),
-            metric=metric,
-            m=M,
-            ef_construction=EF_CONSTRUCTION,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            created_by=f"flowvec {__version__}",
-            vector_dtype=vector_dtype,
-            model=model.model,
-            fingerprint=model.fingerprint,
-            compute=model.compute,
-        )
         store = create_store(folder, settings)
         if store is not None:
             try:
@@ -158,13 +142,11 @@ class Collection:
         if not exist_ok:
             raise CollectionError(f"{folder} is not empty: it holds a collection")
         collection = cls.open(folder, encoder=encoder, exact_below=exact_below)
-        existing = collection._store.settings
-        for name in ("dim", "metric", "vector_dtype"):
-            if getattr(existing, name) != getattr(settings, name):
-                collection.close()
-                raise InputValueError(
-                    f"{folder} has {name} {getattr(existing, name)}, not {getattr(settings, name)}"
-                )
+        try:
+            check_same_settings(collection._store.settings, settings, folder)
+        except InputValueError:
+            collection.close()
+            raise
         return collection
 
     @classmethod
@@ -776,21 +758,17 @@ class Collection:
             The recall that was reached: 1 for a collection that is searched exactly, and less than
             the target if no setting reaches it.
         """
-        share = check_score(target, "target")
-        if share is None or not 0 < share <= 1:
-            raise InputValueError(f"target must be above 0 and at most 1, but is {target}")
+        share = check_share(target, "target")
         seed = check_whole("seed", seed, 0)
         vectors: int | Floats
         if isinstance(queries, int | np.integer | float | str):
             vectors = check_whole("queries", queries, 1)
+        elif (texts := texts_of(queries)) is not None:
+            vectors = self._checked_encoder().encode_query(texts)
         else:
-            texts = texts_of(queries)
-            if texts is None:
-                vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, "queries")
-            else:
-                vectors = self._checked_encoder().encode_query(texts)
-            if not len(vectors):
-                raise InputValueError("there must be at least one query")
+            vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, "queries")
+        if not isinstance(vectors, int) and not len(vectors):
+            raise InputValueError("there must be at least one query")
         with self._access.writing():
             with self._store.reading():
                 if len(self) and self.info().search == "exact":

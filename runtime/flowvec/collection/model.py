@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from flowvec.collection.store.settings import CollectionSettings
+from flowvec.arguments import choice, whole_number
+from flowvec.collection.index.hnsw import EF_CONSTRUCTION, M
+from flowvec.collection.store.settings import VECTOR_DTYPES, CollectionSettings, VectorDtype
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import FingerprintMismatchError, InputTypeError
+from flowvec.errors import FingerprintMismatchError, InputTypeError, InputValueError
+from flowvec.vectors import METRICS, Metric
+from flowvec.version import __version__
 
-__all__ = ["Model", "check_encoder_type", "check_model"]
+__all__ = [
+    "Model",
+    "check_encoder_type",
+    "check_model",
+    "check_same_settings",
+    "new_settings",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -76,3 +87,54 @@ def check_model(path: Path, settings: CollectionSettings, encoder: Encoder) -> N
             settings.compute,
             encoder.engine.compute,
         )
+
+
+def new_settings(
+    encoder: Encoder | None, dim: int | None, metric: Metric, vector_dtype: VectorDtype
+) -> CollectionSettings:
+    """Settings of a new collection.
+
+    Args:
+        encoder: the model of its vectors, or None.
+        dim: length of its vectors, if there is no encoder.
+        metric: how vectors are compared.
+        vector_dtype: how vectors are stored.
+
+    Raises:
+        InputTypeError, InputValueError: an argument is not valid.
+    """
+    check_encoder_type(encoder)
+    choice("metric", metric, METRICS)
+    choice("vector_dtype", vector_dtype, VECTOR_DTYPES)
+    if encoder is not None and dim is None:
+        model, length = Model.of(encoder), encoder.dim
+    elif encoder is None and dim is not None:
+        model, length = Model(), whole_number("dim", dim)
+    else:
+        raise InputValueError("give either an encoder or a dim")
+    return CollectionSettings(
+        dim=length,
+        metric=metric,
+        m=M,
+        ef_construction=EF_CONSTRUCTION,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_by=f"flowvec {__version__}",
+        vector_dtype=vector_dtype,
+        model=model.model,
+        fingerprint=model.fingerprint,
+        compute=model.compute,
+    )
+
+
+def check_same_settings(
+    existing: CollectionSettings, settings: CollectionSettings, folder: Path
+) -> None:
+    """Check that an existing collection has the requested settings.
+
+    Raises:
+        InputValueError: it has another dim, metric or vector_dtype.
+    """
+    for name in ("dim", "metric", "vector_dtype"):
+        found, wanted = getattr(existing, name), getattr(settings, name)
+        if found != wanted:
+            raise InputValueError(f"{folder} has {name} {found}, not {wanted}")

@@ -21,6 +21,7 @@ __all__ = [
     "check_k",
     "check_metadata",
     "check_score",
+    "check_share",
     "check_vectors",
     "check_weight",
     "check_whole",
@@ -123,6 +124,19 @@ def check_score(score: object, name: str = "min_score") -> float | None:
     if score is None:
         return None
     return number(name, score)
+
+
+def check_share(value: object, name: str) -> float:
+    """A share above 0 and at most 1.
+
+    Raises:
+        InputTypeError: it is not a number.
+        InputValueError: it is outside.
+    """
+    share = check_score(value, name)
+    if share is None or not 0 < share <= 1:
+        raise InputValueError(f"{name} must be above 0 and at most 1, but is {value}")
+    return share
 
 
 def check_weight(value: object) -> float:

@@ -1,0 +1,124 @@
+"""The summary of a bulk job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from flowvec.bulk.options import BulkOptions
+from flowvec.bulk.outputs import Target
+from flowvec.bulk.runner import RunResult
+from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.jobs import EncodeJob
+
+__all__ = ["BulkSummary", "summarize"]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkSummary:
+    """What a bulk job did.
+
+    Attributes:
+        out: where the vectors are.
+        complete: whether all is done; False if the job was stopped.
+        rows_in: rows read, in all runs of the job: the sum of the next three.
+        rows: vectors that were written, in all runs, and rows that were unchanged.
+        dead_letters: rows that could not be embedded, in all runs.
+        duplicates: rows that were left out because another row has the same id, in all runs.
+        duplicate_ids: the first few of these ids, in this run.
+        codes: dead letters of each kind, in all runs. Those written before version 0.2 are not
+            counted.
+        blank: blank lines, which are not rows: those of jsonl, and of txt for a collection.
+        shards: files that were written, in all runs.
+        shards_before: how many of them earlier runs had finished.
+        dim: length of a written vector.
+        precision: type of its numbers.
+        encoded: texts encoded in this run, without repeated ones if `dedup` is set.
+        truncated: texts that were cut at max_length in this run.
+        replaced: texts of this run in which lone surrogates became U+FFFD.
+        unchanged: rows that the collection already had, with `skip_unchanged`.
+        overwritten: rows of the collection that rows of this run replaced.
+        tokens: tokens encoded in this run.
+        padding: share of padding in the tokens computed in this run, 0 to 1.
+        survey_seconds: seconds to count and hash the inputs.
+        seconds: seconds to read, encode and write, in this run.
+        provider: the provider that ran the model.
+        compute: its compute type.
+    """
+
+    out: str
+    complete: bool
+    rows_in: int
+    rows: int
+    dead_letters: int
+    duplicates: int
+    duplicate_ids: tuple[str | int, ...]
+    codes: dict[str, int]
+    blank: int
+    shards: int
+    shards_before: int
+    dim: int
+    precision: str
+    encoded: int
+    truncated: int
+    replaced: int
+    unchanged: int
+    overwritten: int
+    tokens: int
+    padding: float
+    survey_seconds: float
+    seconds: float
+    provider: str
+    compute: str
+
+
+def summarize(
+    encoder: Encoder,
+    options: BulkOptions,
+    job: EncodeJob,
+    target: Target,
+    done: RunResult,
+    surveyed: float,
+) -> BulkSummary:
+    """Count all shards of a job, and what its last run did.
+
+    Args:
+        encoder: the model of the vectors.
+        options: options of the job.
+        job: the encoding job.
+        target: the output.
+        done: the last run.
+        surveyed: seconds of the survey.
+    """
+    tally, info, finished = done.tally, encoder.info(), target.finished
+    rows, dead = sum(r.rows for r in finished), sum(r.dead for r in finished)
+    duplicates = sum(r.duplicates for r in finished)
+    codes: Counter[str] = Counter()
+    for record in finished:
+        codes.update(record.codes)
+    return BulkSummary(
+        out=str(target.path),
+        complete=done.is_complete,
+        rows_in=rows + dead + duplicates,
+        rows=rows,
+        dead_letters=dead,
+        duplicates=duplicates,
+        duplicate_ids=tuple(tally.repeated_ids),
+        codes=dict(sorted(codes.items())),
+        blank=sum(r.blank for r in finished),
+        shards=len(finished),
+        shards_before=len(target.before),
+        dim=job.postprocess.out_dim,
+        precision=options.precision,
+        encoded=tally.encoded,
+        truncated=tally.truncated,
+        replaced=tally.replaced,
+        unchanged=target.unchanged,
+        overwritten=target.overwritten,
+        tokens=tally.tokens,
+        padding=1.0 - tally.tokens / tally.padded if tally.padded else 0.0,
+        survey_seconds=surveyed,
+        seconds=done.seconds,
+        provider=info.provider,
+        compute=info.compute,
+    )
