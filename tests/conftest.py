@@ -123,7 +123,7 @@ def first_layers_of_backbone(folder: Path, layers: int) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained BERT of two layers with mean, Dense and normalisation behind it.
+    """A trained BERT of two layers with mean, Dense and normalization behind it.
 
     As a sentence-transformers directory: the repository's backbone but for its last layer, and a
     Dense that hardly turns.

@@ -60,12 +60,12 @@ def written(name: str, value: object) -> str | None:
         InputTypeError: it is neither.
         InputValueError: it holds a lone surrogate.
     """
-    found = text_or_none(name, value)
+    text = text_or_none(name, value)
     try:
-        (found or "").encode()
+        (text or "").encode()
     except UnicodeEncodeError:
-        raise InputValueError(f"{name} holds a lone surrogate: {found!r}") from None
-    return found
+        raise InputValueError(f"{name} holds a lone surrogate: {text!r}") from None
+    return text
 
 
 def texts_of(name: str, values: Any) -> list[str]:
@@ -103,7 +103,7 @@ def several(name: str, values: Any, kind: type[Any]) -> Sequence[Any]:
     Raises:
         InputTypeError: it is not one, or holds others.
     """
-    found = as_list(name, values)
-    for value in found:
+    items = as_list(name, values)
+    for value in items:
         instance(f"each of {name}", value, kind)
-    return found
+    return items

@@ -174,25 +174,25 @@ def export(
             f"transform must be a Transform or a file of one, not {type(transform).__name__}"
         )
     say(f"reading {source}")
-    found = read_source(source, encoder_only=encoder_only, trust=trust)
-    if found.unused:
-        say(f"leaving out what is above the encoder: {', '.join(found.unused)}")
-    length = found.checked_length(max_length)
-    _add_prompts(found, prompts, default_prompt_name)
+    origin = read_source(source, encoder_only=encoder_only, trust=trust)
+    if origin.unused:
+        say(f"leaving out what is above the encoder: {', '.join(origin.unused)}")
+    length = origin.checked_length(max_length)
+    _add_prompts(origin, prompts, default_prompt_name)
     if recipe is not None:
-        pooling = _checked_pooling(recipe, found, pooling)
+        pooling = _checked_pooling(recipe, origin, pooling)
 
     say("making the graph")
     added = [] if transform is None else [transform]
-    draft = found.draft(length, pooling, added, normalize, weights)
+    draft = origin.draft(length, pooling, added, normalize, weights)
     with staged_directory(target, overwrite, _is_bundle) as staged:
         write_onnx(draft.proto, staged / MODEL)
-        (staged / TOKENIZER).write_text(found.tokenizer.to_str(), encoding="utf-8")
-        manifest = _manifest(found, draft, staged, name or found.name, length, weights)
+        (staged / TOKENIZER).write_text(origin.tokenizer.to_str(), encoding="utf-8")
+        manifest = _manifest(origin, draft, staged, name or origin.name, length, weights)
         say("computing the reference vectors")
         bundle = _with_references(Bundle(staged, manifest))
         say(f"comparing with {draft.computed_by}")
-        figures = _compare(bundle, draft, found.vocabulary)
+        figures = _compare(bundle, draft, origin.vocabulary)
         texts = calibration_texts() if calibration is None else calibration
         if texts:
             say("measuring the range of each dimension")
@@ -212,11 +212,11 @@ def export(
 def _is_bundle(folder: Path) -> bool:
     """Whether a directory is a bundle of any format version, intact or not."""
     try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     # Bulk jobs also have a manifest.json.
-    return isinstance(found, dict) and found.keys() >= {"format_version", "pooling", "files"}
+    return isinstance(manifest, dict) and manifest.keys() >= {"format_version", "pooling", "files"}
 
 
 def _add_prompts(
@@ -236,12 +236,12 @@ def _add_prompts(
     source.default_prompt_name = default_prompt_name
 
 
-def _checked_pooling(recipe: Recipe, source: Source, asked: str | None) -> str | None:
+def _checked_pooling(recipe: Recipe, source: Source, wanted: str | None) -> str | None:
     """The pooling that a transform was fitted on; raises ExportError if it does not fit the
     source."""
-    if asked is not None and asked.split("+") != recipe.pooling.split("+"):
+    if wanted is not None and wanted.split("+") != recipe.pooling.split("+"):
         raise ExportError(
-            f"the transform was fitted on {recipe.pooling} pooling and cannot follow {asked}"
+            f"the transform was fitted on {recipe.pooling} pooling and cannot follow {wanted}"
         )
     if recipe.source_sha256 != source.sha256():
         raise ExportError(
@@ -260,7 +260,7 @@ def _manifest(
         max_length=length,
         pooling=draft.pooling,
         transform=draft.transform,
-        normalised=draft.normalised,
+        normalised=draft.normalized,
         prompts=source.prompts,
         default_prompt_name=source.default_prompt_name,
         similarity=source.similarity,  # type: ignore[arg-type]

@@ -63,28 +63,28 @@ def export_bundle(
     choice("layout", layout, LAYOUTS)
     target = absolute_path(path_of("out", out))
     flag("overwrite", overwrite)
-    found = Bundle.load(bundle)
+    loaded = Bundle.load(bundle)
     check_target(target, overwrite, _is_ours)
     with staged_directory(target, overwrite, _is_ours) as staged:
         if layout == "tei":
-            shutil.copyfile(found.model, staged / "model.onnx")
+            shutil.copyfile(loaded.model, staged / "model.onnx")
         else:
             (staged / "onnx").mkdir()
-            write_onnx(_with_tokens(found), staged / "onnx" / "model.onnx")
-        shutil.copyfile(found.tokenizer, staged / "tokenizer.json")
-        for name, content in _files(found).items():
+            write_onnx(_with_tokens(loaded), staged / "onnx" / "model.onnx")
+        shutil.copyfile(loaded.tokenizer, staged / "tokenizer.json")
+        for name, content in _files(loaded).items():
             (staged / name).parent.mkdir(exist_ok=True)
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             (staged / name).write_text(text, encoding="utf-8")
-        (staged / "README.md").write_text(_card(found.manifest), encoding="utf-8")
+        (staged / "README.md").write_text(_card(loaded.manifest), encoding="utf-8")
     return target
 
 
 def _is_ours(folder: Path) -> bool:
     """Whether this function wrote a directory; other checkpoints have the same files."""
     try:
-        found = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        return "flowvec" in found["__version__"]
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        return "flowvec" in config["__version__"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -89,9 +89,9 @@ def read_sts(folder: str | Path) -> list[StsTask]:
     root = Path(folder)
     if not root.is_dir():
         raise InputValueError(f"{folder} is not a directory of STS files")
-    own = sorted(root.glob("*.tsv"))
-    if own:
-        return [_read_task(root.resolve().name, own)]
+    subset_files = sorted(root.glob("*.tsv"))
+    if subset_files:
+        return [_read_task(root.resolve().name, subset_files)]
     folders = {path: sorted(path.glob("*.tsv")) for path in sorted(root.iterdir()) if path.is_dir()}
     tasks = [_read_task(path.name, files) for path, files in folders.items() if files]
     if not tasks:
@@ -256,11 +256,11 @@ def positive_pairs(
     Returns:
         int64 (pairs, 2), in the order of the files.
     """
-    found = [
+    positives = [
         (rows[left], rows[right])
         for task in tasks
         for pairs in task.subsets.values()
         for score, left, right in zip(pairs.gold, pairs.left, pairs.right, strict=True)
         if score > above
     ]
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
+    return np.array(positives, dtype=np.int64).reshape(-1, 2)

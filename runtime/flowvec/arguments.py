@@ -65,12 +65,12 @@ def number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise InputTypeError(f"{name} must be a number, not {_shown(value)}")
     try:
-        found = float(value)
+        as_float = float(value)
     except OverflowError:
         raise InputValueError(f"{name} is too large: {value}") from None
-    if math.isnan(found):
+    if math.isnan(as_float):
         raise InputValueError(f"{name} must be a number, but is nan")
-    return found
+    return as_float
 
 
 def choice(name: str, value: object, choices: Sequence[Any]) -> Any:
@@ -93,8 +93,8 @@ def seconds_or_none(name: str, value: object) -> float | None:
     """
     if value is None:
         return None
-    found = number(name, value)
-    return None if found > _LONGEST else max(found, -1.0)
+    seconds = number(name, value)
+    return None if seconds > _LONGEST else max(seconds, -1.0)
 
 
 def text_or_none(name: str, value: object) -> str | None:

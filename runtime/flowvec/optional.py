@@ -60,5 +60,5 @@ def _requirement(extras: str) -> str:
 
 def _unquoted(path: str) -> str:
     """A URL's path with escapes such as %20 decoded, without importing network code."""
-    found = re.sub(rb"%([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), path.encode())
-    return found.decode("utf-8", "replace")
+    decoded = re.sub(rb"%([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), path.encode())
+    return decoded.decode("utf-8", "replace")

@@ -139,7 +139,7 @@ def index_shards(
         for number in range(shards)
     ]
     try:
-        return [BulkSummary(**found) for found in ray.get(waiting)]
+        return [BulkSummary(**summary) for summary in ray.get(waiting)]
     except ray.exceptions.RayError as error:
         for one in waiting:
             with suppress(Exception):
@@ -175,12 +175,12 @@ def _name(number: int) -> str:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / _FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CollectionError(f"{folder} is not a collection in shards: {error}") from None
-    if not isinstance(found, dict) or found.get("flowvec_shards") != _VERSION:
+    if not isinstance(manifest, dict) or manifest.get("flowvec_shards") != _VERSION:
         raise CollectionError(f"{folder / _FILE} is not of this version of flowvec")
-    return found
+    return manifest
 
 
 class _Shard:
@@ -307,10 +307,10 @@ class ShardedSearcher:
         limit = self._timeout if timeout is None else timeout
         ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=limit)
         missing = {asked[one]: f"no answer within {limit:g} s" for one in late}
-        found: dict[str, list[list[Hit]]] = {}
+        hits_by_shard: dict[str, list[list[Hit]]] = {}
         for one in ready:
             try:
-                found[asked[one]] = ray.get(one)
+                hits_by_shard[asked[one]] = ray.get(one)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, InputValueError | TypeError):
                     raise error.cause from None  # the query is not valid, for any shard
@@ -320,7 +320,7 @@ class ShardedSearcher:
         for one in late:
             with suppress(Exception):  # it may have ended by now
                 ray.cancel(one)
-        answers = [found[name] for name in self._shards if name in found]
+        answers = [hits_by_shard[name] for name in self._shards if name in hits_by_shard]
         hits = [_merged([answer[i] for answer in answers], k) for i in range(len(vectors))]
         return ShardedHits(hits, {name: missing[name] for name in self._shards if name in missing})
 

@@ -23,8 +23,10 @@ def cache_folder() -> Path:
     Raises:
         OSError, RuntimeError: the user has no home directory.
     """
-    asked = os.environ.get("FLOWVEC_CACHE")
-    return Path(asked).expanduser() if asked else user_cache_path("flowvec", appauthor=False)
+    configured = os.environ.get("FLOWVEC_CACHE")
+    return (
+        Path(configured).expanduser() if configured else user_cache_path("flowvec", appauthor=False)
+    )
 
 
 def installed_versions(packages: Iterable[str] = ENGINE_PACKAGES) -> dict[str, str]:

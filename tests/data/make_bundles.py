@@ -3,7 +3,7 @@
     python tests/data/make_bundles.py
 
 Random weights, seed 0: a BERT of 2 layers and width 32, mean pooling, Dense with tanh, prompts, and
-no normalisation. `nan` is the same graph with NaN in the embedding of one word.
+no normalization. `nan` is the same graph with NaN in the embedding of one word.
 """
 
 from __future__ import annotations

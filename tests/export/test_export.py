@@ -141,7 +141,7 @@ def test_max_length_cuts_where_asked(checkpoint, tmp_path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_normalisation_can_be_left_out(checkpoint, tmp_path, bert_bundle) -> None:
+def test_normalization_can_be_left_out(checkpoint, tmp_path, bert_bundle) -> None:
     bundle = export(checkpoint("bert"), tmp_path / "b", normalize=False, name="raw")
     assert not bundle.manifest.normalised
     assert bundle.manifest.name == "raw"
@@ -156,7 +156,7 @@ def test_normalisation_can_be_left_out(checkpoint, tmp_path, bert_bundle) -> Non
             unit.encode(TEXTS, normalize_embeddings=False)
 
 
-def test_a_transform_stands_between_pooling_and_normalisation(checkpoint, tmp_path) -> None:
+def test_a_transform_stands_between_pooling_and_normalization(checkpoint, tmp_path) -> None:
     torch.manual_seed(1)
     dense = Dense(torch.randn(5, WIDTH), torch.randn(5), "relu")
     bundle = export(checkpoint("bert"), tmp_path / "b", transform=dense)

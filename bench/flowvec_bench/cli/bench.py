@@ -84,7 +84,7 @@ def throughput(
     else:
         rows = read_rows(texts, text_field=text_field, file_format=file_format)
         items = [row.text for row in rows]
-    asked = BATCHINGS if batching is None else (batching,)
+    kinds = BATCHINGS if batching is None else (batching,)
     with (
         _loaded(bundle, provider, compute, max_batch_tokens) as encoder,
         tqdm(total=repeats + 1, desc="repeats", disable=not sys.stderr.isatty()) as progress,
@@ -93,7 +93,7 @@ def throughput(
         results = measure_throughput(
             encoder,
             items,
-            cast(Any, asked),
+            cast(Any, kinds),
             info.max_batch_tokens,
             repeats,
             lambda: progress.update(1),
@@ -155,18 +155,18 @@ def memory(
         tqdm(total=texts, desc="texts", disable=not sys.stderr.isatty()) as progress,
     ):
         info = encoder.info()
-        found = measure_memory(
+        measured = measure_memory(
             encoder, texts, seed, texts // 10 if warm is None else warm, progress.update
         )
-    at_warm = next(size for done, size in found.resident if done >= found.warm)
+    at_warm = next(size for done, size in measured.resident if done >= measured.warm)
     typer.echo(
         f"{info.name} on {info.provider} in {info.compute}, {info.streams} streams: "
-        f"{found.texts} texts of mixed lengths; {info.proof}"
+        f"{measured.texts} texts of mixed lengths; {info.proof}"
     )
     typer.echo(
-        f"resident after {found.warm} texts {at_warm / _MIB:.1f} MiB, at the end "
-        f"{found.resident[-1][1] / _MIB:.1f}; grown by at most {found.grown / _MIB:.1f} MiB, "
-        f"{found.slope * 100 / _MIB:+.2f} MiB per 100,000 texts"
+        f"resident after {measured.warm} texts {at_warm / _MIB:.1f} MiB, at the end "
+        f"{measured.resident[-1][1] / _MIB:.1f}; grown by at most {measured.grown / _MIB:.1f} MiB, "
+        f"{measured.slope * 100 / _MIB:+.2f} MiB per 100,000 texts"
     )
     _write(
         json_out,
@@ -174,7 +174,7 @@ def memory(
         machine=asdict(describe_machine()),
         encoder=_named(info),
         seed=seed,
-        **asdict(found),
+        **asdict(measured),
     )
 
 

@@ -65,15 +65,15 @@ def bulk(
                 count += 1
         if count < rows:
             raise InputValueError(f"{corpus} has only {count} sentences")
-        found = measure_bulk(
+        measured = measure_bulk(
             model, file, rows, Path(name), rounds=rounds,
             ray_workers=ray_workers, on_step=say(),
         )  # fmt: skip
-    typer.echo(format_table(HEADER, [cells(row, found) for row in found], texts=1))
+    typer.echo(format_table(HEADER, [cells(row, measured) for row in measured], texts=1))
     about = about_machine(
         "bulk", model=Path(model).name, corpus=corpus.name, count=rows, rounds=rounds,
-        rows=[asdict(row) for row in found],
+        rows=[asdict(row) for row in measured],
     )  # fmt: skip
     write_json(about, json_out)
     if report is not None:
-        write_bulk_report(found, about, report)
+        write_bulk_report(measured, about, report)

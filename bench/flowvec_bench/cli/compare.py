@@ -95,7 +95,7 @@ def compare(
     for line in _lines(result):
         typer.echo(line)
     if json_out is not None:
-        found = {
+        record = {
             "evaluation": "compare",
             "machine": asdict(describe_machine()),
             "corpus": "standard input" if corpus == "-" else Path(corpus).name,
@@ -104,7 +104,7 @@ def compare(
             "transforms": {name: TRANSFORMS[name] for name in chosen},
             **asdict(result),
         }
-        json_out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        json_out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 def _lines(result: Comparison) -> list[str]:

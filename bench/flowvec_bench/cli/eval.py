@@ -71,8 +71,8 @@ def sts(
         info = _describe(encoder)
     if as_json:
         machine = asdict(describe_machine())
-        found = [asdict(score) for score in scores]
-        print_json({"evaluation": "sts", "encoder": info, "machine": machine, "tasks": found})
+        records = [asdict(score) for score in scores]
+        print_json({"evaluation": "sts", "encoder": info, "machine": machine, "tasks": records})
         return
     rows = []
     for score in scores:
@@ -117,8 +117,10 @@ def lexical(
     table = measure_lexical(tasks, rows, vectors)
     if as_json:
         machine = asdict(describe_machine())
-        found = [asdict(row) for row in table]
-        print_json({"evaluation": "lexical", "encoders": infos, "machine": machine, "rows": found})
+        records = [asdict(row) for row in table]
+        print_json(
+            {"evaluation": "lexical", "encoders": infos, "machine": machine, "rows": records}
+        )
         return
     lines = [
         (
@@ -255,11 +257,11 @@ def isotropy(
         (row.text for row in read), rows, seed, None if counter is None else counter.add
     )
     words = None if counter is None else counter.measure()
-    found = []
+    measured = []
     for label, loaded in zip(labels, bundles, strict=True):
         with _load(loaded.path, provider, compute) as encoder:
-            found.append(examine_bundle(encoder, label, sample, tasks, seed))
-    examined = [figures for figures, _ in found]
+            measured.append(examine_bundle(encoder, label, sample, tasks, seed))
+    examined = [figures for figures, _ in measured]
     result = IsotropyReport(
         corpus="standard input" if corpus == "-" else Path(corpus).name,
         texts=total,
@@ -275,7 +277,7 @@ def isotropy(
         # Names, not paths: others read the report.
         typed = [Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:]]
         command = shlex.join(["flowvec", *typed])
-        write_report(report, result, [picture for _, picture in found], command)
+        write_report(report, result, [picture for _, picture in measured], command)
     if as_json:
         print_json({"evaluation": "isotropy", **asdict(result)})
         return

@@ -85,20 +85,20 @@ def retrieval(
     if (corpus is None) == (vectors is None):
         raise InputValueError("give either --corpus or --vectors")
     if vectors is not None:
-        held, source = _read(vectors, rows + queries), vectors.name
+        matrix, source = _read(vectors, rows + queries), vectors.name
     else:
         assert corpus is not None
         check_corpus(corpus)
-        held, source = _embedded(corpus, model, rows + queries), f"{corpus.name} by {model}"
+        matrix, source = _embedded(corpus, model, rows + queries), f"{corpus.name} by {model}"
         if save_vectors is not None:
-            np.save(save_vectors, held)
+            np.save(save_vectors, matrix)
     from flowvec.machine import available_cores
 
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
         result = race_indexes(
             racers,
-            held[:rows],
-            held[rows:],
+            matrix[:rows],
+            matrix[rows:],
             Path(temporary),
             available_cores(),
             recall=recall,
@@ -109,28 +109,28 @@ def retrieval(
             on_step=say(),
         )
     typer.echo(_table(result))
-    found = about_machine(
-        "retrieval", vectors=source, rows=rows, queries=queries, dim=held.shape[1], recall=recall,
+    record = about_machine(
+        "retrieval", vectors=source, rows=rows, queries=queries, dim=matrix.shape[1], recall=recall,
         m=m, ef_construction=ef_construction, rounds=rounds, builds=builds,
         indexes=[asdict(row) for row in result],
     )  # fmt: skip
-    write_json(found, json_out)
+    write_json(record, json_out)
     if report is not None:
-        write_index_report(result, found, report)
+        write_index_report(result, record, report)
 
 
 def _read(path: Path, count: int) -> Floats:
     try:
-        held: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        matrix: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
         raise InputValueError(f"cannot read {path}: {error}") from None
-    if not isinstance(held, np.ndarray) or held.dtype.kind not in "fiu":
+    if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "fiu":
         raise InputValueError(f"{path} holds no single array of real numbers")
-    if held.ndim != 2 or len(held) < count:
+    if matrix.ndim != 2 or len(matrix) < count:
         raise InputValueError(
-            f"{path} has the shape {held.shape}; --rows and --queries need {count} vectors"
+            f"{path} has the shape {matrix.shape}; --rows and --queries need {count} vectors"
         )
-    return _unit(np.array(held[:count], dtype=np.float32))
+    return _unit(np.array(matrix[:count], dtype=np.float32))
 
 
 def _embedded(corpus: Path, model: str, count: int) -> Floats:
@@ -142,15 +142,15 @@ def _embedded(corpus: Path, model: str, count: int) -> Floats:
         Encoder.load(model) as encoder,
         tqdm(total=count, desc="encode", disable=not sys.stderr.isatty()) as bar,
     ):
-        held = np.empty((count, encoder.dim), dtype=np.float32)
+        matrix = np.empty((count, encoder.dim), dtype=np.float32)
         filled = 0
         for vector in encoder.stream(texts):
-            held[filled] = vector
+            matrix[filled] = vector
             filled += 1
             bar.update()
     if filled < count:
         raise InputValueError(f"{corpus} has only {filled} different sentences, not {count}")
-    return _unit(held)
+    return _unit(matrix)
 
 
 def _different(texts: Iterator[str]) -> Iterator[str]:

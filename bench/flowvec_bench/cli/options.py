@@ -100,10 +100,10 @@ def sample(texts: Iterator[str], count: int, seed: int, among: int = 200_000) ->
 
 def whole_numbers(name: str, listed: str) -> list[int]:
     """Parse whole numbers joined by commas; raises InputValueError for anything else."""
-    found = numbers(name, listed)
-    if not all(number.is_integer() for number in found):
+    values = numbers(name, listed)
+    if not all(number.is_integer() for number in values):
         raise InputValueError(f"{name} must be whole numbers with commas, not {listed!r}")
-    return [int(number) for number in found]
+    return [int(number) for number in values]
 
 
 def numbers(name: str, listed: str) -> list[float]:
@@ -121,7 +121,7 @@ def about_machine(benchmark: str, **figures: Any) -> dict[str, Any]:
     return {"benchmark": benchmark, "machine": asdict(describe_machine()), **figures}
 
 
-def write_json(found: dict[str, Any], out: Path | None) -> None:
+def write_json(record: dict[str, Any], out: Path | None) -> None:
     """Write a result, if a file was named."""
     if out is not None:
-        out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

@@ -71,9 +71,9 @@ def pairs(
         )  # fmt: skip
     typer.echo(f"the {top_k} most similar pairs of {count} sentences, from raw text")
     typer.echo(format_table(HEADER, [cells(row) for row in rows], texts=1))
-    found = about_race("pairs", name or Path(model).name, forms, corpus, seed) | {
+    record = about_race("pairs", name or Path(model).name, forms, corpus, seed) | {
         "count": count, "top_k": top_k, "rounds": rounds, "rows": [asdict(row) for row in rows],
     }  # fmt: skip
-    write_json(found, json_out)
+    write_json(record, json_out)
     if report is not None:
-        write_pair_report(rows, found, report)
+        write_pair_report(rows, record, report)

@@ -105,10 +105,10 @@ def peers(
         )
     for line in _race_lines(result):
         typer.echo(line)
-    found = about_race("peers", name or Path(model).name, forms, corpus, seed) | asdict(result)
-    write_json(found, json_out)
+    record = about_race("peers", name or Path(model).name, forms, corpus, seed) | asdict(result)
+    write_json(record, json_out)
     if report is not None:
-        write_peer_report(result, found, report)
+        write_peer_report(result, record, report)
 
 
 def latency(
@@ -166,9 +166,9 @@ def latency(
 
         check_model(model, tokenizer)
     if corpus is None:
-        own = (s for passage in load_passages() for s in split_sentences(passage.text))
+        demo_sentences = (s for passage in load_passages() for s in split_sentences(passage.text))
         sentences: Iterator[str] = (
-            s for s in own if _SHORT_WORDS[0] <= len(s.split()) <= _SHORT_WORDS[1]
+            s for s in demo_sentences if _SHORT_WORDS[0] <= len(s.split()) <= _SHORT_WORDS[1]
         )
     else:
         check_corpus(corpus)
@@ -192,10 +192,10 @@ def latency(
         )
     for line in _latency_lines(result):
         typer.echo(line)
-    found = about_race("latency", name or Path(model).name, forms, corpus, seed) | asdict(result)
-    write_json(found, json_out)
+    record = about_race("latency", name or Path(model).name, forms, corpus, seed) | asdict(result)
+    write_json(record, json_out)
     if report is not None:
-        write_latency_report(result, found, report)
+        write_latency_report(result, record, report)
 
 
 # --- what both do ---------------------------------------------------------------------------------

@@ -57,8 +57,10 @@ def make_environment(
         return Environment(Path(sys.executable), _versions(Path(sys.executable)))
     material = json.dumps([*sorted(requirements), *without, sys.version])
     key = hashlib.sha256(material.encode()).hexdigest()[:12]
-    asked = os.environ.get("FLOWVEC_CACHE")
-    root = Path(asked).expanduser() if asked else user_cache_path("flowvec", appauthor=False)
+    configured = os.environ.get("FLOWVEC_CACHE")
+    root = (
+        Path(configured).expanduser() if configured else user_cache_path("flowvec", appauthor=False)
+    )
     folder = root / "peers" / key
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     if (folder / _READY).is_file():
@@ -94,5 +96,5 @@ def _versions(python: Path) -> dict[str, str]:
     done = subprocess.run([str(python), "-c", code], capture_output=True, text=True)
     if done.returncode:
         raise PeerEnvironmentError(f"{python} does not run: {done.stderr.strip()[-200:]}")
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    versions: dict[str, str] = json.loads(done.stdout)
+    return versions

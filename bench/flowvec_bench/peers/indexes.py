@@ -89,9 +89,9 @@ class IndexRow:
     error: str | None = None
 
 
-def recall_at_10(found: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]) -> float:
+def recall_at_10(neighbours: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]) -> float:
     """Share of each query's ten nearest that were found, the mean over the queries."""
-    pairs = zip(found.tolist(), exact.tolist(), strict=True)
+    pairs = zip(neighbours.tolist(), exact.tolist(), strict=True)
     return float(np.mean([len({*a} & {*b}) / len(b) for a, b in pairs]))
 
 
@@ -152,8 +152,8 @@ def race_indexes(
         raise InputValueError("there must be indexes, ten vectors and a query")
     say = on_step or (lambda _: None)
     exact, _ = top_k(queries, vectors, K, "ip")
-    file, asked, single = (folder / f"{name}.npy" for name in ("vectors", "queries", "single"))
-    for path, rows in ((file, vectors), (asked, queries), (single, queries[:_SINGLE])):
+    file, batch, single = (folder / f"{name}.npy" for name in ("vectors", "queries", "single"))
+    for path, rows in ((file, vectors), (batch, queries), (single, queries[:_SINGLE])):
         np.save(path, rows)
     rows_of = {peer.name: IndexRow(peer.name) for peer in peers}
     times: dict[str, list[float]] = {}
@@ -161,7 +161,7 @@ def race_indexes(
 
     def search(runner: Runner, ef: int, save: Path | None = None) -> float:
         answer = runner.ask(
-            do="search", queries=str(asked), ef=ef, singly=False, save=save and str(save)
+            do="search", queries=str(batch), ef=ef, singly=False, save=save and str(save)
         )
         return float(answer["seconds"])
 
@@ -221,9 +221,11 @@ def race_indexes(
 
 
 def _with_folder(peer: Peer, folder: Path) -> Peer:
-    own = folder / str(peer.options.get("built_by", peer.name)).replace(" ", "-").replace(",", "")
-    own.mkdir(exist_ok=True)
-    return replace(peer, options={**peer.options, "folder": str(own)})
+    subfolder = folder / str(peer.options.get("built_by", peer.name)).replace(" ", "-").replace(
+        ",", ""
+    )
+    subfolder.mkdir(exist_ok=True)
+    return replace(peer, options={**peer.options, "folder": str(subfolder)})
 
 
 def _finish(

@@ -161,8 +161,8 @@ def measure_latency(
 
     with lined_up(peers, models, options, say) as lineup:
         lineup.each(prepare)
-        for load, asked in (("callers", callers), ("rate", rates)):
-            levels = asked
+        for load, values in (("callers", callers), ("rate", rates)):
+            levels = values
             if levels is None:
                 levels = _shares(figures, peers[0].name, callers)
             for level in levels:

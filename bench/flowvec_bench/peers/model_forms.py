@@ -41,7 +41,7 @@ SHAPES: dict[str, dict[str, int]] = {
 
 
 def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> Path:
-    """Write a random BERT as a sentence-transformers directory: mean pooling, normalised.
+    """Write a random BERT as a sentence-transformers directory: mean pooling, normalized.
 
     Args:
         shape: one of `SHAPES`.
@@ -108,8 +108,8 @@ def opened_forms(
         if tokenizer is not None:
             source = random_model(model, tokenizer, max_length or _MAX_LENGTH, folder / model)
         # By default flowvec uses float16 on a GPU; int8 is only created on request.
-        asked = {peer.options.get("load", {}).get("compute") for peer in racers} - {None}
-        yield make_forms(source, folder, max_length, {"float16", *asked}), folder
+        computes = {peer.options.get("load", {}).get("compute") for peer in racers} - {None}
+        yield make_forms(source, folder, max_length, {"float16", *computes}), folder
 
 
 def make_forms(
@@ -132,11 +132,11 @@ def make_forms(
     Raises:
         ExportError: the model cannot be exported.
     """
-    found = read_torch_source(source)
+    checkpoint = read_torch_source(source)
     able = provider_status()
     variants: list[Variant] = []
     # A model without layers has no matrix products to compute in 8 bits.
-    if "int8" in computes and found.layers:
+    if "int8" in computes and checkpoint.layers:
         variants.append("int8")
         if able[OPENVINO_RUNTIME] is None:
             variants.append("int8-openvino")
@@ -151,13 +151,15 @@ def make_forms(
             logger.warning("left out: %s", error)
             variants.remove(cast(Variant, error.kind))
     paths = {"source": source, "bundle": bundle.path}
-    plain_mean = found.pooling == "mean" and found.word_weights is None
-    if plain_mean and not found.transforms and found.normalise:
-        paths["onnx"] = _write_onnx_form(source, found, bundle.manifest.max_length, folder / "onnx")
+    plain_mean = checkpoint.pooling == "mean" and checkpoint.word_weights is None
+    if plain_mean and not checkpoint.transforms and checkpoint.normalize:
+        paths["onnx"] = _write_onnx_form(
+            source, checkpoint, bundle.manifest.max_length, folder / "onnx"
+        )
     return Forms(paths, bundle.manifest.max_length, bundle.manifest.dim)
 
 
-def _write_onnx_form(source: Path, found: TorchSource, max_length: int, folder: Path) -> Path:
+def _write_onnx_form(source: Path, checkpoint: TorchSource, max_length: int, folder: Path) -> Path:
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json",
                  "special_tokens_map.json", "vocab.txt"):  # fmt: skip
@@ -172,7 +174,7 @@ def _write_onnx_form(source: Path, found: TorchSource, max_length: int, folder: 
     if not special.is_file():  # transformers 5 keeps it in tokenizer_config.json
         kept = {k: v for k, v in settings.items() if k.endswith("_token") and isinstance(v, str)}
         special.write_text(json.dumps(kept))
-    _write_token_graph(found.model, folder / "model.onnx")
+    _write_token_graph(checkpoint.model, folder / "model.onnx")
     return folder
 
 
@@ -182,8 +184,8 @@ class _TokenVectors(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        found = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        vectors: Tensor = found.last_hidden_state
+        output = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        vectors: Tensor = output.last_hidden_state
         return vectors
 
 

@@ -100,9 +100,9 @@ class Runner:
         """Its vectors of the texts, float32 (texts, dim)."""
         save = texts.with_suffix(".npy")
         self.encode(texts, batch_size, save)
-        found: npt.NDArray[np.float32] = np.load(save)
+        vectors: npt.NDArray[np.float32] = np.load(save)
         save.unlink()
-        return found
+        return vectors
 
     def end(self) -> None:
         """Kill the process."""

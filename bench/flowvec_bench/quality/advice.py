@@ -87,9 +87,9 @@ def advise(candidates: Sequence[Candidate], encoder_only: bool = False) -> tuple
     usable = [i for i, c in enumerate(candidates) if c.pooling != WORD_VECTORS]
     order = sorted(usable, key=lambda i: -value(candidates[i]))
     plain = [i for i in order if candidates[i].transform == NONE]
-    own = [i for i in plain if candidates[i].pooling == OWN]
+    as_it_is = [i for i in plain if candidates[i].pooling == OWN]
     # The best candidate without a transform.
-    base_index = (own or plain)[0]
+    base_index = (as_it_is or plain)[0]
     base = candidates[base_index]
 
     def worth_it(candidate: Candidate) -> bool:

@@ -60,12 +60,12 @@ def read_retrieval(folder: str | Path) -> list[RetrievalSet]:
         raise InputValueError(f"{folder} is not a directory of retrieval sets")
     if any((root / name).exists() for name in _FILES):
         return [_read_set(root)]
-    found = [path for path in sorted(root.iterdir()) if (path / _FILES[0]).exists()]
-    if not found:
+    folders = [path for path in sorted(root.iterdir()) if (path / _FILES[0]).exists()]
+    if not folders:
         raise InputValueError(
             f"{folder} is not a retrieval set ({', '.join(_FILES)}), and has none"
         )
-    return [_read_set(path) for path in found]
+    return [_read_set(path) for path in folders]
 
 
 def _read_set(folder: Path) -> RetrievalSet:
@@ -73,13 +73,13 @@ def _read_set(folder: Path) -> RetrievalSet:
     documents = {
         i: f"{record.get('title') or ''} {text}".strip() for i, text, record in _jsonl(corpus)
     }
-    asked = {i: text for i, text, _ in _jsonl(queries)}
-    qrels = _read_qrels(judged, asked.keys())
-    relevant = [i for i in asked if any(qrels.get(i, {}).values())]
+    texts_by_query = {i: text for i, text, _ in _jsonl(queries)}
+    qrels = _read_qrels(judged, texts_by_query.keys())
+    relevant = [i for i in texts_by_query if any(qrels.get(i, {}).values())]
     if not relevant or not documents:
         raise InputValueError(f"{folder} has no documents, or no query with a relevant one")
     warnings = []
-    if left_out := len(asked) - len(relevant):
+    if left_out := len(texts_by_query) - len(relevant):
         warnings.append(f"{left_out} queries without a relevant document were left out")
     if missing := {d for i in relevant for d in qrels[i]} - documents.keys():
         warnings.append(
@@ -91,10 +91,12 @@ def _read_set(folder: Path) -> RetrievalSet:
         document_ids=list(documents),
         documents=list(documents.values()),
         query_ids=relevant,
-        queries=[asked[i] for i in relevant],
+        queries=[texts_by_query[i] for i in relevant],
         qrels={i: qrels[i] for i in relevant},
         warnings=warnings,
-        own=frozenset(i for i in relevant if asked[i] and asked[i] in documents.get(i, "")),
+        own=frozenset(
+            i for i in relevant if texts_by_query[i] and texts_by_query[i] in documents.get(i, "")
+        ),
     )
 
 
@@ -134,10 +136,10 @@ def _jsonl(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield record["_id"], record["text"], record
 
 
-def _check_id(found: str, where: str) -> None:
+def _check_id(key: str, where: str) -> None:
     """Check an id: trec_eval takes UTF-8 C strings, and others end the process."""
-    if "\0" in found or any("\ud800" <= character <= "\udfff" for character in found):
-        raise InputValueError(f"{where} has the id {found!r}, which is not plain text")
+    if "\0" in key or any("\ud800" <= character <= "\udfff" for character in key):
+        raise InputValueError(f"{where} has the id {key!r}, which is not plain text")
 
 
 def _read_qrels(path: Path, queries: Collection[str]) -> dict[str, dict[str, int]]:

@@ -89,13 +89,13 @@ def parse_transforms(names: str | None) -> list[str]:
     """
     if names is None:
         return list(TRANSFORMS)
-    found = [name for name in names.split(",") if name != NONE]
-    for name in found:
+    chosen = [name for name in names.split(",") if name != NONE]
+    for name in chosen:
         if name not in TRANSFORMS:
             raise InputValueError(
                 f"transform {name!r} is unknown; choose from {', '.join(TRANSFORMS)}"
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(chosen))
 
 
 def figure_names(scores: Sequence[StsScore]) -> dict[str, float]:
@@ -152,8 +152,8 @@ def compare(
     """
     say = on_step or (lambda _: None)
     settings = settings or FitSettings()
-    found = read_torch_source(source)
-    names = _poolings(found, poolings)
+    checkpoint = read_torch_source(source)
+    names = _poolings(checkpoint, poolings)
     row_of = sentence_rows(tasks)
     sentences = list(row_of)
     scored = {sentence.strip() for sentence in sentences}
@@ -167,7 +167,7 @@ def compare(
     failures: list[Failure] = []
     if poolings is None:
         say("averaging word vectors")
-        candidates.append(measure.raw(WORD_VECTORS, _word_vectors(found, sentences)))
+        candidates.append(measure.raw(WORD_VECTORS, _word_vectors(checkpoint, sentences)))
     for name, vectors in _embed(source, names, everything, show_progress_bar, on_step):
         corpus, sts = vectors[: len(texts)], vectors[len(texts) :]
         candidates.append(measure.raw(name, sts))
@@ -180,23 +180,23 @@ def compare(
                 failures.append(Failure(name, transform, str(error)))
             else:
                 candidates.append(candidate)
-    chosen_on, best, advice = advise(candidates, encoder_only=found.pooling is not None)
-    return Comparison(found.name, rows, candidates, failures, chosen_on, best, advice)
+    chosen_on, best, advice = advise(candidates, encoder_only=checkpoint.pooling is not None)
+    return Comparison(checkpoint.name, rows, candidates, failures, chosen_on, best, advice)
 
 
-def _poolings(source: TorchSource, asked: Sequence[str] | None) -> list[str]:
+def _poolings(source: TorchSource, requested: Sequence[str] | None) -> list[str]:
     has_own = source.pooling is not None
-    if asked is None:
+    if requested is None:
         names = [name for name in POOLINGS if name != "pooler" or source.pooler is not None]
         return [*([OWN] if has_own else []), *names]
-    if joined := [name for name in asked if "+" in name]:
+    if joined := [name for name in requested if "+" in name]:
         raise InputValueError(f"{joined[0]} is several poolings; they are compared one by one")
-    for name in asked:
+    for name in requested:
         if name != OWN:
             parse_pooling(name)
-    if OWN in asked and not has_own:
+    if OWN in requested and not has_own:
         raise InputValueError(f"{source.origin} is a plain encoder and has no pooling of its own")
-    return list(dict.fromkeys(asked))
+    return list(dict.fromkeys(requested))
 
 
 def _embed(

@@ -25,7 +25,7 @@ _ALIKE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class LexicalRow:
-    """Spearman x 100 of the normalised edit distance with gold and with cosines.
+    """Spearman x 100 of the normalized edit distance with gold and with cosines.
 
     Attributes:
         task: name of a task, or `all pairs` for all tasks together.
@@ -72,9 +72,9 @@ def measure_lexical(
     table: list[LexicalRow] = []
     everything: list[StsPairs] = []
     for task in tasks:
-        own = list(task.subsets.values())
-        everything += own
-        table += _rows(task.name, own, rows, vectors)
+        subsets = list(task.subsets.values())
+        everything += subsets
+        table += _rows(task.name, subsets, rows, vectors)
     if len(tasks) > 1:
         table += _rows(ALL_PAIRS, everything, rows, vectors)
     return table

@@ -85,8 +85,8 @@ def search_encoder(encoder: Encoder, dataset: RetrievalSet) -> Ranking:
         ]
     if similarity == "cosine":
         documents, queries = normalize(documents), normalize(queries)
-    found, _ = top_k(queries, documents, _SEARCHED, METRIC_OF_SIMILARITY[similarity])
-    return cast(Ranking, found.tolist())
+    ranking, _ = top_k(queries, documents, _SEARCHED, METRIC_OF_SIMILARITY[similarity])
+    return cast(Ranking, ranking.tolist())
 
 
 def search_bm25(dataset: RetrievalSet) -> Ranking:
@@ -131,8 +131,8 @@ def score_run(
             found_ids = [document for document in found_ids if document != query]
         run[query] = {document: -float(rank) for rank, document in enumerate(found_ids[:_DEPTH])}
     measures = [nDCG @ 10, R @ 10, R @ 100, RR @ 10]
-    found = ir_measures.calc_aggregate(measures, dataset.qrels, run)
-    ndcg, recall, recall_100, mrr = (float(found[measure]) for measure in measures)
+    means = ir_measures.calc_aggregate(measures, dataset.qrels, run)
+    ndcg, recall, recall_100, mrr = (float(means[measure]) for measure in measures)
     return RetrievalScore(
         dataset=dataset.name,
         system=system,

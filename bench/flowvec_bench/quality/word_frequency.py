@@ -112,7 +112,7 @@ def nearest_neighbours(embeddings: Matrix, rows: Ids, k: int) -> Ids:
     squares = np.square(centred).sum(1)
     # float32 may order near ties wrongly, so a few more are taken and ordered in float64.
     taken = min(k + 4, len(exact) - 1)
-    found = np.empty((len(rows), k), dtype=np.int64)
+    neighbours = np.empty((len(rows), k), dtype=np.int64)
     step = max(1, _BLOCK_ELEMENTS // len(exact))
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
@@ -121,8 +121,8 @@ def nearest_neighbours(embeddings: Matrix, rows: Ids, k: int) -> Ids:
         near = np.sort(np.argpartition(scores, taken - 1, axis=1)[:, :taken], axis=1)
         for i, (row, others) in enumerate(zip(block, near, strict=True), start):
             distances = np.square(exact[others] - exact[row]).sum(1)
-            found[i] = others[np.argsort(distances, kind="stable")[:k]]
-    return found
+            neighbours[i] = others[np.argsort(distances, kind="stable")[:k]]
+    return neighbours
 
 
 def frequency_table(

@@ -34,15 +34,15 @@ def cells(row: BulkRow, rows: Sequence[BulkRow]) -> tuple[str, ...]:
     )
 
 
-def write_bulk_report(rows: Sequence[BulkRow], found: Mapping[str, Any], path: Path) -> None:
+def write_bulk_report(rows: Sequence[BulkRow], record: Mapping[str, Any], path: Path) -> None:
     """Write `path` and, beside it, a plot of the same name in SVG."""
     lines = [
-        f"# A bulk job over {found['count']:,} sentences, with {found['model']}",
+        f"# A bulk job over {record['count']:,} sentences, with {record['model']}",
         "",
-        machine_line(found["machine"]),
+        machine_line(record["machine"]),
         "",
-        f"The first {found['count']:,} sentences of {found['corpus']}, a line of JSON each. Each "
-        f"pass in a process of its own, {found['rounds']} of each in turn; rows a second are of "
+        f"The first {record['count']:,} sentences of {record['corpus']}, a line of JSON each. Each "
+        f"pass in a process of its own, {record['rounds']} of each in turn; rows a second are of "
         "the median pass, the share is the median over the rounds. What is timed is reading, "
         "encoding and writing to disk; in memory, `Encoder.encode` of a list. A job's survey "
         "(counting and hashing) comes before it and is given apart. Memory is the process's own, "

@@ -47,20 +47,20 @@ def _figure(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def write_index_report(rows: Sequence[IndexRow], found: Mapping[str, Any], path: Path) -> None:
+def write_index_report(rows: Sequence[IndexRow], record: Mapping[str, Any], path: Path) -> None:
     """Write `path` and, beside it, a chart of the same name in SVG."""
     lines = [
         "# The collection's index beside others",
         "",
-        machine_line(found["machine"]),
+        machine_line(record["machine"]),
         "",
-        f"{found['rows']:,} vectors of {found['dim']} dimensions ({found['vectors']}), "
-        f"{found['queries']:,} others as queries, cosine; graphs of M {found['m']} and "
-        f"ef_construction {found['ef_construction']}. Each index in a process of its own with all "
+        f"{record['rows']:,} vectors of {record['dim']} dimensions ({record['vectors']}), "
+        f"{record['queries']:,} others as queries, cosine; graphs of M {record['m']} and "
+        f"ef_construction {record['ef_construction']}. Each index in a process of its own with all "
         "cores; its effort (ef) is, to a fiftieth, the least that finds "
-        f"{found['recall']:.0%} of the ten nearest. Queries a second are of all queries in one "
-        f"call, at the median of {found['rounds']} rounds in turn, after each of which up to 500 "
-        f"follow one at a time. Seconds to build are the median of {_builds(found['builds'])}. "
+        f"{record['recall']:.0%} of the ten nearest. Queries a second are of all queries in one "
+        f"call, at the median of {record['rounds']} rounds in turn, after each of which up to 500 "
+        f"follow one at a time. Seconds to build are the median of {_builds(record['builds'])}. "
         "flowvec's rows are on disk with checksums when they were added, with texts; the others' "
         "vectors are in memory, and their file is written once.",
         "",

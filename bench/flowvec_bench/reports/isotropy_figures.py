@@ -25,10 +25,10 @@ class Figure:
 def explain(bundles: Sequence[BundleIsotropy], has_sts: bool) -> list[str]:
     """What a reader must know about the figures."""
     notes = [
-        f"{b.label} normalises inside its graph: its vectors have unit length, so every figure is "
+        f"{b.label} normalizes inside its graph: its vectors have unit length, so every figure is "
         "of directions alone."
         if b.normalised
-        else f"{b.label} does not normalise: longer vectors weigh more in the spectrum, "
+        else f"{b.label} does not normalize: longer vectors weigh more in the spectrum, "
         "participation ratio, effective rank and IsoScore; the cosine figures, alignment and "
         "uniformity do not depend on length."
         for b in bundles
@@ -77,7 +77,7 @@ _FIGURES = (
         "lower",
     ),
     ("alignment", "Alignment", "squared distance of pairs that people scored above 4", "lower"),
-    ("mean_norm", "Mean norm", "L2 length before any normalisation outside", "-"),
+    ("mean_norm", "Mean norm", "L2 length before any normalization outside", "-"),
     ("dim", "Dimensions", "of a vector", "-"),
 )
 

@@ -41,15 +41,15 @@ def cells(row: LatencyRow) -> tuple[str, ...]:
     return (row.name, *waits, f"{row.per_second:.0f}", ", ".join(remarks))
 
 
-def write_latency_report(result: Latency, found: Mapping[str, Any], path: Path) -> None:
+def write_latency_report(result: Latency, record: Mapping[str, Any], path: Path) -> None:
     """Write `path` and, beside it, a chart of the same name in SVG."""
     lines = [
-        f"# {found['model']} under load",
+        f"# {record['model']} under load",
         "",
-        machine_line(found["machine"]),
+        machine_line(record["machine"]),
         "",
-        f"{result.texts} sentences of 4 to 12 words of {found['corpus']}, one a call, seed "
-        f"{found['seed']}. One run: every level goes through all peers in turn, {result.rounds} "
+        f"{result.texts} sentences of 4 to 12 words of {record['corpus']}, one a call, seed "
+        f"{record['seed']}. One run: every level goes through all peers in turn, {result.rounds} "
         f"rounds of {result.seconds:g} s; percentiles over all calls, throughput at the median of "
         "the rounds. Callers wait for their answer before they send the next text. Arrivals come "
         "at random (Poisson), and their wait counts from the moment of arrival; an engine that "

@@ -31,19 +31,20 @@ def cells(row: PairRow) -> tuple[str, ...]:
     )
 
 
-def write_pair_report(rows: Sequence[PairRow], found: Mapping[str, Any], path: Path) -> None:
+def write_pair_report(rows: Sequence[PairRow], record: Mapping[str, Any], path: Path) -> None:
     """Write `path` and, beside it, a chart of the same name in SVG."""
     lines = [
-        f"# The most similar of all pairs of {found['count']:,} sentences, with {found['model']}",
+        f"# The most similar of all pairs of {record['count']:,} sentences, with {record['model']}",
         "",
-        machine_line(found["machine"]),
+        machine_line(record["machine"]),
         "",
-        f"Sentences of {found['corpus']}, seed {found['seed']}, cut at {found['max_length']} "
-        f"tokens; from raw text to the {found['top_k']:,} most alike of all "
-        f"{found['count'] * (found['count'] - 1) // 2:,} pairs. Same weights, same texts, one run; "
+        f"Sentences of {record['corpus']}, seed {record['seed']}, cut at {record['max_length']} "
+        f"tokens; from raw text to the {record['top_k']:,} most similar of all "
+        f"{record['count'] * (record['count'] - 1) // 2:,} pairs. Same weights, same texts, one "
+        "run; "
         "each peer in a process and an environment of its own, at the batch size that it embeds a "
         "sample fastest with. Seconds at the median of "
-        f'{found["rounds"]} rounds in turn; "slower by" is the median over the rounds. '
+        f'{record["rounds"]} rounds in turn; "slower by" is the median over the rounds. '
         "sentence-transformers' rows are its `paraphrase_mining`.",
         "",
         f"![seconds]({path.with_suffix('.svg').name})",

@@ -31,16 +31,16 @@ def rate(value: float) -> str:
     return f"{value:.0f}" if value >= 20 else f"{value:.1f}"
 
 
-def write_peer_report(result: Race, found: Mapping[str, Any], path: Path) -> None:
+def write_peer_report(result: Race, record: Mapping[str, Any], path: Path) -> None:
     """Write `path` and, beside it, a chart of the same name in SVG."""
     lines = [
-        f"# {found['model']} beside its peers",
+        f"# {record['model']} beside its peers",
         "",
-        machine_line(found["machine"]),
+        machine_line(record["machine"]),
         "",
-        f"Texts of {found['corpus']}, seed {found['seed']}, cut at {found['max_length']} tokens. "
-        "Same weights, same texts, one run; each peer in a process and an environment of its own, "
-        "at the best of its batch sizes; texts a second at the median of "
+        f"Texts of {record['corpus']}, seed {record['seed']}, cut at {record['max_length']} "
+        "tokens. Same weights, same texts, one run; each peer in its own process and environment, "
+        "at the best of its batch sizes; texts per second at the median of "
         f"{result.rounds} rounds in turn, tokenizing included. "
         '"Slower by" is the median over the rounds.',
         "",
@@ -107,13 +107,13 @@ def _bars(axis: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
 
 def _budgets(axis: Axes, rows: Sequence[Row]) -> None:
     """Only flowvec's budgets of padded tokens: others count texts."""
-    own = [row for row in rows if row.name.startswith("flowvec")]
-    for i, row in enumerate(own):
+    budgets = [row for row in rows if row.name.startswith("flowvec")]
+    for i, row in enumerate(budgets):
         sizes = {int(size): rate for size, rate in row.by_batch_size.items() if size != "own"}
         colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
         axis.plot(list(sizes), list(sizes.values()), label=row.name, color=colour, marker=marker)
     axis.set_xscale("log", base=2)
-    sizes_of = sorted({int(s) for row in own for s in row.by_batch_size if s != "own"})
+    sizes_of = sorted({int(s) for row in budgets for s in row.by_batch_size if s != "own"})
     axis.set_xticks(sizes_of, [str(size) for size in sizes_of])
     axis.minorticks_off()
     axis.set_xlabel("budget of padded tokens per batch")

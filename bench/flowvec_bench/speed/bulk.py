@@ -115,9 +115,9 @@ def measure_bulk(
         ray_workers: also use Ray on this machine, with this many workers; 0 does not.
         on_step: called with a line of text before each pass.
     """
-    found = {mode: BulkRow(mode, rows) for mode in MODES if mode != "ray" or ray_workers}
+    rows_by_mode = {mode: BulkRow(mode, rows) for mode in MODES if mode != "ray" or ray_workers}
     for number in range(rounds):
-        for mode, row in found.items():
+        for mode, row in rows_by_mode.items():
             if on_step is not None:
                 on_step(f"round {number + 1}: {MODES[mode]}")
             told, row.resident = _watched(model, file, mode, folder / "out", ray_workers)
@@ -127,7 +127,7 @@ def measure_bulk(
             row.proof = told["proof"]
             row.megabytes = sum(f.stat().st_size for f in folder.glob("out/*")) / 1e6
             shutil.rmtree(folder / "out", ignore_errors=True)
-    return list(found.values())
+    return list(rows_by_mode.values())
 
 
 def _watched(
@@ -145,10 +145,10 @@ def _watched(
         lines = progress.read_text().splitlines()
         rows, seconds = json.loads(lines[-1]) if lines else (0, -1.0)
         try:
-            own = _workers_of(watched) if mode == "ray" else _own_memory(watched)
+            used = _workers_of(watched) if mode == "ray" else _own_memory(watched)
         except psutil.NoSuchProcess:
             break
-        resident.append(Resident(seconds, rows, own))
+        resident.append(Resident(seconds, rows, used))
         time.sleep(_EVERY_ON_RAY if mode == "ray" else _EVERY)
     told = (process.stdout or sys.stdin).read()
     if process.wait():

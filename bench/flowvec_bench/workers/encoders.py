@@ -72,10 +72,10 @@ class SentenceTransformers(Blocking):
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
         """Unit vectors of texts; None leaves the batch size to the library."""
         kwargs = {} if batch_size is None else {"batch_size": batch_size}
-        found: Floats = self.model.encode(
+        vectors: Floats = self.model.encode(
             texts, show_progress_bar=False, normalize_embeddings=True, **kwargs
         )
-        return found
+        return vectors
 
     def pairs(self, texts: list[str], top_k: int, size: int | None) -> list[list[float]]:
         """The most similar pairs: score and both indices."""
@@ -84,11 +84,11 @@ class SentenceTransformers(Blocking):
         kwargs: dict[str, Any] = {} if size is None else {"batch_size": size}
         # As many for each text as in all, so that it finds all pairs. Version 5 counts a pair
         # twice, and returns half as many as requested.
-        found: list[list[float]] = paraphrase_mining(
+        mined: list[list[float]] = paraphrase_mining(
             self.model, texts, show_progress_bar=False, max_pairs=2 * top_k,
             top_k=min(top_k, 100), **kwargs,
         )  # fmt: skip
-        return found[:top_k]
+        return mined[:top_k]
 
 
 class FastEmbed(Blocking):
@@ -185,10 +185,10 @@ class Flowvec:
 
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
         """Unit vectors of texts; None leaves the batch size to the library."""
-        found: Floats = self.encoder.encode(
+        vectors: Floats = self.encoder.encode(
             texts, max_batch_tokens=batch_size, normalize_embeddings=True
         )
-        return found
+        return vectors
 
     def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
         """Run a number of callers, who send one text after another; a single one calls the
@@ -217,8 +217,8 @@ class Flowvec:
         """The most similar pairs: score and both indices, with the Encoder's own budget."""
         from flowvec import most_similar_pairs
 
-        found = most_similar_pairs(texts, encoder=self.encoder, top_k=top_k)
-        return [[pair.score, pair.left, pair.right] for pair in found]
+        mined = most_similar_pairs(texts, encoder=self.encoder, top_k=top_k)
+        return [[pair.score, pair.left, pair.right] for pair in mined]
 
     def _shared(self, size: int | None) -> Any:
         from flowvec import AsyncEncoder
@@ -246,20 +246,20 @@ def _encode(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str,
 
 def _pairs(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str, Any]:
     begun = time.perf_counter()
-    found = engine.pairs(texts, command["top_k"], command["batch_size"])
+    mined = engine.pairs(texts, command["top_k"], command["batch_size"])
     seconds = time.perf_counter() - begun
-    return {"seconds": seconds, "pairs": [[float(s), int(i), int(j)] for s, i, j in found]}
+    return {"seconds": seconds, "pairs": [[float(s), int(i), int(j)] for s, i, j in mined]}
 
 
 def _load_test(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str, Any]:
     seconds, size = command["seconds"], command["batch_size"]
     if "callers" in command:
-        found = engine.closed(command["callers"], texts, seconds, size)
+        measured = engine.closed(command["callers"], texts, seconds, size)
     else:
         moments = load.arrivals(command["rate"], seconds, command["seed"])
-        found = engine.open(moments, texts, seconds, size)
-    waits = [round(wait, 6) for wait in found.waits]
-    return {"waits": waits, "seconds": found.seconds, "unanswered": found.unanswered}
+        measured = engine.open(moments, texts, seconds, size)
+    waits = [round(wait, 6) for wait in measured.waits]
+    return {"waits": waits, "seconds": measured.seconds, "unanswered": measured.unanswered}
 
 
 WORKS: dict[str, Any] = {"encode": _encode, "load-test": _load_test, "pairs": _pairs}
@@ -276,8 +276,8 @@ def main() -> None:
         path = command["texts"]
         if path not in texts:
             texts[path] = json.loads(Path(path).read_text(encoding="utf-8"))
-        found: dict[str, Any] = WORKS[command["do"]](engine, texts[path], command)
-        return found
+        answer: dict[str, Any] = WORKS[command["do"]](engine, texts[path], command)
+        return answer
 
     lines.serve(make, work)
 

@@ -36,9 +36,9 @@ K = 10
 class Engine:
     """The base class of all indexes."""
 
-    def numbers(self, found: Any) -> Ids:
+    def numbers(self, hits: Any) -> Ids:
         """The result of `search` as numbers of vectors, int64 (queries, 10)."""
-        return np.asarray(found, dtype=np.int64)
+        return np.asarray(hits, dtype=np.int64)
 
 
 class Hnswlib(Engine):
@@ -210,11 +210,11 @@ class Flowvec(Engine):
             return self.collection.search_batch(queries, K, ef=ef)
         return self.collection.search_ids(queries, K, ef=ef)[0]
 
-    def numbers(self, found: Any) -> Ids:
+    def numbers(self, hits: Any) -> Ids:
         """Ids of hits as numbers of vectors."""
         if self.options.get("rows"):
-            found = [[hit.id for hit in line] for line in found]
-        return super().numbers(found)
+            hits = [[hit.id for hit in line] for line in hits]
+        return super().numbers(hits)
 
 
 ENGINES: dict[str, Any] = {
@@ -230,10 +230,10 @@ def _search(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
     ef = command["ef"]
     if not command["singly"]:
         begun = time.perf_counter()
-        found = engine.search(queries, ef)
+        hits = engine.search(queries, ef)
         seconds = time.perf_counter() - begun
         if command["save"]:
-            np.save(command["save"], engine.numbers(found))
+            np.save(command["save"], engine.numbers(hits))
         return {"seconds": seconds}
     waits = []
     for query in queries:

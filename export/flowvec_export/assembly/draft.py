@@ -41,7 +41,7 @@ class Draft:
         dim: length of a vector.
         pooling: how token vectors become one vector, for the manifest.
         transform: the steps between pooling and normalization, for the manifest.
-        normalised: whether the graph ends in L2 normalization.
+        normalized: whether the graph ends in L2 normalization.
         reference: computes the vectors that the graph must give.
         computed_by: name of the reference, for messages.
         original: the reference before weights were rounded to float16; None if they were not.
@@ -52,7 +52,7 @@ class Draft:
     dim: int
     pooling: str
     transform: tuple[str, ...]
-    normalised: bool
+    normalized: bool
     reference: Reference
     computed_by: str
     original: Reference | None

@@ -90,7 +90,7 @@ def draft_of_graph(
         dim=steps[-1].out_dim if steps else sum(output.width for output in outputs),
         pooling=pooling,
         transform=describe(steps),
-        normalised=normalize or _has_unit_length(reference, vocabulary, length),
+        normalized=normalize or _has_unit_length(reference, vocabulary, length),
         reference=reference,
         computed_by="the source's own graph",
         original=original,
@@ -121,7 +121,7 @@ def _attached(
     dim = sum(output.width for output in outputs)
     if tail is not None:
         vector, dim = surgeon.attach(tail.graph, vector), steps[-1].out_dim
-    surgeon.give(surgeon.normalise(vector) if normalize else vector, dim)
+    surgeon.give(surgeon.normalize(vector) if normalize else vector, dim)
     drop_unused(proto.graph)
     clean(proto)
     return proto, surgeon.prefix

@@ -71,7 +71,7 @@ def draft_of_checkpoint(
         dim=steps[-1].out_dim if steps else pooling.out_dim(config.hidden_size),
         pooling="+".join(pooling.modes),
         transform=describe(steps),
-        normalised=normalize,
+        normalized=normalize,
         reference=run,
         computed_by="torch",
         original=None if original is None else _run(original, origin),
@@ -85,14 +85,14 @@ def _run(module: SentenceEncoder, origin: str) -> Reference:
     ) -> npt.NDArray[np.float32]:
         with torch.inference_mode():
             try:
-                found = module(torch.from_numpy(input_ids), torch.from_numpy(attention_mask))
+                output = module(torch.from_numpy(input_ids), torch.from_numpy(attention_mask))
             except Exception as error:  # foreign modules may fail in any way
                 reason = first_line(error)
                 raise ExportError(
                     f"{origin} is not an encoder that goes from token ids and a mask to one vector "
                     f"per token: {reason}"
                 ) from error
-        vectors: npt.NDArray[np.float32] = found.float().numpy()
+        vectors: npt.NDArray[np.float32] = output.float().numpy()
         return vectors
 
     return run

@@ -30,13 +30,13 @@ class SentenceEncoder(nn.Module):
         backbone: nn.Module,
         pooling: Pooling,
         transforms: Sequence[nn.Module],
-        normalise: bool,
+        normalize: bool,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.pooling = pooling
         self.transforms = nn.ModuleList(transforms)
-        self.normalise = normalise
+        self.normalize = normalize
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Int64 (batch, sequence), twice -> float32 (batch, dim)."""
@@ -44,7 +44,7 @@ class SentenceEncoder(nn.Module):
         vector = self.pooling(states, attention_mask, input_ids)
         for transform in self.transforms:
             vector = transform(vector)
-        if self.normalise:
+        if self.normalize:
             vector = vector / vector.norm(dim=1, keepdim=True).clamp(min=1e-12)
         out: Tensor = vector
         return out

@@ -96,10 +96,12 @@ def read_corpus(
     Raises:
         InputValueError: the file cannot be read, or has no texts.
     """
-    found = (row.text for row in read_rows(source, text_field=text_field, file_format=file_format))
-    texts: Iterable[str] = found
+    rows_of_text = (
+        row.text for row in read_rows(source, text_field=text_field, file_format=file_format)
+    )
+    texts: Iterable[str] = rows_of_text
     if sentences:
-        texts = (s for text in found for s in split_sentences(text) if s.count(" ") >= 3)
+        texts = (s for text in rows_of_text for s in split_sentences(text) if s.count(" ") >= 3)
     return sample_texts(texts, rows, seed, source)
 
 

@@ -239,14 +239,14 @@ def fit(
     # Before any long work.
     settings.check(parts)
     held_out_rows(len(texts), parts)
-    found = read_source(source, encoder_only=encoder_only, trust=trust)
-    settings.check(parts, found.width(pooling))
+    checkpoint = read_source(source, encoder_only=encoder_only, trust=trust)
+    settings.check(parts, checkpoint.width(pooling))
     recipe = Recipe(
         method=method,
-        source=found.name,
-        source_sha256=found.sha256(),
-        pooling=found.pooling_name(pooling),
-        max_length=found.checked_length(max_length),
+        source=checkpoint.name,
+        source_sha256=checkpoint.sha256(),
+        pooling=checkpoint.pooling_name(pooling),
+        max_length=checkpoint.checked_length(max_length),
         corpus=corpus,
         rows=len(texts) - held_out_rows(len(texts)),
         held_out_rows=held_out_rows(len(texts)),
@@ -256,8 +256,8 @@ def fit(
         encoder_only=encoder_only,
         flowvec=__version__,
     )
-    tuned = found.tuned
-    del found  # as large as the model, and not needed for fitting
+    tuned = checkpoint.tuned
+    del checkpoint  # as large as the model, and not needed for fitting
     raw = embed_raw(
         source,
         texts,

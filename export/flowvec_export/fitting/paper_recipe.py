@@ -81,12 +81,12 @@ def fit_like_the_paper(
     callback("on_step", on_step)
     callback("on_batch", on_batch)
     say = on_step or (lambda _: None)
-    found = read_torch_source(source, encoder_only=encoder_only, trust=trust)
+    checkpoint = read_torch_source(source, encoder_only=encoder_only, trust=trust)
     modes = pooling or "first_last_mean"
     held_out = held_out_rows(len(texts), ["flow"])
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        vectors = _Vectors(found, modes)
+        vectors = _Vectors(checkpoint, modes)
         flow = Flow(vectors.dim, PRESETS["released"])
         train, kept = texts[:-held_out], texts[-held_out:]
         say(f"initialising from {MIN_ROWS} sentences, dropout on")
@@ -99,8 +99,8 @@ def fit_like_the_paper(
         cosines = (mean_cosine(quiet.numpy()), mean_cosine(flow(quiet).numpy()))
     recipe = Recipe(
         method="flow",
-        source=found.name,
-        source_sha256=found.sha256(),
+        source=checkpoint.name,
+        source_sha256=checkpoint.sha256(),
         pooling=modes,
         max_length=vectors.max_length,
         corpus=corpus,
@@ -113,7 +113,7 @@ def fit_like_the_paper(
         flowvec=__version__,
     )
     flow.eval().requires_grad_(False)
-    return Fitted(flow, recipe, history, cosines, found.tuned)
+    return Fitted(flow, recipe, history, cosines, checkpoint.tuned)
 
 
 class _Vectors:

@@ -124,8 +124,8 @@ class Surgeon:
             count = self.node("Sqrt", count)
         return self.node("Div", total, count)
 
-    def normalise(self, vector: str) -> str:
-        """L2-normalise (batch, dim)."""
+    def normalize(self, vector: str) -> str:
+        """L2-normalize (batch, dim)."""
         length = self._along("ReduceL2", vector, 1, keepdims=1)
         least = self.constant(np.array(1e-12, np.float32))
         return self.node("Div", vector, self.node("Max", length, least))

@@ -61,8 +61,8 @@ def _nodes_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Node
 
 def _graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     kinds = onnx.AttributeProto
-    found = [a.g for a in node.attribute if a.type == kinds.GRAPH]
-    return found + [g for a in node.attribute if a.type == kinds.GRAPHS for g in a.graphs]
+    graphs = [a.g for a in node.attribute if a.type == kinds.GRAPH]
+    return graphs + [g for a in node.attribute if a.type == kinds.GRAPHS for g in a.graphs]
 
 
 def one_name_of_the_standard(proto: onnx.ModelProto) -> None:

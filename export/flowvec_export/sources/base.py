@@ -56,7 +56,7 @@ class Source(ABC):
         layers: its transformer layers, if known.
         pooling: the pooling it was made for; None for a plain encoder.
         transforms: Dense layers between pooling and normalization.
-        normalise: whether its vectors are normalized; None for a plain encoder.
+        normalize: whether its vectors are normalized; None for a plain encoder.
         prompts: prefixes by name.
         default_prompt_name: the prompt that is used by default.
         similarity: how its vectors are compared.
@@ -76,7 +76,7 @@ class Source(ABC):
     layers: int | None = None
     pooling: str | None = None
     transforms: list[Transform] = field(default_factory=list)
-    normalise: bool | None = None
+    normalize: bool | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     similarity: str = "cosine"
@@ -149,16 +149,16 @@ class Source(ABC):
 
     def keep_encoder_only(self) -> None:
         """Drop the source's own pooling, Dense layers and normalization."""
-        self.pooling, self.transforms, self.normalise = None, [], None
+        self.pooling, self.transforms, self.normalize = None, [], None
 
-    def checked_length(self, asked: int | None) -> int:
+    def checked_length(self, requested: int | None) -> int:
         """Most tokens of a text: the given number, or the source's own.
 
         Raises:
             ExportError: it is too small for the special tokens, larger than the encoder's
                 positions, or unknown.
         """
-        length = self.max_length if asked is None else asked
+        length = self.max_length if requested is None else requested
         if length is None:
             raise ExportError(f"{self.origin} does not say how long a text may be: say max_length")
         special = self.tokenizer.num_special_tokens_to_add(False)
@@ -175,18 +175,18 @@ class Source(ABC):
 _MOST_TOKENS = 1 << 16
 
 
-def bounded_length(origin: str, asked: Any, positions: int | None) -> int | None:
+def bounded_length(origin: str, limit: Any, positions: int | None) -> int | None:
     """The tokenizer's limit, but at most the encoder's positions; None if there is no limit.
 
     Raises:
         ExportError: the tokenizer's limit is not a whole number.
     """
-    if isinstance(asked, float) and asked.is_integer():
-        asked = int(asked)
-    if isinstance(asked, bool) or not isinstance(asked, int | None):
-        raise ExportError(f"{origin} has the max_seq_length {asked!r}, which is not a whole number")
+    if isinstance(limit, float) and limit.is_integer():
+        limit = int(limit)
+    if isinstance(limit, bool) or not isinstance(limit, int | None):
+        raise ExportError(f"{origin} has the max_seq_length {limit!r}, which is not a whole number")
     # Tokenizers without a limit say 10^30.
-    bounds = [b for b in (asked, positions) if b is not None and b <= _MOST_TOKENS]
+    bounds = [b for b in (limit, positions) if b is not None and b <= _MOST_TOKENS]
     return min(bounds, default=None)
 
 
@@ -223,5 +223,5 @@ def read_licence(root: Path) -> str | None:
     with card.open(encoding="utf-8", errors="replace") as file:
         text = file.read(1 << 16)
     head = text.split("\n---", 1)[0] if text.startswith("---") else ""
-    found = re.search(r"^license:\s*[\"']?([\w.+-]+)", head, re.MULTILINE)
-    return found.group(1) if found else None
+    match = re.search(r"^license:\s*[\"']?([\w.+-]+)", head, re.MULTILINE)
+    return match.group(1) if match else None

@@ -51,12 +51,12 @@ def read_json(path: Path, kind: type = dict, *, missing_ok: bool = False) -> Any
         raise ExportError(f"{path} is missing")
     try:
         _require_small(path, MAX_JSON_BYTES)
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ExportError(f"cannot read {path}: {error}") from None
-    if not isinstance(found, kind):
+    if not isinstance(content, kind):
         raise ExportError(f"{path} must hold a JSON {'object' if kind is dict else 'array'}")
-    return found
+    return content
 
 
 def inside(root: Path, relative: str) -> Path:
@@ -128,26 +128,26 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
             f"{origin} is a PEFT adapter ({_ADAPTER}), which is a change of another model: merge "
             "it into that model (merge_and_unload), save the result, and export that"
         )
-    found = next((name for name in _SAFE if (folder / name).is_file()), None)
-    if found is None:
-        found = next((name for name in _PICKLED if (folder / name).is_file()), None)
-        if found is None:
+    weights = next((name for name in _SAFE if (folder / name).is_file()), None)
+    if weights is None:
+        weights = next((name for name in _PICKLED if (folder / name).is_file()), None)
+        if weights is None:
             raise ExportError(f"{origin} has no weights: {_what_instead(folder)}")
         if not trust.pickle:
             raise ExportError(
-                f"{origin} holds its weights as a pickle ({found}), a format that can run code; "
+                f"{origin} holds its weights as a pickle ({weights}), a format that can run code; "
                 "save it as safetensors, or export it with --allow-pickle"
             )
-    files = [folder / found]
-    if found.endswith(".index.json"):
-        index = read_json(folder / found)
+    files = [folder / weights]
+    if weights.endswith(".index.json"):
+        index = read_json(folder / weights)
         parts = index.get("weight_map")
         if not isinstance(parts, dict) or not all(isinstance(p, str) for p in parts.values()):
-            raise ExportError(f"{folder / found} maps no weights to files")
+            raise ExportError(f"{folder / weights} maps no weights to files")
         files = [inside(folder, part) for part in sorted(set(parts.values()))]
         for file in files:
             if not trust.pickle and file.suffix != ".safetensors":
-                raise ExportError(f"{folder / found} names {file.name}, which is not safetensors")
+                raise ExportError(f"{folder / weights} names {file.name}, which is not safetensors")
             if not file.is_file():
                 raise ExportError(f"{file} is missing")
     if (size := sum(file.stat().st_size for file in files)) > MAX_WEIGHT_BYTES:

@@ -61,20 +61,20 @@ def read_source(
         settings = {} if modules is None else modules.settings
         if graph is None and not has_weights((root, folder), trust):
             graph = find_graph(root)
-        found: Source
+        result: Source
         if graph is not None:
-            found = read_graph(graph, root, folder, origin, settings)
+            result = read_graph(graph, root, folder, origin, settings)
         else:
             # Importing torch takes seconds, and an ONNX graph does not need it.
             require_torch(f"{source}, a checkpoint,")
             from flowvec_export.sources.torch import read_encoder
 
-            found = read_encoder(root, folder, origin, settings, trust, encoder_only=encoder_only)
+            result = read_encoder(root, folder, origin, settings, trust, encoder_only=encoder_only)
         if modules is not None:
-            modules.complete(found, trust)
+            modules.complete(result, trust)
         if encoder_only:
-            found.keep_encoder_only()
-        return found
+            result.keep_encoder_only()
+        return result
     except FlowvecError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
@@ -90,10 +90,10 @@ def read_torch_source(
     Raises:
         ExportError: see `read_source`; or it is an ONNX graph.
     """
-    found = read_source(source, encoder_only=encoder_only, trust=trust)
-    if isinstance(found, OnnxSource):
+    result = read_source(source, encoder_only=encoder_only, trust=trust)
+    if isinstance(result, OnnxSource):
         raise ExportError(f"{source} is an ONNX graph, and this needs a checkpoint that torch runs")
-    return found  # type: ignore[return-value]
+    return result  # type: ignore[return-value]
 
 
 def _locate(source: str | Path, trust: Trust) -> tuple[Path, Path | None]:

@@ -78,10 +78,10 @@ class OnnxSource(Source):
         Raises:
             ExportError: the graph does not give what this pooling needs.
         """
-        asked = pooling or self.pooling
-        if self.sentence is not None and (asked is None or (pooling is None and not self.tokens)):
+        name = pooling or self.pooling
+        if self.sentence is not None and (name is None or (pooling is None and not self.tokens)):
             return None
-        modes = parse_pooling(asked or "mean")
+        modes = parse_pooling(name or "mean")
         for mode in modes:
             if mode == "pooler":
                 if self.pooler is None:
@@ -135,7 +135,7 @@ class OnnxSource(Source):
         if normalize is None:
             # A finished sentence vector stays as it is.
             plain = self.modes(pooling) is not None or bool(steps)
-            normalize = plain if self.normalise is None else self.normalise
+            normalize = plain if self.normalize is None else self.normalize
         return draft_of_graph(
             self.proto,
             self.outputs(pooling),
@@ -200,13 +200,13 @@ def read_graph(
     pad_id = _pad_id(config, marks | special, tokenizer)
     vocabulary = _count(config, "vocab_size", 2, origin)
     layers = _count(config, "num_hidden_layers", 0, origin)
-    asked = settings.get("max_seq_length") or marks.get("model_max_length")
+    limit = settings.get("max_seq_length") or marks.get("model_max_length")
     return OnnxSource(
         name=model_name(root, origin),
         origin=origin,
         tokenizer=tokenizer,
         pad_id=pad_id,
-        max_length=bounded_length(origin, asked, _positions(config, pad_id)),
+        max_length=bounded_length(origin, limit, _positions(config, pad_id)),
         vocabulary=tokenizer.get_vocab_size() if vocabulary is None else vocabulary,
         layers=layers,
         licence=read_licence(root),
@@ -288,13 +288,13 @@ def _check_functions(proto: onnx.ModelProto) -> None:
 
 def _external(proto: onnx.ModelProto) -> list[TensorProto]:
     """Tensors stored in other files, including those of nodes and of nested graphs."""
-    found: list[TensorProto] = []
+    tensors: list[TensorProto] = []
     for graph in all_graphs(proto):
-        found += graph.initializer
+        tensors += graph.initializer
     for node in all_nodes(proto):
         for attribute in node.attribute:
-            found += [attribute.t, *attribute.tensors]
-    return [tensor for tensor in found if tensor.data_location == TensorProto.EXTERNAL]
+            tensors += [attribute.t, *attribute.tensors]
+    return [tensor for tensor in tensors if tensor.data_location == TensorProto.EXTERNAL]
 
 
 def _bytes_of(tensor: TensorProto) -> int:
@@ -378,12 +378,12 @@ def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
 
 def _count(config: dict[str, Any], name: str, least: int, origin: str) -> int | None:
     """A number in the configuration; None if it is not there."""
-    found = config.get(name)
-    if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
-        raise ExportError(f"{origin} has the {name} {found!r}, which is not a whole number")
-    if found is not None and found < least:
-        raise ExportError(f"{origin} has the {name} {found}; it must be at least {least}")
-    return found
+    size = config.get(name)
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+        raise ExportError(f"{origin} has the {name} {size!r}, which is not a whole number")
+    if size is not None and size < least:
+        raise ExportError(f"{origin} has the {name} {size}; it must be at least {least}")
+    return size
 
 
 def _pad_id(config: dict[str, Any], marks: dict[str, Any], tokenizer: tokenizers.Tokenizer) -> int:
@@ -391,8 +391,8 @@ def _pad_id(config: dict[str, Any], marks: dict[str, Any], tokenizer: tokenizers
     token = marks.get("pad_token")
     if isinstance(token, dict):
         token = token.get("content")
-    found = tokenizer.token_to_id(token) if isinstance(token, str) else config.get("pad_token_id")
-    return found if isinstance(found, int) and found >= 0 else 0
+    pad_id = tokenizer.token_to_id(token) if isinstance(token, str) else config.get("pad_token_id")
+    return pad_id if isinstance(pad_id, int) and pad_id >= 0 else 0
 
 
 def _positions(config: dict[str, Any], pad_id: int) -> int | None:

@@ -60,7 +60,7 @@ class Modules:
         pooling: pooling modes, joined by "+".
         word_weights: folder of WordWeights, if any.
         dense: folders of Dense layers, in order.
-        normalise: whether the vectors are normalized at the end.
+        normalize: whether the vectors are normalized at the end.
         prompts: prefixes by name.
         default_prompt_name: the prompt that is used by default.
         prompts_are_pooled: whether a prompt's tokens count in the pooling.
@@ -72,7 +72,7 @@ class Modules:
     pooling: str
     word_weights: Path | None
     dense: tuple[Path, ...]
-    normalise: bool
+    normalize: bool
     prompts: dict[str, str]
     default_prompt_name: str | None
     prompts_are_pooled: bool
@@ -90,7 +90,7 @@ class Modules:
             source.weigh_words(_read_word_weights(self.word_weights, source, trust))
         if not source.is_finished:  # a graph with finished vectors contains its Dense layers
             source.transforms += [_read_dense(folder, trust) for folder in self.dense]
-        source.normalise = self.normalise
+        source.normalize = self.normalize
         source.prompts = dict(self.prompts)
         source.default_prompt_name = self.default_prompt_name
         source.prompts_are_pooled = self.prompts_are_pooled
@@ -123,12 +123,16 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
             f"{kinds}"
         )
     settings: dict[str, Any] = next(
-        (found for name in _SETTINGS if (found := read_json(folders[0] / name, missing_ok=True))),
+        (
+            content
+            for name in _SETTINGS
+            if (content := read_json(folders[0] / name, missing_ok=True))
+        ),
         {},
     )
     _check_settings(settings, origin)
     pooling = read_json(folders[1] / "config.json")
-    dense, normalise = _layers(list(zip(kinds, folders, strict=True))[2:], origin)
+    dense, normalize = _layers(list(zip(kinds, folders, strict=True))[2:], origin)
     config = read_json(root / "config_sentence_transformers.json", missing_ok=True) or {}
     if config.get("truncate_dim") is not None:
         raise ExportError(f"{origin} has a truncate_dim, which is not supported")
@@ -145,7 +149,7 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
         pooling="+".join(_pooling_modes(pooling, origin)),
         word_weights=weights,
         dense=dense,
-        normalise=normalise,
+        normalize=normalize,
         prompts=prompts,
         default_prompt_name=default if default in prompts else None,
         prompts_are_pooled=bool(pooling.get("include_prompt", True)),
@@ -156,18 +160,18 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
 def _layers(modules: list[tuple[str, Path]], origin: str) -> tuple[tuple[Path, ...], bool]:
     """Folders of the Dense layers after the pooling, and whether Normalize follows."""
     dense: list[Path] = []
-    normalise = False
+    normalize = False
     for kind, folder in modules:
-        if normalise:
+        if normalize:
             raise ExportError(f"{origin} has {kind} after Normalize, which is not supported")
         if kind == "Dense":
             dense.append(folder)
         elif kind == "Normalize":
             _check_names(read_json(folder / "config.json", missing_ok=True) or {}, folder)
-            normalise = True
+            normalize = True
         elif kind != "Dropout":  # dropout only acts in training
             raise ExportError(f"{origin} has a module {kind}, which is not supported")
-    return tuple(dense), normalise
+    return tuple(dense), normalize
 
 
 def _check_code(root: Path, modules: Any, origin: str) -> None:
@@ -264,10 +268,10 @@ def _read_dense(folder: Path, trust: Trust) -> Dense:
 
 def _read_word_weights(folder: Path, source: Source, trust: Trust) -> Tensor:
     """Weight of each token id in the mean, float32 (vocabulary,)."""
-    found = _read_weights(folder, "emb_layer.weight", trust)["emb_layer.weight"]
-    if found.shape != (len(found), 1) or len(found) < source.tokenizer.get_vocab_size():
+    weights = _read_weights(folder, "emb_layer.weight", trust)["emb_layer.weight"]
+    if weights.shape != (len(weights), 1) or len(weights) < source.tokenizer.get_vocab_size():
         raise ExportError(f"{folder} has no weight for each token of the vocabulary")
-    return found[:, 0].clone()
+    return weights[:, 0].clone()
 
 
 def _read_weights(folder: Path, needed: str, trust: Trust) -> dict[str, Tensor]:

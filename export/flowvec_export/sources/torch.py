@@ -83,7 +83,7 @@ class TorchSource(Source):
     ) -> Draft:
         check_steps([*self.transforms, *added], self.pooled_width(pooling))
         if normalize is None:
-            normalize = True if self.normalise is None else self.normalise
+            normalize = True if self.normalize is None else self.normalize
         return draft_of_checkpoint(
             self.model,
             self.pool(pooling),
@@ -305,15 +305,15 @@ def _take_simcse_head(model: Any, loading: dict[str, Any], files: list[Path]) ->
     pooler = _pooler(model)
     if pooler is None or not names.keys() <= set(loading["unexpected_keys"]):
         return False
-    found: dict[str, Tensor] = {}
+    head: dict[str, Tensor] = {}
     for file in files:
         if file.suffix == ".safetensors":
             with safetensors.safe_open(file, framework="pt") as opened:
-                found |= {n: opened.get_tensor(n) for n in names if n in opened.keys()}  # noqa: SIM118
+                head |= {n: opened.get_tensor(n) for n in names if n in opened.keys()}  # noqa: SIM118
         else:
             state = torch.load(file, weights_only=True, map_location="cpu")
-            found |= {n: state[n] for n in names if n in state}
-    pooler.load_state_dict({names[name]: tensor.float() for name, tensor in found.items()})
+            head |= {n: state[n] for n in names if n in state}
+    pooler.load_state_dict({names[name]: tensor.float() for name, tensor in head.items()})
     loading["unexpected_keys"] = set(loading["unexpected_keys"]) - names.keys()
     loading["missing_keys"] = {k for k in loading["missing_keys"] if not k.startswith("pooler.")}
     return True
@@ -337,13 +337,13 @@ def _positions(config: Any) -> int | None:
 
 
 def _whole_number(config: Any, name: str, origin: str) -> int:
-    found = getattr(config, name, None)
-    if isinstance(found, bool) or not isinstance(found, int):
+    size = getattr(config, name, None)
+    if isinstance(size, bool) or not isinstance(size, int):
         raise ExportError(
             f"{origin} is not an encoder of texts: the configuration of "
             f"{config.model_type!r} has no {name}"
         )
-    return found
+    return size
 
 
 @contextmanager

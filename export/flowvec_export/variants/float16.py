@@ -90,19 +90,19 @@ def _fuse_attention(graph: onnx.GraphProto, heads: int, scale_folded: bool) -> b
     }  # fmt: skip
     fused: dict[str, onnx.NodeProto] = {}
     for matrix, node in products.items():
-        found = _QKV.fullmatch(matrix)
-        if found is None:
+        match = _QKV.fullmatch(matrix)
+        if match is None:
             continue
         # The product's only reader adds its bias.
         bias = next(name for name in readers[node.output[0]].input if name in stored)
         if scale_folded:
             _unscale_queries((stored[matrix], stored[bias]), heads)
-        joined = products[f"{found[1]}attention_out.weight"].input[0]
+        joined = products[f"{match[1]}attention_out.weight"].input[0]
         fused[joined] = helper.make_node(
             "Attention",
             [node.input[0], matrix, bias, _LENGTHS],
             [joined],
-            f"{found[1]}attention",
+            f"{match[1]}attention",
             domain="com.microsoft",
             num_heads=heads,
         )
@@ -174,15 +174,15 @@ def _encoder(graph: onnx.GraphProto) -> set[int]:
     The rest comes after the last hidden state: pooling, transform, normalization.
     """
     wanted: set[str] = set()
-    found: set[int] = set()
+    nodes: set[int] = set()
     for i in reversed(range(len(graph.node))):
         node = graph.node[i]
         if node.op_type == "LayerNormalization" or wanted.intersection(node.output):
-            found.add(i)
+            nodes.add(i)
             wanted.update(node.input)
-    if not found:
+    if not nodes:
         raise ExportError("the graph has no LayerNormalization: where its encoder ends is unknown")
-    return found
+    return nodes
 
 
 def _halve_attribute(kind: str, attribute: onnx.AttributeProto) -> None:

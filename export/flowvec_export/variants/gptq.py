@@ -111,14 +111,14 @@ def observe(
 def _groups(widths: Mapping[str, int]) -> Iterator[list[str]]:
     """Names whose second moments fit into memory together."""
     group: list[str] = []
-    held = 0
+    total = 0
     for name, width in widths.items():
         size = 4 * width * width
-        if group and held + size > _MAX_BYTES:
+        if group and total + size > _MAX_BYTES:
             yield group
-            group, held = [], 0
+            group, total = [], 0
         group.append(name)
-        held += size
+        total += size
     if group:
         yield group
 

@@ -106,7 +106,7 @@ class _Rewriter:
         """
         inferred = onnx.shape_inference.infer_shapes(self.proto).graph.value_info
         ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in inferred}
-        found = []
+        products = []
         for node in self.graph.node:
             if node.op_type != "MatMul" or ranks.get(node.input[0]) != 3:
                 continue
@@ -114,8 +114,8 @@ class _Rewriter:
             if name in self.makers and self.makers[name].op_type == "Cast":
                 name = self.makers[name].input[0]
             if name in self.stored and len(self.stored[name].dims) == 2:
-                found.append(_Product(node.input[0], node.output[0], name))
-        return found
+                products.append(_Product(node.input[0], node.output[0], name))
+        return products
 
     def _matrix(self, product: _Product) -> Floats:
         values: Floats = numpy_helper.to_array(self.stored[product.stored]).astype(np.float32)
@@ -260,8 +260,8 @@ class _OnnxRuntime(_Rewriter):
         """A (tokens, width) input in 8 bits, its scales (tokens, 1), and its zero point."""
         base = f"{source}.int8"
         if base in self.ready:
-            found: tuple[str, str, str] = self.ready[base]
-            return found
+            stored: tuple[str, str, str] = self.ready[base]
+            return stored
         flat = self._constant(f"int8.rows_{width}", np.array([-1, width], np.int64))
         axis = self._constant("int8.last_axis", np.array([-1], np.int64))
         rows = self._node("Reshape", [source, flat], f"{base}_rows")

@@ -342,5 +342,5 @@ def _described(
         "columns": columns,
         "inputs": [{name: getattr(source, name) for name in _RECORDED} for source in known.sources],
     }
-    found: dict[str, Any] = json.loads(json.dumps(described))  # as it will be read again
-    return found
+    as_read: dict[str, Any] = json.loads(json.dumps(described))  # as it will be read again
+    return as_read

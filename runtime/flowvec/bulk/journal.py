@@ -149,16 +149,16 @@ class Folder:
         try:
             if self.manifest.stat().st_size > _MOST_MANIFEST:
                 raise BulkError(f"{self.manifest} is too large")
-            found = json.loads(self.manifest.read_text(encoding="utf-8"))
+            manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise BulkError(f"{self.manifest} cannot be read: {error}") from None
-        if not isinstance(found, dict) or "flowvec_bulk" not in found:
+        if not isinstance(manifest, dict) or "flowvec_bulk" not in manifest:
             raise _OtherManifestError(f"{self.manifest} is not the manifest of a bulk job")
-        if found.pop("flowvec_bulk") != VERSION:
+        if manifest.pop("flowvec_bulk") != VERSION:
             raise BulkError(f"{self.manifest} was written by another version of flowvec")
-        return found
+        return manifest
 
     def read_journal(self) -> list[ShardRecord]:
         """Finished shards, in the order in which they were finished."""
@@ -271,12 +271,12 @@ class Folder:
     def _parts(self) -> list[Path]:
         """Files of this share's shards."""
         index, of = self.share
-        found = []
+        parts = []
         for file in (*self.path.glob("part-*"), *self.path.glob("_part-*")):
             number = file.name.removeprefix("_").removeprefix("part-").partition(".")[0]
             if number.isdecimal() and int(number) % of == index - 1:
-                found.append(file)
-        return found
+                parts.append(file)
+        return parts
 
     def strangers(self) -> list[str]:
         """Names of files that are not of a bulk job."""
@@ -318,15 +318,15 @@ def partial_of(path: Path) -> Path:
 
 def shares_of(path: Path) -> list[tuple[int, int]]:
     """Shares with a manifest in a folder, as (i, n)."""
-    found = set()
+    shares = set()
     for file in (*path.glob("manifest*.json"), *path.glob("_manifest*.json")):
         middle = file.name.removeprefix("_").removeprefix("manifest").removesuffix(".json")
         index, _, of = middle.removeprefix(".").partition("-of-")
         if not middle:
-            found.add((1, 1))
+            shares.add((1, 1))
         elif index.isdecimal() and of.isdecimal():
-            found.add((int(index), int(of)))
-    return sorted(found)
+            shares.add((int(index), int(of)))
+    return sorted(shares)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -383,8 +383,8 @@ def comparable(manifest: dict[str, Any]) -> dict[str, Any]:
         }
     except (AttributeError, KeyError, TypeError):
         raise BulkError("a manifest of the job does not name its inputs") from None
-    found = {key: value for key, value in manifest.items() if key != "shards"}
-    return {**found, "inputs": inputs, "order": list(inputs)}
+    described = {key: value for key, value in manifest.items() if key != "shards"}
+    return {**described, "inputs": inputs, "order": list(inputs)}
 
 
 def records_of(shards: Any, manifest: Path) -> list[ShardRecord]:

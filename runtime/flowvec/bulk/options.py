@@ -57,11 +57,11 @@ def as_inputs(inputs: str | Path | Iterable[str | Path]) -> list[str | Path]:
     Raises:
         InputTypeError, InputValueError: one is not a path.
     """
-    found = [inputs] if isinstance(inputs, str | Path) else as_list("inputs", inputs)
-    for one in found:
+    paths = [inputs] if isinstance(inputs, str | Path) else as_list("inputs", inputs)
+    for one in paths:
         path_of("an input", one)
     # As given, except for `~`: the job's manifest records it.
-    return [expanded(Path(one)) if str(one).startswith("~") else one for one in found]
+    return [expanded(Path(one)) if str(one).startswith("~") else one for one in paths]
 
 
 def expanded(path: Path) -> Path:
@@ -99,7 +99,7 @@ _OTHER_FILES = frozenset(
 )  # fmt: skip
 
 
-def out_format_of(path: Path, asked: OutFormat | None) -> OutFormat:
+def out_format_of(path: Path, wanted: OutFormat | None) -> OutFormat:
     """The format of the output, by its name or as given.
 
     Raises:
@@ -116,13 +116,15 @@ def out_format_of(path: Path, asked: OutFormat | None) -> OutFormat:
         )
     if path.suffix in (".npy", ".parquet"):
         named = cast(OutFormat, path.suffix[1:])
-        if asked is not None and choice("out_format", asked, get_args(OutFormat)) != named:
-            what = "a collection is a directory" if asked == "collection" else f"asked for {asked}"
+        if wanted is not None and choice("out_format", wanted, get_args(OutFormat)) != named:
+            what = (
+                "a collection is a directory" if wanted == "collection" else f"asked for {wanted}"
+            )
             raise InputValueError(f"{path.name} names a {named} file, but {what}")
         return named
-    if asked is not None:
-        choice("out_format", asked, get_args(OutFormat))
-    return asked or "parquet"
+    if wanted is not None:
+        choice("out_format", wanted, get_args(OutFormat))
+    return wanted or "parquet"
 
 
 def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, path: Path) -> None:

@@ -176,8 +176,8 @@ class _File:
         self.partial.replace(self.path)
 
     def written(self) -> Written:
-        found = record_file(self.partial)
-        return Written(found.bytes, found.sha256, None)
+        record = record_file(self.partial)
+        return Written(record.bytes, record.sha256, None)
 
     def abandon(self) -> None:
         self.partial.unlink(missing_ok=True)
@@ -194,9 +194,9 @@ class _ParquetFile(_File):
                  "string": arrow.string(), "json": arrow.string()}  # fmt: skip
 
         def kind(name: str) -> Any:
-            found = values.get(name)
-            if found is not None and not isinstance(found, list):
-                return found.type
+            column = values.get(name)
+            if column is not None and not isinstance(column, list):
+                return column.type
             return types.get(columns.get(name, ""), arrow.string())
 
         fields = [("id", arrow.int64() if self.fields.id is None else kind(self.fields.id))]
@@ -312,9 +312,9 @@ class _NpyFile(_File):
             one.close()
 
     def written(self) -> Written:
-        found = record_file(self.partial)
+        record = record_file(self.partial)
         return Written(
-            found.bytes, found.sha256, record_file(partial_of(row_map_of(self.path))).sha256
+            record.bytes, record.sha256, record_file(partial_of(row_map_of(self.path))).sha256
         )
 
     def rename(self) -> None:

@@ -176,10 +176,10 @@ def find_repeats(
     left = np.flatnonzero(chosen != np.arange(len(keys)))
     out, written = rows[order[left]], rows[order[chosen[left]]]
     by_number = np.argsort(out)
-    found = Repeats(out[by_number], written[by_number], tuple(sources), fields, rule)
+    repeats = Repeats(out[by_number], written[by_number], tuple(sources), fields, rule)
     if rule == "error":
-        _refuse(found, columns)
-    return found
+        _refuse(repeats, columns)
+    return repeats
 
 
 def place_of(sources: Sequence[Source], number: int) -> tuple[str, int]:
@@ -197,20 +197,20 @@ def _windows(
     return read_windows(sources, fields, rows_per_shard=1 << 62, columns=columns)
 
 
-def _refuse(found: Repeats, columns: Columns | None) -> None:
+def _refuse(repeats: Repeats, columns: Columns | None) -> None:
     """Raise an error that names the first row whose id came before."""
-    fields = found.fields
-    number = int(found.rows[0])
-    source, row = place_of(found.sources, number)
-    before, before_row = place_of(found.sources, int(found.written[0]))
+    fields = repeats.fields
+    number = int(repeats.rows[0])
+    source, row = place_of(repeats.sources, number)
+    before, before_row = place_of(repeats.sources, int(repeats.written[0]))
     named = ""
-    for window in _windows(found.sources, fields, columns):
+    for window in _windows(repeats.sources, fields, columns):
         if number < window.first + window.rows:
             named = f" {window.ids(fields)[window.numbers.index(number)]!r}"
             break
     raise BulkError(
         f"{source}, row {row}: its id{named} is that of row {before_row} of {before}; "
-        f"{len(found.rows)} in all have the id of an earlier row. --on-duplicate (on_duplicate=) "
+        f"{len(repeats.rows)} in all have the id of an earlier row. --on-duplicate (on_duplicate=) "
         "last, first or dead-letter says which is written"
     )
 
@@ -218,9 +218,9 @@ def _refuse(found: Repeats, columns: Columns | None) -> None:
 def _digests(ids: Sequence[Any], kind: str) -> _Digests:
     """128-bit hashes of ids, (ids, 2)."""
     if kind == "int64":
-        found = np.zeros((len(ids), 2), np.uint64)
-        found[:, 0] = np.asarray(ids, np.int64).view(np.uint64)
-        return found
+        digests = np.zeros((len(ids), 2), np.uint64)
+        digests[:, 0] = np.asarray(ids, np.int64).view(np.uint64)
+        return digests
     return np.frombuffer(b"".join(map(_digest, ids)), np.uint64).reshape(-1, 2)
 
 

@@ -96,10 +96,14 @@ def folder_info(path: str | Path) -> FolderInfo:
         raise BulkError(f"{folder} is not the folder of a bulk job: it has no manifest")
     records: list[ShardRecord] = []
     manifests = [Folder(folder, share) for share in shares]
-    read = [own.read_manifest() or {} for own in manifests]
-    for own, manifest in zip(manifests, read, strict=True):
+    read = [share_folder.read_manifest() or {} for share_folder in manifests]
+    for share_folder, manifest in zip(manifests, read, strict=True):
         shards = manifest.get("shards")
-        records += own.read_journal() if shards is None else records_of(shards, own.manifest)
+        records += (
+            share_folder.read_journal()
+            if shards is None
+            else records_of(shards, share_folder.manifest)
+        )
     first = read[0]
     try:
         return FolderInfo(
@@ -139,27 +143,35 @@ def verify_folder(path: str | Path) -> FolderCheck:
         problems.append(f"the manifest of share {named} is missing")
     first: dict[str, Any] = {}
     for share in shares:
-        own = Folder(folder, share)
-        manifest = own.read_manifest() or {}
+        share_folder = Folder(folder, share)
+        manifest = share_folder.read_manifest() or {}
         if first and (changed := list(differences_of_shares(first, manifest))):
-            problems.append(f"{own.manifest.name} is of another job: {'; '.join(changed[:5])}")
+            problems.append(
+                f"{share_folder.manifest.name} is of another job: {'; '.join(changed[:5])}"
+            )
         first = first or manifest
         shards = manifest.get("shards")
         if shards is None:
-            problems.append(f"{own.manifest.name}: the job is not complete; start it again")
+            problems.append(
+                f"{share_folder.manifest.name}: the job is not complete; start it again"
+            )
             continue
         try:
-            found = records_of(shards, own.manifest)
+            listed = records_of(shards, share_folder.manifest)
         except BulkError as error:
             problems.append(str(error))
             continue
-        records += found
-        for record in found:
+        records += listed
+        for record in listed:
             problems += _problems(folder, record)
-        dead = sum(record.dead for record in found)
-        there = own.letters.read_bytes().count(b"\n") if own.letters.exists() else 0
+        dead = sum(record.dead for record in listed)
+        there = (
+            share_folder.letters.read_bytes().count(b"\n") if share_folder.letters.exists() else 0
+        )
         if there != dead:
-            problems.append(f"{own.letters.name} has {there} lines, and should have {dead}")
+            problems.append(
+                f"{share_folder.letters.name} has {there} lines, and should have {dead}"
+            )
     return FolderCheck(
         sum(record.rows for record in records),
         len(records),
@@ -176,8 +188,8 @@ def _problems(folder: Path, record: ShardRecord) -> Iterator[str]:
     if not file.is_file():
         yield f"{record.file} is missing"
         return
-    found = record_file(file)
-    if (found.bytes, found.sha256) != (record.bytes, record.sha256):
+    actual = record_file(file)
+    if (actual.bytes, actual.sha256) != (record.bytes, record.sha256):
         yield f"{record.file} is not what was written: its size or SHA-256 differs"
         return
     try:

@@ -52,10 +52,10 @@ def read_windows(
             )
             while True:
                 begun = reader.row
-                got, records = reader.take(end - row)
-                if got:
+                count, records = reader.take(end - row)
+                if count:
                     raw.append((reader, begun, records))
-                    row += got
+                    row += count
                 if row < end:
                     break  # this file is at its end
                 window = _read(window, raw, columns)

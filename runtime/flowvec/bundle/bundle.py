@@ -101,20 +101,20 @@ class Bundle:
                 "again"
             )
         try:
-            found = np.load(self.path / RANGES)  # it unpickles nothing
+            loaded = np.load(self.path / RANGES)  # it unpickles nothing
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise BundleError(f"cannot read {self.path / RANGES}: {error}") from None
         # For a zip file numpy returns another type.
         fits = (
-            isinstance(found, np.ndarray)
-            and found.dtype == np.float32
-            and found.shape == (2, self.manifest.dim)
+            isinstance(loaded, np.ndarray)
+            and loaded.dtype == np.float32
+            and loaded.shape == (2, self.manifest.dim)
         )
-        if not (fits and np.isfinite(found).all() and (found[0] < found[1]).all()):
+        if not (fits and np.isfinite(loaded).all() and (loaded[0] < loaded[1]).all()):
             raise BundleError(
                 f"{self.path / RANGES} does not hold ranges of {self.manifest.dim} dimensions"
             )
-        ranges: npt.NDArray[np.float32] = found
+        ranges: npt.NDArray[np.float32] = loaded
         return ranges
 
     @property
@@ -165,11 +165,11 @@ def absolute_path(path: str | Path) -> Path:
     Raises:
         InputTypeError, InputValueError: it is not a path.
     """
-    found = path_of("the path", path)
+    given = path_of("the path", path)
     try:
-        return found.expanduser().absolute()
+        return given.expanduser().absolute()
     except RuntimeError:
-        return found.absolute()
+        return given.absolute()
 
 
 def shipped_bundles() -> Mapping[str, Path]:

@@ -56,7 +56,7 @@ def demo(
         added = seen[-1]
         queries = [pair.query for pair in pairs] if query is None else [query]
         results = collection.search_batch(queries, k=_SHOWN)
-    found = [
+    are_first = [
         any(hit.id == pair.passage for hit in hits)
         for pair, hits in zip(pairs, results, strict=False)
     ]
@@ -68,7 +68,7 @@ def demo(
                 "compute": info.compute,
                 "passages": len(passages),
                 "seconds": seconds,
-                "recall_at_5": sum(found) / len(found) if query is None else None,
+                "recall_at_5": sum(are_first) / len(are_first) if query is None else None,
                 "results": [
                     {"query": q, "hits": [_plain(hit) for hit in hits]}
                     for q, hits in zip(queries, results, strict=True)
@@ -92,7 +92,8 @@ def demo(
         typer.echo()
     if query is None:
         typer.echo(
-            f"{sum(found)} of {len(found)} queries find their passage among the first {_SHOWN}."
+            f"{sum(are_first)} of {len(are_first)} queries find their passage among the first "
+            f"{_SHOWN}."
         )
         typer.echo('Try your own:  flowvec demo --query "what makes thunder"')
 

@@ -46,8 +46,8 @@ def doctor(
                 f"by default: {engine.provider} in {engine.compute}, {engine.streams} streams"
             )
         typer.echo(f"models that ship: {', '.join(report.models) or 'none'}")
-        for found in report.proofs:
-            typer.echo(f"{found.model} on {found.provider} in {found.compute}: {found.text}")
+        for proof in report.proofs:
+            typer.echo(f"{proof.model} on {proof.provider} in {proof.compute}: {proof.text}")
         for problem in report.problems:
             typer.echo(f"PROBLEM: {problem}")
         if not report.problems:

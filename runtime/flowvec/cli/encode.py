@@ -250,13 +250,14 @@ def _told(summary: BulkSummary, into: Path | None = None) -> str:
 def _print_estimate(
     encoder: Encoder, inputs: list[str], common: dict[str, Any], *, as_json: bool
 ) -> None:
-    found = estimate_files(encoder, inputs, **common)
+    estimate = estimate_files(encoder, inputs, **common)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(estimate))
         return
-    hours, seconds = divmod(found.seconds, 3600)
+    hours, seconds = divmod(estimate.seconds, 3600)
     typer.echo(
-        f"{found.rows} rows, about {found.tokens:,} tokens: {hours:.0f} h {seconds / 60:.1f} min "
-        f"here, {found.bytes / 1e6:,.1f} MB of vectors in {found.shards} shards; of "
-        f"{found.sampled} sampled rows {found.dead_share:.1%} cannot be embedded"
+        f"{estimate.rows} rows, about {estimate.tokens:,} tokens: {hours:.0f} h "
+        f"{seconds / 60:.1f} min here, {estimate.bytes / 1e6:,.1f} MB of vectors in "
+        f"{estimate.shards} shards; of {estimate.sampled} sampled rows "
+        f"{estimate.dead_share:.1%} cannot be embedded"
     )

@@ -34,12 +34,12 @@ class _LazyGroup(TyperGroup):
         return sorted(point.name for point in entry_points(group=_GROUP))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        found: list[EntryPoint] = [
+        entries: list[EntryPoint] = [
             point for point in entry_points(group=_GROUP) if point.name == cmd_name
         ]
-        if not found:
+        if not entries:
             return None
-        command = get_command(found[0].load())
+        command = get_command(entries[0].load())
         command.name = cmd_name
         return command
 
@@ -71,8 +71,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"flowvec {__version__}")
         raise typer.Exit
 

@@ -39,15 +39,15 @@ def pairs(
     kept = list(rows)
     texts, numbers = [row.text for row in kept], [row.number for row in kept]
     with Encoder.load(model, provider=provider, compute=cast(Any, compute)) as encoder:
-        found = most_similar_pairs(texts, encoder=encoder, top_k=k, threshold=threshold)
+        found_pairs = most_similar_pairs(texts, encoder=encoder, top_k=k, threshold=threshold)
     if as_json:
         print_json(
             [{"score": p.score, "left": numbers[p.left], "right": numbers[p.right],
-              "texts": [texts[p.left], texts[p.right]]} for p in found]
+              "texts": [texts[p.left], texts[p.right]]} for p in found_pairs]
         )  # fmt: skip
         return
-    if not found:
+    if not found_pairs:
         typer.echo("no pairs")
-    for pair in found:
+    for pair in found_pairs:
         typer.echo(f"{pair.score:7.4f}  {numbers[pair.left]:6}  {shorten(texts[pair.left])}")
         typer.echo(f"{'':7}  {numbers[pair.right]:6}  {shorten(texts[pair.right])}")

@@ -118,8 +118,8 @@ def examine(bundle: str | None = None) -> Report:
             proofs = _prove(Bundle.load(bundle))
         except FlowvecError as error:
             problems.append(str(error))
-    for model in dict.fromkeys(found.model for found in proofs):
-        if not any(found.proved for found in proofs if found.model == model):
+    for model in dict.fromkeys(proof.model for proof in proofs):
+        if not any(proof.proved for proof in proofs if proof.model == model):
             problems.append(f"no engine is proved for {model} on this machine")
     return Report(
         flowvec=__version__,
@@ -140,7 +140,7 @@ def examine(bundle: str | None = None) -> Report:
 
 def _prove(bundle: Bundle) -> list[EngineProof]:
     """Compare every engine that can run a bundle here, as `Encoder.load` would."""
-    found = []
+    proofs = []
     for provider in available_providers():
         if provider == TENSORRT:  # TensorRT would take minutes
             continue
@@ -156,8 +156,8 @@ def _prove(bundle: Bundle) -> list[EngineProof]:
                 proved, text = False, f"not proved: {error}"
             except FlowvecError as error:
                 proved, text = False, str(error)
-            found.append(EngineProof(bundle.manifest.name, provider, compute, proved, text))
-    return found
+            proofs.append(EngineProof(bundle.manifest.name, provider, compute, proved, text))
+    return proofs
 
 
 def _version(name: str) -> str | None:

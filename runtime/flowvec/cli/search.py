@@ -67,11 +67,11 @@ def search(
             model or shards_model(directory), provider=provider, compute=cast(Any, compute)
         )
         with loaded as encoder, ShardedSearcher(directory, encoder=encoder) as searcher:
-            found = searcher.search(query, k, filter=wanted, exact=exact)
-        for name, reason in found.missing.items():
+            sharded_hits = searcher.search(query, k, filter=wanted, exact=exact)
+        for name, reason in sharded_hits.missing.items():
             typer.echo(f"{name} is missing: {reason}", err=True)
         least = -float("inf") if min_score is None else min_score
-        _show([hit for hit in found.hits[0] if hit.score >= least], as_json=as_json)
+        _show([hit for hit in sharded_hits.hits[0] if hit.score >= least], as_json=as_json)
         return
     with (
         encoder_of(directory, model, provider, compute) as encoder,
@@ -113,11 +113,11 @@ def _show(hits: list[Hit], *, as_json: bool) -> None:
 
 def _parsed(condition: str) -> Any:
     try:
-        found = json.loads(condition)
+        parsed = json.loads(condition)
     except (ValueError, RecursionError) as error:
         raise InputValueError(f"--filter is not JSON: {error}") from None
-    compile_filter(found)  # checked before a model is loaded
-    return found
+    compile_filter(parsed)  # checked before a model is loaded
+    return parsed
 
 
 def shorten(text: str, width: int = 100) -> str:

@@ -41,15 +41,15 @@ def tune(
     The machine should be idle meanwhile. The result is kept in the user's cache (or in the folder
     FLOWVEC_CACHE), for this bundle on this machine; arguments of `Encoder.load` have precedence.
     """
-    found = Bundle.load(bundle)
+    loaded = Bundle.load(bundle)
     if reset:
-        gone = forget(found.fingerprint)
+        gone = forget(loaded.fingerprint)
         if as_json:
             print_json({"forgotten": gone})
         else:
             typer.echo("forgotten" if gone else "there were no tuned settings")
         return
-    if problem := why_not_kept(found.fingerprint):
+    if problem := why_not_kept(loaded.fingerprint):
         typer.echo(f"the result cannot be cached: {problem}; it is printed at the end", err=True)
     steps: dict[str, list[Measured]] = {}
 
@@ -58,10 +58,10 @@ def tune(
         if sys.stderr.isatty():
             typer.echo("\n".join(_lines(name, measured)), err=True)
 
-    tuned = find(found, seconds=seconds, allow_compute=allow_compute, on_measured=show)
+    tuned = find(loaded, seconds=seconds, allow_compute=allow_compute, on_measured=show)
     kept: Path | None = None
     try:
-        kept = save_tuned(found.fingerprint, tuned)
+        kept = save_tuned(loaded.fingerprint, tuned)
     except (OSError, RuntimeError) as error:
         problem = problem or str(error)
     if as_json:
@@ -73,7 +73,7 @@ def tune(
             typer.echo("\n".join(_lines(name, measured)))
     rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in tuned.texts_per_second.items())
     typer.echo(
-        f"{found.manifest.name}: {tuned.provider} in {tuned.compute}, {tuned.streams} streams "
+        f"{loaded.manifest.name}: {tuned.provider} in {tuned.compute}, {tuned.streams} streams "
         f"of {tuned.threads} threads, "
         f"{tuned.max_batch_tokens} tokens a batch; texts/s: {rates}"
     )

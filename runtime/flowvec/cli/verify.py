@@ -61,15 +61,15 @@ def verify(
 
 
 def _verify_bulk(directory: Path, as_json: bool) -> None:
-    found = verify_folder(directory)
+    check = verify_folder(directory)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(check))
     else:
-        left_out = f"{found.duplicates} duplicates left out, " if found.duplicates else ""
+        left_out = f"{check.duplicates} duplicates left out, " if check.duplicates else ""
         whole = (
-            f"{directory}: {found.rows} rows in {counted(found.shards, 'shard')}, "
-            f"{counted(found.dead_letters, 'dead letter')}, {left_out}all well"
+            f"{directory}: {check.rows} rows in {counted(check.shards, 'shard')}, "
+            f"{counted(check.dead_letters, 'dead letter')}, {left_out}all well"
         )
-        typer.echo("\n".join((*found.problems, _AGAIN)) if found.problems else whole)
-    if found.problems:
+        typer.echo("\n".join((*check.problems, _AGAIN)) if check.problems else whole)
+    if check.problems:
         raise typer.Exit(1)

@@ -50,7 +50,7 @@ def fuse(
     k: int,
     *,
     least: float,
-    own: float,
+    perfect: float,
     vector_weight: float,
 ) -> list[tuple[int, float]]:
     """The k best rows by a convex combination of their nearness and their words.
@@ -63,9 +63,9 @@ def fuse(
     Args:
         near: vector score of each row that either ranking found, by label.
         worded: BM25 of the rows that share words with the query, by label; missing rows count as 0.
-        k: how many.
+        k: number of rows.
         least: score of the last row that the vector ranking found.
-        own: the query's score with itself.
+        perfect: the query's score with itself.
         vector_weight: share of nearness, 0 to 1; the rest is the share of the words.
 
     Returns:
@@ -73,7 +73,7 @@ def fuse(
         than all rows of the vector ranking and shares few words. Equal scores keep the order of
         `near`.
     """
-    span = max(own, max(near.values(), default=own)) - least
+    span = max(perfect, max(near.values(), default=perfect)) - least
     most = max(worded.values(), default=0.0)
     scores = {
         label: vector_weight * ((score - least) / span if span > 0.0 else 1.0)

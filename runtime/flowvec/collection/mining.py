@@ -86,11 +86,11 @@ def most_similar_pairs(
         for i in range(1, len(block)):
             block[i, :i] = -np.inf
         full = len(scores) == top_k
-        found = _best(block.ravel(), top_k, floor, strictly=full)
-        left, right = np.divmod(found, block.shape[1])
+        best = _best(block.ravel(), top_k, floor, strictly=full)
+        left, right = np.divmod(best, block.shape[1])
         new = np.stack((left + first, right + first + 1), axis=1)
         # Earlier pairs come first, so that among equal scores the smaller indices stay.
-        scores = np.concatenate((scores, block.ravel()[found]))
+        scores = np.concatenate((scores, block.ravel()[best]))
         pairs = np.concatenate((pairs, new))
         kept = np.argsort(-scores, kind="stable")[:top_k]
         scores, pairs = scores[kept], pairs[kept]
@@ -105,14 +105,14 @@ def most_similar_pairs(
 def _best(scores: Floats, k: int, floor: float, *, strictly: bool) -> Indices:
     """Indices of the k largest that are not below the floor, ascending; ties by index."""
     able = (scores > floor) if strictly else (scores >= floor) & (scores > -np.inf)
-    found = np.flatnonzero(able)
-    if len(found) > k:
-        values = scores[found]
+    chosen = np.flatnonzero(able)
+    if len(chosen) > k:
+        values = scores[chosen]
         least = np.partition(values, len(values) - k)[len(values) - k]
-        above = found[values > least]
-        equal = found[values == least][: k - len(above)]
-        found = np.sort(np.concatenate((above, equal)))
-    return found.astype(np.int64)
+        above = chosen[values > least]
+        equal = chosen[values == least][: k - len(above)]
+        chosen = np.sort(np.concatenate((above, equal)))
+    return chosen.astype(np.int64)
 
 
 def semantic_search(

@@ -135,6 +135,6 @@ def check_same_settings(
         InputValueError: it has another dim, metric or vector_dtype.
     """
     for name in ("dim", "metric", "vector_dtype"):
-        found, wanted = getattr(existing, name), getattr(settings, name)
-        if found != wanted:
-            raise InputValueError(f"{folder} has {name} {found}, not {wanted}")
+        actual, wanted = getattr(existing, name), getattr(settings, name)
+        if actual != wanted:
+            raise InputValueError(f"{folder} has {name} {actual}, not {wanted}")

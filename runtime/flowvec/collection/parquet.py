@@ -168,14 +168,14 @@ def _of_job(folder: Path) -> dict[str, str]:
     Raises:
         InputValueError: the job is not complete.
     """
-    found: dict[str, str] = {}
+    recorded: dict[str, str] = {}
     for file in sorted((*folder.glob("_manifest*.json"), *folder.glob("manifest*.json"))):
         try:
             manifest = json.loads(file.read_text(encoding="utf-8"))
             if "flowvec_bulk" not in manifest:
                 continue
             model = manifest["model"]
-            found = {"model": model["name"], "fingerprint": model["fingerprint"],
+            recorded = {"model": model["name"], "fingerprint": model["fingerprint"],
                      "compute": model["compute"]}  # fmt: skip
             share = manifest["options"]["share"]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -186,7 +186,7 @@ def _of_job(folder: Path) -> dict[str, str]:
             raise InputValueError(
                 f"{folder} holds a bulk job that is not complete; finish it, or name its parts"
             )
-    return found
+    return recorded
 
 
 class _File:
@@ -272,9 +272,9 @@ def _metadata(
     written: list[Any], columns: Mapping[str, list[Any]], as_json: Container[str]
 ) -> list[Any]:
     """Each row's metadata: a JSON object, and further columns."""
-    found = [json.loads(item) if isinstance(item, str) else item for item in written]
+    parsed = [json.loads(item) if isinstance(item, str) else item for item in written]
     if not columns:
-        return found
+        return parsed
     plain = {
         name: [
             json.loads(value) if name in as_json and value is not None else json_value(value)
@@ -284,7 +284,7 @@ def _metadata(
     }
     return [
         {**(before or {}), **{name: values[i] for name, values in plain.items()}}
-        for i, before in enumerate(found)
+        for i, before in enumerate(parsed)
     ]
 
 
@@ -305,11 +305,11 @@ def _shown(value: Any) -> str:
 
 
 def _ids(ids: list[Any], are_ints: list[bool | None], path: Path, first: int) -> list[Id]:
-    found: list[Id] = []
+    checked: list[Id] = []
     for place, (item, is_int) in enumerate(zip(ids, are_ints, strict=True), first):
         if is_int and isinstance(item, str):
             item = int(item)
         if isinstance(item, bool) or not isinstance(item, str | int):
             raise InputValueError(f"{path}: row {place} has no id: {item!r}")
-        found.append(item)
-    return found
+        checked.append(item)
+    return checked

@@ -143,7 +143,7 @@ class Searcher:
             worded,
             options.k,
             least=least,
-            own=self._index.scores(vector, vector[None])[0],
+            perfect=self._index.scores(vector, vector[None])[0],
             vector_weight=options.vector_weight,
         )
 

@@ -117,10 +117,10 @@ def tune(
     texts = kinds_of_texts(bundle)
 
     def step(name: str, candidates: Sequence[Candidate], standing: Candidate) -> Measured:
-        found = _measure(bundle, candidates, texts, seconds * _SHARES[name])
+        measured = _measure(bundle, candidates, texts, seconds * _SHARES[name])
         if on_measured is not None:
-            on_measured(name, found)
-        return winner(found, standing)
+            on_measured(name, measured)
+        return winner(measured, standing)
 
     engines = [
         Candidate(e, default_max_batch_tokens(e, bundle.manifest.layers))
@@ -233,16 +233,18 @@ def _measure(
             raise EngineError(f"no engine runs this bundle: {'; '.join(failures)}")
         begun, rounds = time.perf_counter(), 0
         while rounds < _LEAST_ROUNDS or time.perf_counter() - begun < seconds:
-            for candidate, found in times.items():
+            for candidate, seconds_per_run in times.items():
                 for kind, taken in _round(encoders[candidate.engine], candidate, texts).items():
-                    found[kind].append(taken)
+                    seconds_per_run[kind].append(taken)
             rounds += 1
     finally:
         for encoder in encoders.values():
             encoder.close()
     rates = {
-        candidate: {kind: len(texts[kind]) / statistics.median(t) for kind, t in found.items()}
-        for candidate, found in times.items()
+        candidate: {
+            kind: len(texts[kind]) / statistics.median(t) for kind, t in seconds_per_run.items()
+        }
+        for candidate, seconds_per_run in times.items()
     }
     best = {kind: max(rate[kind] for rate in rates.values()) for kind in texts}
     measured = [

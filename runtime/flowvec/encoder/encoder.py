@@ -630,6 +630,6 @@ def _numbers(name: str, vectors: npt.ArrayLike) -> Floats:
         raise InputTypeError(f"{name} must be vectors of numbers: {first_line(error)}") from None
 
 
-def _wants_bar(asked: bool | None, texts: int) -> bool:
+def _wants_bar(setting: bool | None, texts: int) -> bool:
     """Without being asked: a bar on a terminal, for work of more than a moment."""
-    return sys.stderr.isatty() and texts > WINDOW if asked is None else asked
+    return sys.stderr.isatty() and texts > WINDOW if setting is None else setting

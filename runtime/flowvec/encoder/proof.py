@@ -150,17 +150,17 @@ def open_proved(
         logger.warning("%s is not proved on %s: %s", bundle.path, engine.provider, reason)
         return session, Proof(False, None, limit, 0, None, reason)
     try:
-        found = compare(session, references, bundle.manifest.pad_id)
+        proof = compare(session, references, bundle.manifest.pad_id)
     except EngineError as error:
         # Not kept: another process may have used all the memory.
         failed = Proof(False, None, limit, 0, None, str(error))
         raise _refusal(engine, failed) from error
-    _keep(bundle, engine, found)
+    _keep(bundle, engine, proof)
     seconds = time.perf_counter() - begun
-    logger.debug("%s on %s, %.3f s", found, engine, seconds)
-    if not found.proved:
-        raise _refusal(engine, found)
-    return session, found
+    logger.debug("%s on %s, %.3f s", proof, engine, seconds)
+    if not proof.proved:
+        raise _refusal(engine, proof)
+    return session, proof
 
 
 def compare(session: GraphSession, references: References, pad_id: int) -> Proof:
@@ -190,10 +190,10 @@ def compare(session: GraphSession, references: References, pad_id: int) -> Proof
         cosine, error = math.inf, 0.0
         while True:
             vectors = session.run(*pad(references.ids, batch, pad_id))
-            found = _distances(vectors, references.vectors[list(batch.rows)])
+            distances = _distances(vectors, references.vectors[list(batch.rows)])
             # NaN compares as neither smaller nor larger.
-            cosine = float(np.minimum(cosine, found[0]))
-            error = float(np.maximum(error, found[1]))
+            cosine = float(np.minimum(cosine, distances[0]))
+            error = float(np.maximum(error, distances[1]))
             try:
                 batch = jobs.get_nowait()
             except queue.Empty:
@@ -237,12 +237,12 @@ def compare(session: GraphSession, references: References, pad_id: int) -> Proof
     )
 
 
-def _distances(found: Floats, expected: Floats) -> tuple[float, float]:
+def _distances(vectors: Floats, expected: Floats) -> tuple[float, float]:
     """Smallest cosine, and largest relative error of a length; NaN if a vector is not finite."""
-    if not np.isfinite(found).all():
+    if not np.isfinite(vectors).all():
         return math.nan, math.nan
     # float64: squares of float32 may be too large or too small for float32.
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+    a, b = vectors.astype(np.float64), expected.astype(np.float64)
     lengths, wanted = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     if not lengths.all():
         return 0.0, 1.0

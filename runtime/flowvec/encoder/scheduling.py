@@ -53,13 +53,13 @@ def pack(lengths: Sequence[int], max_batch_tokens: int, max_length: int) -> Batc
         rows = row_count(max(1, min(max_batch_tokens // length, fitting)))
         stop = start + rows
         if stop > oldest:
-            chosen, asked = order[start:stop], sums[stop] - sums[start]
+            chosen, work = order[start:stop], sums[stop] - sums[start]
         else:  # the oldest takes the place of the last
             chosen = [*order[start : stop - 1], 0]
-            asked = sums[stop - 1] - sums[start] + worth[0]
+            work = sums[stop - 1] - sums[start] + worth[0]
         if rows == 1:
             length = _padded(seen[0], max_length)
-        share = asked / (rows * length + _OVERHEAD)
+        share = work / (rows * length + _OVERHEAD)
         if share > best_share:
             best, best_length, best_share = chosen, length, share
         start = bisect_right(falling, -longest)  # the next shorter length

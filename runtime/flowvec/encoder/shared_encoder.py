@@ -476,15 +476,15 @@ def _work(shared: weakref.ref[SharedEncoder], changed: threading.Condition) -> N
     while True:
         with changed:
             while True:
-                found = shared()
-                if found is None or (found.is_closing and not found.has_work):
+                encoder = shared()
+                if encoder is None or (encoder.is_closing and not encoder.has_work):
                     return
-                if found.has_work:
+                if encoder.has_work:
                     break
-                del found
+                del encoder
                 changed.wait()
-        found.work_once()
-        del found
+        encoder.work_once()
+        del encoder
 
 
 def _wake(changed: threading.Condition) -> None:

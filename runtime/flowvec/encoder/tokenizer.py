@@ -48,13 +48,13 @@ class Tokenized:
 
 def joined(parts: Sequence[Tokenized]) -> Tokenized:
     """Join the parts of consecutive texts."""
-    found = Tokenized([], [], [])
+    whole = Tokenized([], [], [])
     for part in parts:
-        first = len(found.ids)
-        found.ids.extend(part.ids)
-        found.truncated.extend(first + i for i in part.truncated)
-        found.replaced.extend(first + i for i in part.replaced)
-    return found
+        first = len(whole.ids)
+        whole.ids.extend(part.ids)
+        whole.truncated.extend(first + i for i in part.truncated)
+        whole.replaced.extend(first + i for i in part.replaced)
+    return whole
 
 
 class Tokenizer:

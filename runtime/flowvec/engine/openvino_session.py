@@ -115,9 +115,9 @@ class OpenVinoSession:
             request = self._compiled.create_infer_request()
         feeds = dict(zip(INPUTS, (input_ids, attention_mask), strict=True))
         try:
-            found = request.infer(feeds, share_inputs=True)
+            results = request.infer(feeds, share_inputs=True)
             # A copy: the request reuses its memory.
-            vectors = np.array(found[self._output], dtype=np.float32)
+            vectors = np.array(results[self._output], dtype=np.float32)
             if vectors.shape != (len(input_ids), self._dim):
                 # With one stream, OpenVINO 2026.4.1 does not report some failures.
                 raise ValueError(f"vectors of shape {vectors.shape}")

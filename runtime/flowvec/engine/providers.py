@@ -206,26 +206,28 @@ def choose(
     return Engine(full, kind, streams or max(1, cores // threads), threads)
 
 
-def _able(status: Mapping[str, str | None], device: str, asked: str | None) -> list[str]:
+def _able(status: Mapping[str, str | None], device: str, provider: str | None) -> list[str]:
     """Full names of the requested providers that can run, best first."""
-    if asked is None:
+    if provider is None:
         fitting = [
             name
             for name, place in PROVIDERS.items()
             if device in ("auto", place) and name not in _ONLY_WHEN_ASKED
         ]
     else:
-        fitting = list(SHORT_NAMES.get(asked.lower(), ())) or [p for p in PROVIDERS if p == asked]
+        fitting = list(SHORT_NAMES.get(provider.lower(), ())) or [
+            p for p in PROVIDERS if p == provider
+        ]
         if not fitting:
             raise ProviderUnavailableError(
-                f"provider {asked!r} is not served; choose one of {', '.join(SHORT_NAMES)}"
+                f"provider {provider!r} is not served; choose one of {', '.join(SHORT_NAMES)}"
             )
         if device not in ("auto", PROVIDERS[fitting[0]]):
-            raise InputValueError(f"provider {asked!r} does not run on the device {device!r}")
+            raise InputValueError(f"provider {provider!r} does not run on the device {device!r}")
     if able := [name for name in fitting if status[name] is None]:
         return able
     reasons = "; ".join(dict.fromkeys(str(status[name]) for name in fitting))
-    raise ProviderUnavailableError(f"{asked or device} was asked for, but {reasons}")
+    raise ProviderUnavailableError(f"{provider or device} was asked for, but {reasons}")
 
 
 def has_bfloat16(features: Collection[str]) -> bool:

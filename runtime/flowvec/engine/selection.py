@@ -50,8 +50,8 @@ class GraphSession(Protocol):
 
 def provider_status() -> dict[str, str | None]:
     """Each supported provider, best first, with why it cannot run here, or None."""
-    found = {**onnxruntime_status(), OPENVINO_RUNTIME: openvino_status()}
-    return {name: found[name] for name in PROVIDERS}
+    status = {**onnxruntime_status(), OPENVINO_RUNTIME: openvino_status()}
+    return {name: status[name] for name in PROVIDERS}
 
 
 def available_providers() -> list[str]:

@@ -41,8 +41,8 @@ def format_of(path: str) -> str | None:
     """
     file = PurePath(path)
     if is_compressed(path):
-        found = _EXTENSIONS.get(file.with_suffix("").suffix.lower())
-        return None if found == "parquet" else found
+        name = _EXTENSIONS.get(file.with_suffix("").suffix.lower())
+        return None if name == "parquet" else name
     return _EXTENSIONS.get(file.suffix.lower())
 
 
@@ -67,5 +67,5 @@ def decompressed(path: str, file: IO[bytes]) -> IO[bytes]:
         MissingDependencyError: zstd needs pyarrow.
     """
     opener = _COMPRESSED.get(PurePath(path).suffix.lower())
-    found: IO[bytes] = file if opener is None else opener(file)
-    return found
+    stream: IO[bytes] = file if opener is None else opener(file)
+    return stream

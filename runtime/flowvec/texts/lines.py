@@ -152,14 +152,14 @@ class _CsvCutter:
                 else:
                     at, state = at + 1, _QUOTE
             elif state in (_PLAIN, _WRONG):
-                found = (_UNQUOTED_END if state == _PLAIN else _LINE_END).search(block, at)
-                if found is None:
+                match = (_UNQUOTED_END if state == _PLAIN else _LINE_END).search(block, at)
+                if match is None:
                     at = len(block)
-                elif block[found.start()] == _COMMA:
-                    at, state = found.end(), _BEGIN
+                elif block[match.start()] == _COMMA:
+                    at, state = match.end(), _BEGIN
                 else:
                     self._state = state
-                    return found.start()
+                    return match.start()
             else:
                 byte = block[at]
                 if byte in (_RETURN, _FEED):

@@ -86,8 +86,8 @@ def remote_files(url: str) -> list[RemoteFile]:
             return [_file(url, info)]
         if info.type != arrow.fs.FileType.Directory:
             raise InputValueError(f"cannot read {url}: there is no such file")
-        found = system.get_file_info(arrow.fs.FileSelector(path, recursive=True))
-    below = {str(PurePosixPath(one.path).relative_to(path)): one for one in found if one.is_file}
+        listing = system.get_file_info(arrow.fs.FileSelector(path, recursive=True))
+    below = {str(PurePosixPath(one.path).relative_to(path)): one for one in listing if one.is_file}
     if magic is None:
         names = [name for name in below if not is_hidden(PurePosixPath(name).parts)]
     else:
@@ -118,8 +118,8 @@ def open_remote(url: str) -> IO[bytes]:
     """
     with _told(url):
         system, path = _located(url)
-        found: IO[bytes] = system.open_input_file(path)
-    return found
+        file: IO[bytes] = system.open_input_file(path)
+    return file
 
 
 def _file(url: str, info: Any) -> RemoteFile:

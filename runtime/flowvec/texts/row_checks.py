@@ -103,8 +103,8 @@ def id_of(value: Any, name: str) -> str | int:
     if not is_id(value):
         given = "missing" if value is None else _named(value)
         raise RefusedError("bad_id", f"{name} is {given}, and an id is a text or a whole number")
-    found: str | int = value
-    return found
+    key: str | int = value
+    return key
 
 
 def fitted(value: Any, kind: str, name: str, *, as_json: bool = False) -> Any:

@@ -98,8 +98,8 @@ class Source:
         if is_url(self.path):
             there = state_of(self.path)
             return there.bytes, there.modified
-        found = Path(self.absolute or self.path).stat()
-        return found.st_size, found.st_mtime_ns
+        status = Path(self.absolute or self.path).stat()
+        return status.st_size, status.st_mtime_ns
 
 
 # --- finding ------------------------------------------------------------------------------------
@@ -128,11 +128,11 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
         if len(named) > 1:
             raise InputValueError("standard input cannot be combined with other inputs")
         return [_source(STDIN, file_format)]
-    found: list[Source] = []
+    sources: list[Source] = []
     for one in named:
         path = Path(one)
         if is_url(one):
-            found += _remote_sources(one, file_format)
+            sources += _remote_sources(one, file_format)
             continue
         if path.is_dir():
             files = [str(file) for file in sorted(path.rglob("*")) if _is_read(file, path)]
@@ -144,14 +144,14 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
             files = [one]
         if not files:
             raise InputValueError(f"{one} has no files to read")
-        found += [_source(file, file_format) for file in files]
+        sources += [_source(file, file_format) for file in files]
     seen: set[str | Path] = set()
-    for source in found:
+    for source in sources:
         real = source.path if is_url(source.path) else Path(source.path).resolve()
         if real in seen:
             raise InputValueError(f"{source.path} is named twice")
         seen.add(real)
-    return found
+    return sources
 
 
 def _is_read(file: Path, folder: Path) -> bool:
@@ -179,8 +179,8 @@ def _source(path: str, file_format: str | None) -> Source:
         if file_format == "parquet":
             raise InputValueError("Parquet cannot be read from standard input")
         return Source(path, file_format or "txt")
-    found = file_format or format_of(path)
-    if found is None:
+    format_name = file_format or format_of(path)
+    if format_name is None:
         raise InputValueError(f"cannot tell how to read {path}; give --format {'|'.join(FORMATS)}")
     try:
         state = Path(path).stat()
@@ -188,7 +188,7 @@ def _source(path: str, file_format: str | None) -> Source:
         raise InputValueError(f"cannot read {path}: {_why(error)}") from None
     if not Path(path).is_file():
         raise InputValueError(f"cannot read {path}: it is not a regular file")
-    return Source(path, found, state.st_size, state.st_mtime_ns)
+    return Source(path, format_name, state.st_size, state.st_mtime_ns)
 
 
 def _why(error: BaseException) -> str:
@@ -238,6 +238,6 @@ class _Watched(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        got: int = self._raw.readinto(buffer)  # type: ignore[attr-defined]
-        self._seen(memoryview(buffer)[:got])
-        return got
+        count: int = self._raw.readinto(buffer)  # type: ignore[attr-defined]
+        self._seen(memoryview(buffer)[:count])
+        return count

@@ -127,8 +127,8 @@ class Window:
         if fields.id is None:
             return list(self.numbers)
         values = self.values[fields.id]
-        found: list[Any] = values if isinstance(values, list) else values.to_pylist()
-        return found
+        ids: list[Any] = values if isinstance(values, list) else values.to_pylist()
+        return ids
 
     def remove(self, places: Sequence[int]) -> None:
         """Remove rows that can be embedded.

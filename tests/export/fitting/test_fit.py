@@ -107,7 +107,7 @@ def test_raw_vectors_are_cut_where_asked(bert) -> None:
 # --- every method, through the graph --------------------------------------------------------------
 
 FLOW = f"flow({WIDTH}, 2x2, width 24, additive)"
-# The outputs of BERT's last normalisation have a null direction, which is dropped.
+# The outputs of BERT's last normalization have a null direction, which is dropped.
 LESS = WIDTH - 1
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "flow": ("flow", {}, (FLOW,)),
@@ -428,7 +428,7 @@ WIDE = 96
 
 @pytest.fixture(scope="module")
 def directory(bert, tmp_path_factory) -> Path:
-    """BERT, max pooling, a Dense layer large enough to be stored in float16, normalisation."""
+    """BERT, max pooling, a Dense layer large enough to be stored in float16, normalization."""
     folder = tmp_path_factory.mktemp("st") / "trained"
     torch.manual_seed(0)
     modules = [Transformer(str(bert)), Pooling(WIDTH, "max"), SourceDense(WIDTH, WIDE), Normalize()]

@@ -111,7 +111,7 @@ def test_words_are_found_however_their_accents_are_written(
 
 def test_nearness_and_words_are_combined_as_said() -> None:
     near, worded = {7: 0.9, 8: 0.6, 9: 0.4, 5: 0.2}, {9: 6.0, 5: 3.0}
-    found = fuse(near, worded, 9, least=0.4, own=1.0, vector_weight=0.25)
+    found = fuse(near, worded, 9, least=0.4, perfect=1.0, vector_weight=0.25)
     assert [label for label, _ in found] == [9, 5, 7, 8]
     assert dict(found) == pytest.approx(
         {
@@ -121,25 +121,27 @@ def test_nearness_and_words_are_combined_as_said() -> None:
             5: 0.25 * -2 / 6 + 0.75 / 2,
         }
     )
-    assert fuse(near, worded, 2, least=0.4, own=1.0, vector_weight=0.25) == found[:2]
+    assert fuse(near, worded, 2, least=0.4, perfect=1.0, vector_weight=0.25) == found[:2]
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(0.1, 0.8), (30.0, -5.0)])
 def test_what_a_models_scores_range_over_changes_nothing(scale: float, shift: float) -> None:
     near, worded = {1: 0.9, 2: 0.6, 3: 0.4}, {3: 2.0, 2: 1.0}
-    plain = fuse(near, worded, 3, least=0.4, own=1.0, vector_weight=0.5)
+    plain = fuse(near, worded, 3, least=0.4, perfect=1.0, vector_weight=0.5)
     other = {label: scale * score + shift for label, score in near.items()}
-    moved = fuse(other, worded, 3, least=scale * 0.4 + shift, own=scale + shift, vector_weight=0.5)
+    moved = fuse(
+        other, worded, 3, least=scale * 0.4 + shift, perfect=scale + shift, vector_weight=0.5
+    )
     assert dict(moved) == pytest.approx(dict(plain))
 
 
 def test_fusing_bears_nothing_and_all_alike() -> None:
-    assert fuse({}, {}, 3, least=0.0, own=1.0, vector_weight=0.5) == []
-    assert fuse({1: 2.0, 2: 2.0}, {}, 3, least=2.0, own=2.0, vector_weight=0.5) == [
+    assert fuse({}, {}, 3, least=0.0, perfect=1.0, vector_weight=0.5) == []
+    assert fuse({1: 2.0, 2: 2.0}, {}, 3, least=2.0, perfect=2.0, vector_weight=0.5) == [
         (1, 0.5), (2, 0.5),
     ]  # fmt: skip
     # An inner product may lie above the query's with itself.
-    assert fuse({1: 9.0, 2: 1.0}, {}, 1, least=1.0, own=2.0, vector_weight=1.0) == [(1, 1.0)]
+    assert fuse({1: 9.0, 2: 1.0}, {}, 1, least=1.0, perfect=2.0, vector_weight=1.0) == [(1, 1.0)]
 
 
 @pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])

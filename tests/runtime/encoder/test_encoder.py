@@ -349,7 +349,7 @@ def test_a_bundle_without_prompts_encodes_queries_as_they_are(mini: Encoder) -> 
     np.testing.assert_array_equal(mini.encode_document("a cat"), mini.encode("a cat"))
 
 
-def test_normalisation_is_the_bundles_unless_asked(tiny: Encoder, mini: Encoder) -> None:
+def test_normalization_is_the_bundles_unless_asked(tiny: Encoder, mini: Encoder) -> None:
     raw = tiny.encode(texts(20))
     assert np.abs(np.linalg.norm(raw, axis=1) - 1).max() > 0.1
     unit = tiny.encode(texts(20), normalize_embeddings=True)

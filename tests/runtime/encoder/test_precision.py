@@ -61,7 +61,7 @@ def test_eight_bits_keep_the_direction(ranged: Encoder) -> None:
 def test_fewer_dimensions(tiny: Encoder, mini: Encoder) -> None:
     np.testing.assert_array_equal(
         tiny.encode(TEXTS, truncate_dim=5), tiny.encode(TEXTS)[:, :5]
-    )  # tiny does not normalise, and was not asked to
+    )  # tiny does not normalize, and was not asked to
     unit = mini.encode(["a", "b c"], truncate_dim=64)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
     whole = mini.encode(["a", "b c"])[:, :64]

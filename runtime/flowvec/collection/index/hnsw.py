@@ -158,13 +158,13 @@ class Graph:
         wanted = min(max(k, ef), len(self))
         # The order of inner products does not depend on the query's length.
         lengths = self._query_lengths(queries)
-        asked = queries * self.scale if self.metric == "l2" else queries / lengths
-        found = self._query(asked, wanted)
-        if found is None and wanted > k:
-            found = self._query(asked, k)
-        if found is None:
+        scaled = queries * self.scale if self.metric == "l2" else queries / lengths
+        nearest = self._query(scaled, wanted)
+        if nearest is None and wanted > k:
+            nearest = self._query(scaled, k)
+        if nearest is None:
             return None
-        labels, distances = (part[:, :k] for part in found)
+        labels, distances = (part[:, :k] for part in nearest)
         if self.metric == "l2":
             scores = -np.sqrt(np.maximum(distances, 0.0)) / self.scale
         else:
@@ -179,10 +179,10 @@ class Graph:
         cores = self._cores
         try:
             if not 1 < len(queries) <= 4 * cores:
-                found: tuple[npt.NDArray[np.uint64], Floats] = self._index.knn_query(
+                nearest: tuple[npt.NDArray[np.uint64], Floats] = self._index.knn_query(
                     queries, k=k, num_threads=cores
                 )
-                return found
+                return nearest
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(cores, thread_name_prefix="flowvec-search")
             parts = np.array_split(queries, min(cores, len(queries)))

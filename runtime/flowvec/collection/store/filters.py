@@ -80,21 +80,21 @@ def add_functions(db: sqlite3.Connection) -> None:
 
 
 def _text_at(metadata: str | None, path: str) -> str | None:
-    found = _value_at(metadata, path)
-    return found if isinstance(found, str) else None
+    value = _value_at(metadata, path)
+    return value if isinstance(value, str) else None
 
 
 def _list_holds(metadata: str | None, path: str, text: str) -> bool:
-    found = _value_at(metadata, path)
-    return isinstance(found, list) and text in found
+    value = _value_at(metadata, path)
+    return isinstance(value, list) and text in value
 
 
 def _value_at(metadata: str | None, path: str) -> Any:
     """A field by its path, as `_path` makes it; None if there is none."""
-    found: Any = None if metadata is None else json.loads(metadata)
+    value: Any = None if metadata is None else json.loads(metadata)
     for name in path.removeprefix('$."').removesuffix('"').split('"."'):
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 class _Compiler:

@@ -129,7 +129,7 @@ def encode_metadata(metadata: object, index: int) -> str | None:
     try:
         # Unescaped, since older versions of SQLite do not find a field whose name is escaped.
         written = json.dumps(metadata, allow_nan=False, sort_keys=True, ensure_ascii=False)
-        return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+        return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
     except TypeError as error:
         raise InputTypeError(f"metadata {index} cannot be written as JSON: {error}") from None
     except (ValueError, RecursionError) as error:

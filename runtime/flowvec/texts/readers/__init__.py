@@ -24,17 +24,17 @@ def open_reader(source: Source, fields: Fields, stack: ExitStack, place: Start) 
         InputValueError: the file cannot be read, or lacks a field.
     """
     if source.format == "parquet":
-        found: Reader = ParquetReader(source, fields, stack)
-        found.skip(place.row)
-        return found
+        reader: Reader = ParquetReader(source, fields, stack)
+        reader.skip(place.row)
+        return reader
     file = stack.enter_context(open_binary(source, place.offset or 0))
     if source.format == "csv":
-        found = CsvReader(source, fields, csv_records(file, fields.max_text_bytes))
-        found.skip(place.row)
-        return found
+        reader = CsvReader(source, fields, csv_records(file, fields.max_text_bytes))
+        reader.skip(place.row)
+        return reader
     kind = TxtReader if source.format == "txt" else JsonReader
-    found = kind(source, fields, lines_of(file, fields.max_text_bytes))
+    reader = kind(source, fields, lines_of(file, fields.max_text_bytes))
     if place.offset is None:
-        found.skip(place.row)
-    found.row = place.row
-    return found
+        reader.skip(place.row)
+    reader.row = place.row
+    return reader

@@ -37,10 +37,10 @@ class Reader:
     def skip(self, rows: int) -> None:
         """Skip this many records."""
         while rows > 0:
-            got, _ = self.take(min(rows, 1 << 16))
-            if not got:
+            count, _ = self.take(min(rows, 1 << 16))
+            if not count:
                 raise InputValueError(f"{self.name} has become shorter")
-            rows -= got
+            rows -= count
 
 
 class LineReader(Reader):
@@ -54,20 +54,20 @@ class LineReader(Reader):
 
     @override
     def take(self, rows: int) -> tuple[int, list[bytes | None]]:
-        found: list[bytes | None] = []
-        while len(found) < rows:
+        lines: list[bytes | None] = []
+        while len(lines) < rows:
             if self._used == len(self._ready):
                 more = next(self._lines, None)
                 if more is None:
                     break
                 self._ready, self._used = more, 0
-            part = self._ready[self._used : self._used + rows - len(found)]
-            found += part
+            part = self._ready[self._used : self._used + rows - len(lines)]
+            lines += part
             self._used += len(part)
-        if self.row == 0 and found and found[0] is not None:
-            found[0] = found[0].removeprefix(b"\xef\xbb\xbf")
-        self.row += len(found)
-        return len(found), found
+        if self.row == 0 and lines and lines[0] is not None:
+            lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+        self.row += len(lines)
+        return len(lines), lines
 
 
 class RecordReader(Reader):
@@ -123,14 +123,18 @@ class RecordReader(Reader):
         for place, record in enumerate(records):
             key: str | int | None = None
             try:
-                found = self.fields_of(record)
-                if found is None:
+                values_of = self.fields_of(record)
+                if values_of is None:
                     window.blank += 1
                     continue
-                key = first + place if fields.id is None else id_of(found.get(fields.id), fields.id)
-                text = text_of(found, fields)
+                key = (
+                    first + place
+                    if fields.id is None
+                    else id_of(values_of.get(fields.id), fields.id)
+                )
+                text = text_of(values_of, fields)
                 row = [
-                    fitted(found.get(name), kind, name, as_json=fields.kept_as_json)
+                    fitted(values_of.get(name), kind, name, as_json=fields.kept_as_json)
                     for name, kind in columns.items()
                 ]
             except RefusedError as refused:

@@ -36,9 +36,9 @@ class CsvReader(RecordReader):
 
     @override
     def take(self, rows: int) -> tuple[int, list[list[str] | BadRecord]]:
-        found = [record for _, record in zip(range(rows), self._records, strict=False)]
-        self.row += len(found)
-        return len(found), found
+        records = [record for _, record in zip(range(rows), self._records, strict=False)]
+        self.row += len(records)
+        return len(records), records
 
     @override
     def fields_of(self, record: list[str] | BadRecord) -> dict[str, Any]:
@@ -48,14 +48,14 @@ class CsvReader(RecordReader):
             raise RefusedError(
                 "malformed", f"the record has {len(record)} fields, the header {len(self._header)}"
             )
-        found = dict(zip(self._header, record, strict=True))
+        values = dict(zip(self._header, record, strict=True))
         for name in (self.fields.text, *self.fields.named):
-            if not found[name].isascii():
+            if not values[name].isascii():
                 try:
-                    found[name].encode()
+                    values[name].encode()
                 except UnicodeEncodeError:
                     raise RefusedError("invalid_utf8", f"{name} is not UTF-8") from None
-        return found
+        return values
 
     @override
     def kind_of(self, values: Sequence[Any]) -> str:

@@ -40,12 +40,12 @@ class JsonReader(RecordReader, LineReader):
         if record is not None and _may_be_too_deep(record) and _depth(line) > _DEEPEST:
             raise RefusedError("malformed", f"the line is nested more than {_DEEPEST} deep")
         try:
-            found = json.loads(line)
+            record_fields = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise RefusedError("malformed", f"the line is not JSON: {error}") from None
-        if not isinstance(found, dict):
+        if not isinstance(record_fields, dict):
             raise RefusedError("malformed", "the line is not a JSON object")
-        return found
+        return record_fields
 
     @override
     def kind_of(self, values: Sequence[Any]) -> str:
@@ -63,15 +63,15 @@ class JsonReader(RecordReader, LineReader):
     def read(
         self, records: Sequence[bytes | None], begun: int, window: Window, columns: Columns
     ) -> None:
-        found = self._at_once(records, columns)
-        if found is None:
+        values = self._at_once(records, columns)
+        if values is None:
             super().read(records, begun, window, columns)
             return
         first = window.begin(self.name, begun, len(records))
         window.numbers += range(first, first + len(records))
-        window.texts += found[self.fields.text]
+        window.texts += values[self.fields.text]
         for name in columns:
-            window.values.setdefault(name, []).extend(found[name])
+            window.values.setdefault(name, []).extend(values[name])
 
     def _at_once(
         self, records: Sequence[bytes | None], columns: Columns
@@ -139,11 +139,11 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([{\[])|([}\]])', re.DOTALL)
 def _depth(line: str) -> int:
     """How deep a line of JSON is nested; brackets in strings do not count."""
     depth = deepest = 0
-    for found in _BRACKETS.finditer(line):
-        if found[1]:
+    for bracket in _BRACKETS.finditer(line):
+        if bracket[1]:
             depth += 1
             deepest = max(deepest, depth)
-        elif found[2]:
+        elif bracket[2]:
             depth -= 1
     return deepest
 

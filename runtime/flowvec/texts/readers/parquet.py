@@ -64,19 +64,19 @@ class ParquetReader(Reader):
 
     @override
     def take(self, rows: int) -> tuple[int, list[Any]]:
-        found: list[Any] = []
-        got = 0
-        while got < rows:
+        tables: list[Any] = []
+        count = 0
+        while count < rows:
             if self._ready is None or not len(self._ready):
                 self._ready = self._next()
                 if self._ready is None:
                     break
-            part = self._ready.slice(0, rows - got)
+            part = self._ready.slice(0, rows - count)
             self._ready = self._ready.slice(len(part))
-            found.append(part)
-            got += len(part)
-        self.row += got
-        return got, found
+            tables.append(part)
+            count += len(part)
+        self.row += count
+        return count, tables
 
     def _next(self) -> Any:
         try:
@@ -128,14 +128,14 @@ class ParquetReader(Reader):
 
     def _bad_fields(self, batch: Any) -> dict[int, str]:
         """What is wrong with kept values, by row."""
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for name in self.fields.beside_id:
             column = batch.column(name)
             if self._may_be_bad(column):
                 for place in range(len(column)):
                     if (reason := self._why_bad(column[place])) is not None:
-                        found.setdefault(place, f"{name} {reason}")
-        return found
+                        reasons.setdefault(place, f"{name} {reason}")
+        return reasons
 
     def _may_be_bad(self, column: Any) -> bool:
         """Whether values must be checked one by one."""
@@ -156,9 +156,9 @@ class ParquetReader(Reader):
     def _why_bad(self, value: Any) -> str | None:
         """What is wrong with a kept value; None if nothing is."""
         try:
-            found = value.as_py()
+            plain = value.as_py()
             if self.fields.kept_as_json:
-                json.dumps(found, allow_nan=False, default=str)
+                json.dumps(plain, allow_nan=False, default=str)
         except UnicodeDecodeError:
             return "is not UTF-8"
         except ValueError:
@@ -193,13 +193,13 @@ def _is_text(arrow: Any, kind: Any) -> bool:
 def _pylist(arrow: Any, column: Any) -> list[Any]:
     """Values of a column; bytes if they are not UTF-8."""
     try:
-        found: list[Any] = column.to_pylist()
+        values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:
         if arrow.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         large = arrow.types.is_large_string(column.type)
-        found = column.view(arrow.large_binary() if large else arrow.binary()).to_pylist()
-    return found
+        values = column.view(arrow.large_binary() if large else arrow.binary()).to_pylist()
+    return values
 
 
 def _decoded_value(value: Any) -> Any:
