@@ -196,7 +196,7 @@ def test_every_text_of_a_corpus_is_drawn_as_often(monkeypatch) -> None:
     assert first[:30].sum() == pytest.approx(150, abs=5 * 10.6)
 
 
-def test_bundles_of_one_name_are_told_apart(tiny_dir: Path, nan_dir: Path) -> None:
+def test_bundles_with_the_same_name_get_different_labels(tiny_dir: Path, nan_dir: Path) -> None:
     tiny, nan = Bundle.load(tiny_dir), Bundle.load(nan_dir)
     twin = replace(nan, manifest=replace(nan.manifest, name=tiny.manifest.name))
     assert label_bundles([tiny]) == ["tiny"]

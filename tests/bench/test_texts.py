@@ -26,7 +26,7 @@ def test_compressed_files_read_as_plain_ones(tmp_path: Path, suffix: str) -> Non
     assert list(read_paragraphs(path)) == ["é one", "two"]
 
 
-def test_natural_sentences_have_the_asked_lengths(tmp_path: Path) -> None:
+def test_natural_sentences_have_the_requested_lengths(tmp_path: Path) -> None:
     path = tmp_path / "paragraphs.txt"
     path.write_text(
         "One two. One two three four. One two three four five.\n\nSix words are what this has."

@@ -160,7 +160,7 @@ def _trimmed(text: str) -> list[str]:
 
 
 @each_page
-def test_what_a_page_does_not_run_is_right_as_far_as_can_be_told(page: Path) -> None:
+def test_blocks_that_do_not_run_are_checked_against_the_command_line(page: Path) -> None:
     wrong = []
     for block in read_page(page)[0]:
         if block.not_run is None or not (block.is_python or block.is_shell):
@@ -189,7 +189,7 @@ def _mistakes(block: Block) -> Iterator[Exception]:
 
 
 @each_page
-def test_every_block_of_code_says_what_it_is(page: Path) -> None:
+def test_every_code_block_names_its_language(page: Path) -> None:
     for block in read_page(page)[0]:
         if block.language in MISSPELT:
             code = re.search(

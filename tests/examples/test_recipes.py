@@ -246,7 +246,7 @@ def test_the_defaults_are_the_papers(name: str) -> None:
     assert {key: parameters[key].default for key in DEFAULTS[name]} == DEFAULTS[name]
 
 
-def test_a_flow_goes_on_top(trained, toy: Path) -> None:
+def test_a_flow_continues_top(trained, toy: Path) -> None:
     model, out = trained("sbert_regression") / "model", toy / "with-flow"
     run("add_flow", "--model", model, "--sts", toy / "sts", "-o", out, "--epochs", 1)
     report = json.loads((out / "report.json").read_text())

@@ -79,7 +79,7 @@ def test_every_pooling_passes_the_gate(checkpoint, tmp_path, pooling) -> None:
     assert bundle.manifest.dim == WIDTH * len(pooling.split("+"))
 
 
-def test_the_graph_in_bare_onnxruntime_gives_what_encode_gives(bert_bundle: Bundle) -> None:
+def test_the_graph_in_plain_onnxruntime_equals_encode(bert_bundle: Bundle) -> None:
     session = onnxruntime.InferenceSession(
         str(bert_bundle.model), providers=["CPUExecutionProvider"]
     )
@@ -131,7 +131,7 @@ def test_two_exports_are_equal_bytes_and_name_no_path(
 # --- options --------------------------------------------------------------------------------------
 
 
-def test_max_length_cuts_where_asked(checkpoint, tmp_path) -> None:
+def test_max_length_cuts_if_requested(checkpoint, tmp_path) -> None:
     bundle = export(checkpoint("bert"), tmp_path / "b", max_length=8)
     with Encoder.load(bundle.path, provider="cpu") as encoder:
         assert max(encoder.tokenize(TEXTS).lengths) == 8
@@ -156,7 +156,7 @@ def test_normalization_can_be_left_out(checkpoint, tmp_path, bert_bundle) -> Non
             unit.encode(TEXTS, normalize_embeddings=False)
 
 
-def test_a_transform_stands_between_pooling_and_normalization(checkpoint, tmp_path) -> None:
+def test_a_transform_is_applied_between_pooling_and_normalization(checkpoint, tmp_path) -> None:
     torch.manual_seed(1)
     dense = Dense(torch.randn(5, WIDTH), torch.randn(5), "relu")
     bundle = export(checkpoint("bert"), tmp_path / "b", transform=dense)
@@ -196,7 +196,7 @@ def test_float16_weights_halve_the_file_and_pass_the_gate(checkpoint, tmp_path, 
         assert (a.encode(TEXTS) * b.encode(TEXTS)).sum(1).min() >= 0.999
 
 
-def test_positions_bound_the_length_where_the_tokenizer_says_nothing(checkpoint, tmp_path) -> None:
+def test_positions_limit_the_length_if_the_tokenizer_does_not(checkpoint, tmp_path) -> None:
     """RoBERTa's position table has rows before the first token's."""
     for architecture in ("roberta", "mpnet", "bert"):
         copy = Path(shutil.copytree(checkpoint(architecture), tmp_path / architecture))
@@ -334,7 +334,7 @@ def test_an_export_that_misses_parity_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_directory_is_overwritten_only_where_asked(checkpoint, tmp_path) -> None:
+def test_an_existing_directory_is_overwritten_only_if_requested(checkpoint, tmp_path) -> None:
     target = tmp_path / "b"
     export(checkpoint("bert"), target, pooling="cls")
     with pytest.raises(ExportError, match="exists"):
@@ -502,7 +502,7 @@ def test_a_source_that_does_not_exist_is_a_typed_error(tmp_path, monkeypatch) ->
             export(source, tmp_path / "b")
 
 
-def test_a_bundle_is_no_source(bert_bundle: Bundle, tmp_path) -> None:
+def test_a_bundle_is_not_a_source(bert_bundle: Bundle, tmp_path) -> None:
     with pytest.raises(ExportError, match="is a bundle, which has been exported"):
         export(bert_bundle.path, tmp_path / "b")
 
@@ -593,7 +593,7 @@ def test_a_head_that_is_not_used_is_named(checkpoint, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can exchange two names in one step")
-def test_something_stands_under_the_name_at_every_moment_of_an_overwrite(tmp_path) -> None:
+def test_the_bundle_exists_at_every_moment_of_an_overwrite(tmp_path) -> None:
     target, end, missed = tmp_path / "b", threading.Event(), []
     target.mkdir()
     (target / "n").write_text("0")

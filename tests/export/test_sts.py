@@ -172,7 +172,7 @@ def test_a_folder_without_files_is_an_error(tmp_path: Path, name: str) -> None:
         read_sts(tmp_path / name)
 
 
-def test_mini_scores_what_its_card_says(shared_data: Path, mini: Encoder) -> None:
+def test_mini_has_the_scores_of_its_model_card(shared_data: Path, mini: Encoder) -> None:
     (task,) = read_sts(shared_data / "sts" / "STSB")
     assert {name: len(pairs) for name, pairs in task.subsets.items()} == {
         "dev": 1500,

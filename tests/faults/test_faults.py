@@ -39,7 +39,7 @@ def test_interrupts_leave_no_lock_and_no_half_of_a_change(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
-def test_a_collection_is_made_once(tmp_path: Path) -> None:
+def test_a_collection_is_created_once(tmp_path: Path) -> None:
     result = creating.campaign(40, int(os.environ.get("FLOWVEC_SEED", "1")), tmp_path)
     assert not result.wrong
     assert result.made > 20
@@ -91,7 +91,7 @@ def test_processes_race_for_a_collection(tmp_path: Path) -> None:
     assert said["read"]
 
 
-def test_searches_give_what_brute_force_gives(tmp_path: Path) -> None:
+def test_searches_equal_brute_force(tmp_path: Path) -> None:
     start = int(os.environ.get("FLOWVEC_SEED", "1"))
     counts = searches.campaign(250, start, tmp_path)
     assert counts["exact hits"] == counts["exact hits as good as the best"] > 500

@@ -159,7 +159,7 @@ def test_each_package_switches_reports_off_first(python, monkeypatch, package) -
     assert done.stdout == "1 False\n", done.stderr
 
 
-def test_who_wants_to_report_may(python, monkeypatch) -> None:
+def test_telemetry_can_be_allowed(python, monkeypatch) -> None:
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
     done = python("import flowvec, os; print(os.environ['ORT_DISABLE_TELEMETRY'])")
     assert done.stdout == "0\n"

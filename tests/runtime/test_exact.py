@@ -41,7 +41,7 @@ def test_top_k_is_the_sorted_definition(
         np.testing.assert_allclose(values[i], expected[order], atol=1e-6)
 
 
-def test_blocks_give_what_one_product_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_give_the_same_as_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     rows = rng.standard_normal((500, 8), dtype=np.float32)
     asked = rng.standard_normal((37, 8), dtype=np.float32)

@@ -30,7 +30,7 @@ def test_there_are_fixtures_of_every_version() -> None:
 
 
 @pytest.mark.parametrize("name", BUNDLES)
-def test_a_bundle_gives_the_vectors_that_it_gave(name: str) -> None:
+def test_a_bundle_gives_the_same_vectors_as_before(name: str) -> None:
     expected = told(name)
     with Encoder.load(FORMATS / name, provider="cpu", compute="float32") as encoder:
         np.testing.assert_allclose(
@@ -39,7 +39,7 @@ def test_a_bundle_gives_the_vectors_that_it_gave(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COLLECTIONS)
-def test_a_collection_holds_what_it_held_and_goes_on(
+def test_an_old_collection_keeps_its_rows_and_can_be_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = told(name)

@@ -75,7 +75,7 @@ def test_a_quota_is_rounded_and_never_below_one(monkeypatch, quota, cores) -> No
     assert machine.available_cores() == cores
 
 
-def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
+def test_without_cgroups_there_is_not_a_quota(tmp_path: Path) -> None:
     assert machine._cgroup_quota(tmp_path, tmp_path / "nowhere") is None
 
 

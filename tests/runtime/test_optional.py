@@ -26,7 +26,7 @@ def line_of(site: Path, origin: object | None) -> str:
     return run.stdout.strip().removeprefix("python -m pip install ")
 
 
-def test_the_line_is_for_where_the_package_came_from(tmp_path: Path) -> None:
+def test_the_install_line_fits_the_source_of_the_package(tmp_path: Path) -> None:
     clone = tmp_path / "my clone"
     clone.mkdir()
     wheel = tmp_path / "flowvec-9.9-py3-none-any.whl"

@@ -78,7 +78,7 @@ def test_a_collection_refuses_what_only_looks_like_a_list(
                 collection.delete(given)
 
 
-def test_what_gives_its_texts_in_their_order_is_taken(tiny: Encoder) -> None:
+def test_ordered_iterables_are_accepted_as_texts(tiny: Encoder) -> None:
     expected = tiny.encode(TEXTS)
     taken: list[Any] = [tuple(TEXTS), iter(TEXTS), np.array(TEXTS), dict.fromkeys(TEXTS).keys(),
                         dict(enumerate(TEXTS)).values()]  # fmt: skip

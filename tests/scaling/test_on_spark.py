@@ -20,7 +20,7 @@ if shutil.which("java") is None:
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 
 
-def test_the_job_of_the_document_gives_the_vectors_of_one_encoder(
+def test_the_documented_job_gives_the_vectors_of_one_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyarrow.parquet as pq

@@ -111,7 +111,7 @@ def test_a_report_names_everyone_and_no_path(found: list[IndexRow], tmp_path: Pa
     ElementTree.parse(tmp_path / "r.svg")
 
 
-def test_an_index_that_never_reaches_the_recall_says_what_it_reached() -> None:
+def test_an_index_that_misses_the_recall_shows_its_best() -> None:
     row = IndexRow("slow", build_seconds=1.0, curve={10: 0.5, 14: 0.7})
     assert cells(row)[1:4] == ("", "0.700 at most", "")
 

@@ -138,7 +138,7 @@ def test_who_is_not_answered_in_time_is_given_up_and_counted() -> None:
     assert asyncio.run(open_loop_async(never, [], TEXTS, 0.05)).waits == []
 
 
-def test_an_engine_that_fails_is_no_fast_engine() -> None:
+def test_an_engine_that_fails_is_not_chosen() -> None:
     def call(_: str) -> None:
         raise ValueError("no")
 

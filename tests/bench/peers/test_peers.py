@@ -122,7 +122,7 @@ def test_a_report_names_everyone_and_no_path(found: Race, tmp_path: Path) -> Non
     assert "cut" not in drawn  # what is void is not shown as a speed
 
 
-def test_an_environment_that_cannot_be_made_is_an_error(
+def test_an_environment_that_cannot_be_created_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path))
@@ -131,7 +131,7 @@ def test_an_environment_that_cannot_be_made_is_an_error(
     assert make_environment(()).versions["numpy"]
 
 
-def test_a_model_with_layers_of_its_own_has_no_form_for_those_who_only_pool(
+def test_a_model_with_own_layers_is_not_raced_by_peers_that_only_pool(
     tmp_path: Path, trained: Path
 ) -> None:
     forms = make_forms(trained, tmp_path, 64, computes=())
@@ -157,7 +157,7 @@ def test_the_shipped_model_races_in_the_forms_that_it_can_have(tmp_path: Path) -
     assert all("int8" in row.error for row in rows(found, FLOWVEC["flowvec-int8"].name))
 
 
-def test_a_variant_that_is_refused_leaves_the_others_in(
+def test_a_refused_variant_does_not_affect_the_others(
     forms: Forms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(variants.MIN_COSINE_OF, "int8", 1.01)

@@ -179,7 +179,7 @@ def test_a_query_that_is_a_document_does_not_find_itself(tmp_path: Path, tiny: E
         assert score.recall_at_100 > 0
 
 
-def test_a_hundred_others_are_searched_beside_oneself(tmp_path: Path, tiny: Encoder) -> None:
+def test_recall_at_100_counts_without_the_query_itself(tmp_path: Path, tiny: Encoder) -> None:
     documents = [{"_id": f"d{i}", "text": f"cat {'dog ' * i}"} for i in range(130)]
     judged = "query-id\tcorpus-id\tscore\nd0\td1\t1\n"
     (found,) = read_retrieval(
@@ -206,7 +206,7 @@ def test_bm25_of_stop_words_alone_finds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("score", ["²", "9" * 30, "1.5", "-1"])
-def test_a_score_that_is_no_small_whole_number_is_an_error(tmp_path: Path, score: str) -> None:
+def test_a_score_that_is_not_a_small_whole_number_is_an_error(tmp_path: Path, score: str) -> None:
     with pytest.raises(InputValueError, match="whole number"):
         read_retrieval(write(tmp_path / "odd", qrels=QRELS + f"q0\td3\t{score}\n"))
 

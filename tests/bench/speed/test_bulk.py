@@ -15,7 +15,7 @@ def resident(*sizes: int) -> list[Resident]:
     return [Resident(float(i), 10 * i, size) for i, size in enumerate(sizes)]
 
 
-def test_growth_counts_from_where_a_job_is_warm() -> None:
+def test_growth_counts_after_the_warm_up() -> None:
     assert grown(resident(5, 90, 20, 35, 30), warm=15) == 15
     assert grown(resident(5, 90, 20), warm=0) == 85
     assert grown([], warm=0) == 0

@@ -43,7 +43,7 @@ def test_results_carry_their_figures(tiny: Encoder) -> None:
         assert r.seconds >= max(r.tokenize_seconds, r.session_seconds) > 0
 
 
-def test_a_way_that_gives_other_vectors_is_no_result(tiny: Encoder, monkeypatch) -> None:
+def test_a_batching_with_other_vectors_is_an_error(tiny: Encoder, monkeypatch) -> None:
     run = tiny.run
     rng = np.random.default_rng(0)
     monkeypatch.setattr(

@@ -98,7 +98,7 @@ def test_raw_vectors_are_transformers_pooled_and_not_normalised(checkpoint, pool
     assert np.linalg.norm(found, axis=1).min() > 1.5
 
 
-def test_raw_vectors_are_cut_where_asked(bert) -> None:
+def test_raw_vectors_are_truncated_if_requested(bert) -> None:
     long, same_beginning = "the cat sleeps on the red mat", "the cat sleeps in the garden"
     cut = embed_raw(bert, [long, same_beginning], max_length=5)
     np.testing.assert_allclose(cut[0], cut[1], atol=1e-5)
@@ -537,7 +537,7 @@ def test_a_large_corpus_is_not_read_to_its_end() -> None:
     assert len(sample_texts(endless, 3, 0, "endless")) == 3
 
 
-def test_rows_are_split_into_sentences_where_asked(tmp_path) -> None:
+def test_rows_are_split_into_sentences_if_requested(tmp_path) -> None:
     rows = ["The cat sleeps all day. Why? Dr. Smith does not know that.", "Stocks fell on Monday."]
     expected = {
         "The cat sleeps all day.",

@@ -95,7 +95,7 @@ def test_a_decoder_passes_by_its_last_token(checkpoint, tmp_path) -> None:
         ("vit", {}, "is not an encoder"),
     ],
 )  # fmt: skip
-def test_what_is_no_encoder_of_texts_is_refused_in_a_word(
+def test_a_model_that_is_not_a_text_encoder_is_refused(
     checkpoint, tmp_path, architecture, changes, message
 ) -> None:
     with pytest.raises(ExportError, match=message) as failure:
@@ -154,7 +154,7 @@ def test_simcse_before_and_after_its_head(checkpoint, tmp_path) -> None:
             np.testing.assert_allclose(encoder.encode("the cat"), vector, rtol=1e-4, atol=1e-4)
 
 
-def test_which_of_the_two_only_its_user_knows(checkpoint, tmp_path) -> None:
+def test_simcse_needs_a_pooling_from_its_user(checkpoint, tmp_path) -> None:
     folder, _ = simcse(checkpoint, tmp_path)
     with pytest.raises(ExportError, match=r"say pooling cls .*, pooler"):
         export(folder, tmp_path / "b")

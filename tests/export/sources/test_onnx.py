@@ -105,7 +105,7 @@ def test_every_engine_runs_the_changed_graph(tmp_path, provider, form) -> None:
         assert_close(encoder.encode(TEXTS), EXPECTED[form])
 
 
-def test_a_plain_encoder_is_normalised_unless_asked(tmp_path) -> None:
+def test_a_plain_encoder_is_normalised_unless_requested(tmp_path) -> None:
     vectors = encode(export(OPTIMUM / "bert", tmp_path / "b").path)
     assert_close(vectors, unit(EXPECTED["bert"]))
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -265,7 +265,7 @@ def test_positions_bound_the_length(tmp_path, copy, form, before) -> None:
     assert bundle.manifest.max_length == config["max_position_embeddings"] - before
 
 
-def test_onnxs_own_operators_may_be_called_by_their_domain(tmp_path, copy) -> None:
+def test_standard_operators_may_name_their_domain(tmp_path, copy) -> None:
     def spelled(proto: onnx.ModelProto) -> None:
         for entry in (*proto.opset_import, *proto.graph.node):
             entry.domain = "ai.onnx"
@@ -384,7 +384,7 @@ def test_a_flow_is_attached_whole(tmp_path) -> None:
     assert_close(encode(bundle.path), expected)
 
 
-def test_prompts_for_graphs_that_do_not_say_theirs(tmp_path) -> None:
+def test_prompts_can_be_given_for_graphs_without_prompts(tmp_path) -> None:
     bundle = export(
         OPTIMUM / "bert", tmp_path / "b", prompts={"query": "a man ", "passage": "the "},
         default_prompt_name="passage",
@@ -638,7 +638,7 @@ def test_a_downloads_links_into_its_blobs_are_followed(tmp_path, copy) -> None:
 @pytest.mark.skipif(
     importlib.util.find_spec("optimum") is None, reason="needs optimum, which has its environment"
 )
-def test_real_optimum_makes_the_same_today(tmp_path) -> None:
+def test_real_optimum_still_writes_the_same(tmp_path) -> None:
     import subprocess
     import sys
 

@@ -237,7 +237,7 @@ def test_code_that_transformers_has_too_is_not_taken_from_the_checkpoint(
     assert not mark.exists()
 
 
-def test_a_module_of_its_own_class_is_never_imported(checkpoint, tmp_path) -> None:
+def test_a_module_with_custom_code_is_never_imported(checkpoint, tmp_path) -> None:
     make(tmp_path / "st", checkpoint("bert"), Pooling(48))
     modules = json.loads((tmp_path / "st/modules.json").read_text())
     modules[1]["type"] = "somebody.Pooling"
@@ -320,7 +320,7 @@ def test_a_tokenizer_from_elsewhere_is_refused(folder, tmp_path, key) -> None:
         read_source(folder)
 
 
-def test_where_special_tokens_once_lay_is_no_matter(checkpoint, folder) -> None:
+def test_an_old_path_of_special_tokens_is_ignored(checkpoint, folder) -> None:
     # Most models on the Hub say so.
     say(
         folder / "tokenizer_config.json",
@@ -418,7 +418,7 @@ def test_an_adapter_is_refused_by_name(folder, tmp_path, pickle_allowed: bool) -
     assert not (tmp_path / "mark").exists()
 
 
-def test_a_shipped_name_is_not_asked_for_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_name_is_not_looked_up_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_download(*_: object) -> None:
         pytest.fail("the hub was asked")
 

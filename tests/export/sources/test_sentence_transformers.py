@@ -130,7 +130,7 @@ def test_word_weights_change_what_a_transform_belongs_to(checkpoint, tmp_path) -
 
 
 @pytest.mark.parity
-def test_word_weights_that_cannot_be_followed_are_refused(checkpoint, tmp_path) -> None:
+def test_unsupported_word_weights_are_refused(checkpoint, tmp_path) -> None:
     source = checkpoint("bert")
     make(tmp_path / "max", source, word_weights(source), Pooling(WIDTH, "max"))
     with pytest.raises(ExportError, match="mean pooling alone, not max"):

@@ -281,13 +281,13 @@ def test_the_file_that_the_tests_below_break_is_whole(tmp_path: Path) -> None:
     assert load_transform(write(tmp_path))[0].describe() == "whitening(4->2)"
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
     assert "cannot read" in refused(tmp_path / "none.safetensors")
     assert "is a directory" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x08", b"PK\x03\x04" * 9, b"\xff" * 64, b"\0" * 64])
-def test_what_is_no_safetensors_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_not_a_safetensors_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.safetensors").write_bytes(content)
     assert "cannot read" in refused(tmp_path / "t.safetensors")
 
@@ -301,19 +301,19 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])
-def test_a_safetensors_of_others_is_refused(tmp_path: Path, metadata) -> None:
+def test_a_foreign_safetensors_file_is_refused(tmp_path: Path, metadata) -> None:
     path = tmp_path / "t.safetensors"
     save_file(TENSORS, path, metadata)
     assert "not a transform that `flowvec fit` wrote" in refused(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"kind": }', "[" * 100_000, "9" * 5_000])
-def test_a_header_that_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_header_that_is_not_json_is_refused(tmp_path: Path, text: str) -> None:
     assert "is not JSON" in refused(write(tmp_path, text))
 
 
 @pytest.mark.parametrize("header", [[], 1, None, "null", [WHITENING]])
-def test_a_header_that_is_no_object_is_refused(tmp_path: Path, header) -> None:
+def test_a_header_that_is_not_an_object_is_refused(tmp_path: Path, header) -> None:
     assert "format_version None" in refused(write(tmp_path, json.dumps(header)))
 
 

@@ -43,7 +43,7 @@ def test_an_estimate_counts_rows_and_scales_a_sample(tmp_path: Path, tiny: Encod
     assert half.bytes == found.bytes // 2
 
 
-def test_the_command_encodes_folders_and_says_what_it_did(flowvec, tmp_path, tiny_dir) -> None:
+def test_the_command_encodes_folders_and_prints_a_summary(flowvec, tmp_path, tiny_dir) -> None:
     (tmp_path / "in").mkdir()
     write_jsonl(tmp_path / "in/a.jsonl", [{"t": "the cat", "u": "x"}, {"t": 5, "u": "y"}])
     options = ("--text-field", "t", "--id-field", "u", "--out-format", "npy", "--provider", "cpu")
@@ -66,7 +66,7 @@ def test_the_command_encodes_folders_and_says_what_it_did(flowvec, tmp_path, tin
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_after_a_shard_and_shows_how_to_go_on(
+def test_a_signal_ends_it_after_a_shard_and_shows_how_to_continue(
     tmp_path: Path, tiny_dir: Path, number: int
 ) -> None:
     (tmp_path / "a.txt").write_text("\n".join(texts_of(60_000)))

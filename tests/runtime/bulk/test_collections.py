@@ -239,7 +239,7 @@ def test_batches_depend_on_no_number_of_cores(tiny: Encoder) -> None:
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_collection_is_gone_on_with(tmp_path: Path, tiny: Encoder, many: Path) -> None:
+def test_a_job_into_a_collection_continues(tmp_path: Path, tiny: Encoder, many: Path) -> None:
     options: dict[str, Any] = {"out_format": "collection", "rows_per_shard": 24}
     stop = StopAfter(tmp_path / "c.job", 1)
     first = encode_files(tiny, many, tmp_path / "c", stop=stop, **options)

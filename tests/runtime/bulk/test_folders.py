@@ -67,7 +67,7 @@ def test_duckdb_and_polars_read_the_folder(vectors: Path) -> None:
     assert found["vector"].dtype == polars.Array(polars.Float32, 16)
 
 
-def test_the_command_knows_a_bulk_folder(flowvec_here, vectors: Path, tiny_dir: Path) -> None:
+def test_the_command_recognizes_a_bulk_folder(flowvec_here, vectors: Path, tiny_dir: Path) -> None:
     told = json.loads(flowvec_here("info", vectors, "--json").stdout)
     assert (told["kind"], told["complete"], told["rows"], told["dead_letters"]) == (
         "folder of a bulk job", True, 44, 6
@@ -135,7 +135,7 @@ def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_folder_of_an_earlier_version_verifies_and_goes_on(earlier: Path) -> None:
+def test_a_folder_of_an_earlier_version_verifies_and_continues(earlier: Path) -> None:
     assert not verify_folder(earlier / "whole").problems
     options: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 10, "id_field": "id",
                                "keep": ["n"]}  # fmt: skip
@@ -154,7 +154,7 @@ def test_a_folder_of_an_earlier_version_verifies_and_goes_on(earlier: Path) -> N
             ).read_bytes()
 
 
-def test_begun_anew_it_has_the_names_of_today(earlier: Path) -> None:
+def test_a_restarted_folder_has_the_current_file_names(earlier: Path) -> None:
     with Encoder.load(FORMATS / "bundle-v2", provider="cpu") as encoder:
         encode_files(encoder, "in.jsonl", earlier / "begun", out_format="npy", resume=False)
     names = {file.name for file in (earlier / "begun").iterdir()}
@@ -218,7 +218,7 @@ def test_kept_values_that_cannot_be_written_are_dead_letters(
 
 @pytest.mark.parametrize("out_format", ["npy", "collection"])
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "[NaN]"])
-def test_kept_json_that_is_no_json_is_a_dead_letter(
+def test_kept_json_that_is_not_json_is_a_dead_letter(
     tmp_path: Path, tiny: Encoder, out_format: Any, value: str
 ) -> None:
     kind = "[0.5]" if value.startswith("[") else "0.5"
@@ -312,7 +312,7 @@ def test_a_home_and_the_folder_that_one_is_in(
 
 
 @pytest.mark.parametrize("name", ["v.npy", "v.parquet"])
-def test_one_file_is_replaced_only_where_asked(
+def test_one_file_is_replaced_only_if_requested(
     tmp_path: Path, tiny: Encoder, arrow: Any, name: str
 ) -> None:
     (tmp_path / "in.txt").write_text("a cat\na dog\n")

@@ -202,7 +202,7 @@ def test_plain_lines_are_not_parsed_one_by_one(
 @pytest.mark.parametrize(
     "text", ["null", 'null {"text": "a"}', "null\nnull", "7", '[{"text": "a"}]']
 )
-def test_a_window_that_is_no_object_does_not_end_the_process(
+def test_a_window_that_is_not_an_object_does_not_end_the_process(
     tmp_path: Path, python: Callable[..., Any], text: str
 ) -> None:
     """Arrow's parser reads past its memory where a block begins with something else."""

@@ -22,7 +22,7 @@ from tests.runtime.bulk.conftest import (
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_shards_hold_what_the_encoder_gives(tmp_path: Path, tiny: Encoder) -> None:
+def test_shards_have_the_encoders_vectors(tmp_path: Path, tiny: Encoder) -> None:
     texts = texts_of(150)
     (tmp_path / "a.txt").write_text("\n".join(texts[:70]) + "\n")
     write_jsonl(tmp_path / "b.jsonl", [{"text": text} for text in texts[70:]])
@@ -101,7 +101,7 @@ def test_parquet_has_ids_fields_and_vectors_of_fixed_length(
 
 @pytest.mark.parametrize("precision", ["float16", "int8", "uint8", "ubinary"])
 @pytest.mark.parametrize("out_format", ["npy", "parquet"])
-def test_vectors_come_in_the_precision_that_was_asked_for(
+def test_vectors_have_the_requested_precision(
     tmp_path: Path, mini: Encoder, precision, out_format
 ) -> None:
     if out_format == "parquet":
@@ -133,7 +133,7 @@ def test_vectors_come_in_the_precision_that_was_asked_for(
         assert (found == expected).mean() > 0.999  # last bits of floats
 
 
-def test_a_single_file_has_a_row_map_where_it_says_something(tmp_path: Path, tiny: Encoder) -> None:
+def test_a_single_file_has_a_row_map_only_if_needed(tmp_path: Path, tiny: Encoder) -> None:
     write_jsonl(tmp_path / "a.jsonl", [{"text": "the cat"}, {"text": None}, {"text": "a dog"}])
     out = tmp_path / "out.npy"
     encode_files(tiny, tmp_path / "a.jsonl", out)

@@ -50,7 +50,7 @@ def fill(store: Any) -> None:
     store.pipe("/texts/notes.doc", b"no text")
 
 
-def test_a_folder_behind_a_url_gives_what_a_folder_gives(
+def test_a_remote_folder_gives_the_same_as_a_local_one(
     tmp_path: Path, tiny: Encoder, store: Any
 ) -> None:
     fill(store)
@@ -76,7 +76,7 @@ def test_a_folder_behind_a_url_gives_what_a_folder_gives(
                      rows_per_shard=7)  # fmt: skip
 
 
-def test_a_survey_hashes_what_lies_there(tmp_path: Path, store: Any) -> None:
+def test_a_survey_hashes_the_stored_bytes(tmp_path: Path, store: Any) -> None:
     """In the same pass in which it counts; a compressed file's bytes, not those within."""
     import hashlib
 
@@ -117,7 +117,7 @@ def test_a_file_url_is_a_path(tmp_path: Path, tiny: Encoder) -> None:
         ("memory://texts/*/[!c].*", ["below/d.parquet"]),
     ],
 )
-def test_what_a_url_stands_for(store: Any, url: str, names: list[str]) -> None:
+def test_urls_are_parsed(store: Any, url: str, names: list[str]) -> None:
     fill(store)
     found = [file.url.removeprefix("memory://texts/") for file in remote_files(url)]
     known = {"n": "notes.doc"}
@@ -141,7 +141,7 @@ def test_workers_are_given_urls_as_they_are(tmp_path: Path, monkeypatch) -> None
     assert from_anywhere("a/b.jsonl") == str(tmp_path / "a" / "b.jsonl")
 
 
-def test_options_of_a_url_are_no_part_of_its_name() -> None:
+def test_options_of_a_url_are_not_part_of_its_name() -> None:
     assert Source("s3://bucket/a.jsonl.gz?region=x", "jsonl").is_compressed
     assert not Source("s3://bucket/a.jsonl?region=x.gz", "jsonl").is_compressed
     assert name_of("s3://bucket/a.jsonl?region=eu-central-1&x=y") == "s3://bucket/a.jsonl"

@@ -135,7 +135,7 @@ def test_equal_ids_of_several_files_and_formats(tmp_path: Path, tiny: Encoder) -
     assert written(tmp_path / "csv") == [("1", 1), ("01", 2)]
 
 
-def test_nothing_is_written_where_equal_ids_are_an_error(tmp_path: Path, tiny: Encoder) -> None:
+def test_nothing_is_written_if_equal_ids_are_an_error(tmp_path: Path, tiny: Encoder) -> None:
     file = write(tmp_path / "a.jsonl", [*range(20), 5, 3])
     with pytest.raises(
         BulkError, match=r"a\.jsonl, row 20: its id 5 is that of row 5 of .*2 in all"
@@ -180,7 +180,7 @@ def test_shares_leave_out_what_one_job_does(tmp_path: Path, tiny: Encoder, rule:
     assert not verify_folder(tmp_path / "shares").problems
 
 
-def test_a_job_does_not_go_on_by_another_rule(tmp_path: Path, tiny: Encoder) -> None:
+def test_a_job_does_not_continue_by_another_rule(tmp_path: Path, tiny: Encoder) -> None:
     file = write(tmp_path / "a.jsonl", [1, 2, 1])
     encode_files(tiny, file, tmp_path / "out", id_field="id", out_format="npy")
     with pytest.raises(BulkError, match=r"options\.on_duplicate was \"last\" and is \"first\""):

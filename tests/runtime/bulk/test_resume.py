@@ -23,7 +23,7 @@ from tests.runtime.bulk.conftest import (
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_job_that_was_stopped_goes_on_with_the_same_bytes(
+def test_a_job_that_was_stopped_continues_with_the_same_bytes(
     tmp_path: Path, tiny: Encoder, many: Path
 ) -> None:
     whole = encode_files(tiny, many, tmp_path / "whole", **COMMON)
@@ -70,7 +70,7 @@ def test_shares_fill_one_folder_with_the_files_of_one_job(
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "renamed only", "half a line", "no journal"])
 @pytest.mark.usefixtures("small_windows")
-def test_what_the_journal_does_not_vouch_for_is_made_again(
+def test_shards_that_the_journal_does_not_list_are_written_again(
     tmp_path: Path, tiny: Encoder, many: Path, damage: str
 ) -> None:
     encode_files(tiny, many, tmp_path / "whole", **COMMON)
@@ -94,7 +94,7 @@ def test_what_the_journal_does_not_vouch_for_is_made_again(
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_a_finished_job_whose_file_is_gone_makes_it_again(
+def test_a_finished_job_writes_a_deleted_file_again(
     tmp_path: Path, tiny: Encoder, rows: Path
 ) -> None:
     out = tmp_path / "out"
@@ -186,7 +186,9 @@ def test_a_single_file_of_a_mixed_input_never_appears(
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_a_folder_of_others_is_left_alone(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
+def test_a_folder_with_other_files_is_not_changed(
+    tmp_path: Path, tiny: Encoder, rows: Path
+) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.tex").write_text("")
     for resume in (True, False):

@@ -108,7 +108,7 @@ def test_a_manifest_that_is_none_is_refused(tiny_copy: Path, text: str) -> None:
         Bundle.load(tiny_copy)
 
 
-def test_a_manifest_that_is_no_utf8_or_huge_is_refused(tiny_copy: Path) -> None:
+def test_a_manifest_that_is_not_utf8_or_huge_is_refused(tiny_copy: Path) -> None:
     (tiny_copy / "manifest.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(BundleError, match="cannot read"):
         Bundle.load(tiny_copy)

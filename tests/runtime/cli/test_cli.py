@@ -79,7 +79,7 @@ def test_a_wrong_call_is_a_usage_error(flowvec, command: str) -> None:
 # --- encode ---------------------------------------------------------------------------------------
 
 
-def test_encode_writes_what_the_encoder_gives(flowvec, notes, tiny: Encoder, tiny_dir) -> None:
+def test_encode_writes_the_encoders_vectors(flowvec, notes, tiny: Encoder, tiny_dir) -> None:
     done = flowvec("encode", tiny_dir, notes, "-o", "out.npy", "--provider", "cpu")
     assert done.returncode == 0, done.stderr
     written = np.load(notes.parent / "out.npy")
@@ -192,7 +192,7 @@ def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> N
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process")
-def test_an_interrupted_index_says_how_to_go_on(flowvec, tmp_path: Path, tiny_dir) -> None:
+def test_an_interrupted_index_says_how_to_continue(flowvec, tmp_path: Path, tiny_dir) -> None:
     from flowvec.texts.window import WINDOW
 
     lines = [f"{i} the cat\n" for i in range(6 * WINDOW)]
@@ -266,7 +266,7 @@ def test_a_field_that_no_row_has_is_refused(flowvec, tmp_path: Path, tiny_dir) -
     assert json.loads(letter)["reason"] == "lang is NaN or infinity"
 
 
-def test_numbered_rows_replace_others_only_where_asked(flowvec, tiny_dir) -> None:
+def test_numbered_rows_replace_others_only_if_requested(flowvec, tiny_dir) -> None:
     made = flowvec("index", "c", "-", "--model", tiny_dir, stdin="a\nb\n")
     assert made.returncode == 0, made.stderr
     assert_mistake(flowvec("index", "c", "-", stdin="c\n"), "holds 2 rows", "--replace")
@@ -478,7 +478,7 @@ def test_h_is_help(flowvec_here, words: list[str]) -> None:
     [(["encod"], "Did you mean encode"), (["serch", "c", "x"], "Did you mean search"),
      (["search", "c", "x", "--hybird"], "--hybrid"), (["encode", "--preciion"], "--precision")],
 )  # fmt: skip
-def test_a_mistyped_word_is_answered_with_the_nearest(flowvec_here, words, near: str) -> None:
+def test_a_mistyped_command_suggests_the_nearest(flowvec_here, words, near: str) -> None:
     done = flowvec_here(*words)
     assert done.returncode == 2
     assert near in " ".join(done.stderr.replace("│", " ").split())
@@ -556,7 +556,7 @@ def test_an_interrupt_that_an_import_has_dropped_still_stops_a_job(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes are POSIX's")
-def test_a_closed_pipe_is_no_traceback(tmp_path: Path, tiny_dir: Path) -> None:
+def test_a_closed_pipe_is_not_a_traceback(tmp_path: Path, tiny_dir: Path) -> None:
     lines = "".join(f"the cat {i}\n" for i in range(3000))
     code = "from flowvec.cli.main import main; main()"
     words = [sys.executable, "-c", code]

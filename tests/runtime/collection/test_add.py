@@ -100,7 +100,7 @@ def test_of_equal_ids_the_last_counts(tmp_path: Path, tiny: Encoder) -> None:
 
 
 @pytest.mark.parametrize("ids", ["abc", b"abc"])
-def test_a_bare_text_is_no_list_of_ids(tmp_path: Path, ids, tiny: Encoder) -> None:
+def test_a_single_text_is_refused_as_ids(tmp_path: Path, ids, tiny: Encoder) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         with pytest.raises(InputTypeError, match="ids must be a list"):
             c.add(ids, ["x", "y", "z"])
@@ -137,7 +137,7 @@ def test_a_bad_row_refuses_the_whole_call(tmp_path: Path, ids, rows, options, er
         assert len(c) == 0
 
 
-def test_a_sum_over_rows_that_overflows_is_no_fault_of_theirs(tmp_path: Path) -> None:
+def test_a_sum_over_rows_that_overflows_is_not_a_fault_of_theirs(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=2, metric="l2") as c:
         c.add_vectors([1, 2, 3], [[1.5e19, 0], [0, 1.5e19], [1.5e19, 1]])
         assert [hit.id for hit in c.search(np.array([1.5e19, 0], np.float32), k=1)] == [1]

@@ -50,7 +50,7 @@ class Columns(dict[str, list[Any]]):
         return list(self)
 
 
-def test_a_date_is_asked_for_as_it_was_kept(tmp_path: Path) -> None:
+def test_a_date_is_filtered_by_its_stored_text(tmp_path: Path) -> None:
 
     with Collection.create(tmp_path / "c", dim=4) as c:
         when = Columns(when=[date(2026, 1, 2), date(2026, 3, 4)])
@@ -59,7 +59,7 @@ def test_a_date_is_asked_for_as_it_was_kept(tmp_path: Path) -> None:
         assert [hit.id for hit in hits] == [2]
 
 
-def test_a_filter_asked_again_follows_every_change(tmp_path: Path) -> None:
+def test_a_repeated_filter_follows_every_change(tmp_path: Path) -> None:
     wanted = {"kind": "x"}
     with Collection.create(tmp_path / "c", dim=8) as c, Collection.open(tmp_path / "c") as reader:
         expected: set[int] = set()
@@ -74,7 +74,7 @@ def test_a_filter_asked_again_follows_every_change(tmp_path: Path) -> None:
                 assert {h.id for h in handle.search(vectors(1)[0], k=99, filter=wanted)} == expected
 
 
-def test_a_filter_is_asked_once_until_something_changes(
+def test_a_filter_is_evaluated_once_until_something_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

@@ -99,7 +99,7 @@ def test_the_newest_two_graph_files_are_kept(tmp_path: Path) -> None:
         assert names == {f"graph-{i}.hnsw" for i in (n - 1, n) if i}
 
 
-def test_the_older_graph_serves_where_the_newer_is_damaged(
+def test_the_older_graph_is_used_if_the_newer_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in (1, 2):

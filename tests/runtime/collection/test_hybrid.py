@@ -25,7 +25,7 @@ from flowvec.encoder.postprocess import normalize
 from tests.runtime.collection.conftest import SETTINGS
 
 
-def test_a_hybrid_search_makes_nobody_a_writer(tmp_path: Path, mini: Encoder) -> None:
+def test_a_hybrid_search_takes_no_write_lock(tmp_path: Path, mini: Encoder) -> None:
     with (
         Collection.create(tmp_path / "c", encoder=mini) as writer,
         Collection.open(tmp_path / "c", encoder=mini) as reader,
@@ -67,7 +67,7 @@ def test_the_second_process_waits_for_the_full_text_index(tmp_path: Path, tiny: 
     assert found == [3]
 
 
-def test_words_are_asked_for_in_plain_text() -> None:
+def test_a_query_is_plain_text_for_the_full_text_search() -> None:
     assert match_expression('The "cat" NEAR (dog) the Cat') == '"cat" OR "NEAR" OR "dog" OR "Cat"'
     assert match_expression("To be, or NOT to be") == (
         '"To" OR "be" OR "or" OR "NOT" OR "to" OR "be"'  # there is nothing else
@@ -96,9 +96,7 @@ def test_a_word_that_is_asked_twice_counts_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["résumé", "re\u0301sume\u0301", "İstanbul", "हिन्दी भाषा"])
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC"])
-def test_words_are_found_however_their_accents_are_written(
-    tmp_path: Path, text: str, form: Any
-) -> None:
+def test_words_are_found_in_any_form_of_their_accents(tmp_path: Path, text: str, form: Any) -> None:
     with closing(Store(tmp_path / FILE, create=SETTINGS)) as store:
         with store.transaction():
             store.upsert(["a", "b"], np.zeros((2, 3), np.float32), [text, "e r sum i stanbul"],
@@ -109,7 +107,7 @@ def test_words_are_found_however_their_accents_are_written(
             assert list(store.full_text.search(expression or "", 4)) == [1]
 
 
-def test_nearness_and_words_are_combined_as_said() -> None:
+def test_nearness_and_words_are_combined_as_documented() -> None:
     near, worded = {7: 0.9, 8: 0.6, 9: 0.4, 5: 0.2}, {9: 6.0, 5: 3.0}
     found = fuse(near, worded, 9, least=0.4, perfect=1.0, vector_weight=0.25)
     assert [label for label, _ in found] == [9, 5, 7, 8]
@@ -135,7 +133,7 @@ def test_what_a_models_scores_range_over_changes_nothing(scale: float, shift: fl
     assert dict(moved) == pytest.approx(dict(plain))
 
 
-def test_fusing_bears_nothing_and_all_alike() -> None:
+def test_fuse_accepts_no_rows_and_equal_scores() -> None:
     assert fuse({}, {}, 3, least=0.0, perfect=1.0, vector_weight=0.5) == []
     assert fuse({1: 2.0, 2: 2.0}, {}, 3, least=2.0, perfect=2.0, vector_weight=0.5) == [
         (1, 0.5), (2, 0.5),
@@ -145,7 +143,7 @@ def test_fusing_bears_nothing_and_all_alike() -> None:
 
 
 @pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
-def test_a_hybrid_score_is_nearness_and_words(tmp_path: Path, tiny: Encoder, metric) -> None:
+def test_a_hybrid_score_combines_nearness_and_words(tmp_path: Path, tiny: Encoder, metric) -> None:
     """Also of rows that have the words and are far: more rows than are looked at."""
     many = 150
     texts = [f"row {i}" for i in range(many)]
@@ -180,7 +178,7 @@ def test_a_hybrid_score_is_nearness_and_words(tmp_path: Path, tiny: Encoder, met
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan"), "half", None, True])
-def test_a_weight_that_is_no_share_is_refused(tmp_path: Path, tiny: Encoder, weight) -> None:
+def test_a_weight_that_is_not_a_share_is_refused(tmp_path: Path, tiny: Encoder, weight) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add(["a"], ["a cat"])
         with pytest.raises((InputValueError, InputTypeError), match="vector_weight"):
@@ -189,7 +187,7 @@ def test_a_weight_that_is_no_share_is_refused(tmp_path: Path, tiny: Encoder, wei
             c.search(tiny.encode("cat"), vector_weight=weight)
 
 
-def test_a_hybrid_search_finds_what_has_the_words(tmp_path: Path, mini: Encoder) -> None:
+def test_a_hybrid_search_finds_rows_with_the_words(tmp_path: Path, mini: Encoder) -> None:
     texts = ["Stocks fell on Monday.", "The zyxwv device is blue.", "A cat sleeps.", "A dog eats."]
     with Collection.create(tmp_path / "c", encoder=mini) as c:
         c.add(range(4), texts, [{"n": i} for i in range(4)])

@@ -41,7 +41,7 @@ def test_create_refuses_impossible_options(tmp_path: Path, options) -> None:
     assert not (tmp_path / "c" / "collection.sqlite").exists()
 
 
-def test_open_refuses_what_is_no_collection(tmp_path: Path) -> None:
+def test_open_refuses_what_is_not_a_collection(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="no collection"):
         Collection.open(tmp_path)
     with pytest.raises(CollectionError, match="no collection"):
@@ -58,7 +58,7 @@ def test_a_closed_collection_refuses_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_is_told_to_open_again(python) -> None:
+def test_a_forked_child_gets_an_error_that_says_open_again(python) -> None:
     code = """
 import os, threading, time, warnings
 warnings.simplefilter("ignore")
@@ -104,7 +104,7 @@ def test_a_name_that_no_folder_can_have_is_a_typed_error(tmp_path: Path) -> None
         Collection.create(tmp_path / "a\0b", dim=2)
 
 
-def test_a_collection_whose_making_was_killed_is_made_again(tmp_path: Path) -> None:
+def test_a_collection_whose_creation_was_killed_can_be_created_again(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / FILE).touch()
     with pytest.raises(CollectionError, match="its creation was interrupted"):
@@ -119,13 +119,13 @@ def test_a_collection_whose_making_was_killed_is_made_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("opener", [Collection.create, Collection.open])
-def test_an_encoder_is_no_name(tmp_path: Path, opener: Callable[..., Collection]) -> None:
+def test_an_encoder_is_not_a_name(tmp_path: Path, opener: Callable[..., Collection]) -> None:
     with pytest.raises(InputTypeError, match=r"Encoder\.load"):
         opener(tmp_path / "c", encoder="mini")
     assert not (tmp_path / "c").exists()
 
 
-def test_what_is_closed_says_so(tmp_path: Path) -> None:
+def test_a_closed_collection_raises(tmp_path: Path) -> None:
     c = Collection.create(tmp_path / "c", dim=4)
     c.add_vectors([1], vectors(1, dim=4))
     rows = c.rows()

@@ -176,7 +176,7 @@ def test_quantised_vectors_are_refused(
         Collection.from_parquet(tmp_path / "c", tmp_path / "vecs")
 
 
-def test_what_is_no_parquet(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.parquet").write_text("x")
     for wrong in (tmp_path / "empty", tmp_path / "none.parquet", str(tmp_path / "x*.parquet"), [],

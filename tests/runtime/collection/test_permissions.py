@@ -99,7 +99,7 @@ def test_who_may_only_read_sees_what_another_writes_meanwhile(public: Path) -> N
 
 
 @posix
-def test_a_parent_that_cannot_be_listed_is_no_hindrance(public: Path) -> None:
+def test_a_parent_that_cannot_be_listed_is_not_a_hindrance(public: Path) -> None:
     (public / "parent").mkdir()
     (public / "parent" / "own").mkdir()
     for folder, mode in ((public / "parent" / "own", 0o777), (public / "parent", 0o111)):

@@ -62,7 +62,7 @@ def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
             assert [hit.id for hit in one] == true[0]
 
 
-def test_how_far_a_search_goes_is_its_own(tmp_path: Path) -> None:
+def test_ef_applies_to_one_search_only(tmp_path: Path) -> None:
     """Searches with other `ef` at the same time give what each gives alone."""
     rows, queries = vectors(4000, 24), vectors(30, 24, seed=1)
     with Collection.create(tmp_path / "c", dim=24, metric="ip", exact_below=0) as c:
@@ -164,7 +164,7 @@ def test_k_above_what_a_graph_reaches_is_searched_exactly(tmp_path: Path) -> Non
         assert [h.id for h in c.search(vectors(1)[0], k=500)] == [199]
 
 
-def test_a_recall_that_was_measured_long_ago_is_not_told(tmp_path: Path) -> None:
+def test_an_outdated_recall_is_not_shown(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
         c.add_vectors(range(10), vectors(10, dim=4))
         assert c.info().recall == 1.0  # searched exactly

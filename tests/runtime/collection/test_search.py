@@ -95,7 +95,7 @@ def test_more_hits_than_any_number_holds_are_all_there_are(tmp_path: Path, mini:
         assert c.search("cat", k=3, hybrid=True) == []
 
 
-def test_a_graph_is_asked_for_more_than_there_are(tmp_path: Path) -> None:
+def test_a_graph_is_asked_for_more_rows_than_it_has(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
         c.add_vectors(range(30), vectors(30, dim=4))
         for wanted in (None, {}, {"n": {"exists": False}}):

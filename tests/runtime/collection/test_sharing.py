@@ -119,7 +119,7 @@ def test_a_reader_takes_in_changes_without_reading_all_again(
 
 
 @pytest.mark.parametrize("rows", [30, 300])
-def test_where_nothing_was_deleted_only_new_rows_are_read(
+def test_without_deletions_only_new_rows_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:

@@ -31,7 +31,7 @@ def test_many_threads_take_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exact_below", [50, 10_000])
-def test_searches_go_on_while_another_thread_changes_everything(
+def test_searches_continue_while_another_thread_changes_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact_below: int
 ) -> None:
     """What never changes is always found, and what is gone never is."""

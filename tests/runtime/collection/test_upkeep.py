@@ -25,7 +25,7 @@ def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:
         assert {h.id for h in c.search(vectors(1)[0], k=140)} <= set(range(250, 400))
 
 
-def test_nothing_is_shown_where_nobody_looks(
+def test_no_progress_bar_without_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """tqdm's lock is shared by forked processes: one that is killed with it stops the others."""
@@ -38,7 +38,7 @@ def test_nothing_is_shown_where_nobody_looks(
         c.compact()
 
 
-def test_preparing_is_given_up_where_asked(tmp_path: Path) -> None:
+def test_prepare_can_be_stopped(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((3000, 8))
     stop = threading.Event()
     stop.set()

@@ -78,7 +78,7 @@ def test_a_cache_that_holds_something_else_is_left_out(tiny_dir: Path, text: str
 # --- when it is used ------------------------------------------------------------------------------
 
 
-def test_load_uses_what_was_found_and_says_so(tiny_dir: Path) -> None:
+def test_load_uses_the_tuned_engine_and_says_so(tiny_dir: Path) -> None:
     save_tuned(Bundle.load(tiny_dir).fingerprint, TUNED)
     with Encoder.load(tiny_dir) as encoder:
         info = encoder.info()
@@ -87,7 +87,7 @@ def test_load_uses_what_was_found_and_says_so(tiny_dir: Path) -> None:
     assert info.tuned == TUNED.measured
 
 
-def test_what_is_asked_for_wins(tiny_dir: Path) -> None:
+def test_a_named_engine_wins_over_the_tuned_one(tiny_dir: Path) -> None:
     save_tuned(Bundle.load(tiny_dir).fingerprint, TUNED)
     with Encoder.load(tiny_dir, streams=3, max_batch_tokens=64) as encoder:
         info = encoder.info()
@@ -123,7 +123,7 @@ def test_what_was_tuned_without_the_gpu_does_not_hide_it() -> None:
     assert tuned_engine(TUNED, default, None, "auto", None, None, choose_engine) is None
 
 
-def test_nothing_is_called_tuned_where_all_was_asked_for(tiny_dir: Path) -> None:
+def test_an_engine_named_by_the_user_is_not_called_tuned(tiny_dir: Path) -> None:
     save_tuned(Bundle.load(tiny_dir).fingerprint, TUNED)
     asked = {
         "provider": "cpu",
@@ -180,7 +180,7 @@ def test_a_default_that_does_not_run_cannot_stand() -> None:
     assert winner(measured, Candidate(engine, 512)) == measured[0]
 
 
-def test_other_compute_types_are_tried_only_where_allowed(tiny_dir: Path) -> None:
+def test_other_compute_types_are_tried_only_if_allowed(tiny_dir: Path) -> None:
     seen = set()
     tune(
         Bundle.load(tiny_dir), seconds=0.1, allow_compute=True,

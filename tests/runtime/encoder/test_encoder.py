@@ -208,7 +208,7 @@ def test_no_more_batches_run_at_once_than_there_are_streams(
 # --- stream ---------------------------------------------------------------------------------------
 
 
-def test_stream_yields_what_encode_gives(tiny: Encoder) -> None:
+def test_stream_yields_the_same_as_encode(tiny: Encoder) -> None:
     items = texts(WINDOW + 700, seed=3, longest=6)
     np.testing.assert_allclose(np.stack(list(tiny.stream(items))), tiny.encode(items), atol=1e-5)
 
@@ -349,7 +349,7 @@ def test_a_bundle_without_prompts_encodes_queries_as_they_are(mini: Encoder) -> 
     np.testing.assert_array_equal(mini.encode_document("a cat"), mini.encode("a cat"))
 
 
-def test_normalization_is_the_bundles_unless_asked(tiny: Encoder, mini: Encoder) -> None:
+def test_normalization_is_the_bundles_unless_requested(tiny: Encoder, mini: Encoder) -> None:
     raw = tiny.encode(texts(20))
     assert np.abs(np.linalg.norm(raw, axis=1) - 1).max() > 0.1
     unit = tiny.encode(texts(20), normalize_embeddings=True)
@@ -422,7 +422,7 @@ def test_statistics_tell_what_a_call_did(tiny_dir: Path) -> None:
     assert (nothing.texts, nothing.tokens, nothing.padding) == (0, 0, 0.0)
 
 
-def test_a_progress_bar_is_shown_only_where_asked(
+def test_a_progress_bar_is_shown_only_if_requested(
     tiny: Encoder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.encode(["a"] * 10)
@@ -487,7 +487,7 @@ def test_many_threads_share_one_encoder(tiny: Encoder) -> None:
                 np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def test_one_callers_bad_input_leaves_the_others_alone(nan_dir: Path) -> None:
+def test_one_callers_bad_input_does_not_affect_others(nan_dir: Path) -> None:
     with Encoder.load(nan_dir, provider="cpu") as encoder, ThreadPoolExecutor(4) as pool:
         bad = [pool.submit(encoder.encode, ["nan"] * 20) for _ in range(10)]
         good = [pool.submit(encoder.encode, texts(50, i)) for i in range(10)]

@@ -20,7 +20,7 @@ PROVIDERS = (CPU, OPENVINO, OPENVINO_RUNTIME, CUDA)
 
 @pytest.mark.parametrize("compute", ["float32", "auto"])
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_every_engine_gives_the_vectors_it_was_shipped_with(provider: str, compute) -> None:
+def test_every_engine_gives_the_shipped_vectors(provider: str, compute) -> None:
     if provider not in available_providers():
         pytest.skip(f"{provider} cannot run on this machine")
     expected = np.array(GOLDEN["vectors"], dtype=np.float32)
@@ -62,7 +62,7 @@ def test_forms_of_a_word_are_one(words, form: str, other: str) -> None:
     ("word", "other"),
     [("important", "import"), ("evening", "even"), ("ground", "grind"), ("animal", "animation")],
 )
-def test_words_that_only_look_alike_are_not(words, word: str, other: str) -> None:
+def test_words_that_only_look_alike_are_not_found(words, word: str, other: str) -> None:
     assert words[word] @ words[other] <= 0.8
 
 

@@ -58,7 +58,7 @@ RANGES = np.stack([np.full(13, -1.5), np.linspace(0.5, 2.5, 13)]).astype(np.floa
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_row_alone_gives_the_bytes_that_it_gives_among_others(precision) -> None:
+def test_a_row_has_the_same_bytes_alone_and_in_a_batch(precision) -> None:
     rows = vectors()
     whole = quantize(rows, precision, RANGES)
     alone = np.concatenate([quantize(rows[i : i + 1], precision, RANGES) for i in range(len(rows))])
@@ -99,7 +99,7 @@ def test_what_comes_out_has_the_length_and_type_that_was_said(precision, cut) ->
     assert found.dtype == steps.dtype
 
 
-def test_what_is_cut_is_normalised_again_where_it_was_before() -> None:
+def test_truncated_vectors_are_normalized_again() -> None:
     rows = vectors()
     cut = Postprocess(13, truncate_dim=5, renormalize=True)(rows)
     np.testing.assert_allclose(cut, normalize(rows[:, :5]), atol=1e-7)

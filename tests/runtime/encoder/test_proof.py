@@ -201,7 +201,7 @@ def test_a_cached_success_below_the_limit_is_left_out(tiny_dir: Path, cache: Pat
 
 
 @pytest.mark.parametrize("obstacle", ["a file", "no home"])
-def test_without_a_cache_it_runs_each_time_and_says_so_quietly(
+def test_without_a_cache_the_proof_runs_each_time(
     tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: list[int],
     caplog: pytest.LogCaptureFixture, obstacle: str,
 ) -> None:  # fmt: skip
@@ -228,7 +228,7 @@ def no_home() -> Path:
 # --- an engine that lies --------------------------------------------------------------------------
 
 
-def test_an_engine_that_lies_is_refused_with_its_figures(tiny_dir: Path, lie) -> None:
+def test_an_engine_with_wrong_vectors_is_refused_with_its_figures(tiny_dir: Path, lie) -> None:
     lie(wrong_rows_for_odd_widths)
     with pytest.raises(ProviderUnavailableError) as caught:
         Encoder.load(tiny_dir, provider="cpu", compute="float32")
@@ -289,7 +289,7 @@ def test_a_refusal_is_remembered_and_costs_no_load(tiny_dir: Path, lie) -> None:
     assert len(opened) == 1
 
 
-def test_it_is_asked_again_after_an_upgrade(
+def test_the_proof_is_repeated_after_an_upgrade(
     tiny_dir: Path, lie, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lie(wrong_rows_for_odd_widths)
@@ -301,7 +301,7 @@ def test_it_is_asked_again_after_an_upgrade(
         assert encoder.proof.proved
 
 
-def test_an_engine_that_fails_on_the_references_is_refused_but_asked_again(
+def test_an_engine_that_fails_on_the_references_is_refused_and_proved_again_later(
     tiny_dir: Path, lie
 ) -> None:
     def fail(vectors, ids) -> None:
@@ -335,7 +335,7 @@ def test_auto_takes_the_next_engine_with_one_warning(
     assert len(caplog.records) == 1
 
 
-def test_where_no_engine_is_right_none_is_taken(tiny_dir: Path, lie) -> None:
+def test_without_a_right_engine_loading_fails(tiny_dir: Path, lie) -> None:
     lie(wrong_rows_for_odd_widths)
     with pytest.raises(EngineNotProvedError, match="is not proved on this machine"):
         Encoder.load(tiny_dir)
@@ -423,7 +423,7 @@ def test_tuning_keeps_no_engine_that_is_wrong(tiny_dir: Path, lie) -> None:
     assert set(seen) == {CPU}
 
 
-def test_the_doctor_shows_every_engine_and_finds_where_none_is_right(tiny_dir: Path, lie) -> None:
+def test_doctor_shows_every_engine_and_reports_if_none_is_right(tiny_dir: Path, lie) -> None:
     lie(wrong_rows_for_odd_widths, lambda engine: engine.provider == OPENVINO_RUNTIME)
     report = doctor.examine(str(tiny_dir))
     by_engine = {(p.provider, p.compute): p for p in report.proofs}

@@ -78,7 +78,7 @@ def one(tiny_dir: Path) -> Iterator[Encoder]:
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-def test_many_threads_get_what_the_encoder_gives(tiny_dir: Path, streams: int) -> None:
+def test_many_threads_get_the_encoders_vectors(tiny_dir: Path, streams: int) -> None:
     with Encoder.load(tiny_dir, provider="cpu", streams=streams) as encoder:
         calls = [texts(1 + i % 7, seed=i) for i in range(60)]
         expected = [encoder.encode(call) for call in calls]
@@ -107,7 +107,7 @@ def test_shapes_and_options_are_the_encoders(tiny: Encoder) -> None:
             )
 
 
-def test_tasks_get_what_the_encoder_gives(tiny: Encoder) -> None:
+def test_tasks_get_the_encoders_vectors(tiny: Encoder) -> None:
     calls = [texts(1 + i % 4, seed=i) for i in range(40)]
 
     async def main() -> list[np.ndarray]:
@@ -182,7 +182,7 @@ def test_a_text_without_finite_vector_fails_its_own_caller_only(nan_dir: Path, g
         assert shared.encode("the cat", timeout=60).shape == (encoder.dim,)
 
 
-def test_a_mistake_is_the_callers_own_and_at_once(one: Encoder) -> None:
+def test_a_mistake_is_raised_at_once_to_its_caller(one: Encoder) -> None:
     with SharedEncoder(one) as shared:
         with pytest.raises(InputTypeError, match="item 1"):
             shared.submit(["a", 7])  # type: ignore[list-item]
@@ -193,7 +193,7 @@ def test_a_mistake_is_the_callers_own_and_at_once(one: Encoder) -> None:
         assert shared.statistics().calls == 0
 
 
-def test_a_text_that_is_too_long_is_refused_where_asked(one: Encoder, gate: Gate) -> None:
+def test_a_text_that_is_too_long_is_refused_if_requested(one: Encoder, gate: Gate) -> None:
     long = "the cat " * one.max_length
     with SharedEncoder(one) as shared:
         gate.shut()
@@ -208,7 +208,7 @@ def test_a_text_that_is_too_long_is_refused_where_asked(one: Encoder, gate: Gate
         assert shared.statistics().waiting == 0
 
 
-def test_an_unforeseen_failure_fails_those_it_hits_and_the_stream_goes_on(
+def test_an_unexpected_failure_only_affects_its_calls(
     one: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = one.run
@@ -224,7 +224,7 @@ def test_an_unforeseen_failure_fails_those_it_hits_and_the_stream_goes_on(
         assert shared.encode("the cat", timeout=60).shape == (one.dim,)
 
 
-def test_a_forked_child_is_told_so(one: Encoder) -> None:
+def test_a_forked_child_gets_an_error(one: Encoder) -> None:
     if not hasattr(os, "fork"):
         pytest.skip("this system has no fork")
     with SharedEncoder(one) as shared:
@@ -242,7 +242,7 @@ def test_a_forked_child_is_told_so(one: Encoder) -> None:
 # --- a queue with an end --------------------------------------------------------------------------
 
 
-def test_a_full_queue_refuses_at_once_and_takes_nothing(one: Encoder, gate: Gate) -> None:
+def test_a_full_queue_refuses_at_once(one: Encoder, gate: Gate) -> None:
     with SharedEncoder(one, max_waiting=4) as shared:
         with pytest.raises(OverloadedError, match="5 more"):
             shared.submit(["a"] * 5)
@@ -277,7 +277,7 @@ def test_what_was_cancelled_is_not_computed(one: Encoder, gate: Gate) -> None:
         assert not wait([cancelled], timeout=60).not_done
 
 
-def test_calls_that_nobody_waits_for_take_no_room(one: Encoder, gate: Gate) -> None:
+def test_cancelled_calls_leave_the_queue(one: Encoder, gate: Gate) -> None:
     with SharedEncoder(one, max_waiting=100) as shared:
         gate.shut()
         first = shared.submit("the cat")
@@ -295,7 +295,7 @@ def test_calls_that_nobody_waits_for_take_no_room(one: Encoder, gate: Gate) -> N
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_who_waits_for_a_call_that_was_cancelled_while_it_ran_is_told(
+def test_waiting_for_a_call_that_was_cancelled_while_it_ran_raises(
     nan_dir: Path, gate: Gate, fails: bool
 ) -> None:
     with Encoder.load(nan_dir, provider="cpu", streams=1) as one, SharedEncoder(one) as shared:

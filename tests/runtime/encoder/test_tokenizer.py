@@ -154,12 +154,12 @@ def test_lone_surrogates_are_replaced_and_reported(
 
 
 @pytest.mark.parametrize("item", [None, float("nan"), 3, b"bytes", {"a": 1}, ["nested"], object()])
-def test_items_that_are_no_texts_are_named(item: object) -> None:
+def test_items_that_are_not_texts_are_named(item: object) -> None:
     with pytest.raises(InputTypeError, match=rf"item 12 is {type(item).__name__}"):
         check_texts(["fine", "fine", item], first=10)
 
 
-def test_empty_texts_are_refused_only_where_asked() -> None:
+def test_empty_texts_are_refused_only_if_requested() -> None:
     check_texts(["", "  "])
     with pytest.raises(InputValueError, match="item 1"):
         check_texts(["a", " \n"], refuse_empty=True)

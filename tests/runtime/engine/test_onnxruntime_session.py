@@ -37,7 +37,7 @@ def test_the_cpu_provider_can_always_run() -> None:
     assert available_providers()[-1] == CPU
 
 
-def test_without_being_asked_the_first_available_provider_is_taken() -> None:
+def test_by_default_the_first_available_provider_is_used() -> None:
     engine = choose_engine()
     assert engine.provider == next(p for p in available_providers() if p != TENSORRT)
     if engine.device == "cpu":
@@ -112,7 +112,7 @@ def test_a_provider_that_does_not_really_run_is_an_error(
         Session(Bundle.load(tiny_dir), Engine(asked, "float32", 1))
 
 
-def test_a_file_that_is_no_graph_is_an_error(tiny_copy: Path, provider: str) -> None:
+def test_a_file_that_is_not_a_graph_is_an_error(tiny_copy: Path, provider: str) -> None:
     bundle = Bundle.load(tiny_copy)
     bundle.model.write_bytes(b"no graph")
     with pytest.raises(BundleError, match=r"model\.onnx cannot be"):

@@ -72,7 +72,7 @@ def test_the_budget_goes_by_device_and_layers() -> None:
 
 
 @pytest.mark.parametrize("full", list(PROVIDERS))
-def test_what_is_asked_for_is_taken_or_is_an_error_with_its_reason(full: str) -> None:
+def test_a_named_engine_is_used_or_is_an_error_with_its_reason(full: str) -> None:
     assert choose(EVERYTHING, BF16, 4, provider=full).provider == full
     others = status(*(name for name in PROVIDERS if name != full))
     with pytest.raises(ProviderUnavailableError, match=f"{full} was asked for, but {full} is"):
@@ -80,7 +80,7 @@ def test_what_is_asked_for_is_taken_or_is_an_error_with_its_reason(full: str) ->
 
 
 @pytest.mark.parametrize(("short", "fulls"), SHORT_NAMES.items())
-def test_a_short_name_means_the_first_of_its_own_that_runs(short: str, fulls) -> None:
+def test_a_short_name_means_its_first_provider_that_runs(short: str, fulls) -> None:
     for place, full in enumerate(fulls):
         found = choose(status(CPU, *fulls[place:]), BF16, 4, provider=short.upper())
         assert found.provider == full
@@ -193,7 +193,7 @@ def test_streams_are_one_a_core_and_one_on_a_gpu() -> None:
         ({"provider": "cuda", "device": "cpu"}, "does not run on the device 'cpu'"),
     ],
 )
-def test_what_is_no_choice_is_an_error(options, part: str) -> None:
+def test_an_unknown_choice_is_an_error(options, part: str) -> None:
     with pytest.raises(InputValueError) as caught:
         choose(EVERYTHING, BF16, 4, **options)
     assert part in str(caught.value)

@@ -21,7 +21,7 @@ def write(folder: Path, name: str, data: str | bytes) -> str:
     return str(path)
 
 
-def test_txt_gives_a_text_a_line_empty_lines_included(tmp_path: Path) -> None:
+def test_txt_has_one_text_per_line_including_empty_lines(tmp_path: Path) -> None:
     source = write(tmp_path, "a.txt", "\ufeffone\r\n\ntwo\u2028still two\nlast")
     rows = list(read_rows(source))
     assert rows == [Row(0, "one"), Row(1, ""), Row(2, "two\u2028still two"), Row(3, "last")]
@@ -41,13 +41,13 @@ def test_compressed_files_are_read_by_the_extension_below(tmp_path: Path, suffix
         list(read_rows(write(tmp_path, f"d.txt.{suffix}", b"no archive at all")))
 
 
-def test_jsonl_gives_fields(tmp_path: Path) -> None:
+def test_jsonl_has_fields(tmp_path: Path) -> None:
     lines = [{"text": "one", "id": 7}, {"text": "two\n2", "id": "b", "more": [1]}]
     source = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines)) + "\n\n")
     assert list(read_rows(source)) == [Row(0, "one"), Row(1, "two\n2")]
 
 
-def test_csv_gives_columns(tmp_path: Path) -> None:
+def test_csv_has_columns(tmp_path: Path) -> None:
     source = write(tmp_path, "a.csv", 'key,body\r\nk1,"a, ""b""\nc"\r\nk2,d\r\n')
     rows = list(read_rows(source, text_field="body"))
     assert rows == [Row(0, 'a, "b"\nc'), Row(1, "d")]
@@ -113,7 +113,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     assert [text for window in windows for text in window.texts] == texts
 
 
-def test_the_limit_of_csv_is_nobody_elses(tmp_path: Path) -> None:
+def test_the_csv_field_limit_of_the_process_is_not_changed(tmp_path: Path) -> None:
     import csv
 
     before = csv.field_size_limit()

@@ -95,7 +95,7 @@ def test_what_a_writer_wrote_is_read_back(rows: list[list[str]], end: str, block
     assert found == escaped
 
 
-def test_a_field_that_is_too_long_takes_no_other_row_with_it() -> None:
+def test_a_field_that_is_too_long_affects_no_other_row() -> None:
     long = b"x" * 70 + b"\n"
     data = b'id,text\r\n0,"' + long * 250 + b'"\r\n'
     data += b"".join(b'%d,"row ""%d"""\r\n' % (i, i) for i in range(1, 100))

@@ -23,5 +23,5 @@ from flowvec.texts.sentences import split_sentences
         ("   ", []),
     ],
 )
-def test_sentences_end_where_a_reader_ends_them(paragraph: str, sentences: list[str]) -> None:
+def test_sentences_end_where_a_reader_would_end_them(paragraph: str, sentences: list[str]) -> None:
     assert split_sentences(paragraph) == sentences

@@ -39,7 +39,7 @@ def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
         (["a.txt\0"], "txt", "cannot read"),
     ],
 )
-def test_what_cannot_be_found_says_so(
+def test_a_missing_input_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs, file_format, part
 ) -> None:
     monkeypatch.chdir(tmp_path)

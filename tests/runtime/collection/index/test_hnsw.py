@@ -126,7 +126,7 @@ def test_a_graph_that_was_not_written_whole_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "graph-1.hnsw").read_bytes() == b"old"
 
 
-def test_a_file_that_is_no_graph_is_a_typed_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_graph_is_a_typed_error(tmp_path: Path) -> None:
     file = tmp_path / "graph-1.hnsw"
     file.write_bytes(b"")
     with pytest.raises(CollectionError, match="not a graph"):

@@ -117,7 +117,7 @@ TAIL = FIRST + ROWS * ELEMENT
         (lambda data: b"", "shorter than a header"),
     ],
 )  # fmt: skip
-def test_what_is_no_graph_is_refused(changed, change, part: str) -> None:
+def test_what_is_not_a_graph_is_refused(changed, change, part: str) -> None:
     with pytest.raises(CollectionError, match=part):
         changed(change)
 

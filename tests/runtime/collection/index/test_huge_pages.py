@@ -90,7 +90,7 @@ def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("setting", ["always madvise [never]", "[always] madvise never", None])
-def test_nothing_is_asked_where_it_is_not_on_request(
+def test_nothing_is_proved_unless_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None
 ) -> None:
     file = tmp_path / "enabled"
@@ -143,7 +143,7 @@ def test_blocks_are_read_whatever_else_is_mapped(
 
 
 @pytest.mark.usefixtures("on_request")
-def test_pages_lie_within_their_block() -> None:
+def test_pages_are_within_their_block() -> None:
     page = int(huge_pages._PAGE_SIZE.read_text())
     assert list(huge_pages._pages(page + 1, 4 * page - 1)) == [(2 * page, 3 * page)]
     assert list(huge_pages._pages(page, 3 * page)) == [(page, 2 * page), (2 * page, 3 * page)]
@@ -151,7 +151,7 @@ def test_pages_lie_within_their_block() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nothing of the kind", b"x-y rw-p 0 0 0"])
-def test_whatever_the_system_says_nothing_breaks(
+def test_missing_system_information_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
     if content is not None:

@@ -47,7 +47,7 @@ def test_one_is_built_at_a_time() -> None:
     assert builder.begun == 2
 
 
-def test_closing_gives_up_and_nothing_begins_after_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_starts_after_closing(caplog: pytest.LogCaptureFixture) -> None:
     builder = Builder()
     rebuilding = Rebuilding(builder)
     rebuilding.start()

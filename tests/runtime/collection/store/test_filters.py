@@ -219,7 +219,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({str(i): i for i in range(500)}, InputValueError, "more than 900"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_an_error(wanted, error, part: str) -> None:
+def test_an_invalid_filter_is_an_error(wanted, error, part: str) -> None:
     with pytest.raises(error, match=part):
         compile_filter(wanted)
 

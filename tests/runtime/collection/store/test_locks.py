@@ -292,7 +292,7 @@ def test_a_forked_child_that_outlives_its_parent_holds_nothing(tmp_path: Path) -
         child.stdout.close()
 
 
-def test_one_handle_writes_and_the_other_is_told_who(tmp_path: Path) -> None:
+def test_a_second_writer_gets_an_error_that_names_the_first(tmp_path: Path) -> None:
     one, other = WriterLock(tmp_path), WriterLock(tmp_path)
     one.acquire()
     one.acquire()

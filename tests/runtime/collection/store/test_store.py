@@ -224,7 +224,7 @@ def test_a_change_of_any_field_is_noticed(store: Store, field: str, read: str) -
 
 
 @pytest.mark.parametrize("field", ["id", "text", "metadata"])
-def test_bytes_that_are_no_text_any_more_are_a_damaged_row(store: Store, field: str) -> None:
+def test_bytes_that_are_not_text_any_more_are_a_damaged_row(store: Store, field: str) -> None:
     store.database.connection.execute(
         f"UPDATE items SET {field} = CAST(x'6180' AS TEXT) WHERE label = 1"
     )
@@ -273,7 +273,7 @@ def test_no_two_rows_share_a_checksum_by_moving_a_border() -> None:
     assert len({checksum(*variant) for variant in variants}) == len(variants)
 
 
-def test_what_is_no_database_is_a_typed_error(tmp_path: Path) -> None:
+def test_what_is_not_a_database_is_a_typed_error(tmp_path: Path) -> None:
     file = tmp_path / FILE
     file.write_bytes(b"rubbish" * 1000)
     with pytest.raises(CorruptCollectionError, match=FILE):
@@ -311,7 +311,7 @@ def test_any_text_and_any_whole_number_is_an_id(good: object) -> None:
 
 
 @pytest.mark.parametrize("bad", [1.0, float("nan"), None, True, b"a", ("a",)])
-def test_other_types_are_no_ids(bad: object) -> None:
+def test_other_types_are_not_ids(bad: object) -> None:
     with pytest.raises(InputTypeError, match=f"id 1 is {type(bad).__name__}"):
         check_ids(["fine", bad])
 
@@ -326,7 +326,7 @@ def test_ids_that_cannot_be_stored_are_refused(bad: object) -> None:
 @pytest.mark.parametrize(
     "bad", [[], "text", {1: 2}, {"a": {1, 2}}, {"a": b""}, {"a": [{"b": {1: "c"}}]}]
 )
-def test_metadata_that_is_no_json_object_is_refused(bad: object) -> None:
+def test_metadata_that_is_not_json_object_is_refused(bad: object) -> None:
     with pytest.raises(InputTypeError, match="metadata 4"):
         encode_metadata(bad, 4)
 
