@@ -1,13 +1,13 @@
-"""A flow on top of a model that is trained already: SBERT + flow, SimCSE + flow.
+"""Adds a flow to a trained model: SBERT + flow, SimCSE + flow.
 
     python examples/add_flow.py --model sbert-nli/model --corpus wiki.txt --sentences --sts sts \\
         -o sbert-nli-flow
     python examples/add_flow.py --model sbert-nli/model --sts sts -o sbert-nli-flow-target
 
-Without --corpus the flow is fitted on the sentences of the STS sets, without their scores, which
-Li et al. 2020 call "target" (their Table 3). It is fitted on what the model gives, a Dense layer
-included, and goes into the bundle behind that. Measure before and after: it mostly lowers the
-scores of a model that was trained for cosine.
+Without --corpus, the flow is fitted on the sentences of the STS sets, without their scores. Li et
+al. 2020 call this "target" (their Table 3). The flow comes after all layers of the model, including
+Dense modules. Measure before and after: a flow usually lowers the scores of a model that was
+trained for cosine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(
     sentences: Annotated[
         bool, typer.Option("--sentences", help="Split every line of the corpus into sentences.")
     ] = False,
-    epochs: Annotated[int, typer.Option(min=1, help="The most epochs of the flow.")] = 15,
+    epochs: Annotated[int, typer.Option(min=1, help="Most epochs of the flow.")] = 15,
     seed: recipe.Seed = 0,
 ) -> None:
     """Fit a flow, export the model with it, and score the bundle without and with it."""

@@ -1,12 +1,12 @@
-"""Classes and triplets from scored pairs, to try the recipes without NLI.
+"""Derives classes and triplets from scored pairs, to try the recipes without NLI.
 
     python examples/derive_pairs.py --scored sts/STSB/train.tsv -o derived
 
 Writes `derived/classes.tsv` (scores below 2, below 4, and the rest, as 0, 1, 2) and
-`derived/triplets.tsv`: of each pair with a score of at least 4 one sentence, the other, and one
-that people found unlike either of them (at most 1) or, where there is none, one drawn from the
-unlike pairs. This stands in for NLI and is easier: the bands are of likeness, which is what STS
-asks for, and a drawn sentence is a weak negative.
+`derived/triplets.tsv`: both sentences of each pair with a score of at least 4, and a sentence that
+scored at most 1 with one of them or, if there is none, one drawn from such pairs. This replaces NLI
+and is easier: the classes are ranges of similarity, which STS measures, and a random sentence is a
+weak negative.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def classes(pairs: Columns) -> Columns:
-    """The pairs with a class each instead of a score."""
+    """The pairs with classes instead of scores."""
     labels = [(score >= BETWEEN) + (score >= LIKE) for score in pairs["score"]]
     return {"sentence1": pairs["sentence1"], "sentence2": pairs["sentence2"], "label": labels}
 
 
 def triplets(pairs: Columns, seed: int) -> Columns:
-    """An anchor, a positive and a negative of each pair of like sentences."""
+    """An anchor, a positive and a negative for each pair of similar sentences."""
     draw = random.Random(seed)
     rows = list(zip(pairs["sentence1"], pairs["sentence2"], pairs["score"], strict=True))
     unlike: dict[str, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The model that a recipe trains: an encoder and its pooling; SimCSE's head, and dropout."""
+"""Loads and changes the model of a recipe: encoder, pooling, SimCSE's head, dropout."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ POOLINGS = ("mean", "cls", "max")
 
 
 def load_model(name: str, pooling: str | None) -> SentenceTransformer:
-    """A sentence-transformers model as it is, or its encoder with another pooling alone."""
+    """Load a sentence-transformers model as it is, or only its encoder with another pooling."""
     if name.startswith((".", "/")) and not Path(name).is_dir():
         raise InputValueError(f"{name} is not a directory")
     try:
-        # In float32 whatever it is stored in: half precision cannot be trained so.
+        # Always in float32, since half precision cannot be trained this way.
         with quiet_transformers():
             model = SentenceTransformer(name, model_kwargs={"dtype": torch.float32})
     except (OSError, ValueError) as error:
@@ -32,19 +32,19 @@ def load_model(name: str, pooling: str | None) -> SentenceTransformer:
 
 
 def with_head(model: SentenceTransformer) -> SentenceTransformer:
-    """The model with SimCSE's head behind it: a linear layer as wide as the vector, and tanh."""
+    """Add SimCSE's head to the model: a linear layer as wide as the vector, and tanh."""
     width = model.get_embedding_dimension()
     head = Dense(width, width, activation_function=nn.Tanh())
-    nn.init.normal_(head.linear.weight, std=0.02)  # as BERT's own layers begin
+    nn.init.normal_(head.linear.weight, std=0.02)  # initialized like BERT's layers
     nn.init.zeros_(head.linear.bias)
     return SentenceTransformer(modules=[*model, head])
 
 
 def set_dropout(model: SentenceTransformer, share: float) -> None:
-    """Dropout of every layer that has one.
+    """Set the dropout of every layer that has one.
 
     Raises:
-        InputValueError: none has, so that a text's two passes would be the same.
+        InputValueError: no layer has dropout, so two passes of a text would be equal.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     if not layers or not 0 < share < 1:

@@ -1,12 +1,12 @@
-"""All recipes on the repository's own masked-language BERT, each without and with a flow on top.
+"""Measures all recipes on the repository's own masked-language BERT, without and with a flow.
 
     python examples/measure.py train --data ../shared/data --work recipes
     python examples/measure.py flows --data ../shared/data --work recipes
     python examples/measure.py report --work recipes -o results.json
 
-There is no NLI among the data: classes and triplets are derived from the scores of STS-B's training
-pairs. Many of STS-B's pairs are from STS12 to STS14, so of those sets only pairs are scored that
-share no sentence with what was trained on. One core, one seed.
+NLI is not available: classes and triplets are derived from the scores of STS-B's training pairs.
+Many of STS-B's pairs are from STS12 to STS14, so pairs of these sets that share a sentence with the
+training pairs are not scored. One core, one seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 BASE = HERE.parent / "models/backbone/checkpoint"
 WIKI_ROWS = 30_000
 
-# What stands for a folder or file of the work directory or the data is filled in when it is run.
+# Names in braces are folders and files, which are filled in when a command runs.
 RUNS = {
     "regression": "sbert_regression --train {stsb} --epochs 2 --learning-rate 3e-4 --bf16",
     "classification": "sbert_classification --train {derived}/classes.tsv --learning-rate 3e-4 "
@@ -52,23 +52,23 @@ RUNS = {
 WITHOUT_FLOWS = ("regression, the paper's options",)
 
 Data = Annotated[Path, typer.Option(help="The folder with sts/ and text/wiki.txt.xz.")]
-Work = Annotated[Path, typer.Option(help="Where models and figures go; done runs stay.")]
+Work = Annotated[Path, typer.Option(help="Folder for models and figures; finished runs are kept.")]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def slug(name: str) -> str:
-    """A run's name as a folder's."""
+    """The folder name of a run."""
     return re.sub(r"\W+", "-", name.lower()).strip("-")
 
 
 def letters(sentence: str) -> str:
-    """What two copies of a sentence have in common, however they were tokenized."""
+    """A sentence without differences of tokenization."""
     return re.sub(r"\W+", "", sentence.lower())
 
 
 def write_unseen(sts: Path, out: Path) -> None:
-    """STS-B's dev and test, and of STS12 to STS14 the pairs without a sentence of its train."""
+    """STS-B's dev and test, and the pairs of STS12 to STS14 without a sentence of its train."""
     tasks = {task.name: task for task in read_sts(sts)}
     trained = tasks["STSB"].subsets.pop("train")
     seen = {letters(sentence) for sentence in (*trained.left, *trained.right)}
@@ -88,7 +88,7 @@ def write_unseen(sts: Path, out: Path) -> None:
 
 @app.command()
 def train(data: Data, work: Work) -> None:
-    """Run the recipes that have not been run yet, one after the other."""
+    """Run the recipes that have not run yet, in sequence."""
     places = {
         "stsb": data / "sts/STSB/train.tsv",
         "wiki": data / "text/wiki.txt.xz",
@@ -111,7 +111,7 @@ def train(data: Data, work: Work) -> None:
 
 @app.command()
 def flows(data: Data, work: Work) -> None:
-    """Fit two flows on each model that was trained: on wiki sentences, on those of the sets."""
+    """Fit two flows for each trained model: on Wikipedia's sentences, and on those of the sets."""
     tasks = read_sts(work / "sts")
     wiki = read_corpus(str(data / "text/wiki.txt.xz"), rows=WIKI_ROWS, sentences=True)
     models = {"base": BASE} | {name: work / slug(name) / "model" for name in RUNS}
@@ -124,7 +124,7 @@ def flows(data: Data, work: Work) -> None:
 
 
 def measure_flows(model: Path, tasks: list[StsTask], wiki: list[str]) -> dict[str, object]:
-    """Scores of a model as it is and with either flow, from vectors that are computed once."""
+    """Scores of a model alone and with each flow, from vectors that are computed once."""
     rows = sentence_rows(tasks)
     target = sample_texts(rows, len(rows), 0, "the sets")
     begun = perf_counter()
@@ -151,7 +151,7 @@ def measure_flows(model: Path, tasks: list[StsTask], wiki: list[str]) -> dict[st
 
 @app.command()
 def report(work: Work, out: Annotated[Path, typer.Option("-o", "--out")]) -> None:
-    """Gather what was measured into one file, and print the table in Markdown."""
+    """Write all results to one file, and print the table in Markdown."""
     runs = {name: run for name in ("base", *RUNS) if (run := read_run(work, name))}
     found = {
         "evaluation": "recipes",
@@ -170,7 +170,7 @@ def report(work: Work, out: Annotated[Path, typer.Option("-o", "--out")]) -> Non
 
 
 def read_run(work: Path, name: str) -> dict[str, Any]:
-    """What is known of a run: its command, its report, its scores without and with a flow."""
+    """A run's command, report, and scores without and with a flow."""
     trained, with_flows = work / slug(name) / "report.json", work / f"{slug(name)}.flows.json"
     found: dict[str, Any] = {}
     if trained.exists():

@@ -1,4 +1,4 @@
-"""What all recipes share: options, the model to begin with, the training, the bundle, its scores.
+"""The common parts of all recipes: options, initial model, training, bundle and scores.
 
 A recipe reads its data, calls `begin`, builds a loss, calls `train`, and ends with `finish`. It
 writes a directory with `model` (sentence-transformers), `bundle` (flowvec) and `report.json`.
@@ -49,20 +49,23 @@ Sts = Annotated[
     Path,
     typer.Option(help="A folder of TSV files (score sentence1 sentence2), or of such folders."),
 ]
-Out = Annotated[Path, typer.Option("-o", "--out", help="The directory to make.")]
-Epochs = Annotated[float, typer.Option(help="Times that the data are seen.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Stop after so many steps.")]
+Out = Annotated[Path, typer.Option("-o", "--out", help="The directory to create.")]
+Epochs = Annotated[float, typer.Option(help="Passes over the data.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Stop after this number of steps.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows a step.")]
 LearningRate = Annotated[float, typer.Option(help="The highest.")]
 Warmup = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of the steps in which the rate rises to that.")
+    float,
+    typer.Option(
+        min=0, max=1, help="Share of the steps in which the learning rate rises to its maximum."
+    ),
 ]
-MaxLength = Annotated[int, typer.Option(min=3, help="Tokens of a text while training.")]
+MaxLength = Annotated[int, typer.Option(min=3, help="Most tokens of a text during training.")]
 PoolingMode = Annotated[
     str | None,
     typer.Option(
         "--pooling",
-        help="mean, cls or max; without it the model's own, mean for a plain encoder.",
+        help="mean, cls or max; by default the model's own, or mean for a plain encoder.",
     ),
 ]
 Bfloat16 = Annotated[
@@ -73,7 +76,7 @@ Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything dra
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of one run; see the options above."""
+    """Settings of one run; see the options above."""
 
     model: str
     sts: Path
@@ -90,7 +93,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a training took: rows of data, steps, seconds, and ten mean losses along its way."""
+    """Figures of a training: rows of data, steps, seconds, and ten mean losses in order."""
 
     rows: int
     steps: int
@@ -100,7 +103,7 @@ class Training:
 
 @dataclass(slots=True)
 class Run:
-    """A run under way: the model to train, what it is scored on, and its scores so far."""
+    """A run in progress: the model, the STS tasks, and the scores so far."""
 
     settings: Settings
     model: SentenceTransformer
@@ -150,7 +153,7 @@ def begin(settings: Settings, pooling: str | None) -> Run:
 
 
 def check_out(out: Path) -> None:
-    """Refuse a directory that exists or cannot be made, before any long work."""
+    """Refuse a directory that exists or cannot be created, before any long work."""
     if out.exists():
         raise InputValueError(f"{out} exists; choose another name")
     parent = next(folder for folder in out.absolute().parents if folder.exists())
@@ -159,9 +162,9 @@ def check_out(out: Path) -> None:
 
 
 def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Columns) -> None:
-    """Adam with a linear warm-up and fall, gradients clipped at 1, through the library's trainer.
+    """Train with the library's trainer: Adam, linear warm-up and decay, gradients clipped at 1.
 
-    The model's limit of tokens is lowered for as long.
+    Meanwhile the model's token limit is lowered.
     """
     settings = run.settings
     if not sys.stderr.isatty():
@@ -210,7 +213,7 @@ def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Column
 def finish(run: Run, model: SentenceTransformer, **options: Any) -> None:
     """Write the model, its bundle and the report, and print the scores before and after.
 
-    `options` are what the recipe has beyond the settings, for the report.
+    `options` are the recipe's own options, for the report.
     """
     out = run.settings.out
     settings = asdict(run.settings) | options | {"model": Path(run.settings.model).name}
@@ -228,7 +231,7 @@ def finish(run: Run, model: SentenceTransformer, **options: Any) -> None:
 def score_bundle(
     source: Path, out: Path, tasks: Sequence[StsTask], **options: Any
 ) -> list[StsScore]:
-    """Export a model and score the bundle as it is served, in float32 on the CPU provider."""
+    """Export a model, and score the bundle in float32 on the CPU provider."""
     bundle = export(source, out, **options)
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
         return score_sts(tasks, encoder.encode)

@@ -4,7 +4,7 @@
         -o sbert-nli
 
 `nli.tsv` has the columns sentence1, sentence2 and label, a whole number from 0 (in NLI three:
-contradiction, entailment, neutral). The classifier is left behind: u is the sentence's vector.
+contradiction, entailment, neutral). The classifier is dropped: u is the sentence's vector.
 Reimers and Gurevych 2019, section 3; the defaults are theirs (3.1).
 """
 
@@ -36,7 +36,7 @@ def main(
     bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:
-    """Train on pairs with a class each: sentence1, sentence2, label."""
+    """Train on pairs with classes: sentence1, sentence2, label."""
     columns = read_columns(train, {"sentence1": text, "sentence2": text, "label": class_number})
     found = sorted(set(columns["label"]))
     if len(found) < 2 or found != list(range(len(found))):

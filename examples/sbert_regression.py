@@ -4,7 +4,7 @@
         --sts sts --epochs 4 -o sbert-stsb
 
 The file has the columns score, sentence1 and sentence2. Reimers and Gurevych 2019, section 3; the
-defaults are theirs (3.1). To go on from what another recipe made, give its `model` directory.
+defaults are theirs (3.1). To continue from another recipe, give its `model` directory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(
     bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:
-    """Train on pairs with a score each: sentence1, sentence2, score."""
+    """Train on pairs with scores: sentence1, sentence2, score."""
     columns = read_columns(train, {"sentence1": text, "sentence2": text, "score": number})
     if wrong := [score for score in columns["score"] if not 0 <= score <= best]:
         raise InputValueError(f"{train} has the score {wrong[0]:g}, not from 0 to {best:g}")

@@ -4,8 +4,8 @@
         -o sbert-triplets
 
 The file has the columns anchor, positive and negative. Reimers and Gurevych 2019, section 3: the
-margin is 1 there, and 5 by default in sentence-transformers. It is a length, not a cosine: how much
-it asks for depends on how long the model's vectors are.
+margin is 1 there, and 5 by default in sentence-transformers. It is a distance, not a cosine, so its
+effect depends on the length of the model's vectors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(
     max_length: recipe.MaxLength = 128,
     pooling: recipe.PoolingMode = None,
     margin: Annotated[
-        float, typer.Option(help="How much farther the negative has to be than the positive.")
+        float, typer.Option(help="How much farther away the negative must be than the positive.")
     ] = 1,
     bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,

@@ -1,10 +1,10 @@
-"""Supervised SimCSE: an anchor is to find its positive among all positives and hard negatives.
+"""Supervised SimCSE: find an anchor's positive among all positives and hard negatives.
 
     python examples/simcse_supervised.py --model bert-base-uncased --train nli-triplets.tsv \\
         --sts sts -o simcse-nli
 
 The file has the columns anchor, positive and negative: in NLI a premise, what it entails and what
-contradicts it. The linear layer with tanh behind the vector stays, as a Dense module. Gao, Yao and
+contradicts it. The linear layer with tanh after the pooling stays, as a Dense module. Gao, Yao and
 Chen 2021, section 4; the defaults are those of their code for BERT-base.
 """
 
@@ -36,7 +36,9 @@ def main(
     warmup: recipe.Warmup = 0,
     max_length: recipe.MaxLength = 32,
     pooling: recipe.PoolingMode = "cls",
-    temperature: Annotated[float, typer.Option(help="Of the softmax over cosines.")] = 0.05,
+    temperature: Annotated[
+        float, typer.Option(help="Temperature of the softmax over cosines.")
+    ] = 0.05,
     bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:

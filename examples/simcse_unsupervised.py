@@ -1,10 +1,10 @@
-"""Unsupervised SimCSE: a sentence is to find itself, under other dropout, among those of its batch.
+"""Unsupervised SimCSE: find a sentence among those of its batch, under other dropout.
 
     python examples/simcse_unsupervised.py --model bert-base-uncased --train wiki.txt --sts sts \\
         --rows 1000000 -o simcse
 
-The file holds a sentence a line, or, with --sentences, paragraphs; in jsonl the field is text. A
-linear layer with tanh stands behind the vector while training, and is taken off at the end. Gao,
+The file holds one sentence per line, or paragraphs with --sentences; in jsonl the field is text. A
+linear layer with tanh follows the pooling during training, and is removed at the end. Gao,
 Yao and Chen 2021, section 3; the defaults are those of their code for BERT-base.
 """
 
@@ -37,8 +37,12 @@ def main(
     warmup: recipe.Warmup = 0,
     max_length: recipe.MaxLength = 32,
     pooling: recipe.PoolingMode = "cls",
-    temperature: Annotated[float, typer.Option(help="Of the softmax over cosines.")] = 0.05,
-    dropout: Annotated[float, typer.Option(help="All that differs between the two.")] = 0.1,
+    temperature: Annotated[
+        float, typer.Option(help="Temperature of the softmax over cosines.")
+    ] = 0.05,
+    dropout: Annotated[
+        float, typer.Option(help="The only difference between the two copies.")
+    ] = 0.1,
     rows: Annotated[int, typer.Option(min=2, help="Sentences to draw.")] = 1_000_000,
     sentences: Annotated[
         bool, typer.Option("--sentences", help="Split every line into sentences.")
@@ -46,7 +50,7 @@ def main(
     bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:
-    """Train on sentences alone."""
+    """Train on sentences without labels."""
     if temperature <= 0:
         raise InputValueError(f"temperature must be above 0, but is {temperature:g}")
     texts = read_corpus(str(train), rows=rows, seed=seed, sentences=sentences)

@@ -1,4 +1,4 @@
-"""What the recipes train on: columns of a TSV or JSONL file, each value checked as it is read."""
+"""Reads training data: columns of a TSV or JSONL file, with every value checked."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def class_number(value: object) -> int:
 
 
 def read_columns(path: Path, readers: Mapping[str, Reader]) -> Columns:
-    """The named fields of every row, in the order of `readers`, which is what a loss goes by.
+    """The named fields of every row, in the order of `readers`, which a loss depends on.
 
     Args:
-        path: `.tsv` (UTF-8, a header, tabs between, no quoting) or `.jsonl` (an object a line).
-            Further fields are passed over.
-        readers: for each field what makes its value of what stands in the file.
+        path: `.tsv` (UTF-8, a header, tabs, no quoting) or `.jsonl` (one object per line). Other
+            fields are ignored.
+        readers: for each field, the function that reads its value.
 
     Raises:
         InputValueError: the file cannot be read, has no rows or lacks a field, or a value is not
-            what it should be; the message names the line.
+            valid; the message names the line.
     """
     rows = {".tsv": _tsv_rows, ".jsonl": _jsonl_rows}.get(path.suffix)
     if rows is None:
@@ -108,7 +108,7 @@ def _jsonl_rows(lines: list[str], path: Path) -> Iterator[tuple[int, dict[str, o
 
 
 def write_tsv(path: Path, columns: Columns) -> None:
-    """Write columns of equal length in the form that `read_columns` reads."""
+    """Write columns of equal length, as `read_columns` reads them."""
     rows = zip(*columns.values(), strict=True)
     lines = ["\t".join(columns), *("\t".join(map(str, row)) for row in rows)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
