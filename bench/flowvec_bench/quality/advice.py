@@ -121,7 +121,7 @@ def advise(candidates: Sequence[Candidate], encoder_only: bool = False) -> tuple
         options += f" --preset {preset}" if "flow" in method and preset != "wide" else ""
         notes.append(
             f"Make it with `flowvec fit {method}{options}`, confirm it on data of your own, and "
-            "set thresholds on its scores anew."
+            "set thresholds on its scores again."
         )
     return chosen_on, best_index, " ".join([advice, *notes])
 

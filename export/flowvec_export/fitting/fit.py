@@ -345,7 +345,7 @@ def fit_transform(
         if part == "flow":
             # A learned rotation is trained together with the flow, on vectors before the rotation.
             dim = train.shape[1] if rotation is None else rotation.out_dim
-            with torch.random.fork_rng(devices=[]):  # the training draws the weights anew
+            with torch.random.fork_rng(devices=[]):  # the training initializes the weights again
                 flow = Flow(dim, settings.shape)
             history = fit_flow(flow, train, held_out, settings.training, rotation, on_epoch)
             fitted += [flow] if rotation is None else [rotation, flow]

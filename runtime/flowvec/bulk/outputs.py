@@ -73,7 +73,7 @@ class Target(ABC):
     def spans(self) -> Iterator[tuple[int, int | None]]:
         """Shards to do, as ranges: the first shard, and the one after the last.
 
-        None is no end.
+        None means up to the end.
         """
 
     @abstractmethod

@@ -88,7 +88,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def cpus_of(ray: Any, workers: RayWorkers, count: int) -> float:
-    """Cores for each of so many workers."""
+    """Cores for each worker."""
     if workers.cpus is not None:
         return workers.cpus
     total = float(ray.cluster_resources().get("CPU", 1.0))
@@ -204,7 +204,7 @@ def shards_on_ray(
         strict,
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are told of below
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are reported below
     # One shard a task, so that what a dead worker takes with it is one shard.
     numbers = ray.data.from_items(
         [{"shard": shard} for shard in shards], override_num_blocks=len(shards)

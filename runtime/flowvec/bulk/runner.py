@@ -347,7 +347,7 @@ class Work:
 
     def _end_shard(self, number: int) -> None:
         assert self._shard is not None
-        if self._options.rows_per_shard == ONE_FILE:  # there is no telling later what is mixed
+        if self._options.rows_per_shard == ONE_FILE:  # a mixed file could not be detected later
             check_unchanged(self._known.sources)
         written = self._shard.finish(self._columns or {})
         self._shard = None
@@ -423,7 +423,7 @@ def _once(texts: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
 
 
 def job_of(encoder: Encoder, options: BulkOptions) -> EncodeJob:
-    """What is asked of the pipeline; errors are `Encoder.job`'s."""
+    """The pipeline's job; raises as `Encoder.job`."""
     precision = "float32" if options.precision == "float16" else options.precision
     job = encoder.job(
         options.prompt_name,

@@ -30,7 +30,7 @@ def read_windows(
     Args:
         sources: the files.
         fields: what is read of a row.
-        rows_per_shard: a shard ends at every so many rows.
+        rows_per_shard: rows of a shard.
         start: where to begin; None is the beginning of all.
         first: number of the first row, over all inputs.
         stop: number of the row to end before; None reads all.

@@ -194,7 +194,7 @@ def encode(
         if Path(summary.out).suffix in (".npy", ".parquet"):
             what = "nothing was written; the same command starts again"
         else:
-            command, what = command.replace(" --restart", ""), "this goes on"
+            command, what = command.replace(" --restart", ""), "this continues the job"
         typer.echo(f"stopped; {what}:\n{command}", err=True)
         raise typer.Exit(128 + stop.number)
     if stop.event.is_set():

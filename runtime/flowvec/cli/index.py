@@ -141,7 +141,7 @@ def index(
         limit = encoder.max_length
     if not summary.complete:
         rows = _rows_of(directory)
-        told = f"{directory}: {rows} rows are there; the same command with --resume goes on"
+        told = f"{directory}: {rows} rows are there; the same command with --resume continues"
         typer.echo(told, err=True)
         raise typer.Exit(128 + stop.number)
     _tell(directory, summary, limit, as_json=as_json)

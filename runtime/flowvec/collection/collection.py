@@ -176,7 +176,7 @@ class Collection:
 
     @staticmethod
     def is_unmade(path: str | Path) -> bool:
-        """Whether a directory holds nothing but an interrupted `create`."""
+        """Whether a directory only holds an interrupted `create`."""
         return is_unfinished(absolute_path(path))
 
     @classmethod

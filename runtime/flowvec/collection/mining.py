@@ -60,7 +60,7 @@ def most_similar_pairs(
         items: texts, or vectors float32 (items, dim), normalized or not.
         encoder: embeds texts.
         top_k: how many pairs, over all items.
-        threshold: least cosine of a pair; None is no limit.
+        threshold: least cosine of a pair; None means no limit.
 
     Returns:
         Pairs, the most similar first; equal scores in the order of their indices.

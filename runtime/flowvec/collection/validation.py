@@ -115,7 +115,7 @@ def round_to_float16(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32
 
 
 def check_score(score: object, name: str = "min_score") -> float | None:
-    """The least score of a hit; None is no limit.
+    """The least score of a hit; None means no limit.
 
     Raises:
         InputTypeError: it is not a number.

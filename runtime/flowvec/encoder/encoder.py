@@ -299,7 +299,7 @@ class Encoder:
         Args:
             texts: one text, or any iterable of texts.
             prompt_name: the bundle's prompt to put before each text. None is the bundle's default,
-                usually no prompt; "" is no prompt.
+                usually no prompt; "" means no prompt.
             normalize_embeddings: L2-normalize the vectors; None does what the bundle says.
             precision: `float32`; `int8` or `uint8`, with 255 steps over each dimension's range. The
                 ranges are the bundle's, so a text gives the same bytes alone and in a corpus. Or

@@ -123,7 +123,7 @@ def document_prompt(manifest: Manifest) -> str:
 
 
 def _first_prompt(manifest: Manifest, names: tuple[str, ...]) -> str:
-    # "" is no prompt at all: the bundle's default prompt is not for queries or documents.
+    # "" means no prompt: the bundle's default prompt is not for queries or documents.
     return next((name for name in names if manifest.prompts.get(name)), "")
 
 

@@ -104,7 +104,7 @@ def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
     """Position and bytes of each line. As in bulk jobs, only a line feed ends a line."""
     number = 0
     for lines in lines_of(file, _MOST_BYTES):
-        for number, line in enumerate(lines, number + 1):  # noqa: B020 - it goes on
+        for number, line in enumerate(lines, number + 1):  # noqa: B020 - continues counting
             where = f"{name}, line {number}"
             if line is None:
                 raise InputValueError(f"{where} has more than {_MOST_BYTES} bytes")

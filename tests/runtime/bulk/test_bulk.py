@@ -86,7 +86,7 @@ def test_a_signal_ends_it_after_a_shard_and_shows_how_to_continue(
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 128 + number, told
-    assert "stopped; this goes on:\nflowvec encode" in told
+    assert "stopped; this continues the job:\nflowvec encode" in told
     assert not list(tmp_path.glob("out/*.partial"))
     lines = (tmp_path / "out/_journal.jsonl").read_text().splitlines()
     assert 0 < len(lines) < 120

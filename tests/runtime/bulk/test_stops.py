@@ -70,7 +70,7 @@ def test_a_shard_is_given_up(tmp_path: Path, tiny_dir: Path, long: Path) -> None
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143, told
-    assert b"this goes on:\nflowvec encode" in told
+    assert b"this continues the job:\nflowvec encode" in told
     assert not list(tmp_path.glob("v/*part*"))
 
 

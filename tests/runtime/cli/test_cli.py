@@ -219,7 +219,7 @@ def test_an_interrupted_index_says_how_to_continue(flowvec, tmp_path: Path, tiny
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 128 + signal.SIGINT
-    told = re.search(r"c: (\d+) rows are there; the same command with --resume goes on", said)
+    told = re.search(r"c: (\d+) rows are there; the same command with --resume continues", said)
     assert told is not None, said
     there = int(told[1])
     assert there == len(rows_of(file)) > 0

@@ -188,7 +188,8 @@ class VectorIndex:
     def publish(self) -> None:
         """Let searches see the staged change, after its transaction was committed.
 
-        Raises nothing but a Ctrl-C: the change is already on disk. If memory cannot follow, it is
+        It raises nothing except KeyboardInterrupt: the change is already on disk. If memory cannot
+        follow, it is
         dropped, and the next search reads it again.
         """
         with self._lock.writing():

@@ -84,7 +84,7 @@ class FullText:
         return {int(label): -float(rank) for label, rank in rows}
 
     def problem(self) -> str | None:
-        """What is wrong with the index; None where all is well or there is no index."""
+        """What is wrong with the index; None if it is intact or missing."""
         if not self.exists:
             return _INCOMPLETE if self.exists_in_part else None
         try:
