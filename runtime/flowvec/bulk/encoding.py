@@ -29,7 +29,7 @@ from flowvec.bulk.outputs import FileTarget, FolderTarget, Target, naming_output
 from flowvec.bulk.part_files import BulkPrecision, OutFormat
 from flowvec.bulk.ray_workers import RayWorkers, imported_ray, shards_on_ray
 from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find_repeats
-from flowvec.bulk.runner import BulkProgress, RunResult, Tally, Work, end_run, job_of
+from flowvec.bulk.runner import BulkProgress, RunResult, RunTally, Work, end_run, job_of
 from flowvec.bulk.summary import BulkSummary, summarize
 from flowvec.bulk.windows import first_columns
 from flowvec.encoder.encoder import Encoder
@@ -170,7 +170,7 @@ def encode_files(
             known = survey(sources, options.rows_per_shard, max_text_bytes, _asking(stop))
             repeats = _repeats(known, options, columns, _asking(stop))
         except _StoppedError:
-            nothing = RunResult(Tally(), 0.0, is_complete=False)
+            nothing = RunResult(RunTally(), 0.0, is_complete=False)
             return summarize(encoder, options, job, FileTarget(path), nothing, 0.0)
         surveyed = time.perf_counter() - begun
         stack.enter_context(naming_output(path))
@@ -291,7 +291,7 @@ def _run_on_ray(
     on_progress: Callable[[BulkProgress], object] | None,
 ) -> RunResult:
     """Let Ray workers do the shards; the journal is written here."""
-    tally, begun, is_complete = Tally(), time.perf_counter(), True
+    tally, begun, is_complete = RunTally(), time.perf_counter(), True
     with closing(
         shards_on_ray(
             target.missing(), encoder, target.folder, known, options, columns, workers,
@@ -300,7 +300,7 @@ def _run_on_ray(
     ) as results:  # fmt: skip
         for result in results:
             target.take_over(result.record)
-            tally.add(result.tally)
+            tally.merge(result.tally)
             if on_progress is not None:
                 rows = sum(r.rows_in for r in target.finished)
                 seconds = time.perf_counter() - begun

@@ -19,7 +19,7 @@ from typing import Any, cast
 from flowvec.bulk.journal import Folder, ShardRecord
 from flowvec.bulk.options import BulkOptions
 from flowvec.bulk.repeats import Repeats
-from flowvec.bulk.runner import ShardResult, Tally, run_shard
+from flowvec.bulk.runner import RunTally, ShardResult, run_shard
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BulkError, FlowvecError, first_line
 from flowvec.optional import require
@@ -222,6 +222,6 @@ def shards_on_ray(
             told = json.loads(row["done"])
             if "error" in told:
                 raise BulkError(told["error"])
-            yield ShardResult(ShardRecord(**told["record"]), Tally(**told["tally"]))
+            yield ShardResult(ShardRecord(**told["record"]), RunTally(**told["tally"]))
     except ray.exceptions.RayError as error:
         raise BulkError(f"a shard failed on Ray: {cause_of(error)}") from error

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from flowvec.bulk.prefetch import run_ahead
 from flowvec.bulk.repeats import Repeats, SeenIds
 from flowvec.bulk.windows import read_windows
 from flowvec.encoder.encoder import Encoder
-from flowvec.encoder.jobs import Encoded, EncodeJob
+from flowvec.encoder.jobs import Encoded, EncodeJob, Tally
 from flowvec.errors import BulkError
 from flowvec.machine import trim_memory
 from flowvec.texts.inventory import Survey, check_unchanged
@@ -35,8 +35,8 @@ from flowvec.texts.window import Columns, DeadLetter, Window
 __all__ = [
     "BulkProgress",
     "RunResult",
+    "RunTally",
     "ShardResult",
-    "Tally",
     "Work",
     "end_run",
     "job_of",
@@ -47,7 +47,6 @@ __all__ = [
 _READ_AHEAD = 2
 _WRITE_BEHIND = 4
 _MOST_NAMED = 5
-_COUNTS = ("encoded", "truncated", "replaced", "tokens", "padded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +69,22 @@ class BulkProgress:
 
 
 @dataclass(slots=True)
-class Tally:
-    """Counts of a run, gathered on the writing thread alone.
+class RunTally(Tally):
+    """Counts of a run; only the writing thread changes them.
 
     Attributes:
-        encoded: texts encoded, without repeated ones where they were left out.
-        truncated: texts cut at max_length.
-        replaced: texts in which lone surrogates became U+FFFD.
-        tokens: tokens encoded.
-        padded: tokens computed, padding included.
         repeated_ids: the first few ids that more than one row has.
     """
 
-    encoded: int = 0
-    truncated: int = 0
-    replaced: int = 0
-    tokens: int = 0
-    padded: int = 0
     repeated_ids: list[Any] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
-        """What JSON can hold; `Tally(**plain)` is the same again."""
+        """What JSON can hold; `RunTally(**plain)` is the same again."""
         return asdict(self)
 
-    def add(self, other: Tally) -> None:
-        """Count another's as well."""
-        for name in _COUNTS:
+    def merge(self, other: RunTally) -> None:
+        """Add the counts of another run."""
+        for name in (one.name for one in fields(Tally)):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.name_repeated(other.repeated_ids)
 
@@ -124,7 +113,7 @@ class ShardResult:
     """One shard that is done."""
 
     record: ShardRecord
-    tally: Tally
+    tally: RunTally
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +126,7 @@ class RunResult:
         is_complete: whether the job is done; False if it was stopped.
     """
 
-    tally: Tally
+    tally: RunTally
     seconds: float
     is_complete: bool
 
@@ -177,7 +166,7 @@ class Work:
         self._options = options
         self._columns = columns
         self._target = target
-        self.tally = Tally()
+        self.tally = RunTally()
         self._shard: ShardWriter | None = None
         self._counts = ShardCounts()
         self._begun = time.perf_counter()
@@ -325,11 +314,7 @@ class Work:
         counts.codes.update(letter.code for letter in window.dead)
         self._rows_read += window.rows
         tally.name_repeated(window.repeated_ids)
-        tally.encoded += len(encoded.vectors)
-        tally.truncated += len(encoded.truncated)
-        tally.replaced += len(encoded.replaced)
-        tally.tokens += encoded.tokens
-        tally.padded += encoded.padded
+        tally.add(encoded)
         end = window.first + window.rows
         if end == (shard + 1) * self._options.rows_per_shard or end == self._known.rows:
             self._end_shard(shard)

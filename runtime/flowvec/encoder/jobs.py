@@ -49,7 +49,18 @@ class EncodeStatistics:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a running call; only the caller's thread changes them."""
+    """Counts of a running call; only one thread changes them.
+
+    Attributes:
+        texts: texts encoded.
+        tokens: tokens encoded, including special tokens.
+        padded: tokens computed, including padding.
+        truncated: texts truncated at max_length.
+        replaced: texts in which lone surrogates became U+FFFD.
+        batches: runs of the graph.
+        tokenize_seconds: time of tokenizing, on all threads.
+        session_seconds: time of the graph, on all streams.
+    """
 
     texts: int = 0
     tokens: int = 0
@@ -60,13 +71,25 @@ class Tally:
     tokenize_seconds: float = 0.0
     session_seconds: float = 0.0
 
+    @property
+    def padding(self) -> float:
+        """Share of padding in the computed tokens, 0 to 1."""
+        return 1.0 - self.tokens / self.padded if self.padded else 0.0
+
+    def add(self, encoded: Encoded) -> None:
+        """Count a window."""
+        self.texts += len(encoded.vectors)
+        self.tokens += encoded.tokens
+        self.padded += encoded.padded
+        self.truncated += len(encoded.truncated)
+        self.replaced += len(encoded.replaced)
+
     def finish(self, seconds: float) -> EncodeStatistics:
         """The statistics of the finished call, which took this many seconds."""
-        padding = 1.0 - self.tokens / self.padded if self.padded else 0.0
         return EncodeStatistics(
             self.texts,
             self.tokens,
-            padding,
+            self.padding,
             self.truncated,
             self.replaced,
             self.batches,

@@ -265,22 +265,18 @@ class Pipeline:
         if non_finite and job.refuse_non_finite:
             refuse_non_finite(non_finite, tally.texts)
         batches = window.running.batches
-        padded = padded_tokens(batches)
-        tally.tokenize_seconds += window.tokenize_seconds
-        tally.texts += len(vectors)
-        tally.tokens += window.tokens
-        tally.padded += padded
-        tally.truncated += len(tokenized.truncated)
-        tally.replaced += len(tokenized.replaced)
-        tally.batches += len(batches)
-        return Encoded(
+        encoded = Encoded(
             job.postprocess(vectors),
             tokenized.truncated,
             tokenized.replaced,
             non_finite,
             window.tokens,
-            padded,
+            padded_tokens(batches),
         )
+        tally.add(encoded)
+        tally.tokenize_seconds += window.tokenize_seconds
+        tally.batches += len(batches)
+        return encoded
 
 
 class _Running:
