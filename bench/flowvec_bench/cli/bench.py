@@ -31,6 +31,7 @@ _JsonOut = Annotated[
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     help="Measure speed on this machine.",
     epilog="Example: flowvec bench throughput mini",
 )

@@ -17,7 +17,7 @@ from flowvec.optional import require
 if TYPE_CHECKING:
     from flowvec_bench.quality.compare import Comparison
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 _NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy", "psutil")
 

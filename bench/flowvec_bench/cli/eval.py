@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     help="Measure how good vectors are, on data of your own.",
     epilog="Example: flowvec eval sts mini ./sts",
 )

@@ -10,7 +10,7 @@ import typer
 from flowvec.cli.options import Json, print_json
 from flowvec.optional import require
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @app.callback()

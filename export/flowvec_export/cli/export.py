@@ -13,7 +13,7 @@ from flowvec.cli.options import Json, print_json
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 # This many texts cover nearly the ranges of a larger corpus.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flowvec_export.fitting.fit import FitSettings, Fitted
     from flowvec_export.fitting.flow import Epoch
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 # Recipe settings that the released recipe fixes.
 _FIXED = (

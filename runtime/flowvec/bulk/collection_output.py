@@ -28,7 +28,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.texts.inventory import Survey
 from flowvec.texts.unicode import replace_surrogates
-from flowvec.texts.window import Columns, Fields, Window
+from flowvec.texts.window import DEAD_LETTERS, Columns, Fields, Window
 
 __all__ = ["CollectionTarget", "ComparedTarget", "check_precision", "open_collection"]
 
@@ -62,6 +62,11 @@ class CollectionTarget(FolderTarget):
 
     Rows with the same ids are replaced, so a shard that is done twice is stored once.
     """
+
+    _advice = (
+        "Give --skip-unchanged to add these files without a journal, or --restart to forget that "
+        "job; its rows stay in the collection"
+    )
 
     def __init__(
         self,
@@ -140,7 +145,7 @@ class ComparedTarget(Target):
 
     @override
     def letters_path(self, shard: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.dead_letter.jsonl")
+        return self.path.with_name(self.path.name + DEAD_LETTERS)
 
     @override
     def leave_out(self, window: Window) -> None:

@@ -26,7 +26,7 @@ from flowvec.bulk.part_files import OutFormat, ShardFile, ShardSettings, ShardWr
 from flowvec.errors import BulkError
 from flowvec.texts.inventory import Survey
 from flowvec.texts.sources import STDIN
-from flowvec.texts.window import DeadLetter, Window
+from flowvec.texts.window import DEAD_LETTERS, DeadLetter, Window
 
 __all__ = [
     "FileTarget",
@@ -175,7 +175,7 @@ class FileTarget(Target):
 
     def letters_path(self, shard: int) -> Path:
         """Beside it."""
-        return self.path.with_name(f"{self.path.stem}.dead_letter.jsonl")
+        return self.path.with_name(self.path.stem + DEAD_LETTERS)
 
 
 class _ShardsTarget(Target):
@@ -214,6 +214,9 @@ class OneShardTarget(_ShardsTarget):
 
 class FolderTarget(_ShardsTarget):
     """A folder of shards, which a later run can continue."""
+
+    # What to do if the folder holds another job.
+    _advice = "Name another folder, or give --restart to delete what it has done"
 
     def __init__(
         self,
@@ -268,8 +271,7 @@ class FolderTarget(_ShardsTarget):
         changed = list(differences(comparable(manifest), comparable(self._described)))
         if changed:
             raise BulkError(
-                f"{folder.path} holds another job: {'; '.join(changed[:5])}. Name another folder, "
-                "or give --restart to delete what it has done"
+                f"{folder.path} holds another job: {'; '.join(changed[:5])}. {self._advice}"
             )
         if known.sources[0].path == STDIN:
             raise BulkError(

@@ -10,7 +10,7 @@ import typer
 from flowvec.cli.options import Json, print_json
 from flowvec.collection.collection import Collection
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command(epilog="Example: flowvec compact ./notes")

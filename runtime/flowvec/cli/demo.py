@@ -17,7 +17,7 @@ from flowvec.demo import load_pairs, load_passages
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.jobs import EncodeStatistics
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 _SHOWN = 5
 

@@ -36,7 +36,7 @@ from flowvec.cli.options import (
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command(

@@ -26,8 +26,9 @@ from flowvec.collection.creation import is_collection
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BundleError, InputValueError
 from flowvec.sharded import index_shards
+from flowvec.texts.window import DEAD_LETTERS
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command(epilog="Example: flowvec index ./notes notes.jsonl --model mini --id-field id")
@@ -177,7 +178,7 @@ def _tell(directory: Path, summary: BulkSummary, limit: int, *, as_json: bool) -
     if summary.truncated:
         typer.echo(f"{summary.truncated} texts have more than {limit} tokens, and were cut")
     if summary.dead_letters:
-        typer.echo(f"dead letters: {directory}.dead_letter.jsonl")
+        typer.echo(f"dead letters: {directory}{DEAD_LETTERS}")
 
 
 def _rows_of(directory: Path) -> int:

@@ -15,7 +15,7 @@ from flowvec.collection.collection import Collection
 from flowvec.collection.store.store import FILE
 from flowvec.errors import BundleError
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command(epilog="Example: flowvec info mini")

@@ -12,7 +12,7 @@ from flowvec.collection.mining import most_similar_pairs
 from flowvec.encoder.encoder import Encoder
 from flowvec.texts.inputs import read_rows
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command(epilog="Example: flowvec pairs questions.txt -k 20 --threshold 0.8")

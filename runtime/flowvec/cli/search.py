@@ -18,7 +18,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 # Rows that are added to a graph in about a second.
 _WORTH_SAYING = 2000
 

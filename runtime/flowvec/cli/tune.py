@@ -16,7 +16,7 @@ from flowvec.encoder.autotune import Measured
 from flowvec.encoder.autotune import tune as find
 from flowvec.engine.tuned import forget, save_tuned, why_not_kept
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command(epilog="Example: flowvec tune mini")

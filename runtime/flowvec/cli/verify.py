@@ -14,7 +14,7 @@ from flowvec.cli.options import Json, counted, print_json
 from flowvec.collection.collection import Collection
 from flowvec.errors import CorruptCollectionError, InputValueError
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 _AGAIN = "delete what is damaged and start the job again: it restores what is missing"
 
 

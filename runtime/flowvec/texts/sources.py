@@ -22,6 +22,7 @@ from flowvec.texts.compression import (
     is_hidden,
 )
 from flowvec.texts.remote import is_url, name_of, open_remote, remote_files, state_of
+from flowvec.texts.window import DEAD_LETTERS
 
 __all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]
 
@@ -110,7 +111,7 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
 
     Args:
         inputs: files, folders (all readable files below them, except names that start with a dot or
-            an underscore), globs (`**` matches folders below), or URLs of these
+            an underscore, and dead letters), globs (`**` matches folders below), or URLs of these
             (`s3://bucket/texts`, see `flowvec.texts.remote`); or only `-`.
         file_format: format of all files; None decides by each file's extension, and is `txt` for
             standard input.
@@ -156,7 +157,9 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
 
 def _is_read(file: Path, folder: Path) -> bool:
     """Whether a file of a folder is an input."""
-    return file.is_file() and not is_hidden(file.relative_to(folder).parts)
+    # A job whose output is in the folder writes its dead letters there.
+    is_letters = file.name.endswith(DEAD_LETTERS)
+    return file.is_file() and not is_letters and not is_hidden(file.relative_to(folder).parts)
 
 
 def _remote_sources(url: str, file_format: str | None) -> list[Source]:

@@ -10,11 +10,13 @@ from typing import Any
 
 from flowvec.arrow import imported_arrow
 
-__all__ = ["WINDOW", "Columns", "DeadLetter", "Fields", "Window", "of_rows"]
+__all__ = ["DEAD_LETTERS", "WINDOW", "Columns", "DeadLetter", "Fields", "Window", "of_rows"]
 
 # Texts that are tokenized, sorted and computed together: enough for little padding, in little
 # memory.
 WINDOW = 4096
+# The end of the name of a file of dead letters that is beside an output.
+DEAD_LETTERS = ".dead_letter.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

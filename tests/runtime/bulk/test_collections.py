@@ -20,7 +20,6 @@ from flowvec.bulk.runner import job_of, run_shard
 from flowvec.errors import (
     BulkError,
     FingerprintMismatchError,
-    FlowvecError,
     InputValueError,
 )
 from flowvec.texts.inventory import survey
@@ -248,7 +247,7 @@ def test_a_job_into_a_collection_continues(tmp_path: Path, tiny: Encoder, many: 
     with Collection.open(tmp_path / "c") as c:
         assert len(c) == 941
     other = write_jsonl(many.parent / "other.jsonl", [{"text": "x"}])
-    with pytest.raises(FlowvecError):
+    with pytest.raises(BulkError, match=r"holds another job: .* Give --skip-unchanged to add"):
         encode_files(tiny, other, tmp_path / "c", **options)
     with pytest.raises(InputValueError, match="float32 or float16"):
         encode_files(tiny, many, tmp_path / "d", precision="binary", **options)

@@ -12,7 +12,7 @@ from flowvec.texts.sources import find_sources
 
 def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
     for name in ("b.txt", "a.jsonl", "c.csv.gz", "notes.md", ".hidden.txt", "_SUCCESS.txt",
-                 "deep/er/z.txt", "_temporary/y.txt"):  # fmt: skip
+                 "deep/er/z.txt", "_temporary/y.txt", "notes.dead_letter.jsonl"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x\n")
     names = [Path(s.path).name for s in find_sources([tmp_path])]
