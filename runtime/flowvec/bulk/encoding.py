@@ -136,7 +136,7 @@ def encode_files(
     is_file = path.suffix in (".npy", ".parquet")
     fields = checked_fields(text_field, id_field, keep, max_text_bytes)
     is_collection = out_format == "collection"
-    fields = replace(fields, kept_as_json=out_format != "parquet", skip_blank=is_collection)
+    fields = replace(fields, kept_as_json=out_format != "parquet", for_collection=is_collection)
     if skip_unchanged and not is_collection:
         raise InputValueError("only a collection can skip unchanged rows")
     sources = find_sources(as_inputs(inputs), input_format)
@@ -323,7 +323,7 @@ def _described(
     """Everything that decides the bytes that a job writes; see `journal.py`."""
     info = encoder.info()
     chosen = asdict(options)
-    for name in ("kept_as_json", "skip_blank"):  # these follow from the format
+    for name in ("kept_as_json", "for_collection"):  # these follow from the format
         del chosen["fields"][name]
     if options.fields.id is None:  # rows are numbered: ids are distinct
         del chosen["on_duplicate"]

@@ -25,6 +25,7 @@ __all__ = ["OnDuplicate", "Repeats", "SeenIds", "check_rule", "find_repeats"]
 
 OnDuplicate = Literal["last", "first", "error", "dead-letter"]
 _CODE = "duplicate_id"  # code of the dead letters
+_INT64 = 1 << 63
 
 _Int64s = npt.NDArray[np.int64]
 _Digests = npt.NDArray[np.uint64]
@@ -217,11 +218,18 @@ def _refuse(repeats: Repeats, columns: Columns | None) -> None:
 
 def _digests(ids: Sequence[Any], kind: str) -> _Digests:
     """128-bit hashes of ids, (ids, 2)."""
-    if kind == "int64":
-        digests = np.zeros((len(ids), 2), np.uint64)
-        digests[:, 0] = np.asarray(ids, np.int64).view(np.uint64)
-        return digests
-    return np.frombuffer(b"".join(map(_digest, ids)), np.uint64).reshape(-1, 2)
+    if kind != "int64":
+        return np.frombuffer(b"".join(map(_digest, ids)), np.uint64).reshape(-1, 2)
+    # The ids of a collection may also be texts and larger numbers, whatever the first rows have.
+    is_plain = [type(key) is int and -_INT64 <= key < _INT64 for key in ids]
+    numbers = [key for key, plain in zip(ids, is_plain, strict=True) if plain]
+    plain_rows = np.array(is_plain, np.bool_)
+    digests = np.zeros((len(ids), 2), np.uint64)
+    digests[plain_rows, 0] = np.array(numbers, np.int64).view(np.uint64)
+    if len(numbers) < len(ids):
+        others = [key for key, plain in zip(ids, is_plain, strict=True) if not plain]
+        digests[~plain_rows] = _digests(others, "id")
+    return digests
 
 
 def _digest(key: Any) -> bytes:

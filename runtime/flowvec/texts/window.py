@@ -29,7 +29,8 @@ class Fields:
         keep: other fields to write.
         max_text_bytes: most bytes of a text; for jsonl, of a line.
         kept_as_json: whether kept values are written as JSON, which has no NaN and no bytes.
-        skip_blank: whether blank lines of txt are left out; other lines keep their numbers.
+        for_collection: whether rows go into a collection: then blank lines of txt are left out
+            (other lines keep their numbers), and ids may be texts and numbers in one input.
     """
 
     text: str = "text"
@@ -37,7 +38,7 @@ class Fields:
     keep: tuple[str, ...] = ()
     max_text_bytes: int = 1 << 24
     kept_as_json: bool = False
-    skip_blank: bool = False
+    for_collection: bool = False
 
     @property
     def named(self) -> tuple[str, ...]:

@@ -89,6 +89,22 @@ def test_rows_are_compared_by_what_is_kept(index, tmp_path: Path, tiny: Encoder)
     assert counts(index({**row, "id": "1"}, keep=["lang"])) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("first", [0, "zero"])
+@pytest.mark.parametrize("skip_unchanged", [True, False])
+def test_ids_may_be_texts_and_numbers_of_any_size(
+    tmp_path: Path, tiny: Encoder, first: Any, skip_unchanged: bool
+) -> None:
+    """Whatever the first rows have, which decide the types of other fields."""
+    ids = [first] * 3 + [1] * 2 + list(range(2, WINDOW)) + ["1", 2, "x", 10**30, -5, 10**30, "x"]
+    file = write_jsonl(tmp_path / "a.jsonl", [{"id": k, "text": f"{i}"} for i, k in enumerate(ids)])
+    done = encode_files(tiny, file, tmp_path / "c", id_field="id", out_format="collection",
+                        skip_unchanged=skip_unchanged)  # fmt: skip
+    expected = {key: (str(i), None) for i, key in enumerate(ids)}  # of equal ids the last
+    assert content(tmp_path / "c") == expected
+    assert (done.dead_letters, done.rows) == (0, len(expected))
+    assert done.duplicates == len(ids) - len(expected)
+
+
 def test_of_rows_with_the_same_id_the_last_is_compared(index, tmp_path: Path) -> None:
     old, new = {"id": 1, "text": "old", "n": 1}, {"id": 1, "text": "new", "n": 1}
     assert (index(old, new).encoded, index(old, new).encoded) == (1, 0)

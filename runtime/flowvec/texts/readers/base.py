@@ -120,22 +120,21 @@ class RecordReader(Reader):
         first = window.begin(self.name, begun, len(records))
         fields = self.fields
         values: list[list[Any]] = [window.values.setdefault(name, []) for name in columns]
+        kinds = columns
+        if fields.for_collection and fields.id is not None:
+            kinds = {**columns, fields.id: "id"}  # any id, whatever the first rows have
         for place, record in enumerate(records):
             key: str | int | None = None
             try:
-                values_of = self.fields_of(record)
-                if values_of is None:
+                given = self.fields_of(record)
+                if given is None:
                     window.blank += 1
                     continue
-                key = (
-                    first + place
-                    if fields.id is None
-                    else id_of(values_of.get(fields.id), fields.id)
-                )
-                text = text_of(values_of, fields)
+                key = first + place if fields.id is None else id_of(given.get(fields.id), fields.id)
+                text = text_of(given, fields)
                 row = [
-                    fitted(values_of.get(name), kind, name, as_json=fields.kept_as_json)
-                    for name, kind in columns.items()
+                    fitted(given.get(name), kinds[name], name, as_json=fields.kept_as_json)
+                    for name in columns
                 ]
             except RefusedError as refused:
                 window.dead.append(letter_of(self.name, begun + place, key, refused))

@@ -39,7 +39,7 @@ class TxtReader(LineReader):
             texts = [record.decode() for record in records]  # type: ignore[union-attr]
         except (UnicodeDecodeError, AttributeError):
             texts = None
-        skip_blank = self.fields.skip_blank
+        skip_blank = self.fields.for_collection
         if texts is None or (skip_blank and not all(map(str.strip, texts))):
             for place, record in enumerate(records):
                 try:
