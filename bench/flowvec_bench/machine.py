@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import psutil
 
-from flowvec.cli.report import examine
+from flowvec.cli.doctor import examine
 
 __all__ = ["Machine", "describe_machine"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowvec.cli import report as doctor
+from flowvec.cli import doctor
 from flowvec.engine import onnxruntime_session as session
 
 

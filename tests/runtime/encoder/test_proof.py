@@ -18,7 +18,7 @@ import pytest
 
 from flowvec import Bundle, BundleError, Encoder, InputValueError
 from flowvec.bundle.manifest import REFERENCES
-from flowvec.cli import report as doctor
+from flowvec.cli import doctor
 from flowvec.encoder import autotune as tune
 from flowvec.encoder import proof
 from flowvec.encoder.proof import MIN_COSINE_OF, open_proved
