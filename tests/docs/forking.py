@@ -70,7 +70,7 @@ def _serve(place: str) -> None:
 
 
 def _run(call: dict[str, object], streams: list[int]) -> None:
-    """Become the process that was asked for; never returns."""
+    """Become the requested process; never returns."""
     code = 1
     try:
         for number, stream in enumerate(streams):

@@ -26,7 +26,7 @@ def commands(script: str) -> Iterator[list[str]]:
         lexer.whitespace_split = True
         try:
             words = list(lexer)
-        except ValueError:  # a quotation that goes on
+        except ValueError:  # a quotation that continues
             waiting += "\n"
             continue
         waiting = ""

@@ -1,4 +1,4 @@
-"""What a reader of the documents is told to have: small files of these names.
+"""Small files with the names that the documentation uses.
 
 A page gets those of the table that its blocks name. Nothing here comes from ../shared/data.
 """

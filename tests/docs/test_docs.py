@@ -172,7 +172,7 @@ def test_blocks_that_do_not_run_are_checked_against_the_command_line(page: Path)
 
 
 def _mistakes(block: Block) -> Iterator[Exception]:
-    """What can be told to be wrong in a block without running it."""
+    """Mistakes in a block that can be found without running it."""
     try:
         if block.is_python:
             check_python(block.code, block.where)

@@ -163,7 +163,7 @@ def test_mistakes_are_errors(encoder, tmp_path) -> None:
     with pytest.raises(ExportError, match="not overwritten"):
         export_bundle(source, tmp_path / "mine", "tei", overwrite=True)
     assert (tmp_path / "mine/diary.txt").exists()
-    # A checkpoint of the same library's, with weights that nobody else has.
+    # A checkpoint of the same library, with unique weights.
     theirs = tmp_path / "finetuned"
     for name, text in {
         "modules.json": "[]", "model.safetensors": "", "config_sentence_transformers.json": "{}"

@@ -251,7 +251,7 @@ def _job(seed: str, pair: int, limit: int, encoder: Encoder, folder: Path) -> Re
 
 
 def campaign(jobs: int, seed: int, folder: Path) -> Result:
-    """Run so many jobs.
+    """Run a number of jobs.
 
     Args:
         jobs: how many, of which two run at once.

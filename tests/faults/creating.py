@@ -1,4 +1,4 @@
-"""Processes that make the same collection at once: one makes it, and nobody's rows are lost.
+"""Processes create the same collection at once: one creates it, and no rows are lost.
 
     python -m tests.faults.creating --races 250 --seed 0
 
@@ -67,7 +67,7 @@ def _work(folder: Path, name: str, start: float, exist_ok: bool, out: int) -> No
 
 
 def campaign(races: int, seed: int, folder: Path) -> Result:
-    """Run so many races.
+    """Run a number of races.
 
     Args:
         races: how many.

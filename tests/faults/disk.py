@@ -162,7 +162,7 @@ def run_child(
     limit: int = 0,
     log: Path | None = None,
 ) -> list[str]:
-    """Lines of a child; raises AssertionError where it died of something that is no typed error."""
+    """Lines of a child; raises AssertionError if it died of an untyped error."""
     environment = {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
     if log is not None:
         environment["FAULTY_DISK_LOG"] = str(log)

@@ -51,7 +51,7 @@ class Result:
 
 
 def _work(folder: Path, interrupts: int, seed: int) -> Result:
-    """Be interrupted so many times."""
+    """Be interrupted a number of times."""
     rng, result = random.Random(seed), Result()
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     end = threading.Event()
@@ -123,7 +123,7 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
 
 
 def campaign(interrupts: int, seed: int, folder: Path) -> Result:
-    """Interrupt a process so many times.
+    """Interrupt a process a number of times.
 
     Args:
         interrupts: how many.

@@ -223,13 +223,13 @@ def same(found: dict[int, tuple[np.ndarray, str | None]], rows: Rows) -> bool:
 
 
 def campaign(kills: int, seed: int, folder: Path) -> Result:
-    """Kill so many times, the phases in turn."""
+    """Kill a number of times, with the phases in turn."""
     result, draw = Result(seed), random.Random(seed)
     number = 0
     rows: Rows = {}
     collection_folder = folder / "c"
     for kill in range(kills):
-        if kill % 100 == 0:  # anew, so that a kill early in a collection's life is tried as well
+        if kill % 100 == 0:  # a new one, to also kill early in a collection's life
             shutil.rmtree(collection_folder, ignore_errors=True)
             rows = {}
             with Collection.create(

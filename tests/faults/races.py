@@ -52,7 +52,7 @@ def write(folder: Path, name: str, draw: random.Random, out: int) -> None:
                         os.write(out, b"refused\n")
                         break
                     os.write(out, b"added\n")
-                    # Alone from its first change on: nobody else's rows come in between.
+                    # The only writer after its first change: no rows of others come in between.
                     found = len(collection) - count
                     assert found % _A_CHANGE == 0, "half a change"
                     assert found == _A_CHANGE or not change, "two writers"

@@ -1,4 +1,4 @@
-"""Bulk jobs on a local Ray: the same bytes as on one machine, whoever dies meanwhile."""
+"""Bulk jobs on a local Ray: the same bytes as on one machine, also if workers die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job of docs/scaling.md on a local Spark, as it stands there."""
+"""The job of docs/scaling.md on a local Spark, unchanged."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from flowvec_export.sts import StsPairs, StsTask, sentence_rows, spearman
 
 
 def edits(a: str, b: str) -> int:
-    """Levenshtein's recurrence, as it stands in the textbook."""
+    """Levenshtein's recurrence, as in the textbook."""
     line = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         above, line = line, [i]

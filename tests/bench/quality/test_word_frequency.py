@@ -101,7 +101,7 @@ def test_special_and_unused_words_are_not_ranked() -> None:
     assert [band.words for band in found.bands] == [10, 0, 0, 0]
     used, everything = embeddings[2:12], embeddings[2:22]
     assert found.bands[0].norm == pytest.approx(np.linalg.norm(used, axis=1).mean())
-    # Unused words are neighbours all the same; special ones are not.
+    # Unused words are also neighbours; special ones are not.
     nearest = [everything[brute_force(everything, i, 3)] for i in range(10)]
     distances = [np.linalg.norm(n - everything[i], axis=1) for i, n in enumerate(nearest)]
     assert found.bands[0].distance[3] == pytest.approx(np.mean(distances))

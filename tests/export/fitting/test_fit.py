@@ -38,7 +38,7 @@ from flowvec_export.transforms import Flow, FlowShape, Rotation, Transform
 from flowvec_export.transforms.file import Recipe, load_transform, save_transform
 from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH, make_texts
 
-# Small and quick, and all the same a flow that has learned something.
+# Small and quick, but the flow has learned something.
 SHAPE, TRAINING = (
     FlowShape(2, 2, 24),
     FlowTraining(epochs=3, batch_size=64, learning_rate=3e-3, seed=5),

@@ -115,7 +115,7 @@ def test_a_plain_encoder_is_normalised_unless_requested(tmp_path) -> None:
 def test_a_finished_sentence_vector_is_taken_as_it_is(tmp_path) -> None:
     bundle = export(OPTIMUM / "sentence", tmp_path / "b")
     assert (bundle.manifest.pooling, bundle.manifest.dim) == ("as exported", 12)
-    assert bundle.manifest.normalised  # nobody says so; it is seen
+    assert bundle.manifest.normalised  # not stated anywhere, but detected
     vectors = encode(bundle.path)
     assert_close(vectors, EXPECTED["sentence"])
 

@@ -1,4 +1,4 @@
-"""Variants: close to float32, batch-invariant, and nothing but the encoder in another type."""
+"""Variants: close to float32, batch-invariant, and only the encoder in another type."""
 
 from __future__ import annotations
 

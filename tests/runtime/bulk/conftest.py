@@ -30,7 +30,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class StopAfter(threading.Event):
-    """Set once so many shards of a run are there."""
+    """Set once a run has finished a number of shards."""
 
     def __init__(self, folder: Path, shards: int) -> None:
         super().__init__()

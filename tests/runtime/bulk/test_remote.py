@@ -1,4 +1,4 @@
-"""Inputs by URL: what lies on another file system is read as what lies here."""
+"""Inputs by URL: remote files are read like local ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping a bulk job: at once, with the exit code that says so, and the command that goes on."""
+"""Stopping a bulk job: at once, with its exit code, and the command that continues it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_shard_is_given_up(tmp_path: Path, tiny_dir: Path, long: Path) -> None
 
 def test_a_survey_is_given_up(tmp_path: Path, tiny: Encoder, long: Path) -> None:
     class AskedOnce(threading.Event):
-        """Set when it is asked for the first time, which the survey does."""
+        """Set when it is read for the first time, by the survey."""
 
         asked = 0
 

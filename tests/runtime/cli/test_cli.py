@@ -464,7 +464,7 @@ def test_a_bundle_that_has_moved_is_explained(flowvec, tmp_path: Path, tiny_dir:
     assert "a cat" in flowvec("search", "c", "a cat", "--model", "moved").stdout
 
 
-# --- asked for in other ways ----------------------------------------------------------------------
+# --- other invocations ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", [["-h"], ["encode", "-h"], ["bench", "-h"], ["info", "-h"]])

@@ -155,7 +155,7 @@ def test_a_damaged_full_text_index_is_said_and_mended(
 
 
 def test_the_full_text_index_is_checked_beside_a_writer(tmp_path: Path, tiny: Encoder) -> None:
-    """Checking it keeps nobody waiting, and waits for nobody: it only reads."""
+    """`verify` only reads: it blocks no writer, and waits for none."""
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add([1, 2], ["the cat", "the dog"])
         c.index_texts()

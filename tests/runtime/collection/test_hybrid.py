@@ -90,7 +90,7 @@ def test_a_word_that_is_asked_twice_counts_twice(tmp_path: Path) -> None:
             expression = match_expression(query)
             assert expression is not None
             assert next(iter(store.full_text.search(expression, 4))) == first
-        # Nobody is found by words that are in all texts alone where others are asked for.
+        # Words that are in all texts find no rows if the query has other words.
         assert list(store.full_text.search(match_expression("the cat of it") or "", 4)) == [1]
 
 

@@ -163,7 +163,7 @@ def test_an_unfinished_job_is_refused(tmp_path: Path, tiny: Encoder, rows: Path)
     with pytest.raises(InputValueError, match="not complete"):
         Collection.from_parquet(tmp_path / "c", tmp_path / "vecs")
     parts = sorted((tmp_path / "vecs").glob("*.parquet"))
-    with Collection.from_parquet(tmp_path / "c", parts[:2]) as c:  # asked for by name
+    with Collection.from_parquet(tmp_path / "c", parts[:2]) as c:  # named explicitly
         assert len(c) == 18
 
 

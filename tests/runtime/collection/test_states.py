@@ -1,4 +1,4 @@
-"""A search sees one state of a collection, whoever changes it, fails or is interrupted."""
+"""A search sees one state of a collection, also while others change it, fail or are interrupted."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_row_that_is_replaced_is_found_once_by_every_search(
 def test_a_writer_that_never_rests_does_not_keep_searches_waiting(
     kind: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the state has always changed once more, the search has its turn all the same."""
+    """If the state changes all the time, a search still gets its turn."""
     with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as reader:
         follow, changes = VectorIndex._follow, [0]
 

@@ -225,7 +225,7 @@ def no_home() -> Path:
     raise RuntimeError("Could not determine home directory.")
 
 
-# --- an engine that lies --------------------------------------------------------------------------
+# --- an engine with wrong vectors -----------------------------------------------------------------
 
 
 def test_an_engine_with_wrong_vectors_is_refused_with_its_figures(tiny_dir: Path, lie) -> None:
@@ -327,7 +327,7 @@ def test_auto_takes_the_next_engine_with_one_warning(
     (said,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert said.startswith("CPUExecutionProvider in float32 is used instead: ")
     assert opened[0].provider in said
-    # With the refusal in the cache, nothing else is loaded; it is said all the same.
+    # With the refusal in the cache, nothing else is loaded, but the message is the same.
     opened.clear()
     caplog.clear()
     Encoder.load(tiny_dir, device="cpu").close()

@@ -1,4 +1,4 @@
-"""What was asked for is what runs, or an error says why."""
+"""The requested provider runs, or an error says why not."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_device_without_a_provider_is_an_error_with_the_reasons() -> None:
     ("provider", "features", "variants", "asked", "expected"),
     [
         (CPU, BF16, [], "auto", "float32"),
-        (CPU, BF16, ["int8"], "auto", "float32"),  # other vectors are nobody's default
+        (CPU, BF16, ["int8"], "auto", "float32"),  # other vectors are never the default
         (CPU, BF16, ["int8"], "int8", "int8"),
         (OPENVINO_RUNTIME, BF16, ["int8-openvino"], "int8", "int8"),
         (OPENVINO_RUNTIME, BF16, ["int8-openvino"], "auto", "bfloat16"),
@@ -160,7 +160,7 @@ def test_a_short_name_means_the_provider_that_has_the_compute_type() -> None:
     both = status(CPU, OPENVINO, OPENVINO_RUNTIME)
     found = choose(both, BF16, 4, BOTH, provider="openvino", compute="int8")
     assert found.provider == OPENVINO_RUNTIME
-    # What nobody has for want of a graph is refused by one that could have it.
+    # If a graph is missing for all providers, the error is of one that could run it.
     with pytest.raises(ProviderUnavailableError, match="flowvec export --variants int8"):
         choose(both, BF16, 4, [], compute="int8")
     with pytest.raises(ProviderUnavailableError, match="flowvec export --variants float16"):

@@ -1,4 +1,4 @@
-"""A graph's memory lies in huge pages where the system gives them, and is what it was."""
+"""A graph's memory uses huge pages if the system has them, and keeps its content."""
 
 from __future__ import annotations
 

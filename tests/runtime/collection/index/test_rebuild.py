@@ -13,7 +13,7 @@ _SECONDS = 30.0
 
 
 class Builder:
-    """Builds until it is let go, or gives up when it is told to."""
+    """Builds until it is released, or stops when requested."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.begun = 0

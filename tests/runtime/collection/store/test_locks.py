@@ -238,7 +238,7 @@ def test_who_is_soon_done_is_waited_for(tmp_path: Path) -> None:
     other.acquire()
     assert not brief.held
     with pytest.raises(CollectionError, match="is being written"):
-        brief.acquire(briefly=True)  # of the other nobody knows when it ends
+        brief.acquire(briefly=True)  # the end of the other one is not known
     other.release()
     ending.join()
 

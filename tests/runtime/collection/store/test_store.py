@@ -193,7 +193,7 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(
     for name in (FILE, f"{FILE}-wal"):
         shutil.copy(tmp_path / name, alone)
     with pytest.raises(CollectionError, match=r"open it once where it can be written"):
-        Store(alone / FILE)  # its log has not been folded in, and nobody is there
+        Store(alone / FILE)  # its log has not been merged, and no process has it open
     shutil.rmtree(alone)
     store.close()
     again = Store(tmp_path / FILE)
