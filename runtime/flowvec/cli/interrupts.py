@@ -11,11 +11,12 @@ from typing import Any
 
 import typer
 
-__all__ = ["INTERRUPT_EXIT", "Stop", "interrupt", "stopping"]
+__all__ = ["INTERRUPT_EXIT", "Stop", "interrupt", "stopping", "was_interrupted"]
 
 # The shell's exit code for a command that Ctrl-C ended.
 INTERRUPT_EXIT = 128 + signal.SIGINT
-# The import of some extension modules (onnxruntime, openvino) drops a KeyboardInterrupt.
+# A KeyboardInterrupt during the import of some extension modules (onnxruntime, openvino) is
+# dropped, or becomes an ImportError.
 _INTERRUPTED = threading.Event()
 
 
@@ -24,6 +25,11 @@ def interrupt(*_: object) -> None:
     _INTERRUPTED.set()
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPT_EXIT))
     raise KeyboardInterrupt
+
+
+def was_interrupted() -> bool:
+    """Whether there was a Ctrl-C before a command's own handler was in place."""
+    return _INTERRUPTED.is_set()
 
 
 class Stop:

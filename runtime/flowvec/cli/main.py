@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from flowvec.cli.interrupts import INTERRUPT_EXIT, interrupt
+from flowvec.cli.interrupts import INTERRUPT_EXIT, interrupt, was_interrupted
 from flowvec.errors import FlowvecError
 from flowvec.version import __version__
 
@@ -103,12 +103,17 @@ def main() -> None:
                 stream.reconfigure(errors="replace")
     try:
         app()
-    except FlowvecError as error:
+    except Exception as error:
+        # An import that was interrupted fails in other ways than by KeyboardInterrupt.
+        if was_interrupted():
+            sys.exit(INTERRUPT_EXIT)
+        if not isinstance(error, FlowvecError | OSError):
+            raise
+        if isinstance(error, OSError):
+            typer.echo(f"flowvec: {_why(error)}", err=True)
+            sys.exit(1)
         typer.echo(f"flowvec: {error}", err=True)
         sys.exit(2)
-    except OSError as error:
-        typer.echo(f"flowvec: {_why(error)}", err=True)
-        sys.exit(1)
     finally:
         signal.signal(signal.SIGINT, interrupted)
 

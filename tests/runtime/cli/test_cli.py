@@ -555,6 +555,29 @@ def test_an_interrupt_that_an_import_has_dropped_still_stops_a_job(
         signal.signal(signal.SIGINT, before)
 
 
+def test_an_interrupt_that_an_import_has_made_an_error_is_not_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """onnxruntime then says that its initialization failed."""
+    from flowvec.cli import interrupts
+    from flowvec.cli.main import main
+
+    monkeypatch.setattr(sys, "argv", ["flowvec", "info", "nowhere"])
+    monkeypatch.setattr(interrupts, "_INTERRUPTED", threading.Event())
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        with pytest.raises(SystemExit) as mistake:
+            main()
+        interrupts._INTERRUPTED.set()
+        with pytest.raises(SystemExit) as interrupted:
+            main()
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+    assert (mistake.value.code, interrupted.value.code) == (2, 128 + signal.SIGINT)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes are POSIX's")
 def test_a_closed_pipe_is_not_a_traceback(tmp_path: Path, tiny_dir: Path) -> None:
     lines = "".join(f"the cat {i}\n" for i in range(3000))
