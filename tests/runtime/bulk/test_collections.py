@@ -134,6 +134,8 @@ def test_on_standard_input_a_later_row_counts_though_it_is_what_was_there(
     done = index([{"id": "a", "text": "second"}, *fill, first])
     assert content(tmp_path / "c")["a"] == ("first", None)
     assert (done.rows_in, done.rows, done.duplicates) == (WINDOW + 2, WINDOW + 1, 1)
+    done = index([first, *fill, first])
+    assert (done.rows_in, done.unchanged, done.duplicates) == (WINDOW + 2, WINDOW + 1, 1)
     done = index([first, *fill, {"id": "a", "text": "second"}])
     assert content(tmp_path / "c")["a"] == ("second", None)
     assert (done.rows_in, done.encoded, done.duplicates) == (WINDOW + 2, 1, 1)
@@ -169,6 +171,10 @@ def test_dead_letters_are_beside_the_collection_and_of_the_last_run(index, tmp_p
     assert (letter["id"], letter["row"], letter["code"]) == (2, 1, "null")
     index({"id": 1, "text": "a", "n": 1}, {"id": 2, "text": "b", "n": 1})
     assert not letters.exists()
+    rows = [{"id": 0, "text": None, "n": 1}, *({"id": i, "text": "a", "n": 1} for i in range(1, 9))]
+    assert index(*rows, rows_per_shard=2).dead_letters == 1
+    (letter,) = map(json.loads, letters.read_text().splitlines())
+    assert letter["id"] == 0
     with pytest.raises(BulkError, match="row 0: text is null"):
         index({"id": 3, "text": None, "n": 1}, strict=True)
 
