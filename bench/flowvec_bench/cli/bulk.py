@@ -43,7 +43,7 @@ def bulk(
     json_out: JsonOut = None,
     report: Report = None,
 ) -> None:
-    """Rows per second and memory of bulk jobs, beside `Encoder.encode` in memory."""
+    """Rows per second and memory of bulk jobs, compared with `Encoder.encode` in memory."""
     require("flowvec bench bulk", EXTRAS, "psutil", "matplotlib", "pyarrow")
     if ray_workers:
         require("flowvec bench bulk --ray-workers", f"{EXTRAS},ray", "ray")

@@ -153,7 +153,7 @@ def retrieval(
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """nDCG@10, recall@10, recall@100 and MRR@10 of exact search, with BM25 beside it."""
+    """nDCG@10, recall@10, recall@100 and MRR@10 of exact search, compared with BM25."""
     require("flowvec eval", "cpu,bench", "ir_measures", "bm25s", "Stemmer", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.quality.beir import read_retrieval

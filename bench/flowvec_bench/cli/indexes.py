@@ -1,4 +1,4 @@
-"""`flowvec bench retrieval`: the collection's index beside other indexes, on the same vectors."""
+"""`flowvec bench retrieval`: a collection's index compared with others, on equal vectors."""
 
 from __future__ import annotations
 

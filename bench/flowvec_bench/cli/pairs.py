@@ -51,7 +51,7 @@ def pairs(
     json_out: JsonOut = None,
     report: Report = None,
 ) -> None:
-    """Seconds to find the most similar of all pairs of sentences, from raw text, beside peers."""
+    """Seconds to find the most similar pairs of sentences, from raw text, compared with peers."""
     require("flowvec bench pairs", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
     from flowvec_bench.peers.model_forms import check_model, opened_forms
     from flowvec_bench.peers.pairs import pair_peers, race_pairs

@@ -116,7 +116,7 @@ def latency(
         str,
         typer.Argument(
             help="A shipped model (mini) or a bundle's directory, for flowvec alone; minilm-l6, "
-            "bert-base or a sentence-transformers directory beside peers."
+            "bert-base or a sentence-transformers directory, compared with peers."
         ),
     ],
     callers: Annotated[
@@ -225,7 +225,7 @@ def _race_lines(result: Race) -> list[str]:
         rows = [_cells(row) for row in result.rows if row.texts == kind]
         header = ("peer", "batch", "texts/s", "slower by", "min cosine", "")
         lines += [
-            f"{kind}: {count} texts, medians of {result.rounds} rounds in turn",
+            f"{kind}: {count} texts, medians of {result.rounds} interleaved rounds",
             format_table(header, rows, texts=1),
             "",
         ]
@@ -239,7 +239,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         return (row.name, "", "", "", "", (row.error or "")[:80])
     return (
         row.name,
-        "own" if row.batch_size is None else str(row.batch_size),
+        "default" if row.batch_size is None else str(row.batch_size),
         rate(row.texts_per_second),
         f"{row.ratio:.2f}" if row.ratio is not None else "",
         f"{row.min_cosine:.5f}",

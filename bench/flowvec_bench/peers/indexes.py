@@ -129,7 +129,7 @@ def race_indexes(
     builds: int = 1,
     on_step: Callable[[str], object] | None = None,
 ) -> list[IndexRow]:
-    """Build every index, find the smallest ef for the recall, and time all in turn with it.
+    """Build every index, find the smallest ef for the recall, and time them in interleaved rounds.
 
     Args:
         peers: of `INDEXES`; the first is what the others are compared with.
@@ -141,7 +141,7 @@ def race_indexes(
         m: links per element.
         ef_construction: ef while building.
         rounds: timed passes.
-        builds: builds of each index, in turn; the last is searched.
+        builds: builds of each index, interleaved; the last is searched.
         on_step: called with a line of text before each step.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Compares latencies: callers with one text each, for every peer in turn."""
+"""Compares latencies: callers with one text each, for every peer."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def measure_latency(
     seed: int = 0,
     on_step: Callable[[str], object] | None = None,
 ) -> Latency:
-    """Measure peers under load: every level for all peers in turn, round after round.
+    """Measure peers under load: in every round of a level, each peer once.
 
     Args:
         peers: the peers; the vectors of the others are compared with the first one's.

@@ -78,7 +78,7 @@ def race_pairs(
     rounds: int = 3,
     on_step: Callable[[str], object] | None = None,
 ) -> list[PairRow]:
-    """Let peers find the most similar pairs, in turn.
+    """Time how long peers take to find the most similar pairs, in interleaved rounds.
 
     Each first chooses its fastest batch size on a sample of the texts.
 

@@ -1,4 +1,4 @@
-"""The race: every peer in its own process, all in one run, in turn, on the same texts."""
+"""The race: every peer in its own process, in interleaved rounds, on the same texts."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def sweep(
 def time_sizes(
     sizes: Sequence[int | None], seconds: Callable[[int | None], float]
 ) -> dict[int | None, float]:
-    """Time each batch size once, and those near the best a second time; the better time counts."""
+    """Time each batch size once, and those near the best twice; the better time counts."""
     taken = {size: seconds(size) for size in sizes}
     limit = _NEAR * min(taken.values())
     for size in [size for size, t in taken.items() if t <= limit]:

@@ -129,7 +129,7 @@ class Lineup:
     errors: dict[str, str] = field(default_factory=dict)
 
     def each(self, work: Callable[[Runner], object]) -> None:
-        """Run `work` for every peer in turn; a peer that fails is removed.
+        """Run `work` for one peer after another; a peer that fails is removed.
 
         Raises:
             PeerError: the first peer fails.

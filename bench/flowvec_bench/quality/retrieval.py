@@ -1,4 +1,4 @@
-"""Retrieval on folders in BEIR's layout: an encoder's exact search beside BM25.
+"""Retrieval on folders in BEIR's layout: an encoder's exact search compared with BM25.
 
 nDCG@10, recall@10, recall@100 and MRR@10 are computed by ir-measures, over the first 100 documents
 of a system; a query that is also a document does not find itself (`RetrievalSet.own`). BM25 is

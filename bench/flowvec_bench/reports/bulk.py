@@ -14,7 +14,7 @@ from flowvec_bench.speed.bulk import MODES, BulkRow, grown
 
 __all__ = ["HEADER", "WARM_SHARE", "cells", "write_bulk_report"]
 
-HEADER = ("way", "rows/s", "of in memory", "seconds", "survey s", "MB on disk", "RAM grown, MB")
+HEADER = ("mode", "rows/s", "of in memory", "seconds", "survey s", "MB on disk", "RAM grown, MB")
 # Rows after which a job is warm.
 WARM_SHARE = 0.05
 
@@ -35,19 +35,20 @@ def cells(row: BulkRow, rows: Sequence[BulkRow]) -> tuple[str, ...]:
 
 
 def write_bulk_report(rows: Sequence[BulkRow], record: Mapping[str, Any], path: Path) -> None:
-    """Write `path` and, beside it, a plot of the same name in SVG."""
+    """Write `path`, and a plot of the same name in SVG."""
     lines = [
         f"# A bulk job over {record['count']:,} sentences, with {record['model']}",
         "",
         machine_line(record["machine"]),
         "",
-        f"The first {record['count']:,} sentences of {record['corpus']}, a line of JSON each. Each "
-        f"pass in a process of its own, {record['rounds']} of each in turn; rows a second are of "
-        "the median pass, the share is the median over the rounds. What is timed is reading, "
-        "encoding and writing to disk; in memory, `Encoder.encode` of a list. A job's survey "
-        "(counting and hashing) comes before it and is given apart. Memory is the process's own, "
-        f"without pages of files (on Ray the workers', added up); its growth counts from "
-        f"{WARM_SHARE:.0%} of the rows on.",
+        f"The first {record['count']:,} sentences of {record['corpus']}, one line of JSON per "
+        f"sentence. {record['rounds']} rounds; each runs every mode once, in its own process. Rows "
+        "per second are those of the median pass; the share is the median over the rounds. The "
+        "time covers reading, encoding and writing to disk; for the mode in memory, "
+        "`Encoder.encode` of a list. The survey of a job (counting and hashing its input) runs "
+        "before and has its own column. Memory is that of the process without file pages (on Ray: "
+        f"of all workers together). Its growth is measured after the first "
+        f"{WARM_SHARE:.0%} of the rows.",
         "",
         f"![memory]({path.with_suffix('.svg').name})",
         "",

@@ -40,7 +40,7 @@ def cells(row: IndexRow) -> tuple[str, ...]:
 
 
 def _builds(count: int) -> str:
-    return "one build" if count == 1 else f"{count} builds, in turn"
+    return "one build" if count == 1 else f"{count} interleaved builds"
 
 
 def _figure(value: float | None, digits: int) -> str:
@@ -48,23 +48,24 @@ def _figure(value: float | None, digits: int) -> str:
 
 
 def write_index_report(rows: Sequence[IndexRow], record: Mapping[str, Any], path: Path) -> None:
-    """Write `path` and, beside it, a chart of the same name in SVG."""
+    """Write `path`, and a chart of the same name in SVG."""
     lines = [
-        "# The collection's index beside others",
+        "# The index of a collection, compared with other indexes",
         "",
         machine_line(record["machine"]),
         "",
         f"{record['rows']:,} vectors of {record['dim']} dimensions ({record['vectors']}), "
         f"{record['queries']:,} others as queries, cosine; graphs of M {record['m']} and "
-        f"ef_construction {record['ef_construction']}. Each index in a process of its own with all "
-        "cores; its effort (ef) is, to a fiftieth, the least that finds "
-        f"{record['recall']:.0%} of the ten nearest. Queries a second are of all queries in one "
-        f"call, at the median of {record['rounds']} rounds in turn, after each of which up to 500 "
-        f"follow one at a time. Seconds to build are the median of {_builds(record['builds'])}. "
-        "flowvec's rows are on disk with checksums when they were added, with texts; the others' "
-        "vectors are in memory, and their file is written once.",
+        f"ef_construction {record['ef_construction']}. Each index runs in its own process with all "
+        "cores. Its ef is the smallest one, within 2%, that finds "
+        f"{record['recall']:.0%} of the ten nearest rows. {record['rounds']} rounds; each runs "
+        "every index once: first all queries in one call (queries/s, the median of the rounds), "
+        "then up to 500 queries one at a time (p50 and p99). Seconds to build are the median of "
+        f"{_builds(record['builds'])}. When an add returns, flowvec's rows are on disk with "
+        "checksums and texts; the other indexes keep vectors in memory and write one file at the "
+        "end.",
         "",
-        f"![queries a second beside recall]({path.with_suffix('.svg').name})",
+        f"![recall by ef, and queries per second]({path.with_suffix('.svg').name})",
         "",
         f"| {' | '.join(HEADER)} |",
         "|" + "---|" * len(HEADER),
@@ -87,11 +88,11 @@ def _draw(rows: Sequence[IndexRow], path: Path) -> None:
                 list(row.curve), list(row.curve.values()), label=row.name,
                 color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)],
             )  # fmt: skip
-        curves.set_xlabel("effort (ef)")
+        curves.set_xlabel("ef")
         curves.set_ylabel("recall of the ten nearest")
         curves.grid(visible=True, linewidth=0.4, color="#dddddd")
         curves.legend(fontsize=7, frameon=False)
         curves.spines[["top", "right"]].set_visible(False)
         rates = {row.name: row.per_second or 0.0 for row in ran}
-        bars(rate_axis, rates, "{:,.0f}".format, "queries a second")
+        bars(rate_axis, rates, "{:,.0f}".format, "queries per second")
         figure.savefig(path, metadata={"Date": None})

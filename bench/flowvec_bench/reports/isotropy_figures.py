@@ -46,7 +46,7 @@ def explain(bundles: Sequence[BundleIsotropy], has_sts: bool) -> list[str]:
             "the corpus's sample; alignment is not available."
         )
         return notes
-    notes.append(f"{claim}: read the figures beside the STS scores.")
+    notes.append(f"{claim}: read the figures together with the STS scores.")
     if all(b.isotropy.alignment is None for b in bundles):
         notes.append("No pair has a gold score above 4, so alignment is not available.")
     return notes

@@ -24,14 +24,14 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 def level_name(load: str, level: float) -> str:
     """A level of load in words."""
     if load == "rate":
-        return f"{level:g} arrivals a second"
+        return f"{level:g} arrivals per second"
     return "1 caller" if level == 1 else f"{level:g} callers"
 
 
 def cells(row: LatencyRow) -> tuple[str, ...]:
     """The cells of a row: name, p50, p95, p99, texts per second, remark."""
     if row.per_second is None:
-        return (row.name, "", "", "", "", (row.error or "answered nobody")[:80])
+        return (row.name, "", "", "", "", (row.error or "gave no answer")[:80])
     remarks = ["void: other vectors"] if row.void else []
     # If an engine falls behind, its waits grow with the test, and are not its latency.
     figures = (row.p50, row.p95, row.p99)
@@ -42,22 +42,23 @@ def cells(row: LatencyRow) -> tuple[str, ...]:
 
 
 def write_latency_report(result: Latency, record: Mapping[str, Any], path: Path) -> None:
-    """Write `path` and, beside it, a chart of the same name in SVG."""
+    """Write `path`, and a chart of the same name in SVG."""
     lines = [
         f"# {record['model']} under load",
         "",
         machine_line(record["machine"]),
         "",
-        f"{result.texts} sentences of 4 to 12 words of {record['corpus']}, one a call, seed "
-        f"{record['seed']}. One run: every level goes through all peers in turn, {result.rounds} "
-        f"rounds of {result.seconds:g} s; percentiles over all calls, throughput at the median of "
-        "the rounds. Callers wait for their answer before they send the next text. Arrivals come "
-        "at random (Poisson), and their wait counts from the moment of arrival; an engine that "
-        "answers less than 95 % of them a second falls behind, and its waits grow with the test.",
+        f"{result.texts} sentences of 4 to 12 words of {record['corpus']}, one per call, seed "
+        f"{record['seed']}. {result.rounds} rounds per level; each runs every peer once, for "
+        f"{result.seconds:g} s. Percentiles are over all calls; throughput is the median of the "
+        "rounds. A caller waits for its answer before it sends the next text. Arrivals come at "
+        "random times (Poisson), and their wait counts from the moment of arrival. An engine that "
+        "answers fewer than 95% of the arrivals per second falls behind: its waits grow as long as "
+        "the test lasts.",
         "",
-        "flowvec's callers are tasks of its AsyncEncoder, a single one calls the Encoder; "
-        "infinity's are tasks of its engine; the others compute one call at a time, behind a queue "
-        "that is fair.",
+        "flowvec's callers are tasks of its AsyncEncoder; a single caller calls the Encoder. "
+        "infinity's callers are tasks of its engine. The other peers compute one call at a time, "
+        "behind a fair queue.",
         "",
         f"![latency]({path.with_suffix('.svg').name})",
         "",
@@ -75,7 +76,7 @@ def write_latency_report(result: Latency, record: Mapping[str, Any], path: Path)
         lines.append("")
     if result.batch_sizes:
         sizes = ", ".join(f"{name} {size}" for name, size in result.batch_sizes.items())
-        lines += [f"Batch sizes, the best of those tried with 64 callers: {sizes}.", ""]
+        lines += [f"Batch sizes (the best of those tried with 64 callers): {sizes}.", ""]
     path.write_text("\n".join([*lines, *version_lines(result.versions)]) + "\n", encoding="utf-8")
     _draw(result, path.with_suffix(".svg"))
 
@@ -93,8 +94,8 @@ def _draw(result: Latency, path: Path) -> None:
                 rows = [row for row in shown if (row.name, row.load) == (name, load)]
                 if rows:
                     _lines(left, right, rows, i)
-            label = "callers" if load == "callers" else "arrivals a second"
-            for axis, title in ((left, "p50 (thin) and p99, ms"), (right, "answered a second")):
+            label = "callers" if load == "callers" else "arrivals per second"
+            for axis, title in ((left, "p50 (thin) and p99, ms"), (right, "answers per second")):
                 axis.set_xlabel(label)
                 axis.set_title(title, fontsize=10)
                 axis.spines[["top", "right"]].set_visible(False)

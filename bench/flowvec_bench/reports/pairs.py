@@ -23,7 +23,7 @@ def cells(row: PairRow) -> tuple[str, ...]:
         return (row.name, "", "", "", "", f"did not run: {row.error or ''}"[:120])
     return (
         row.name,
-        "own" if row.batch_size is None else str(row.batch_size),
+        "default" if row.batch_size is None else str(row.batch_size),
         f"{row.median:.2f}",
         "" if row.ratio is None else f"{row.ratio:.2f}",
         "" if row.shared is None else f"{row.shared:.3f}",
@@ -32,7 +32,7 @@ def cells(row: PairRow) -> tuple[str, ...]:
 
 
 def write_pair_report(rows: Sequence[PairRow], record: Mapping[str, Any], path: Path) -> None:
-    """Write `path` and, beside it, a chart of the same name in SVG."""
+    """Write `path`, and a chart of the same name in SVG."""
     lines = [
         f"# The most similar of all pairs of {record['count']:,} sentences, with {record['model']}",
         "",
@@ -40,12 +40,11 @@ def write_pair_report(rows: Sequence[PairRow], record: Mapping[str, Any], path: 
         "",
         f"Sentences of {record['corpus']}, seed {record['seed']}, cut at {record['max_length']} "
         f"tokens; from raw text to the {record['top_k']:,} most similar of all "
-        f"{record['count'] * (record['count'] - 1) // 2:,} pairs. Same weights, same texts, one "
-        "run; "
-        "each peer in a process and an environment of its own, at the batch size that it embeds a "
-        "sample fastest with. Seconds at the median of "
-        f'{record["rounds"]} rounds in turn; "slower by" is the median over the rounds. '
-        "sentence-transformers' rows are its `paraphrase_mining`.",
+        f"{record['count'] * (record['count'] - 1) // 2:,} pairs. Every peer has the same "
+        "weights and texts, its own process and environment, and the batch size with which it "
+        f"encodes a sample fastest. {record['rounds']} rounds; each runs every peer once. Seconds "
+        'and "slower by" are medians of the rounds. '
+        "The rows of sentence-transformers are its `paraphrase_mining`.",
         "",
         f"![seconds]({path.with_suffix('.svg').name})",
         "",

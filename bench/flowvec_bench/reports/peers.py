@@ -32,19 +32,18 @@ def rate(value: float) -> str:
 
 
 def write_peer_report(result: Race, record: Mapping[str, Any], path: Path) -> None:
-    """Write `path` and, beside it, a chart of the same name in SVG."""
+    """Write `path`, and a chart of the same name in SVG."""
     lines = [
-        f"# {record['model']} beside its peers",
+        f"# {record['model']} compared with its peers",
         "",
         machine_line(record["machine"]),
         "",
         f"Texts of {record['corpus']}, seed {record['seed']}, cut at {record['max_length']} "
-        "tokens. Same weights, same texts, one run; each peer in its own process and environment, "
-        "at the best of its batch sizes; texts per second at the median of "
-        f"{result.rounds} rounds in turn, tokenizing included. "
-        '"Slower by" is the median over the rounds.',
+        "tokens. Every peer has the same weights and texts, its own process and environment, and "
+        f"the best of its batch sizes. {result.rounds} rounds; each runs every peer once. Texts "
+        'per second (tokenizing included) and "slower by" are medians of the rounds.',
         "",
-        f"![texts a second]({path.with_suffix('.svg').name})",
+        f"![texts per second]({path.with_suffix('.svg').name})",
         "",
     ]
     for kind, count in result.kinds.items():
@@ -58,7 +57,7 @@ def write_peer_report(result: Race, record: Mapping[str, Any], path: Path) -> No
             if row.texts_per_second is None:
                 lines.append(f"| {row.name} | | did not run: {row.error} | | |")
                 continue
-            batch = "own" if row.batch_size is None else str(row.batch_size)
+            batch = "default" if row.batch_size is None else str(row.batch_size)
             void = " (void)" if row.void else ""
             lines.append(
                 f"| {row.name} | {batch} | {rate(row.texts_per_second)} | "
@@ -95,14 +94,14 @@ def _draw(result: Race, path: Path) -> None:
         if swept:
             for axis, kind in zip(grid[1], kinds, strict=True):
                 _budgets(axis, [row for row in swept if row.texts == kind])
-            grid[1][0].set_ylabel("texts a second (a sample of the texts)")
+            grid[1][0].set_ylabel("texts per second (a sample of the texts)")
             grid[1][-1].legend(fontsize=7, frameon=False)
         figure.savefig(path, metadata={"Date": None})
 
 
 def _bars(axis: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
     values = {row.name: row.texts_per_second for row in rows}
-    bars(axis, {name: values.get(name) or 0.0 for name in names}, rate, "texts a second")
+    bars(axis, {name: values.get(name) or 0.0 for name in names}, rate, "texts per second")
 
 
 def _budgets(axis: Axes, rows: Sequence[Row]) -> None:

@@ -104,7 +104,7 @@ def measure_bulk(
     ray_workers: int = 0,
     on_step: Callable[[str], object] | None = None,
 ) -> list[BulkRow]:
-    """Time all modes in turn.
+    """Time all modes, in interleaved rounds.
 
     Args:
         model: what `Encoder.load` takes.

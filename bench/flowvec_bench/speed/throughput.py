@@ -80,7 +80,7 @@ def measure_throughput(
     repeats: int = 5,
     on_repeat: Callable[[], object] | None = None,
 ) -> list[Throughput]:
-    """Time each kind of batching, in turn within each repeat, and check that their vectors agree.
+    """Time each kind of batching in every repeat, and check that their vectors agree.
 
     Tokenizing and the graph run in sequence here, to measure each; `Encoder.encode` overlaps them.
 

@@ -200,7 +200,7 @@ def test_pairs_become_a_report_with_a_chart(tmp_path: Path) -> None:
     write_pair_report(rows, about, tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text()
     assert "4,950 pairs" in text
-    assert "| flowvec | own | 1.50 | 1.00 | 1.000 |  |" in text
+    assert "| flowvec | default | 1.50 | 1.00 | 1.000 |  |" in text
     assert "| another | 16 | 6.00 | 4.00 | 0.970 |  |" in text
     assert "void: other pairs" in text
     assert "did not run: it cannot be installed" in text

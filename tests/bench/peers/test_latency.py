@@ -243,7 +243,7 @@ def test_the_command_measures_a_bundle_by_itself(flowvec, tmp_path: Path) -> Non
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "3 callers" in done.stdout
-    assert "40 arrivals a second" in done.stdout
+    assert "40 arrivals per second" in done.stdout
     result = json.loads((tmp_path / "r.json").read_text())
     assert [row["level"] for row in result["rows"]] == [1, 3, 40]
     assert (tmp_path / "r.svg").is_file()
