@@ -30,6 +30,7 @@ from flowvec import (
     SharedEncoder,
 )
 from flowvec.engine.onnxruntime_session import Session
+from tests.waiting import wait_until
 
 WORDS = ["the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "eats"]
 
@@ -328,8 +329,7 @@ def test_the_event_loop_runs_on_while_the_model_works(one: Encoder, gate: Gate) 
         async with AsyncEncoder(one) as model:
             gate.shut()
             first = asyncio.create_task(model.encode("the cat"))
-            while not gate.entered.is_set():
-                await asyncio.sleep(0)
+            assert await asyncio.to_thread(gate.entered.wait, 60)
             cancelled = asyncio.create_task(model.encode(["a"] * 5))
             with pytest.raises(DeadlineError):
                 await model.encode("b", timeout=0.01)
@@ -372,8 +372,7 @@ def test_many_texts_are_taken_in_by_a_thread(
             # Who leaves while his texts are being checked leaves nothing behind.
             gate.shut()
             first = asyncio.create_task(model.encode("the cat"))
-            while not gate.entered.is_set():
-                await asyncio.sleep(0)
+            assert await asyncio.to_thread(gate.entered.wait, 60)
             with pytest.raises(DeadlineError):
                 await model.encode(many, timeout=0.01, held=True)
             release.set()
@@ -440,8 +439,8 @@ def test_closing_at_once_while_texts_are_tokenized(
     assert entered.wait(60)
     closing = threading.Thread(target=shared.close, kwargs={"drain": False})
     closing.start()
-    while shared.statistics().waiting:
-        assert closing.is_alive()
+    wait_until(lambda: not shared.statistics().waiting)
+    assert closing.is_alive()
     go_on.set()
     closing.join(60)
     with pytest.raises(ClosedError):

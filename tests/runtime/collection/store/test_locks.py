@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from flowvec.collection.store.locks import LOCK_FILE, ReadersWriter, WriterLock
 from flowvec.errors import CollectionError
+from tests.waiting import wait_until
 
 
 def test_readers_share_and_a_writer_is_alone() -> None:
@@ -94,12 +96,10 @@ def test_a_waiting_writer_goes_before_readers_that_come_later() -> None:
     assert first_in.wait(60)
     threads.append(threading.Thread(target=write))
     threads[1].start()
-    while not lock._waiting_writers:
-        pass
+    wait_until(lambda: lock._waiting_writers)
     threads.append(threading.Thread(target=late))
     threads[2].start()
-    while not lock._waiting_readers:
-        pass
+    wait_until(lambda: lock._waiting_readers)
     let_go.set()
     for thread in threads:
         thread.join(60)
@@ -122,8 +122,7 @@ def test_readers_that_waited_go_before_the_next_writer() -> None:
         for work, counter in ((read, "_waiting_readers"), (write, "_waiting_writers")):
             threads.append(threading.Thread(target=work))
             threads[-1].start()
-            while not getattr(lock, counter):
-                pass
+            wait_until(partial(getattr, lock, counter))
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
