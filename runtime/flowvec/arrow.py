@@ -9,13 +9,16 @@ from flowvec.optional import require
 __all__ = ["imported_arrow"]
 
 
-def imported_arrow() -> Any:
+def imported_arrow(feature: str = "Parquet") -> Any:
     """pyarrow, with its Parquet module.
+
+    Args:
+        feature: what needs it, for the message.
 
     Raises:
         MissingDependencyError: it is not installed.
     """
-    require("this", "cpu,files", "pyarrow")
+    require(feature, "cpu,files", "pyarrow")
     import pyarrow
     import pyarrow.compute
     import pyarrow.parquet

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["staged_file", "sync_file", "sync_folder", "write_file"]
+__all__ = ["rename_durably", "staged_file", "sync_file", "sync_folder", "write_file"]
 
 
 @contextmanager
@@ -29,18 +29,27 @@ def staged_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         yield partial
-        sync_file(partial)
-        partial.replace(path)
+        rename_durably(partial, path)
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def write_file(path: Path, content: bytes, partial: Path | None = None) -> None:
     """Write a small file through `staged_file`."""
     with staged_file(path, partial) as staged:
         staged.write_bytes(content)
+
+
+def rename_durably(partial: Path, path: Path) -> None:
+    """Give a file that was written and closed its final name, in the same directory.
+
+    Raises:
+        OSError: it cannot be flushed or renamed.
+    """
+    sync_file(partial)
+    partial.replace(path)
+    sync_folder(path.parent)
 
 
 def sync_file(path: Path) -> None:

@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from flowvec.bulk.journal import Folder
 from flowvec.bulk.outputs import FolderTarget, Target
-from flowvec.bulk.part_files import ShardSettings, ShardWriter, Written, taken
+from flowvec.bulk.part_files import ShardSettings, ShardWriter, Written, field_values
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.collection.parquet import json_value
 from flowvec.collection.store.rows import Id, Item
-from flowvec.collection.store.settings import VectorDtype
+from flowvec.collection.store.settings import VECTOR_DTYPES, VectorDtype
 from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
@@ -39,8 +39,8 @@ def check_precision(precision: str) -> None:
     Raises:
         InputValueError: it is not float32 or float16.
     """
-    if precision not in ("float32", "float16"):
-        raise InputValueError(f"a collection holds float32 or float16, not {precision}")
+    if precision not in VECTOR_DTYPES:
+        raise InputValueError(f"a collection holds {' or '.join(VECTOR_DTYPES)}, not {precision}")
 
 
 def open_collection(path: Path, encoder: Encoder, precision: str) -> Collection:
@@ -72,14 +72,17 @@ class CollectionTarget(FolderTarget):
         self,
         collection: Collection,
         folder: Folder,
-        known: Survey,
+        survey: Survey,
         rows_per_shard: int,
         described: dict[str, Any],
         *,
         resume: bool,
     ) -> None:
-        """Start a job, or continue one; see `FolderTarget`."""
-        super().__init__(folder, known, rows_per_shard, "collection", described, resume=resume)
+        """Start a job, or continue one.
+
+        The arguments are those of `FolderTarget`, and the open collection.
+        """
+        super().__init__(folder, survey, rows_per_shard, "collection", described, resume=resume)
         self._collection = collection
 
     @override
@@ -104,7 +107,7 @@ class ComparedTarget(Target):
     """
 
     def __init__(
-        self, path: Path, encoder: Encoder, precision: str, fields: Fields, known: Survey
+        self, path: Path, encoder: Encoder, precision: str, fields: Fields, survey: Survey
     ) -> None:
         """Open the collection, if there is one. If not, it is created when a row can be added.
 
@@ -113,7 +116,7 @@ class ComparedTarget(Target):
             encoder: the model of the vectors.
             precision: type of the vectors of a new collection, `float32` or `float16`.
             fields: the fields that are read.
-            known: the inputs.
+            survey: the inputs.
 
         Raises:
             InputValueError: a collection cannot hold vectors of this precision.
@@ -127,7 +130,7 @@ class ComparedTarget(Target):
         self._fields = fields
         # Standard input is read once, so an id can come again. Its first row may not be written
         # yet when the second is compared, so that one is always written.
-        self._changed: set[Id] | None = set() if known.rows is None else None
+        self._changed: set[Id] | None = set() if survey.rows is None else None
 
     @override
     def spans(self) -> Iterator[tuple[int, int | None]]:
@@ -144,7 +147,7 @@ class ComparedTarget(Target):
         return ""
 
     @override
-    def letters_path(self, shard: int) -> Path:
+    def dead_letters_path(self, shard: int) -> Path:
         return self.path.with_name(self.path.name + DEAD_LETTERS)
 
     @override
@@ -227,7 +230,7 @@ def _metadata(
     names = fields.beside_id
     if not names:
         return None
-    columns = [_plain(taken(window, name, kept), window.columns[name]) for name in names]
+    columns = [_plain(field_values(window, name, kept), window.columns[name]) for name in names]
     return [
         {name: value for name, value in zip(names, row, strict=True) if value is not None}
         for row in zip(*columns, strict=True)

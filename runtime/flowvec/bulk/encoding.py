@@ -35,7 +35,8 @@ from flowvec.bulk.windows import first_columns
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
-from flowvec.texts.inventory import Survey, survey
+from flowvec.texts.inventory import Survey
+from flowvec.texts.inventory import survey as survey_inputs
 from flowvec.texts.sources import STDIN, find_sources
 from flowvec.texts.window import Columns
 
@@ -165,29 +166,31 @@ def encode_files(
         if not isinstance(encoder, Encoder):
             encoder = stack.enter_context(Encoder.load(encoder))
         job = job_of(encoder, options)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
-            known = survey(sources, options.rows_per_shard, max_text_bytes, _asking(stop))
-            repeats = _repeats(known, options, columns, _asking(stop))
+            survey = survey_inputs(
+                sources, options.rows_per_shard, max_text_bytes, _raises_once_set(stop)
+            )
+            repeats = _repeats(survey, options, columns, _raises_once_set(stop))
         except _StoppedError:
             nothing = RunResult(RunTally(), 0.0, is_complete=False)
             return summarize(encoder, options, job, FileTarget(path), nothing, 0.0)
-        surveyed = time.perf_counter() - begun
+        surveyed = time.perf_counter() - started
         stack.enter_context(naming_output(path))
         target = _open_target(
-            stack, path, encoder, known, options, columns, share,
+            stack, path, encoder, survey, options, columns, share,
             is_file=is_file, skip_unchanged=skip_unchanged, resume=resume,
         )  # fmt: skip
         stack.callback(target.close)
-        if workers is not None and known.rows:
+        if workers is not None and survey.rows:
             assert isinstance(target, FolderTarget)
             assert not isinstance(repeats, SeenIds)  # SeenIds is for standard input
             done = _run_on_ray(
-                encoder, known, options, columns, target, workers, repeats,
+                encoder, survey, options, columns, target, workers, repeats,
                 stop=stop, strict=strict, on_progress=on_progress,
             )  # fmt: skip
         else:
-            work = Work(encoder, job, known, options, columns, target, repeats)
+            work = Work(encoder, job, survey, options, columns, target, repeats)
             done = work.run(stop, strict=strict, on_progress=on_progress)
         return summarize(encoder, options, job, target, done, surveyed)
 
@@ -217,7 +220,7 @@ def _open_target(
     stack: ExitStack,
     path: Path,
     encoder: Encoder,
-    known: Survey,
+    survey: Survey,
     options: BulkOptions,
     columns: Columns | None,
     share: tuple[int, int],
@@ -230,13 +233,13 @@ def _open_target(
     if is_file:
         return FileTarget(path)
     if skip_unchanged:
-        return ComparedTarget(path, encoder, options.precision, options.fields, known)
+        return ComparedTarget(path, encoder, options.precision, options.fields, survey)
     per_shard = options.rows_per_shard
     if options.out_format != "collection":
         folder = Folder(path, share)
-        stack.enter_context(folder.held())
-        described = _described(encoder, known, options, columns, share)
-        return FolderTarget(folder, known, per_shard, options.out_format, described, resume=resume)
+        stack.enter_context(folder.locked())
+        described = _described(encoder, survey, options, columns, share)
+        return FolderTarget(folder, survey, per_shard, options.out_format, described, resume=resume)
     collection = stack.enter_context(open_collection(path, encoder, options.precision))
     folder = Folder(path.with_name(path.name + ".job"), share)
     if options.fields.id is None and len(collection) and not folder.manifest.exists():
@@ -244,42 +247,42 @@ def _open_target(
             f"{path} holds {len(collection)} rows, and numbers from 0 would replace some; give an "
             "id_field, or skip_unchanged"
         )
-    stack.enter_context(folder.held())
-    described = _described(encoder, known, options, columns, share)
-    return CollectionTarget(collection, folder, known, per_shard, described, resume=resume)
+    stack.enter_context(folder.locked())
+    described = _described(encoder, survey, options, columns, share)
+    return CollectionTarget(collection, folder, survey, per_shard, described, resume=resume)
 
 
 class _StoppedError(Exception):
     """The job was stopped before anything was encoded."""
 
 
-def _asking(stop: threading.Event | None) -> Callable[[], None]:
+def _raises_once_set(stop: threading.Event | None) -> Callable[[], None]:
     """A function that raises once `stop` is set."""
 
-    def ask() -> None:
+    def check() -> None:
         if stop is not None and stop.is_set():
             raise _StoppedError
 
-    return ask
+    return check
 
 
 def _repeats(
-    known: Survey, options: BulkOptions, columns: Columns | None, stop: Callable[[], None]
+    survey: Survey, options: BulkOptions, columns: Columns | None, stop: Callable[[], None]
 ) -> Repeats | SeenIds | None:
     """Rows that are left out because another row has the same id."""
     if options.fields.id is None:
         return None
-    if known.rows is None:
+    if survey.rows is None:
         return SeenIds(options.fields, options.on_duplicate)
     return find_repeats(
-        known.sources, options.fields, columns, options.on_duplicate, stop,
+        survey.sources, options.fields, columns, options.on_duplicate, stop,
         ids_become_texts=options.out_format == "parquet",
     )  # fmt: skip
 
 
 def _run_on_ray(
     encoder: Encoder,
-    known: Survey,
+    survey: Survey,
     options: BulkOptions,
     columns: Columns | None,
     target: FolderTarget,
@@ -291,10 +294,10 @@ def _run_on_ray(
     on_progress: Callable[[BulkProgress], object] | None,
 ) -> RunResult:
     """Let Ray workers do the shards; the journal is written here."""
-    tally, begun, is_complete = RunTally(), time.perf_counter(), True
+    tally, started, is_complete = RunTally(), time.perf_counter(), True
     with closing(
         shards_on_ray(
-            target.missing(), encoder, target.folder, known, options, columns, workers,
+            target.missing(), encoder, target.folder, survey, options, columns, workers,
             repeats=repeats, strict=strict,
         )
     ) as results:  # fmt: skip
@@ -303,19 +306,19 @@ def _run_on_ray(
             tally.merge(result.tally)
             if on_progress is not None:
                 rows = sum(r.rows_in for r in target.finished)
-                seconds = time.perf_counter() - begun
-                on_progress(BulkProgress(rows, known.rows, tally.tokens, tally.padded, seconds))
+                seconds = time.perf_counter() - started
+                on_progress(BulkProgress(rows, survey.rows, tally.tokens, tally.padded, seconds))
             if stop is not None and stop.is_set() and target.missing():
                 is_complete = False
                 break
     if is_complete:
-        end_run(target, known, options, stop=stop)
-    return RunResult(tally, time.perf_counter() - begun, is_complete)
+        end_run(target, survey, options, stop=stop)
+    return RunResult(tally, time.perf_counter() - started, is_complete)
 
 
 def _described(
     encoder: Encoder,
-    known: Survey,
+    survey: Survey,
     options: BulkOptions,
     columns: Columns | None,
     share: tuple[int, int],
@@ -338,9 +341,11 @@ def _described(
             "max_batch_tokens": info.max_batch_tokens,
         },
         "options": {**chosen.pop("fields"), **chosen, "share": list(share)},
-        "rows": known.rows,
+        "rows": survey.rows,
         "columns": columns,
-        "inputs": [{name: getattr(source, name) for name in _RECORDED} for source in known.sources],
+        "inputs": [
+            {name: getattr(source, name) for name in _RECORDED} for source in survey.sources
+        ],
     }
     as_read: dict[str, Any] = json.loads(json.dumps(described))  # as it will be read again
     return as_read

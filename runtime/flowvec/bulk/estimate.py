@@ -20,19 +20,19 @@ from flowvec.bulk.runner import job_of
 from flowvec.bulk.windows import read_windows
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec.texts.inventory import survey
+from flowvec.texts.inventory import survey as survey_inputs
 from flowvec.texts.sources import STDIN, find_sources
 
 __all__ = ["Estimate", "estimate_files"]
 
-# Rows of the sample, and the number of places that they come from.
+# The sample: about this many shards, and the first rows of each.
 _SAMPLE_SHARDS = 8
 _SAMPLE_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a job would take, estimated from a sample.
+    """The estimated cost of a bulk job.
 
     Attributes:
         rows: rows of the inputs.
@@ -41,7 +41,7 @@ class Estimate:
         tokens: tokens of all rows.
         seconds: seconds to encode all rows on this machine.
         bytes: size of the vectors on disk.
-        shards: files.
+        shards: shards that it would write.
     """
 
     rows: int
@@ -84,34 +84,34 @@ def estimate_files(
     sources = find_sources(as_inputs(inputs), input_format)
     if sources[0].path == STDIN:
         raise InputValueError("standard input cannot be read twice, so nothing can be estimated")
-    known = survey(sources, rows_per_shard, max_text_bytes)
+    survey = survey_inputs(sources, rows_per_shard, max_text_bytes)
     job = job_of(encoder, options)
-    step = max(1, len(known.starts) // _SAMPLE_SHARDS)
+    step = max(1, len(survey.starts) // _SAMPLE_SHARDS)
     texts: list[str] = []
     dead = 0
-    for shard in range(0, len(known.starts), step):
+    for shard in range(0, len(survey.starts), step):
         first = shard * rows_per_shard
         for window in read_windows(
-            known.sources, fields, rows_per_shard=rows_per_shard, start=known.starts[shard],
+            survey.sources, fields, rows_per_shard=rows_per_shard, start=survey.starts[shard],
             first=first, stop=min(first + _SAMPLE_ROWS, first + rows_per_shard),
         ):  # fmt: skip
             texts += window.texts
             dead += len(window.dead)
     if texts:
         list(encoder.windows(iter([texts[:64]]), job))  # the first run of an engine is slow
-    begun = time.perf_counter()
+    started = time.perf_counter()
     tokens = sum(part.tokens for part in encoder.windows(iter([texts]), job))
-    seconds = time.perf_counter() - begun
-    rows = known.rows or 0
+    seconds = time.perf_counter() - started
+    rows = survey.rows or 0
     sampled = len(texts) + dead
     scale = rows / sampled if sampled else 0.0
-    width = job.postprocess.out_dim * dtype_of(precision).itemsize
+    vector_bytes = job.postprocess.out_dim * dtype_of(precision).itemsize
     return Estimate(
         rows=rows,
         sampled=sampled,
         dead_share=dead / sampled if sampled else 0.0,
         tokens=round(tokens * scale),
         seconds=seconds * scale,
-        bytes=round(len(texts) * scale * width),
+        bytes=round(len(texts) * scale * vector_bytes),
         shards=-(-rows // rows_per_shard),
     )

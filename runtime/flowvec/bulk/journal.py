@@ -38,9 +38,9 @@ __all__ = [
     "ShardRecord",
     "check_share",
     "comparable",
+    "dead_letter_lines",
     "differences",
     "differences_of_shares",
-    "letter_lines",
     "partial_of",
     "records_of",
     "row_map_of",
@@ -49,7 +49,7 @@ __all__ = [
 
 VERSION = 1
 _MOST_MANIFEST = 1 << 30
-_OWN = uuid.uuid4().hex[:8]
+_PROCESS_TOKEN = uuid.uuid4().hex[:8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,10 @@ class Folder:
         self._prefix = prefix
         self.manifest = self.path / f"{prefix}manifest{self._suffix}.json"
         self.journal = self.path / f"{prefix}journal{self._suffix}.jsonl"
-        self.letters = self.path / f"{prefix}dead_letter{self._suffix}.jsonl"
+        self.dead_letters = self.path / f"{prefix}dead_letter{self._suffix}.jsonl"
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Create the folder, and lock this share of the job against other processes.
 
         Raises:
@@ -126,7 +126,7 @@ class Folder:
         with FileLock(self._lock, f"{self.path} is being written by another process"):
             yield
 
-    def shard_letters(self, shard: int) -> Path:
+    def shard_dead_letters(self, shard: int) -> Path:
         """Dead letters of a shard, until the job is complete."""
         return self.path / f"{self._prefix}part-{shard:06}.dead_letter.jsonl"
 
@@ -138,7 +138,7 @@ class Folder:
             return not isinstance(error, _OtherManifestError)
         return True
 
-    # --- what was done ----------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def read_manifest(self) -> dict[str, Any] | None:
         """The manifest without its version; None if there is none.
@@ -190,8 +190,10 @@ class Folder:
                 return False
             if record.map_sha256 and not row_map_of(file).is_file():
                 return False
-            letters = self.letters if are_merged else self.shard_letters(record.shard)
-            return not record.dead or letters.is_file()
+            dead_letters = (
+                self.dead_letters if are_merged else self.shard_dead_letters(record.shard)
+            )
+            return not record.dead or dead_letters.is_file()
 
         return [record for record in records if is_there(record)]
 
@@ -222,12 +224,12 @@ class Folder:
         ordered = sorted(records, key=lambda record: record.shard)
         dead = [record for record in ordered if record.dead]
         if dead:
-            with written_whole(self.letters) as file:
+            with written_whole(self.dead_letters) as file:
                 for record in dead:
-                    with self.shard_letters(record.shard).open("rb") as part:
+                    with self.shard_dead_letters(record.shard).open("rb") as part:
                         shutil.copyfileobj(part, file)
         else:
-            self.letters.unlink(missing_ok=True)
+            self.dead_letters.unlink(missing_ok=True)
         self.write_manifest({**content, "shards": [asdict(record) for record in ordered]})
 
     def tidy(self) -> None:
@@ -237,32 +239,44 @@ class Folder:
             if file.name.endswith((".dead_letter.jsonl", ".partial")):
                 file.unlink(missing_ok=True)
 
-    def part_letters(self, records: Sequence[ShardRecord], present: Sequence[ShardRecord]) -> None:
+    def split_dead_letters(
+        self, records: Sequence[ShardRecord], present: Sequence[ShardRecord]
+    ) -> None:
         """Split the merged dead letters by shard again, because some shards are done again.
 
         Args:
             records: all shards of the job.
             present: shards that are kept.
         """
-        lines = self.letters.read_bytes().splitlines(keepends=True) if self.letters.exists() else []
-        staying = {record.shard for record in present}
+        lines = (
+            self.dead_letters.read_bytes().splitlines(keepends=True)
+            if self.dead_letters.exists()
+            else []
+        )
+        kept = {record.shard for record in present}
         at = 0
         for record in sorted(records, key=lambda record: record.shard):
             part = lines[at : at + record.dead]
             at += record.dead
-            if part and record.shard in staying:
-                write_whole(self.shard_letters(record.shard), b"".join(part))
+            if part and record.shard in kept:
+                write_whole(self.shard_dead_letters(record.shard), b"".join(part))
 
     def clear(self) -> None:
         """Delete everything that this share of the job has written."""
-        for file in (self.manifest, self.journal, self.letters, *self._parts(), *self._partials()):
+        for file in (
+            self.manifest,
+            self.journal,
+            self.dead_letters,
+            *self._parts(),
+            *self._partials(),
+        ):
             file.unlink(missing_ok=True)
         if not any(self.path.glob("manifest*.json")):
             self._name_files("_")
 
     def _partials(self) -> list[Path]:
         """Temporary files of the manifest, the journal and the dead letters."""
-        names = (self.manifest.name, self.journal.name, self.letters.name)
+        names = (self.manifest.name, self.journal.name, self.dead_letters.name)
         # Without a leading `_` in folders of the first version of flowvec.
         plain = [name.removeprefix("_") for name in names]
         patterns = [f"{prefix}{name}.*.partial" for name in plain for prefix in ("", "_")]
@@ -270,21 +284,21 @@ class Folder:
 
     def _parts(self) -> list[Path]:
         """Files of this share's shards."""
-        index, of = self.share
+        index, count = self.share
         parts = []
         for file in (*self.path.glob("part-*"), *self.path.glob("_part-*")):
             number = file.name.removeprefix("_").removeprefix("part-").partition(".")[0]
-            if number.isdecimal() and int(number) % of == index - 1:
+            if number.isdecimal() and int(number) % count == index - 1:
                 parts.append(file)
         return parts
 
-    def strangers(self) -> list[str]:
-        """Names of files that are not of a bulk job."""
-        known = ("manifest.", "journal.", "dead_letter.", "part-")
+    def foreign_files(self) -> list[str]:
+        """Names of files that do not belong to a bulk job."""
+        job_files = ("manifest.", "journal.", "dead_letter.", "part-")
         names = [file.name for file in self.path.iterdir()]
         return sorted(
             name for name in names
-            if not (name.startswith(".lock") or name.removeprefix("_").startswith(known))
+            if not (name.startswith(".lock") or name.removeprefix("_").startswith(job_files))
         )  # fmt: skip
 
     def others(self) -> list[Folder]:
@@ -296,9 +310,9 @@ def _journal_line(record: ShardRecord) -> bytes:
     return json.dumps(asdict(record)).encode() + b"\n"
 
 
-def letter_lines(letters: Sequence[DeadLetter]) -> bytes:
+def dead_letter_lines(dead_letters: Sequence[DeadLetter]) -> bytes:
     """Dead letters as lines of JSON."""
-    return b"".join(json.dumps(asdict(letter)).encode() + b"\n" for letter in letters)
+    return b"".join(json.dumps(asdict(letter)).encode() + b"\n" for letter in dead_letters)
 
 
 def row_map_of(path: Path) -> Path:
@@ -313,7 +327,7 @@ def partial_of(path: Path) -> Path:
     replacement.
     """
     name = path.name if path.name.startswith("_") else f"_{path.name}"
-    return path.with_name(f"{name}.{os.getpid()}-{_OWN}.partial")
+    return path.with_name(f"{name}.{os.getpid()}-{_PROCESS_TOKEN}.partial")
 
 
 def shares_of(path: Path) -> list[tuple[int, int]]:
@@ -321,11 +335,11 @@ def shares_of(path: Path) -> list[tuple[int, int]]:
     shares = set()
     for file in (*path.glob("manifest*.json"), *path.glob("_manifest*.json")):
         middle = file.name.removeprefix("_").removeprefix("manifest").removesuffix(".json")
-        index, _, of = middle.removeprefix(".").partition("-of-")
+        index, _, count = middle.removeprefix(".").partition("-of-")
         if not middle:
             shares.add((1, 1))
-        elif index.isdecimal() and of.isdecimal():
-            shares.add((int(index), int(of)))
+        elif index.isdecimal() and count.isdecimal():
+            shares.add((int(index), int(count)))
     return sorted(shares)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -16,14 +15,16 @@ from flowvec.bulk.journal import (
     Folder,
     ShardRecord,
     comparable,
+    dead_letter_lines,
     differences,
     differences_of_shares,
-    letter_lines,
     partial_of,
     records_of,
 )
 from flowvec.bulk.part_files import OutFormat, ShardFile, ShardSettings, ShardWriter, Written
+from flowvec.compat import override
 from flowvec.errors import BulkError
+from flowvec.files import rename_durably
 from flowvec.texts.inventory import Survey
 from flowvec.texts.sources import STDIN
 from flowvec.texts.window import DEAD_LETTERS, DeadLetter, Window
@@ -66,8 +67,8 @@ class Target(ABC):
         self.finished: list[ShardRecord] = []
         self.unchanged = 0  # rows that the output already had
         self.overwritten = 0  # rows of the output that rows of this run replaced
-        self._letters: IO[bytes] | None = None
-        self._letters_path = path  # path for the current shard
+        self._dead_letters_file: IO[bytes] | None = None
+        self._dead_letters_path = path  # path for the current shard
 
     @abstractmethod
     def spans(self) -> Iterator[tuple[int, int | None]]:
@@ -78,33 +79,31 @@ class Target(ABC):
 
     @abstractmethod
     def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
-        """Start to write a shard."""
+        """A writer for a shard."""
 
     @abstractmethod
     def file_name(self, shard: int) -> str:
         """The name of a shard's file."""
 
     @abstractmethod
-    def letters_path(self, shard: int) -> Path:
+    def dead_letters_path(self, shard: int) -> Path:
         """The file of a shard's dead letters."""
 
-    def add_letters(self, shard: int, letters: Sequence[DeadLetter]) -> None:
+    def add_dead_letters(self, shard: int, dead_letters: Sequence[DeadLetter]) -> None:
         """Write dead letters of the current shard, to a temporary file."""
-        if self._letters is None:
-            self._letters_path = self.letters_path(shard)
-            self._letters = partial_of(self._letters_path).open("wb")
-        self._letters.write(letter_lines(letters))
+        if self._dead_letters_file is None:
+            self._dead_letters_path = self.dead_letters_path(shard)
+            self._dead_letters_file = partial_of(self._dead_letters_path).open("wb")
+        self._dead_letters_file.write(dead_letter_lines(dead_letters))
 
     def commit(self, shard: int, counts: ShardCounts, written: Written) -> None:
         """Finish a shard: rename its dead letters, and record it."""
-        if self._letters is None:
-            self.letters_path(shard).unlink(missing_ok=True)  # of an earlier run
+        if self._dead_letters_file is None:
+            self.dead_letters_path(shard).unlink(missing_ok=True)  # of an earlier run
         else:
-            file, self._letters = self._letters, None
-            file.flush()
-            os.fsync(file.fileno())
+            file, self._dead_letters_file = self._dead_letters_file, None
             file.close()
-            partial_of(self._letters_path).replace(self._letters_path)
+            rename_durably(partial_of(self._dead_letters_path), self._dead_letters_path)
         record = ShardRecord(
             shard,
             self.file_name(shard),
@@ -132,17 +131,17 @@ class Target(ABC):
         return
 
     def complete(self, stop: threading.Event | None = None) -> None:
-        """All shards are done. Optional work is left out once `stop` is set."""
+        """Complete the output after its last shard. Optional work is skipped once `stop` is set."""
         return
 
     def close(self) -> None:
-        """Close open files; a shard that was not committed leaves nothing."""
-        if self._letters is not None:
-            file, self._letters = self._letters, None
+        """Close open files, and delete dead letters of an unfinished shard. Twice is harmless."""
+        if self._dead_letters_file is not None:
+            file, self._dead_letters_file = self._dead_letters_file, None
             with suppress(OSError):  # the rest does not fit on a full disk
                 file.close()
             with suppress(OSError):
-                partial_of(self._letters_path).unlink()
+                partial_of(self._dead_letters_path).unlink()
 
 
 @contextmanager
@@ -161,20 +160,21 @@ def naming_output(path: Path) -> Iterator[None]:
 class FileTarget(Target):
     """A single file, with its dead letters in a file beside it."""
 
+    @override
     def spans(self) -> Iterator[tuple[int, int | None]]:
-        """The whole input."""
         yield 0, None
 
+    @override
     def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
-        """The single file. Row i of a .npy is row i of the input, unless there is a row map."""
+        # Without a row map, row i of a .npy file is row i of the input.
         return ShardFile(self.path, settings, always_mapped=False)
 
+    @override
     def file_name(self, shard: int) -> str:
-        """The name of the single file."""
         return self.path.name
 
-    def letters_path(self, shard: int) -> Path:
-        """Beside it."""
+    @override
+    def dead_letters_path(self, shard: int) -> Path:
         return self.path.with_name(self.path.stem + DEAD_LETTERS)
 
 
@@ -186,17 +186,17 @@ class _ShardsTarget(Target):
         self._folder = folder
         self._out_format = out_format
 
+    @override
     def open_shard(self, shard: int, settings: ShardSettings) -> ShardWriter:
-        """A file of the folder."""
         return ShardFile(self.path / self.file_name(shard), settings)
 
+    @override
     def file_name(self, shard: int) -> str:
-        """By its number."""
         return f"part-{shard:06}.{self._out_format}"
 
-    def letters_path(self, shard: int) -> Path:
-        """Beside it, until the job is complete."""
-        return self._folder.shard_letters(shard)
+    @override
+    def dead_letters_path(self, shard: int) -> Path:
+        return self._folder.shard_dead_letters(shard)
 
 
 class OneShardTarget(_ShardsTarget):
@@ -207,8 +207,8 @@ class OneShardTarget(_ShardsTarget):
         super().__init__(folder, out_format)
         self._shard = shard
 
+    @override
     def spans(self) -> Iterator[tuple[int, int | None]]:
-        """The one shard."""
         yield self._shard, self._shard + 1
 
 
@@ -221,7 +221,7 @@ class FolderTarget(_ShardsTarget):
     def __init__(
         self,
         folder: Folder,
-        known: Survey,
+        survey: Survey,
         rows_per_shard: int,
         out_format: OutFormat,
         described: dict[str, Any],
@@ -232,7 +232,7 @@ class FolderTarget(_ShardsTarget):
 
         Args:
             folder: the job's folder.
-            known: the inputs.
+            survey: the inputs.
             rows_per_shard: rows of the input for each shard.
             out_format: format of the shards.
             described: everything that decides the written bytes.
@@ -242,20 +242,20 @@ class FolderTarget(_ShardsTarget):
             BulkError: the folder holds other files, or another job.
         """
         super().__init__(folder, out_format)
-        self._shards = None if known.rows is None else -(-known.rows // rows_per_shard)
+        self._shards = None if survey.rows is None else -(-survey.rows // rows_per_shard)
         self._described = described
         self._journal: IO[bytes] | None = None
         self._is_complete = False
-        self.before = self._take_up(known, resume=resume)
+        self.before = self._finished_before(survey, resume=resume)
         self.finished = list(self.before)
         if not self._is_complete:
             self._journal = folder.begin(self.before)
 
-    def _take_up(self, known: Survey, *, resume: bool) -> list[ShardRecord]:
+    def _finished_before(self, survey: Survey, *, resume: bool) -> list[ShardRecord]:
         folder = self._folder
-        if strangers := folder.strangers():
+        if foreign := folder.foreign_files():
             raise BulkError(
-                f"{folder.path} holds other files ({', '.join(strangers[:3])}); name a new folder"
+                f"{folder.path} holds other files ({', '.join(foreign[:3])}); name a new folder"
             )
         if not resume:
             folder.clear()
@@ -273,7 +273,7 @@ class FolderTarget(_ShardsTarget):
             raise BulkError(
                 f"{folder.path} holds another job: {'; '.join(changed[:5])}. {self._advice}"
             )
-        if known.sources[0].path == STDIN:
+        if survey.sources[0].path == STDIN:
             raise BulkError(
                 f"{folder.path} holds a job that read standard input, which cannot be read again; "
                 "name another folder, or give --restart to delete what it has done"
@@ -285,12 +285,12 @@ class FolderTarget(_ShardsTarget):
         present = folder.present(records, are_merged=True)
         self._is_complete = len(present) == len(records)
         if not self._is_complete:  # some files were deleted
-            folder.part_letters(records, present)
+            folder.split_dead_letters(records, present)
             folder.write_manifest(manifest)
         return present
 
     def _check_other_shares(self) -> None:
-        """Refuse a folder with shares of another job."""
+        """Refuse a folder that has shares of another job."""
         for other in self._folder.others():
             manifest = other.read_manifest() or {}
             if changed := list(differences_of_shares(manifest, self._described)):
@@ -301,12 +301,12 @@ class FolderTarget(_ShardsTarget):
 
     def missing(self) -> list[int]:
         """Numbers of the shards of this share that are not done yet, ascending."""
-        index, of = self._folder.share
+        index, count = self._folder.share
         done = {record.shard for record in self.finished}
-        return [n for n in range(index - 1, self._shards or 0, of) if n not in done]
+        return [n for n in range(index - 1, self._shards or 0, count) if n not in done]
 
+    @override
     def spans(self) -> Iterator[tuple[int, int | None]]:
-        """The shards of this share that are not done yet."""
         if self._shards is None:
             yield 0, None
             return
@@ -331,21 +331,22 @@ class FolderTarget(_ShardsTarget):
         self.acknowledge(record)
         self.finished.append(record)
 
+    @override
     def acknowledge(self, record: ShardRecord) -> None:
-        """Record in the journal that a shard is done."""
         assert self._journal is not None
         self._folder.append(self._journal, record)
 
+    @override
     def complete(self, stop: threading.Event | None = None) -> None:
-        """Write the shards of the journal to the manifest."""
+        # The manifest then has the shards of the journal.
         if not self._is_complete:
             self.close()
             self._folder.finish(self._described, self.finished)
             self._is_complete = True
         self._folder.tidy()
 
+    @override
     def close(self) -> None:
-        """Close the journal; twice is harmless."""
         super().close()
         if self._journal is not None:
             self._journal.close()

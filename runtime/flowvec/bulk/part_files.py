@@ -1,9 +1,8 @@
-"""Shards of a bulk job: Parquet, or .npy with a row map. Each appears whole or not at all."""
+"""Writes shards of a bulk job: Parquet, or .npy with a row map, each atomically."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from flowvec.bulk.journal import partial_of, row_map_of
 from flowvec.bundle.bundle import record_file
 from flowvec.encoder.postprocess import DTYPES, PRECISIONS, Precision
 from flowvec.errors import InputValueError
-from flowvec.files import sync_file, sync_folder
+from flowvec.files import rename_durably
 from flowvec.texts.window import Columns, Fields, Window, of_rows
 
 __all__ = [
@@ -32,7 +31,7 @@ __all__ = [
     "Written",
     "check_names",
     "dtype_of",
-    "taken",
+    "field_values",
 ]
 
 OutFormat = Literal["parquet", "npy", "collection"]
@@ -41,14 +40,14 @@ BULK_PRECISIONS: tuple[BulkPrecision, ...] = (*PRECISIONS, "float16")
 
 
 def dtype_of(precision: BulkPrecision) -> np.dtype[Any]:
-    """The type of a written vector's numbers, little-endian."""
+    """The dtype of written vectors, little-endian."""
     number = np.float16 if precision == "float16" else DTYPES[precision]
     return np.dtype(number).newbyteorder("<")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A finished file: its size and SHA-256, and that of its row map if it has one."""
+    """Size and SHA-256 of a finished file, and the SHA-256 of its row map, if it has one."""
 
     bytes: int
     sha256: str
@@ -56,26 +55,28 @@ class Written:
 
 
 def check_names(fields: Fields) -> None:
-    """Refuse fields that cannot be columns beside the id and the vector.
+    """Refuse kept fields whose names are those of flowvec's columns, `id` and `vector`.
 
     Raises:
-        InputValueError: there is one.
+        InputValueError: a field has such a name.
     """
     for name in fields.keep:
         if name == "vector" or (name == "id" and fields.id != "id"):
-            raise InputValueError(f"a field {name!r} cannot be kept: that column is flowvec's own")
+            raise InputValueError(
+                f"the field {name!r} cannot be kept: flowvec writes a column {name!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """What shards of a job have in common.
+    """Settings that all shards of a job share.
 
     Attributes:
         out_format: `parquet`, `npy` or `collection`.
-        fields: what is written of a row.
-        dim: length of a vector as it is written.
-        precision: of its numbers.
-        about: kept in a Parquet file's schema.
+        fields: the fields that are written.
+        dim: length of a written vector.
+        precision: type of its numbers.
+        about: written into the metadata of a Parquet file's schema.
     """
 
     out_format: OutFormat
@@ -86,7 +87,7 @@ class ShardSettings:
 
 
 class ShardWriter(Protocol):
-    """Takes a shard's rows a window at a time."""
+    """Writes one shard, a window at a time."""
 
     @property
     def rows(self) -> int:
@@ -96,36 +97,34 @@ class ShardWriter(Protocol):
         """Append rows.
 
         Args:
-            window: the rows.
-            kept: indices of those of the window that are written; None writes all.
-            vectors: of those, (rows, dim).
+            window: the window.
+            kept: indices of its rows that are written; None writes all.
+            vectors: vectors of the written rows, (rows, dim).
         """
 
     def finish(self, columns: Columns) -> Written:
-        """Make it durable.
+        """Complete the shard, durably.
 
         Args:
-            columns: what the named fields hold, for a shard without rows.
+            columns: types of the fields; they are used if the shard has no rows.
         """
 
     def abandon(self) -> None:
-        """Leave nothing of it that would be taken for a finished one."""
+        """Remove the unfinished file."""
 
 
 class ShardFile:
     """Writes one file of vectors."""
 
     def __init__(self, path: Path, settings: ShardSettings, *, always_mapped: bool = True) -> None:
-        """Name it; the file beside it is made when the first window is written, or at the end.
+        """Set the file name. The file is created with the first window, or by `finish`.
 
         Args:
-            path: what it is called once it is whole.
-            settings: what it holds.
-            always_mapped: write a row map beside a .npy file also where it says no more than that
-                each row is the input's.
+            path: name of the finished file.
+            settings: what the file holds.
+            always_mapped: write the row map of a .npy file even if it only repeats the row numbers.
         """
         kind = _ParquetFile if settings.out_format == "parquet" else _NpyFile
-        self._path = path
         self._inner = kind(path, settings, always_mapped=always_mapped)
         self._rows = 0
 
@@ -135,26 +134,25 @@ class ShardFile:
         return self._rows
 
     def write(self, window: Window, kept: Sequence[int] | None, vectors: npt.NDArray[Any]) -> None:
-        """Write the rows of a window that are kept, with their vectors."""
+        """Append rows of a window with their vectors."""
         self._rows += len(vectors)
         self._inner.write(window, kept, vectors)
 
     def finish(self, columns: Columns) -> Written:
-        """Give it its name, durably."""
+        """Complete the file and rename it, durably."""
         self._inner.finish(columns)
         written = self._inner.written()
         self._inner.rename()
-        sync_folder(self._path.parent)
         return written
 
     def abandon(self) -> None:
-        """Leave nothing of it."""
+        """Delete the unfinished files."""
         with suppress(OSError):
             self._inner.abandon()
 
 
-def taken(window: Window, name: str, kept: Sequence[int] | None) -> Any:
-    """Values of a field of the rows that are written: a list, or an Arrow array."""
+def field_values(window: Window, name: str, kept: Sequence[int] | None) -> Any:
+    """Values of a field in the written rows: a list, or an Arrow array."""
     values = window.values[name]
     return values if kept is None else of_rows(values, kept)
 
@@ -173,7 +171,7 @@ class _File:
         return window.numbers if kept is None else [window.numbers[i] for i in kept]
 
     def rename(self) -> None:
-        self.partial.replace(self.path)
+        rename_durably(self.partial, self.path)
 
     def written(self) -> Written:
         record = record_file(self.partial)
@@ -201,7 +199,7 @@ class _ParquetFile(_File):
 
         fields = [("id", arrow.int64() if self.fields.id is None else kind(self.fields.id))]
         fields += [(name, kind(name)) for name in self.fields.beside_id]
-        # That nothing is null spares Parquet a level for each number.
+        # Non-null numbers save a definition level in Parquet.
         item = arrow.field("element", arrow.from_numpy_dtype(self.dtype), nullable=False)
         self._vector = arrow.list_(item, self.dim)
         names = [name for name in self.fields.beside_id if columns.get(name) == "json"]
@@ -215,9 +213,9 @@ class _ParquetFile(_File):
         self._writer = arrow.parquet.ParquetWriter(
             self.partial,
             self._schema,
-            # Numbers that look random neither compress nor repeat.
+            # Vectors look random: neither compression nor a dictionary helps.
             compression=dict.fromkeys(named, "zstd"),
-            use_dictionary=[name for name, kind in fields if _repeats(arrow, kind)],
+            use_dictionary=[name for name, kind in fields if _needs_dictionary(arrow, kind)],
             write_statistics=named,
         )
 
@@ -236,7 +234,9 @@ class _ParquetFile(_File):
                 )
                 continue
             name = self.fields.id if field.name == "id" else field.name
-            values: Any = self._numbers(window, kept) if name is None else taken(window, name, kept)
+            values: Any = (
+                self._numbers(window, kept) if name is None else field_values(window, name, kept)
+            )
             if isinstance(values, list):
                 if name is not None and window.columns[name] == "id":
                     values = list(map(str, values))  # a column has one type
@@ -248,16 +248,15 @@ class _ParquetFile(_File):
         if self._writer is None:
             self._open(columns, {})
         self._writer.close()
-        sync_file(self.partial)
 
     def abandon(self) -> None:
         if self._writer is not None:
-            with suppress(Exception):  # what it is told to write then is thrown away
+            with suppress(Exception):  # the file is deleted anyway
                 self._writer.close()
         super().abandon()
 
 
-def _repeats(arrow: Any, kind: Any) -> bool:
+def _needs_dictionary(arrow: Any, kind: Any) -> bool:
     return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind))
 
 
@@ -265,17 +264,17 @@ class _NpyFile(_File):
     _file: IO[bytes] | None = None
     _map: IO[bytes] | None = None
     _rows = 0
-    _says_nothing = True
+    _is_identity_map = True
 
     def _open(self) -> tuple[IO[bytes], IO[bytes]]:
         if self._file is None or self._map is None:
             self._file = self.partial.open("wb")
             self._map = partial_of(row_map_of(self.path)).open("wb")
-            self._header()
+            self._write_header()
         return self._file, self._map
 
-    def _header(self) -> None:
-        """Numpy leaves room in the header to write the number of rows in place at the end."""
+    def _write_header(self) -> None:
+        """Write the header; NumPy reserves space to update the row count later."""
         described = {"descr": self.dtype.str, "fortran_order": False,
                      "shape": (self._rows, self.dim)}  # fmt: skip
         npy.write_array_header_1_0(self._file, described)  # type: ignore[arg-type]
@@ -284,12 +283,12 @@ class _NpyFile(_File):
         file, row_map = self._open()
         file.write(np.ascontiguousarray(vectors.astype(self.dtype, copy=False)).data)
         self._rows += len(vectors)
-        values = {name: taken(window, name, kept) for name in self.fields.named}
+        values = {name: field_values(window, name, kept) for name in self.fields.named}
         values = {n: v if isinstance(v, list) else v.to_pylist() for n, v in values.items()}
         numbers = self._numbers(window, kept)
         first = self._rows - len(vectors)
         if self.fields.named or numbers != list(range(first, self._rows)):
-            self._says_nothing = False
+            self._is_identity_map = False
         if self.fields.named:
             ids = numbers if self.fields.id is None else values[self.fields.id]
             names = self.fields.beside_id
@@ -297,7 +296,7 @@ class _NpyFile(_File):
                 json.dumps({"row": row, "id": key} | {n: values[n][i] for n in names}, default=str)
                 for i, (row, key) in enumerate(zip(numbers, ids, strict=True))
             ]
-        else:  # the same, in a tenth of the time
+        else:  # json.dumps would take ten times as long
             lines = [f'{{"row": {row}, "id": {row}}}' for row in numbers]
         if lines:
             row_map.write(("\n".join(lines) + "\n").encode())
@@ -305,11 +304,9 @@ class _NpyFile(_File):
     def finish(self, columns: Columns) -> None:
         file, row_map = self._open()
         file.seek(0)
-        self._header()
-        for one in (file, row_map):
-            one.flush()
-            os.fsync(one.fileno())
-            one.close()
+        self._write_header()
+        file.close()
+        row_map.close()
 
     def written(self) -> Written:
         record = record_file(self.partial)
@@ -319,17 +316,17 @@ class _NpyFile(_File):
 
     def rename(self) -> None:
         row_map = row_map_of(self.path)
-        if self._says_nothing and not self.always_mapped:
+        if self._is_identity_map and not self.always_mapped:
             partial_of(row_map).unlink()
-            row_map.unlink(missing_ok=True)  # of an earlier run
-        else:  # the map goes first: a .npy file that is there has one
-            partial_of(row_map).replace(row_map)
+            row_map.unlink(missing_ok=True)  # left by an earlier run
+        else:  # rename the map first, so that every .npy file has its map
+            rename_durably(partial_of(row_map), row_map)
         super().rename()
 
     def abandon(self) -> None:
         for file in (self._file, self._map):
             if file is not None:
-                with suppress(OSError):  # what it still holds does not fit on a full disk
+                with suppress(OSError):  # the rest does not fit on a full disk
                     file.close()
         partial_of(row_map_of(self.path)).unlink(missing_ok=True)
         super().abandon()

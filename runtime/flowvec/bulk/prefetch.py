@@ -1,4 +1,4 @@
-"""Running an iterator ahead of its consumer, on a thread of its own."""
+"""Runs an iterator ahead of its consumer, on a separate thread."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TypeVar
 __all__ = ["run_ahead"]
 
 T = TypeVar("T")
-# Nobody waits for this: it is how soon a reader sees that nobody takes its items any more.
-_PATIENCE = 0.1
-# As is this: a read from a file takes less, and one from an idle pipe may take for ever.
-_LONGEST_READ = 2.0
+# How soon the reader notices that its consumer is gone.
+_POLL_SECONDS = 0.1
+# Longest wait for the reader; a read from an idle pipe may never return.
+_JOIN_SECONDS = 2.0
 
 
 class _End:
@@ -22,23 +22,23 @@ class _End:
 
 
 def run_ahead(source: Iterator[T], depth: int, stop: threading.Event) -> Generator[T, None, None]:
-    """The same items, of which up to `depth` wait ready; an error comes after what came before it.
+    """Yield the items, reading up to `depth` ahead. An error is raised after the items before it.
 
-    When the consumer leaves, the source is closed on its own thread. Nobody waits for a source that
-    waits itself, as for a pipe into which nothing comes.
+    If the consumer stops early, the reading thread closes the source. A source that blocks, such as
+    an idle pipe, is left to its thread after two seconds.
 
     Args:
         source: the items.
-        depth: how many.
-        stop: once it is set the items end, whether the source has more or not.
+        depth: most items that are read ahead.
+        stop: once it is set, no more items are yielded.
     """
     ready: queue.Queue[T | _End] = queue.Queue(depth)
-    left = threading.Event()
+    is_gone = threading.Event()  # the consumer
 
     def put(item: T | _End) -> bool:
-        while not left.is_set():
+        while not is_gone.is_set():
             try:
-                ready.put(item, timeout=_PATIENCE)
+                ready.put(item, timeout=_POLL_SECONDS)
             except queue.Full:
                 continue
             return True
@@ -62,7 +62,7 @@ def run_ahead(source: Iterator[T], depth: int, stop: threading.Event) -> Generat
     try:
         while not stop.is_set():
             try:
-                item = ready.get(timeout=_PATIENCE)
+                item = ready.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 continue
             if isinstance(item, _End):
@@ -71,5 +71,5 @@ def run_ahead(source: Iterator[T], depth: int, stop: threading.Event) -> Generat
                 return
             yield item
     finally:
-        left.set()
-        thread.join(_LONGEST_READ)
+        is_gone.set()
+        thread.join(_JOIN_SECONDS)

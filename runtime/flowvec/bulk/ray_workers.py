@@ -1,10 +1,10 @@
-"""Bulk jobs on Ray: shards are shared out among Encoders on many machines.
+"""Bulk jobs on Ray: Encoders on many machines encode the shards.
 
-Ray Data deals out the numbers of the shards, an actor pool of Encoders does them, and whoever
-called keeps the journal. Each actor reads its own rows, from where the survey says that they begin,
-and writes its own file, so neither texts nor vectors pass through Ray's object store, and a shard
-has the bytes that one machine would have given it. Inputs and output must be seen by all machines
-under the same paths. A worker that dies is replaced, and its shard done again.
+Ray Data distributes shard numbers to a pool of Encoders; the calling process writes the journal.
+Each Encoder reads its rows, from where the survey found their start, and writes its file. So texts
+and vectors never pass through Ray's object store, and a shard has the same bytes as in a local job.
+All machines must see inputs and output under the same paths. A worker that dies is replaced, and
+its shard is done again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["RayWorkers", "cause_of", "connected_ray", "cpus_of", "imported_ray",
 
 @dataclass(frozen=True, slots=True)
 class RayWorkers:
-    """The workers of a job.
+    """The Ray workers of a job.
 
     Attributes:
         workers: how many Encoders.
-        cpus: cores for each; None shares those of the cluster out.
-        gpus: for each, 0 for none; a part of 1 shares a GPU.
-        address: of the cluster, `auto`, or None for the one that runs, or else one on this machine.
+        cpus: cores per worker; None divides the cluster's cores.
+        gpus: GPUs per worker; 0 for none, and a fraction such as 0.5 to share one.
+        address: the cluster's address; `auto`; or None: a running cluster, else a local one.
     """
 
     workers: int
@@ -48,12 +48,12 @@ class RayWorkers:
 
 
 def imported_ray() -> Any:
-    """Ray, with what it needs for data.
+    """Ray, with Ray Data.
 
     Raises:
         MissingDependencyError: it is not installed.
     """
-    require("this", "cpu,files,ray", "ray", "pyarrow")
+    require("work on Ray", "cpu,files,ray", "ray", "pyarrow")
     import ray
     import ray.data
 
@@ -69,7 +69,7 @@ def connected_ray(workers: RayWorkers) -> Any:
     """
     ray = imported_ray()
     if not ray.is_initialized():
-        # A cluster that is made here has no use for a web page.
+        # A cluster started here needs no dashboard.
         options = {} if workers.address else {"include_dashboard": False}
         try:
             ray.init(
@@ -81,9 +81,9 @@ def connected_ray(workers: RayWorkers) -> Any:
 
 
 def cause_of(error: BaseException) -> str:
-    """What went wrong in a process of Ray's, in a line."""
-    while (below := getattr(error, "cause", None) or error.__cause__) is not None:
-        error = below
+    """The first line of the error that made a Ray task fail, without Ray's wrappers."""
+    while (inner := getattr(error, "cause", None) or error.__cause__) is not None:
+        error = inner
     return first_line(error)
 
 
@@ -96,10 +96,10 @@ def cpus_of(ray: Any, workers: RayWorkers, count: int) -> float:
 
 
 class _ShardEncoder:
-    """An actor: one Encoder, and the shards that it is told to do."""
+    """A Ray actor with one Encoder."""
 
     def __init__(self, job: _RayJob) -> None:
-        # Ray counts cores and does not hold actors to them: threads must be as many.
+        # Ray does not limit threads, so start one stream per assigned core.
         cores = imported_ray().get_runtime_context().get_assigned_resources().get("CPU", 1.0)
         streams = max(1, int(cores)) if job.is_on_cpu else None
         self._encoder = Encoder.load(
@@ -112,15 +112,15 @@ class _ShardEncoder:
         self._job = job
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """Do shards; what became of each, in JSON: rows of Ray's hold plain values alone."""
-        return {"done": [self._done(int(shard)) for shard in batch["shard"]]}
+        """Encode shards; return each result as JSON, since Ray rows hold plain values."""
+        return {"done": [self._encode_shard(int(shard)) for shard in batch["shard"]]}
 
-    def _done(self, shard: int) -> str:
+    def _encode_shard(self, shard: int) -> str:
         job = self._job
         try:
             result = run_shard(
                 self._encoder,
-                job.known,
+                job.survey,
                 job.options,
                 job.columns,
                 Folder(Path(job.folder)),
@@ -128,14 +128,14 @@ class _ShardEncoder:
                 strict=job.strict,
                 repeats=job.repeats,
             )
-        except FlowvecError as error:  # which doing it again does not help
+        except FlowvecError as error:  # a retry would fail the same way
             return json.dumps({"error": str(error)})
         return json.dumps({"record": asdict(result.record), "tally": result.tally.plain()})
 
 
 @dataclass(frozen=True, slots=True)
 class _RayJob:
-    """What an actor must know."""
+    """A job as its actors need it."""
 
     bundle: str
     provider: str
@@ -143,7 +143,7 @@ class _RayJob:
     is_on_cpu: bool
     max_batch_tokens: int
     folder: str
-    known: Survey
+    survey: Survey
     options: BulkOptions
     columns: Columns | None
     repeats: Repeats | None
@@ -154,7 +154,7 @@ def shards_on_ray(
     shards: list[int],
     encoder: Encoder,
     folder: Folder,
-    known: Survey,
+    survey: Survey,
     options: BulkOptions,
     columns: Columns | None,
     workers: RayWorkers,
@@ -162,22 +162,22 @@ def shards_on_ray(
     repeats: Repeats | None,
     strict: bool,
 ) -> Generator[ShardResult, None, None]:
-    """Do shards on Ray; what became of each, in the order in which they are done.
+    """Encode shards on Ray; yield their results in the order in which they finish.
 
     Args:
-        shards: their numbers.
-        encoder: actors load its bundle on its provider, in its compute type.
-        folder: the job's.
-        known: the inputs.
-        options: of the job.
-        columns: what the named fields hold.
-        workers: who does it.
-        repeats: which rows are left out, because another has their id.
-        strict: stop at a row that cannot be embedded.
+        shards: numbers of the shards.
+        encoder: actors load its bundle on the same provider, in the same compute type.
+        folder: the job's folder.
+        survey: the inputs.
+        options: options of the job.
+        columns: types of the fields.
+        workers: the workers.
+        repeats: rows that are left out because another row has the same id.
+        strict: stop at the first row that cannot be embedded.
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        BulkError: a shard failed for a reason that doing it again does not help.
+        BulkError: a shard failed, and a retry would fail the same way.
     """
     if not shards:
         return
@@ -193,9 +193,9 @@ def shards_on_ray(
         encoder.max_batch_tokens,
         str(folder.path.absolute()),
         replace(
-            known,
+            survey,
             sources=tuple(
-                replace(source, absolute=from_anywhere(source.path)) for source in known.sources
+                replace(source, absolute=from_anywhere(source.path)) for source in survey.sources
             ),
         ),
         options,
@@ -205,7 +205,7 @@ def shards_on_ray(
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are reported below
-    # One shard a task, so that what a dead worker takes with it is one shard.
+    # One shard per task: a dead worker loses only one.
     numbers = ray.data.from_items(
         [{"shard": shard} for shard in shards], override_num_blocks=len(shards)
     )
@@ -219,9 +219,9 @@ def shards_on_ray(
     )
     try:
         for row in done.iter_rows():
-            told = json.loads(row["done"])
-            if "error" in told:
-                raise BulkError(told["error"])
-            yield ShardResult(ShardRecord(**told["record"]), RunTally(**told["tally"]))
+            answer = json.loads(row["done"])
+            if "error" in answer:
+                raise BulkError(answer["error"])
+            yield ShardResult(ShardRecord(**answer["record"]), RunTally(**answer["tally"]))
     except ray.exceptions.RayError as error:
         raise BulkError(f"a shard failed on Ray: {cause_of(error)}") from error

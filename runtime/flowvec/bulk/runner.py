@@ -1,7 +1,7 @@
-"""The work of a bulk job: reading, tokenizing, inference and writing, all at once.
+"""Runs a bulk job: reading, tokenizing, inference and writing overlap.
 
-A shard's rows, the windows within it and so the batches within those depend on the order of the
-input and on the options alone: a job that was killed ends with the bytes of one that was not.
+Shards, windows and batches depend only on input order and options, so a resumed job writes the same
+bytes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flowvec.bulk.part_files import ShardSettings, ShardWriter
 from flowvec.bulk.prefetch import run_ahead
 from flowvec.bulk.repeats import Repeats, SeenIds
 from flowvec.bulk.windows import read_windows
+from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.jobs import Encoded, EncodeJob, Tally
 from flowvec.errors import BulkError
@@ -43,22 +44,23 @@ __all__ = [
     "run_shard",
 ]
 
-# Windows that wait to be tokenized, and to be written.
+# Most windows that wait to be tokenized, and most that wait to be written.
 _READ_AHEAD = 2
 _WRITE_BEHIND = 4
+# Most repeated ids that a run reports.
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class BulkProgress:
-    """How far a job is.
+    """Progress of a bulk job.
 
     Attributes:
-        rows: rows done, dead letters and what earlier runs did included.
-        total: of all that it has to do; None where the input is standard input.
+        rows: rows that are done, including dead letters and rows of earlier runs.
+        total: rows of the whole job; None for standard input.
         tokens: tokens encoded in this run.
         padded: tokens computed in this run, padding included.
-        seconds: since this run began to encode.
+        seconds: seconds since this run started to encode.
     """
 
     rows: int
@@ -70,16 +72,16 @@ class BulkProgress:
 
 @dataclass(slots=True)
 class RunTally(Tally):
-    """Counts of a run; only the writing thread changes them.
+    """Counts of a run. Only the writing thread changes them.
 
     Attributes:
-        repeated_ids: the first few ids that more than one row has.
+        repeated_ids: the first few ids that several rows have.
     """
 
     repeated_ids: list[Any] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
-        """What JSON can hold; `RunTally(**plain)` is the same again."""
+        """The counts as JSON values; `RunTally(**plain)` reads them."""
         return asdict(self)
 
     def merge(self, other: RunTally) -> None:
@@ -89,7 +91,7 @@ class RunTally(Tally):
         self.name_repeated(other.repeated_ids)
 
     def name_repeated(self, ids: Sequence[Any]) -> None:
-        """Keep the first few ids that more than one row has, each once."""
+        """Keep the first few ids that several rows have, each once."""
         for key in ids:
             if len(self.repeated_ids) == _MOST_NAMED:
                 return
@@ -98,19 +100,20 @@ class RunTally(Tally):
 
 
 class _Halt(threading.Event):
-    """Set once somebody asked to stop, or writing has failed."""
+    """Set if the caller's `stop` is set, or writing has failed."""
 
-    def __init__(self, asked: threading.Event | None) -> None:
+    def __init__(self, stop: threading.Event | None) -> None:
         super().__init__()
-        self._asked = asked
+        self._stop = stop
 
+    @override
     def is_set(self) -> bool:
-        return super().is_set() or (self._asked is not None and self._asked.is_set())
+        return super().is_set() or (self._stop is not None and self._stop.is_set())
 
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """One shard that is done."""
+    """A finished shard: its record, and the counts of the run that wrote it."""
 
     record: ShardRecord
     tally: RunTally
@@ -123,7 +126,7 @@ class RunResult:
     Attributes:
         tally: its counts.
         seconds: its duration.
-        is_complete: whether the job is done; False if it was stopped.
+        is_complete: whether the job is complete; False if it was stopped.
     """
 
     tally: RunTally
@@ -142,7 +145,7 @@ class Work:
         self,
         encoder: Encoder,
         job: EncodeJob,
-        known: Survey,
+        survey: Survey,
         options: BulkOptions,
         columns: Columns | None,
         target: Target,
@@ -151,25 +154,25 @@ class Work:
         """Prepare a run.
 
         Args:
-            encoder: of the texts.
-            job: as `job_of` gives.
-            known: the inputs.
-            options: of the job.
-            columns: what the named fields hold; None goes by the first window.
-            target: where the vectors go.
-            repeats: which rows are left out, because another has their id.
+            encoder: embeds the texts.
+            job: the encoding job, as `job_of` returns it.
+            survey: the inputs.
+            options: options of the job.
+            columns: types of the fields; None infers them from the first window.
+            target: the output.
+            repeats: rows that are left out because another row has the same id.
         """
         self._repeats = repeats
         self._encoder = encoder
         self._job = job
-        self._known = known
+        self._survey = survey
         self._options = options
         self._columns = columns
         self._target = target
         self.tally = RunTally()
         self._shard: ShardWriter | None = None
         self._counts = ShardCounts()
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         self._is_complete = False
         self._last_shard = 0
         self._has_failed = False
@@ -198,7 +201,7 @@ class Work:
         strict: bool,
         on_progress: Callable[[BulkProgress], object] | None,
     ) -> RunResult:
-        """Encode what is missing; once `stop` is set, drop the current shard and stop."""
+        """Encode the missing shards. Once `stop` is set, drop the current shard and end."""
         self._strict, self._on_progress = strict, on_progress
         self._halt = halt = _Halt(stop)
         waiting: deque[tuple[Window, npt.NDArray[np.int64] | None]] = deque()
@@ -208,12 +211,12 @@ class Work:
             for window in ahead:
                 texts, repeats = window.texts, None
                 if self._options.dedup:
-                    texts, repeats = _once(window.texts)
+                    texts, repeats = _distinct(window.texts)
                 waiting.append((window, repeats))
                 yield texts
             self._is_all_read = not halt.is_set()
 
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
         with ExitStack() as stack:
             stack.callback(self._abandon)
             writer = stack.enter_context(ThreadPoolExecutor(1, "flowvec-write"))
@@ -228,21 +231,20 @@ class Work:
                 written.popleft().result()
             if self._is_all_read and not waiting:
                 self._finish()
-        return RunResult(self.tally, time.perf_counter() - self._begun, self._is_complete)
+        return RunResult(self.tally, time.perf_counter() - self._started, self._is_complete)
 
     def _windows(self) -> Iterator[Window]:
-        per_shard, known = self._options.rows_per_shard, self._known
+        per_shard, survey = self._options.rows_per_shard, self._survey
         for first, end in self._target.spans():
-            is_begun = bool(known.starts) and first < len(known.starts)
             for window in read_windows(
-                known.sources,
+                survey.sources,
                 self._options.fields,
                 rows_per_shard=per_shard,
-                start=known.starts[first] if is_begun else None,
+                start=survey.starts[first] if first < len(survey.starts) else None,
                 first=first * per_shard,
                 stop=None
-                if end is None or known.rows is None
-                else min(end * per_shard, known.rows),
+                if end is None or survey.rows is None
+                else min(end * per_shard, survey.rows),
                 columns=self._columns,
             ):
                 if self._repeats is not None:
@@ -251,16 +253,16 @@ class Work:
                 yield window
 
     def _finish(self) -> None:
-        """Nothing more comes."""
-        if self._shard is None and not self._target.finished and not self._known.rows:
-            self._shard = self._target.open_shard(0, self._settings)  # a file of no rows
+        """End the last shard and the run, after all windows are written."""
+        if self._shard is None and not self._target.finished and not self._survey.rows:
+            self._shard = self._target.open_shard(0, self._settings)  # a file without rows
             self._end_shard(0)
         elif self._shard is not None:
-            if self._known.rows is not None:
+            if self._survey.rows is not None:
                 raise BulkError("an input has changed since its rows were counted")
             self._end_shard(self._last_shard)
         end_run(
-            self._target, self._known, self._options, rows_read=self._rows_read, stop=self._halt
+            self._target, self._survey, self._options, rows_read=self._rows_read, stop=self._halt
         )
         self._is_complete = True
 
@@ -273,7 +275,7 @@ class Work:
     def _take(
         self, window: Window, repeats: npt.NDArray[np.int64] | None, encoded: Encoded
     ) -> None:
-        """Write a window; nothing more once one could not be written."""
+        """Write a window. After a failure, ignore later windows."""
         if self._has_failed:
             return
         try:
@@ -293,7 +295,7 @@ class Work:
             if self._strict:
                 first = window.dead[0]
                 raise BulkError(f"{first.source}, row {first.row}: {first.reason}")
-            self._target.add_letters(shard, window.dead)
+            self._target.add_dead_letters(shard, window.dead)
         if self._shard is None:
             self._shard = self._target.open_shard(shard, self._settings)
             self._counts = ShardCounts()
@@ -316,24 +318,24 @@ class Work:
         tally.name_repeated(window.repeated_ids)
         tally.add(encoded)
         end = window.first + window.rows
-        if end == (shard + 1) * self._options.rows_per_shard or end == self._known.rows:
+        if end == (shard + 1) * self._options.rows_per_shard or end == self._survey.rows:
             self._end_shard(shard)
         if self._on_progress is not None:
             before = sum(r.rows_in for r in self._target.before)
             self._on_progress(
                 BulkProgress(
                     before + self._rows_read,
-                    self._known.rows,
+                    self._survey.rows,
                     tally.tokens,
                     tally.padded,
-                    time.perf_counter() - self._begun,
+                    time.perf_counter() - self._started,
                 )
             )
 
     def _end_shard(self, number: int) -> None:
         assert self._shard is not None
-        if self._options.rows_per_shard == ONE_FILE:  # a mixed file could not be detected later
-            check_unchanged(self._known.sources)
+        if self._options.rows_per_shard == ONE_FILE:  # else the changed rows would be in the file
+            check_unchanged(self._survey.sources)
         written = self._shard.finish(self._columns or {})
         self._shard = None
         self._target.commit(number, self._counts, written)
@@ -341,78 +343,80 @@ class Work:
     def _check(
         self, window: Window, repeats: npt.NDArray[np.int64] | None, encoded: Encoded
     ) -> list[int] | None:
-        """Make dead letters of rows that the model cannot embed; the indices of the others."""
+        """Add dead letters for rows that were not embedded; return the indices of the others.
+
+        None means that all rows were embedded.
+        """
         bad: dict[int, tuple[str, str]] = {}
         if self._options.truncation == "error":
             reason = f"the text has more than {self._encoder.max_length} tokens"
             bad |= dict.fromkeys(encoded.truncated, ("too_long", reason))
-        bad |= dict.fromkeys(
-            encoded.non_finite, ("non_finite", "the model gave NaN or infinity for it")
-        )
+        bad |= dict.fromkeys(encoded.non_finite, ("non_finite", "its vector has NaN or infinity"))
         if not bad:
             return None
-        of = range(len(window.texts)) if repeats is None else repeats.tolist()
+        text_index = range(len(window.texts)) if repeats is None else repeats.tolist()
         ids = window.ids(self._options.fields)
         kept: list[int] = []
-        for i, text in enumerate(of):
+        for i, text in enumerate(text_index):
             if text in bad:
                 window.dead.append(DeadLetter(*window.place(i), ids[i], *bad[text]))
             else:
                 kept.append(i)
-        order = {source.path: i for i, source in enumerate(self._known.sources)}
+        order = {source.path: i for i, source in enumerate(self._survey.sources)}
         window.dead.sort(key=lambda letter: (order.get(letter.source, 0), letter.row))
         return kept
 
 
 def end_run(
     target: Target,
-    known: Survey,
+    survey: Survey,
     options: BulkOptions,
     *,
     rows_read: int | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """End a run whose shards are all done: check that no row was lost, and complete the output.
+    """End a run whose shards are all finished: check that no row is lost, and complete the output.
 
     Args:
-        target: where the shards are.
-        known: the inputs.
-        options: of the job.
-        rows_read: rows that were read, if they were not counted before.
-        stop: set it to leave out what is optional.
+        target: the output.
+        survey: the inputs.
+        options: options of the job.
+        rows_read: rows that were read, if the survey could not count them.
+        stop: set it to skip optional work.
 
     Raises:
         BulkError: rows were lost, or an input has changed.
     """
     rows_out = sum(record.rows_in for record in target.finished)
-    if known.rows is None:
+    if survey.rows is None:
         rows_in = rows_read
     else:
         per_shard = options.rows_per_shard
         rows_in = sum(
-            min(per_shard, known.rows - record.shard * per_shard) for record in target.finished
+            min(per_shard, survey.rows - record.shard * per_shard) for record in target.finished
         )
     if rows_out != rows_in:
         raise BulkError(
-            f"{rows_in} rows went in, but {rows_out} came out: an input changed meanwhile"
+            f"{rows_in} rows were read, but {rows_out} were written: an input changed meanwhile"
         )
-    check_unchanged(known.sources)
+    check_unchanged(survey.sources)
     target.complete(stop)
 
 
-def _once(texts: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Each text once, in the order of their first, and for each text which of those it is."""
+def _distinct(texts: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Distinct texts in order of first occurrence, and for each text its index among them."""
     places: dict[str, int] = {}
-    of = np.fromiter((places.setdefault(text, len(places)) for text in texts), np.int64, len(texts))
-    return list(places), of
+    indices = (places.setdefault(text, len(places)) for text in texts)
+    text_index = np.fromiter(indices, np.int64, len(texts))
+    return list(places), text_index
 
 
 def job_of(encoder: Encoder, options: BulkOptions) -> EncodeJob:
-    """The pipeline's job; raises as `Encoder.job`."""
+    """The encoding job for the pipeline; raises as `Encoder.job`."""
     precision = "float32" if options.precision == "float16" else options.precision
     job = encoder.job(
         options.prompt_name,
-        # Asked for, so that batches do not depend on how many cores there are.
+        # Given explicitly, so that batches do not depend on the number of cores.
         max_batch_tokens=encoder.max_batch_tokens,
         precision=precision,
     )
@@ -421,7 +425,7 @@ def job_of(encoder: Encoder, options: BulkOptions) -> EncodeJob:
 
 def run_shard(
     encoder: Encoder,
-    known: Survey,
+    survey: Survey,
     options: BulkOptions,
     columns: Columns | None,
     folder: Folder,
@@ -430,15 +434,15 @@ def run_shard(
     strict: bool = False,
     repeats: Repeats | None = None,
 ) -> ShardResult:
-    """Do one shard of a job whose journal somebody else keeps.
+    """Encode one shard of a job whose journal another process writes.
 
     Raises:
         BulkError: an input has changed, or with `strict` a row cannot be embedded.
     """
     target = OneShardTarget(folder, options.out_format, shard)
     with naming_output(folder.path), closing(target):
-        work = Work(encoder, job_of(encoder, options), known, options, columns, target, repeats)
+        work = Work(encoder, job_of(encoder, options), survey, options, columns, target, repeats)
         work.run(None, strict=strict, on_progress=None)
-    trim_memory()  # each shard has had threads of its own
+    trim_memory()  # each shard has used new threads, see `trim_memory`
     (record,) = target.finished
     return ShardResult(record, work.tally)

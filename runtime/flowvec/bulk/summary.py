@@ -16,11 +16,11 @@ __all__ = ["BulkSummary", "summarize"]
 
 @dataclass(frozen=True, slots=True)
 class BulkSummary:
-    """What a bulk job did.
+    """The result of a bulk job.
 
     Attributes:
         out: where the vectors are.
-        complete: whether all is done; False if the job was stopped.
+        complete: whether the job is complete; False if it was stopped.
         rows_in: rows read, in all runs of the job: the sum of the next three.
         rows: vectors that were written, in all runs, and rows that were unchanged.
         dead_letters: rows that could not be embedded, in all runs.
@@ -29,13 +29,13 @@ class BulkSummary:
         codes: dead letters of each kind, in all runs. Those written before version 0.2 are not
             counted.
         blank: blank lines, which are not rows: those of jsonl, and of txt for a collection.
-        shards: files that were written, in all runs.
-        shards_before: how many of them earlier runs had finished.
+        shards: shards that were finished, in all runs.
+        shards_before: shards that earlier runs had finished.
         dim: length of a written vector.
         precision: type of its numbers.
         encoded: texts encoded in this run, without repeated ones if `dedup` is set.
         truncated: texts that were cut at max_length in this run.
-        replaced: texts of this run in which lone surrogates became U+FFFD.
+        replaced: texts of this run in which lone surrogates were replaced by U+FFFD.
         unchanged: rows that the collection already had, with `skip_unchanged`.
         overwritten: rows of the collection that rows of this run replaced.
         tokens: tokens encoded in this run.
@@ -80,15 +80,15 @@ def summarize(
     done: RunResult,
     surveyed: float,
 ) -> BulkSummary:
-    """Count all shards of a job, and what its last run did.
+    """Summarize all shards of a job and its last run.
 
     Args:
-        encoder: the model of the vectors.
+        encoder: the model that made the vectors.
         options: options of the job.
         job: the encoding job.
         target: the output.
         done: the last run.
-        surveyed: seconds of the survey.
+        surveyed: seconds that the survey took.
     """
     tally, info, finished = done.tally, encoder.info(), target.finished
     rows, dead = sum(r.rows for r in finished), sum(r.dead for r in finished)

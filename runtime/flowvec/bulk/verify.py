@@ -1,4 +1,4 @@
-"""What a folder of vectors is, and whether it is what its manifest says."""
+"""Describes and verifies the folder of a bulk job."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["FolderCheck", "FolderInfo", "folder_info", "is_bulk_folder", "verify
 
 @dataclass(frozen=True, slots=True)
 class FolderCheck:
-    """What a folder of vectors holds.
+    """The result of `verify_folder`.
 
     Attributes:
-        rows: vectors, going by the manifests.
-        shards: files of them.
+        rows: written vectors, according to the manifests.
+        shards: files of vectors.
         dead_letters: rows that could not be embedded.
-        duplicates: rows that were left out, because another row has their id.
-        problems: what is wrong, a line each.
+        duplicates: rows that were left out because another row has the same id.
+        problems: what is wrong, one line per problem.
     """
 
     rows: int
@@ -47,18 +47,18 @@ class FolderCheck:
 
 @dataclass(frozen=True, slots=True)
 class FolderInfo:
-    """What the manifests of a folder of vectors say.
+    """What the manifests of a bulk job's folder record.
 
     Attributes:
-        complete: whether all shards of all shares are there.
-        rows: vectors in the shards that are finished.
-        shards: files of them.
+        complete: whether all shards of all shares are finished.
+        rows: vectors in the finished shards.
+        shards: finished shards.
         dead_letters: rows that could not be embedded.
-        duplicates: rows that were left out, because another row has their id.
+        duplicates: rows that were left out because another row has the same id.
         model: name of the model.
-        fingerprint: of the model.
-        precision: of the vectors' numbers.
-        out_format: of the shards.
+        fingerprint: fingerprint of the model.
+        precision: type of the vectors' numbers.
+        out_format: format of the shards.
         inputs: the files that were read.
     """
 
@@ -75,20 +75,20 @@ class FolderInfo:
 
 
 def is_bulk_folder(path: Path) -> bool:
-    """Whether a bulk job has written there, whole or not."""
+    """Whether a folder holds a bulk job, complete or not."""
     if not path.is_dir() or (path / FILE).exists():
         return False
     return any(Folder(path, share).is_ours() for share in shares_of(path))
 
 
 def folder_info(path: str | Path) -> FolderInfo:
-    """What the manifests say, without a look at the shards.
+    """Read the manifests only, not the shards.
 
     Args:
-        path: the folder that `encode_files` has written, by one run or by several shares.
+        path: the folder that `encode_files` wrote, as one job or in shares.
 
     Raises:
-        BulkError: no bulk job has written there, or its manifest cannot be read.
+        BulkError: it is not the folder of a bulk job, or a manifest cannot be read.
     """
     folder = path_of("the folder", path)
     shares = shares_of(folder)
@@ -123,13 +123,16 @@ def folder_info(path: str | Path) -> FolderInfo:
 
 
 def verify_folder(path: str | Path) -> FolderCheck:
-    """Read every shard again: size, SHA-256, number of rows; row maps and dead letters too.
+    """Read every shard again, and compare it with the manifest.
+
+    Compared are the size, SHA-256 and number of rows of each shard, the SHA-256 of each row map,
+    and the number of dead letters.
 
     Args:
-        path: the folder that `encode_files` has written, by one run or by several shares.
+        path: the folder that `encode_files` wrote, as one job or in shares.
 
     Raises:
-        BulkError: no bulk job has written there, or its manifest cannot be read.
+        BulkError: it is not the folder of a bulk job, or a manifest cannot be read.
     """
     folder = path_of("the folder", path)
     shares = shares_of(folder)
@@ -147,14 +150,12 @@ def verify_folder(path: str | Path) -> FolderCheck:
         manifest = share_folder.read_manifest() or {}
         if first and (changed := list(differences_of_shares(first, manifest))):
             problems.append(
-                f"{share_folder.manifest.name} is of another job: {'; '.join(changed[:5])}"
+                f"{share_folder.manifest.name} belongs to another job: {'; '.join(changed[:5])}"
             )
         first = first or manifest
         shards = manifest.get("shards")
         if shards is None:
-            problems.append(
-                f"{share_folder.manifest.name}: the job is not complete; start it again"
-            )
+            problems.append(f"{share_folder.manifest.name}: the job is not complete; run it again")
             continue
         try:
             listed = records_of(shards, share_folder.manifest)
@@ -165,13 +166,10 @@ def verify_folder(path: str | Path) -> FolderCheck:
         for record in listed:
             problems += _problems(folder, record)
         dead = sum(record.dead for record in listed)
-        there = (
-            share_folder.letters.read_bytes().count(b"\n") if share_folder.letters.exists() else 0
-        )
-        if there != dead:
-            problems.append(
-                f"{share_folder.letters.name} has {there} lines, and should have {dead}"
-            )
+        file = share_folder.dead_letters
+        lines = file.read_bytes().count(b"\n") if file.exists() else 0
+        if lines != dead:
+            problems.append(f"{file.name} has {lines} lines, and should have {dead}")
     return FolderCheck(
         sum(record.rows for record in records),
         len(records),
@@ -182,7 +180,7 @@ def verify_folder(path: str | Path) -> FolderCheck:
 
 
 def _problems(folder: Path, record: ShardRecord) -> Iterator[str]:
-    if not record.file:  # its rows are in a collection, which has checks of its own
+    if not record.file:  # the rows are in a collection, which has its own checks
         return
     file = folder / record.file
     if not file.is_file():

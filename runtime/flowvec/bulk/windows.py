@@ -1,4 +1,4 @@
-"""Reading a bulk job's rows, a window at a time: what can be embedded, and what cannot and why."""
+"""Reads the rows of a bulk job in windows, with dead letters for rows that cannot be embedded."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def read_windows(
     stop: int | None = None,
     columns: Columns | None = None,
 ) -> Iterator[Window]:
-    """Rows a window at a time, at constant memory. A window ends where a shard does.
+    """Read rows in windows, at constant memory. No window crosses the end of a shard.
 
     Args:
         sources: the files.
-        fields: what is read of a row.
+        fields: the fields that are read.
         rows_per_shard: rows of a shard.
-        start: where to begin; None is the beginning of all.
+        start: where to begin; None begins with the first file.
         first: number of the first row, over all inputs.
-        stop: number of the row to end before; None reads all.
-        columns: what the named fields hold; None goes by the first window.
+        stop: number of the row after the last; None reads all.
+        columns: types of the fields; None infers them from the first window.
 
     Raises:
         InputValueError: a file cannot be read, lacks a field, or is damaged.
@@ -42,7 +42,7 @@ def read_windows(
     place = Start(0, 0, 0) if start is None else start
     row = first
     window = Window(row)
-    raw: list[tuple[Reader, int, Any]] = []  # of this window: who read it, from which row, what
+    raw: list[tuple[Reader, int, Any]] = []  # (reader, first row, records) of this window
     end = _window_end(row, rows_per_shard, stop)
     for index in range(place.source, len(sources)):
         is_first = index == place.source
@@ -51,20 +51,20 @@ def read_windows(
                 sources[index], fields, stack, place if is_first else Start(index, 0, 0)
             )
             while True:
-                begun = reader.row
+                first_row = reader.row
                 count, records = reader.take(end - row)
                 if count:
-                    raw.append((reader, begun, records))
+                    raw.append((reader, first_row, records))
                     row += count
                 if row < end:
-                    break  # this file is at its end
+                    break  # the file has ended
                 window = _read(window, raw, columns)
                 columns = window.columns
                 yield window
                 if row == stop:
                     return
                 window, raw, end = Window(row), [], _window_end(row, rows_per_shard, stop)
-            if raw:  # its records cannot wait until the file is closed
+            if raw:  # records must be read before the file is closed
                 window = _read(window, raw, columns)
                 columns, raw = window.columns, []
     if window.rows:
@@ -72,36 +72,37 @@ def read_windows(
 
 
 def first_columns(sources: Sequence[Source], fields: Fields, rows_per_shard: int) -> Columns | None:
-    """What the named fields hold, by the first window; None of standard input.
+    """Types of the fields, from the first window; None for standard input.
 
     Raises:
-        InputValueError: as `read_windows`; or files whose fields cannot stand in one column.
+        InputValueError: as `read_windows`; or a field has different types in two files.
     """
     if sources[0].path == STDIN:
         return None
     if fields.named:
-        _check_alike(sources, fields)
+        _check_same_types(sources, fields)
     return next(read_windows(sources, fields, rows_per_shard=rows_per_shard), Window(0)).columns
 
 
-def _check_alike(sources: Sequence[Source], fields: Fields) -> None:
-    """Refuse files whose fields cannot stand in one column."""
+def _check_same_types(sources: Sequence[Source], fields: Fields) -> None:
+    """Check that kept fields have the same type in all files."""
     formats = {source.format for source in sources}
     if len(formats) > 1:
         raise InputValueError(
-            "to keep fields or ids all inputs must be of one format, not "
+            "to keep fields or ids, all inputs must have the same format, not "
             + " and ".join(sorted(formats))
         )
     if formats == {"parquet"}:
-        known: dict[str, tuple[str, str]] = {}
+        first_seen: dict[str, tuple[str, str]] = {}  # field: (file, type)
         for source in sources:
             schema = schema_of(source)
             for name in fields.named:
                 kind = str(schema.field(name).type) if name in schema.names else "nothing"
-                where, before = known.setdefault(name, (source.path, kind))
+                where, before = first_seen.setdefault(name, (source.path, kind))
                 if before != kind:
                     raise InputValueError(
-                        f"{name} is {before} in {where}, but {kind} in {source.path}"
+                        f"{name} is {before} in {where}, but {kind} in {source.path}: the values "
+                        "cannot be combined in one column"
                     )
 
 
@@ -118,6 +119,6 @@ def _read(
     if columns is None:
         columns = raw[0][0].columns(raw[0][2])
     window.columns = columns
-    for reader, begun, records in raw:
-        reader.read(records, begun, window, columns)
+    for reader, first_row, records in raw:
+        reader.read(records, first_row, window, columns)
     return window

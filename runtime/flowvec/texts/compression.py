@@ -28,7 +28,7 @@ _COMPRESSED: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,
-    ".zst": lambda file: imported_arrow().CompressedInputStream(file, "zstd"),
+    ".zst": lambda file: imported_arrow("zstd").CompressedInputStream(file, "zstd"),
 }
 # What reading a damaged file raises; bz2 and zstd raise a plain OSError.
 DAMAGE = (EOFError, lzma.LZMAError, zlib.error, OSError)

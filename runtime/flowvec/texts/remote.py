@@ -37,7 +37,7 @@ _MAGIC = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file behind a URL.
+    """A file with a URL.
 
     Attributes:
         url: its URL.
@@ -56,12 +56,12 @@ def is_url(path: str) -> bool:
 
 
 def name_of(path: str) -> str:
-    """A path without the options of a URL, to tell its format."""
+    """A path; for a URL without its options, so that it ends in the file's extension."""
     return _OPTIONS.sub("", path) if is_url(path) else path
 
 
 def from_anywhere(path: str) -> str:
-    """A name that does not depend on the working directory; a URL does not."""
+    """The absolute path of a file; a URL stays as it is."""
     return path if is_url(path) else str(Path(path).absolute())
 
 
@@ -74,12 +74,12 @@ def remote_files(url: str) -> list[RemoteFile]:
         InputValueError: there is no such file, or it cannot be reached.
         MissingDependencyError: pyarrow or the scheme's library is not installed.
     """
-    arrow = imported_arrow()
+    arrow = imported_arrow("reading a URL")
     base = name_of(url)
     options = url[len(base) :]
     magic = _MAGIC.search(base)
     folder = (base if magic is None else base[: base.rindex("/", 0, magic.start())]).rstrip("/")
-    with _told(url):
+    with _naming_url(url):
         system, path = _located(folder + options)
         info = system.get_file_info(path)
         if magic is None and info.is_file:
@@ -102,7 +102,7 @@ def state_of(url: str) -> RemoteFile:
     Raises:
         InputValueError: it is gone, or cannot be reached.
     """
-    with _told(url):
+    with _naming_url(url):
         system, path = _located(url)
         info = system.get_file_info(path)
     if not info.is_file:
@@ -116,7 +116,7 @@ def open_remote(url: str) -> IO[bytes]:
     Raises:
         InputValueError: it cannot be reached.
     """
-    with _told(url):
+    with _naming_url(url):
         system, path = _located(url)
         file: IO[bytes] = system.open_input_file(path)
     return file
@@ -127,9 +127,9 @@ def _file(url: str, info: Any) -> RemoteFile:
 
 
 @contextmanager
-def _told(url: str) -> Iterator[None]:
+def _naming_url(url: str) -> Iterator[None]:
     """Name the URL in errors."""
-    arrow = imported_arrow()
+    arrow = imported_arrow("reading a URL")
     try:
         yield
     except (OSError, ValueError, arrow.ArrowException) as error:

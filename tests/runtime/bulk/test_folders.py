@@ -120,7 +120,7 @@ def test_mixed_shares_do_not_verify(tmp_path: Path, tiny: Encoder) -> None:
     for file in (*(tmp_path / "b").glob("*2-of-2*"), *(tmp_path / "b").glob("part-000001.*")):
         shutil.copy(file, tmp_path / "a")
     (problem,) = verify_folder(tmp_path / "a").problems
-    assert "_manifest.2-of-2.json is of another job" in problem
+    assert "_manifest.2-of-2.json belongs to another job" in problem
     assert "b.jsonl" in problem
 
 
@@ -135,7 +135,7 @@ def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_folder_of_an_earlier_version_verifies_and_continues(earlier: Path) -> None:
+def test_a_folder_of_an_earlier_version_verifies_and_resumes(earlier: Path) -> None:
     assert not verify_folder(earlier / "whole").problems
     options: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 10, "id_field": "id",
                                "keep": ["n"]}  # fmt: skip
@@ -154,7 +154,7 @@ def test_a_folder_of_an_earlier_version_verifies_and_continues(earlier: Path) ->
             ).read_bytes()
 
 
-def test_a_restarted_folder_has_the_current_file_names(earlier: Path) -> None:
+def test_a_folder_restarted_without_resume_has_the_current_file_names(earlier: Path) -> None:
     with Encoder.load(FORMATS / "bundle-v2", provider="cpu") as encoder:
         encode_files(encoder, "in.jsonl", earlier / "begun", out_format="npy", resume=False)
     names = {file.name for file in (earlier / "begun").iterdir()}
@@ -218,7 +218,7 @@ def test_kept_values_that_cannot_be_written_are_dead_letters(
 
 @pytest.mark.parametrize("out_format", ["npy", "collection"])
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "[NaN]"])
-def test_kept_json_that_is_not_json_is_a_dead_letter(
+def test_kept_values_that_are_not_json_are_dead_letters(
     tmp_path: Path, tiny: Encoder, out_format: Any, value: str
 ) -> None:
     kind = "[0.5]" if value.startswith("[") else "0.5"
@@ -296,7 +296,7 @@ def test_a_full_disk_is_named_and_nothing_keeps_it_full(
 # --- names ----------------------------------------------------------------------------------------
 
 
-def test_a_home_and_the_folder_that_one_is_in(
+def test_paths_may_be_in_the_home_or_the_current_folder(
     tmp_path: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -312,7 +312,7 @@ def test_a_home_and_the_folder_that_one_is_in(
 
 
 @pytest.mark.parametrize("name", ["v.npy", "v.parquet"])
-def test_one_file_is_replaced_only_if_requested(
+def test_one_file_is_replaced_only_without_resume(
     tmp_path: Path, tiny: Encoder, arrow: Any, name: str
 ) -> None:
     (tmp_path / "in.txt").write_text("a cat\na dog\n")

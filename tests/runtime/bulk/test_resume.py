@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from flowvec import Encoder
-from flowvec.bulk import RayWorkers, encode_files
-from flowvec.bulk import encoding as files
+from flowvec.bulk import RayWorkers, encode_files, encoding
 from flowvec.bulk.prefetch import run_ahead
 from flowvec.errors import BulkError, FlowvecError, MissingDependencyError
 from tests.runtime.bulk.conftest import (
@@ -23,7 +22,7 @@ from tests.runtime.bulk.conftest import (
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_job_that_was_stopped_continues_with_the_same_bytes(
+def test_a_stopped_job_resumes_with_the_same_bytes(
     tmp_path: Path, tiny: Encoder, many: Path
 ) -> None:
     whole = encode_files(tiny, many, tmp_path / "whole", **COMMON)
@@ -169,7 +168,7 @@ def test_an_input_that_changes_meanwhile_is_noticed(
 def test_a_single_file_of_a_mixed_input_never_appears(
     tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    found = files.survey
+    found = encoding.survey_inputs
 
     def then_changed(*arguments):
         known = found(*arguments)
@@ -180,7 +179,7 @@ def test_a_single_file_of_a_mixed_input_never_appears(
         rows.write_text("".join(lines))
         return known
 
-    monkeypatch.setattr(files, "survey", then_changed)
+    monkeypatch.setattr(encoding, "survey_inputs", then_changed)
     with pytest.raises(BulkError, match="changed"):
         encode_files(tiny, rows, tmp_path / "out.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
@@ -217,7 +216,7 @@ def test_without_ray_nothing_is_begun(
     assert not (tmp_path / "out").exists()
 
 
-def test_two_at_once_are_one_too_many(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
+def test_two_jobs_cannot_write_one_folder(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
     refused: list[Exception] = []
 
     def second(_: object) -> None:
