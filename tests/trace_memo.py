@@ -32,11 +32,11 @@ def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # which all workers share
     (folder / "traces").mkdir(exist_ok=True)
-    from flowvec_export.assembly import from_torch as torch_draft
+    from flowvec_export.assembly import from_torch
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "FOLDER", folder / "traces")
-        patch.setattr(torch_draft, "to_onnx", remembering(torch_draft.to_onnx))
+        patch.setattr(from_torch, "to_onnx", remembering(from_torch.to_onnx))
         # torch parses the source of all 500 functions of this table for each trace anew. It is
         # torch's own affair, so where it is not found nothing is the matter but time.
         with contextlib.suppress(ImportError, AttributeError):

@@ -27,8 +27,17 @@ import pytest
 
 from tests.conftest import SHARED
 from tests.docs.forking import CLIENT
-from tests.docs.pages import DOCS, MISSPELT, PAGES, ROOT, Block, anchors, links, read_page
-from tests.docs.pages import shell_of_console as shell_of
+from tests.docs.pages import (
+    DOCS,
+    MISSPELT,
+    PAGES,
+    ROOT,
+    Block,
+    anchors,
+    links,
+    read_page,
+    shell_of_console,
+)
 from tests.docs.parsing import check_python, commands, parse
 from tests.docs.readers_files import READERS_FILES
 
@@ -131,7 +140,7 @@ def _run(block: Block, folder: Path, environment: dict[str, str], fork: list[str
     if block.is_python:
         words = [*fork, block.code]
     else:
-        code = shell_of(block.code) if block.language == "console" else block.code
+        code = shell_of_console(block.code) if block.language == "console" else block.code
         words = ["bash", "-euo", "pipefail", "-c", code]
     done = subprocess.run(
         words,
@@ -177,7 +186,9 @@ def _mistakes(block: Block) -> Iterator[Exception]:
         if block.is_python:
             check_python(block.code, block.where)
             return
-        found = list(commands(shell_of(block.code) if block.language == "console" else block.code))
+        found = list(
+            commands(shell_of_console(block.code) if block.language == "console" else block.code)
+        )
     except (ImportError, SyntaxError, ValueError) as error:
         yield error
         return

@@ -23,9 +23,9 @@ from flowvec.engine.providers import CPU, OPENVINO, OPENVINO_RUNTIME
 from flowvec.engine.selection import available_providers
 from flowvec.errors import ExportError
 from flowvec_export import Dense, Identity, export
-from flowvec_export.assembly import from_torch as torch_draft
+from flowvec_export.assembly import from_torch
 from flowvec_export.assembly.parity import Parity
-from flowvec_export.graph import weights as storage
+from flowvec_export.graph import weights
 from flowvec_export.layers.backbone import Backbone
 from flowvec_export.staging import staged_directory
 from tests import trace_memo
@@ -320,7 +320,7 @@ def test_float16_figures_compare_with_the_weights_as_they_were(checkpoint, tmp_p
 def test_an_export_that_misses_parity_leaves_nothing_behind(
     checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = torch_draft.from_transformers
+    original = from_torch.from_transformers
 
     def slightly_wrong(model, fold_scale=True) -> Backbone:
         backbone = original(model, fold_scale)
@@ -328,7 +328,7 @@ def test_an_export_that_misses_parity_leaves_nothing_behind(
             backbone.layers[0].up.bias[0] += 0.05
         return backbone
 
-    monkeypatch.setattr(torch_draft, "from_transformers", slightly_wrong)
+    monkeypatch.setattr(from_torch, "from_transformers", slightly_wrong)
     with pytest.raises(ExportError, match="does not compute what torch does"):
         export(checkpoint("bert"), tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
@@ -423,7 +423,7 @@ def test_weights_that_transformers_would_ignore_are_refused(checkpoint, tmp_path
 def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
     checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch, fault
 ) -> None:
-    original = torch_draft.from_transformers
+    original = from_torch.from_transformers
 
     class Faulty(torch.nn.Module):
         def __init__(self, backbone) -> None:
@@ -441,7 +441,7 @@ def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
                 states[-1] = states[-1] + 0.1 * states[-1].mean(0, keepdim=True)
             return states
 
-    monkeypatch.setattr(torch_draft, "from_transformers", lambda *a, **k: Faulty(original(*a, **k)))
+    monkeypatch.setattr(from_torch, "from_transformers", lambda *a, **k: Faulty(original(*a, **k)))
     with pytest.raises(ExportError, match="does not compute what torch does"):
         export(checkpoint("bert"), tmp_path / "b", normalize=False)
 
@@ -449,7 +449,7 @@ def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
 def test_a_graph_above_two_gigabytes_says_so(
     checkpoint, tmp_path, traced_anew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "MAX_BYTES", 90_000)
+    monkeypatch.setattr(weights, "MAX_BYTES", 90_000)
     with pytest.raises(ExportError, match="float16 weights"):
         export(checkpoint("bert"), tmp_path / "b")
     export(checkpoint("bert"), tmp_path / "half", weights="float16")

@@ -42,7 +42,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def test_exports(tmp_path: Path) -> None:
+def test_wrong_arguments_of_exports(tmp_path: Path) -> None:
     names = iter(range(10**9))
 
     def made(
@@ -82,7 +82,7 @@ def test_exports(tmp_path: Path) -> None:
     })  # fmt: skip
 
 
-def test_fits(tmp_path: Path) -> None:
+def test_wrong_arguments_of_fits(tmp_path: Path) -> None:
     def fitted(
         method: Any = "whitening", source: Any = tmp_path / "nowhere", texts: Any = TEXTS,
         corpus: Any = "c", pooling: Any = None, max_length: Any = None, encoder_only: Any = False,
@@ -135,7 +135,7 @@ def test_fits(tmp_path: Path) -> None:
     check(called)
 
 
-def test_transforms(tmp_path: Path) -> None:
+def test_wrong_arguments_of_transforms(tmp_path: Path) -> None:
     whitening = Whitening.fit(Moments.of(torch.randn(40, 6).numpy()))
     save_transform(whitening, None, tmp_path / "w.safetensors")
     check({

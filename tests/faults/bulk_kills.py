@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from flowvec import Collection, Encoder
-from flowvec.bulk import encode_files
-from flowvec.bulk import windows as reading
+from flowvec.bulk import encode_files, windows
 
 BUNDLE = Path(__file__).resolve().parents[1] / "data" / "bundles" / "tiny"
 ROWS = 900
@@ -85,7 +84,7 @@ def run(inputs: list[Path], out: Path, out_format: str) -> int:
 
     `compared` is a collection without a journal.
     """
-    reading.WINDOW = _WINDOW  # so that a small shard has several
+    windows.WINDOW = _WINDOW  # so that a small shard has several
     options: dict[str, Any] = {**OPTIONS, "out_format": out_format}
     if out_format == "compared":
         options |= {"out_format": "collection", "skip_unchanged": True}

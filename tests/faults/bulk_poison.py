@@ -32,9 +32,8 @@ import pyarrow
 import pyarrow.parquet
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files
-from flowvec.bulk import windows as reading
-from flowvec.texts import lines as records
+from flowvec.bulk import encode_files, windows
+from flowvec.texts import lines as lines_module
 
 BUNDLE = Path(__file__).resolve().parents[1] / "data" / "bundles" / "tiny"
 FORMATS = ("jsonl", "csv", "txt", "parquet")
@@ -259,9 +258,9 @@ def campaign(jobs: int, seed: int, folder: Path) -> Result:
         folder: to work in.
     """
     result = Result(seed)
-    before = reading.WINDOW, records._BLOCK, csv.field_size_limit()
-    reading.WINDOW = 16  # so that a small shard has several
-    records._BLOCK = _BLOCK
+    before = windows.WINDOW, lines_module._BLOCK, csv.field_size_limit()
+    windows.WINDOW = 16  # so that a small shard has several
+    lines_module._BLOCK = _BLOCK
     try:
         with (
             Encoder.load(BUNDLE, provider="cpu", streams=2) as encoder,
@@ -283,7 +282,7 @@ def campaign(jobs: int, seed: int, folder: Path) -> Result:
                     result.codes += found.codes
                     result.wrong += found.wrong
     finally:
-        reading.WINDOW, records._BLOCK = before[:2]
+        windows.WINDOW, lines_module._BLOCK = before[:2]
     if csv.field_size_limit() != before[2]:
         result.wrong.append("the csv module's own limit is another one")
     return result

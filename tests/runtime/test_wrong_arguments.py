@@ -28,7 +28,7 @@ def encoder(tiny_dir: Path) -> Iterator[Encoder]:
         yield found
 
 
-def test_encoders(tiny_dir: Path, encoder: Encoder) -> None:
+def test_wrong_arguments_of_encoders(tiny_dir: Path, encoder: Encoder) -> None:
     two = ["a cat", "a dog"]
     vectors = encoder.encode(two)
     check({
@@ -43,7 +43,7 @@ def test_encoders(tiny_dir: Path, encoder: Encoder) -> None:
     })  # fmt: skip
 
 
-def test_asynchronous_and_shared_encoders(encoder: Encoder) -> None:
+def test_wrong_arguments_of_asynchronous_and_shared_encoders(encoder: Encoder) -> None:
     async def encode(texts: Any = "a cat", timeout: Any = None) -> Any:
         async with AsyncEncoder(encoder) as found:
             return await found.encode(texts, timeout=timeout)
@@ -62,7 +62,7 @@ def test_asynchronous_and_shared_encoders(encoder: Encoder) -> None:
     })  # fmt: skip
 
 
-def test_collections(tmp_path: Path, encoder: Encoder) -> None:
+def test_wrong_arguments_of_collections(tmp_path: Path, encoder: Encoder) -> None:
     names = iter(range(10**9))
     rows = np.ones((2, 16), np.float32)
 
@@ -111,7 +111,7 @@ def test_collections(tmp_path: Path, encoder: Encoder) -> None:
         })  # fmt: skip
 
 
-def test_mining(encoder: Encoder) -> None:
+def test_wrong_arguments_of_mining(encoder: Encoder) -> None:
     rows = encoder.encode(["a cat", "a dog", "a house"])
     check({
         "semantic_search": Called(flowvec.semantic_search, {"queries": rows, "corpus": rows}),
@@ -121,7 +121,7 @@ def test_mining(encoder: Encoder) -> None:
     })  # fmt: skip
 
 
-def test_bulk(tmp_path: Path, encoder: Encoder) -> None:
+def test_wrong_arguments_of_bulk_jobs(tmp_path: Path, encoder: Encoder) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a cat", "id": 1}\n')
     names = iter(range(10**9))
 

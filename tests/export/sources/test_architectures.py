@@ -108,15 +108,15 @@ def test_a_model_whose_padding_leaks_is_refused(
     checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source itself mixes texts of a batch, so that parity with it would hold."""
-    from flowvec_export.assembly import from_torch as torch_draft
+    from flowvec_export.assembly import from_torch
 
-    class Leaking(torch_draft.TransformersBackbone):
+    class Leaking(from_torch.TransformersBackbone):
         def forward(self, input_ids, attention_mask):
             states = super().forward(input_ids, attention_mask)
             return [*states[:-1], states[-1] + states[-1].mean(1, keepdim=True)]
 
-    monkeypatch.setattr(torch_draft, "TransformersBackbone", Leaking)
-    monkeypatch.setattr(torch_draft, "from_transformers", lambda model, **_: Leaking(model))
+    monkeypatch.setattr(from_torch, "TransformersBackbone", Leaking)
+    monkeypatch.setattr(from_torch, "from_transformers", lambda model, **_: Leaking(model))
     with pytest.raises(ExportError, match="depends on what it is batched with"):
         export(checkpoint("bert"), tmp_path / "b")
 

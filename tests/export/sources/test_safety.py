@@ -19,7 +19,7 @@ from flowvec.errors import ExportError
 from flowvec_export import export, fit
 from flowvec_export.assembly.parity import Parity
 from flowvec_export.sources import files as checkpoint_files
-from flowvec_export.sources import load as reading
+from flowvec_export.sources import load
 from flowvec_export.sources.load import read_source
 from flowvec_export.trust import Trust
 from tests.export.conftest import TEXTS, make_texts, mean_in_torch
@@ -422,8 +422,8 @@ def test_a_shipped_name_is_not_looked_up_on_the_hub(monkeypatch: pytest.MonkeyPa
     def no_download(*_: object) -> None:
         pytest.fail("the hub was asked")
 
-    monkeypatch.setattr(reading, "_download", no_download)
+    monkeypatch.setattr(load, "_download", no_download)
     assert read_source("mini").name == "checkpoint"  # the repository has its checkpoint
-    monkeypatch.setattr(reading, "__file__", "/nowhere/a/b/c.py")
+    monkeypatch.setattr(load, "__file__", "/nowhere/a/b/c.py")
     with pytest.raises(ExportError, match="mini is a model that ships as a bundle"):
         read_source("mini")

@@ -16,7 +16,7 @@ from flowvec import Bundle, Encoder
 from flowvec.bundle.manifest import VARIANTS
 from flowvec.demo import load_passages
 from flowvec.encoder import proof
-from flowvec.engine import onnxruntime_session as session
+from flowvec.engine import onnxruntime_session
 from flowvec.engine.providers import CPU, CUDA, OPENVINO_RUNTIME, Engine, why_not
 from flowvec.engine.selection import available_providers
 from flowvec.errors import ExportError, InputValueError, ProviderUnavailableError
@@ -24,8 +24,7 @@ from flowvec.machine import cpu_features
 from flowvec.texts.sentences import split_sentences
 from flowvec_export import export
 from flowvec_export.sts import StsPairs, StsTask, read_sts
-from flowvec_export.variants import gptq as rounding
-from flowvec_export.variants import variants
+from flowvec_export.variants import gptq, variants
 from flowvec_export.variants.gptq import round_matrix
 from flowvec_export.variants.variants import KINDS
 from tests.export.conftest import CORPUS, LAYERS
@@ -196,7 +195,7 @@ def test_a_processor_without_vnni_computes_the_same(
     # There ONNX Runtime is told to take the way that does not clip; it runs here as well.
     with Encoder.load(bundle.path, provider="cpu", compute="int8") as encoder:
         expected = encoder.encode(SENTENCES[:50])
-    monkeypatch.setattr(session, "cpu_features", lambda: ["avx2"])
+    monkeypatch.setattr(onnxruntime_session, "cpu_features", lambda: ["avx2"])
     with Encoder.load(bundle.path, provider="cpu", compute="int8") as careful:
         np.testing.assert_allclose(careful.encode(SENTENCES[:50]), expected, atol=1e-4)
 
@@ -273,7 +272,7 @@ def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
     assert errors[0] < errors[1] / 4
     # In how many rows at a time makes no difference, last bits aside.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounding, "_BLOCK", 7)
+        patch.setattr(gptq, "_BLOCK", 7)
         again = round_matrix(matrix, inputs.T @ inputs / len(inputs))
     assert (again.values == found.values).mean() > 0.99
     # Inputs of which nothing is known: the nearest, save that loud channels come first.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec.bulk import windows as reading
+from flowvec.bulk import windows
 
 WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
 # Options with which many shards are written.
@@ -26,7 +26,7 @@ def texts_of(count: int, seed: int = 0, most: int = 25) -> list[str]:
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small shard has several."""
-    monkeypatch.setattr(reading, "WINDOW", 16)
+    monkeypatch.setattr(windows, "WINDOW", 16)
 
 
 class StopAfter(threading.Event):

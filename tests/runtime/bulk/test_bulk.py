@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files, estimate_files
-from flowvec.bulk import windows as reading
+from flowvec.bulk import encode_files, estimate_files, windows
 from flowvec.bulk.part_files import ShardFile
 from flowvec.errors import BulkError
 from flowvec.texts.window import Fields
@@ -66,7 +65,7 @@ def test_the_command_encodes_folders_and_prints_a_summary(flowvec, tmp_path, tin
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_after_a_shard_and_shows_how_to_continue(
+def test_a_signal_ends_the_job_after_a_shard_and_says_how_to_resume(
     tmp_path: Path, tiny_dir: Path, number: int
 ) -> None:
     (tmp_path / "a.txt").write_text("\n".join(texts_of(60_000)))
@@ -107,7 +106,7 @@ def test_one_wrong_row_does_not_decide_what_a_field_holds(tmp_path: Path, tiny: 
 def test_nothing_is_written_after_a_window_that_could_not_be(
     tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "WINDOW", 8)
+    monkeypatch.setattr(windows, "WINDOW", 8)
     write, calls = ShardFile.write, []
 
     def failing(self, window, kept, vectors) -> None:
@@ -123,7 +122,7 @@ def test_nothing_is_written_after_a_window_that_could_not_be(
     assert calls[-1] == 32
     encode_files(tiny, rows, tmp_path / "out", **COMMON)
     monkeypatch.undo()
-    monkeypatch.setattr(reading, "WINDOW", 8)
+    monkeypatch.setattr(windows, "WINDOW", 8)
     encode_files(tiny, rows, tmp_path / "whole", **COMMON)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 

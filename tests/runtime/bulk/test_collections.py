@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection, Encoder
-from flowvec.bulk import BulkSummary, encode_files
-from flowvec.bulk import runner as work
+from flowvec.bulk import BulkSummary, encode_files, runner
 from flowvec.bulk.journal import Folder
 from flowvec.bulk.options import BulkOptions
 from flowvec.bulk.runner import job_of, run_shard
@@ -57,7 +56,7 @@ def counts(done: BulkSummary) -> tuple[int, int, int]:
     return done.encoded, done.unchanged, done.overwritten
 
 
-def test_only_rows_that_are_new_or_have_changed_are_encoded(index, tmp_path: Path) -> None:
+def test_skip_unchanged_encodes_only_new_and_changed_rows(index, tmp_path: Path) -> None:
     rows = [{"id": f"k{i}", "text": f"text {i}", "n": i} for i in range(5)]
     assert counts(index(*rows[:3])) == (3, 0, 0)
     done = index(*rows)
@@ -70,7 +69,7 @@ def test_only_rows_that_are_new_or_have_changed_are_encoded(index, tmp_path: Pat
     assert sorted(file.name for file in tmp_path.iterdir()) == ["c", "rows.jsonl"]
 
 
-def test_rows_are_compared_by_what_is_kept(index, tmp_path: Path, tiny: Encoder) -> None:
+def test_skip_unchanged_compares_kept_fields(index, tmp_path: Path, tiny: Encoder) -> None:
     row = {"id": 1, "text": "a \ud800 text", "n": None, "lang": "en"}
     index(row, keep=["lang", "n"])
     assert content(tmp_path / "c") == {1: ("a \ufffd text", {"lang": "en"})}
@@ -91,7 +90,7 @@ def test_rows_are_compared_by_what_is_kept(index, tmp_path: Path, tiny: Encoder)
 
 @pytest.mark.parametrize("first", [0, "zero"])
 @pytest.mark.parametrize("skip_unchanged", [True, False])
-def test_ids_may_be_texts_and_numbers_of_any_size(
+def test_ids_may_be_texts_and_numbers_of_any_size_with_skip_unchanged_or_without(
     tmp_path: Path, tiny: Encoder, first: Any, skip_unchanged: bool
 ) -> None:
     """Whatever the first rows have, which decide the types of other fields."""
@@ -105,7 +104,7 @@ def test_ids_may_be_texts_and_numbers_of_any_size(
     assert done.duplicates == len(ids) - len(expected)
 
 
-def test_of_rows_with_the_same_id_the_last_is_compared(index, tmp_path: Path) -> None:
+def test_skip_unchanged_compares_the_last_of_duplicates(index, tmp_path: Path) -> None:
     old, new = {"id": 1, "text": "old", "n": 1}, {"id": 1, "text": "new", "n": 1}
     assert (index(old, new).encoded, index(old, new).encoded) == (1, 0)
     assert content(tmp_path / "c") == {1: ("new", {"n": 1})}
@@ -114,7 +113,7 @@ def test_of_rows_with_the_same_id_the_last_is_compared(index, tmp_path: Path) ->
     assert content(tmp_path / "c") == {1: ("old", {"n": 1})}
 
 
-def test_on_standard_input_a_later_row_counts_though_it_is_what_was_there(
+def test_skip_unchanged_on_stdin_takes_the_last_of_duplicates(
     tmp_path: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second row is compared while the first, which changes the text, may not be written."""
@@ -142,7 +141,7 @@ def test_on_standard_input_a_later_row_counts_though_it_is_what_was_there(
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_job_that_was_stopped_continues_with_what_is_missing(
+def test_skip_unchanged_resumes_with_what_is_missing(
     tmp_path: Path, tiny: Encoder, many: Path
 ) -> None:
     options: dict[str, Any] = {"out_format": "collection", "skip_unchanged": True}
@@ -163,7 +162,9 @@ def test_a_job_that_was_stopped_continues_with_what_is_missing(
     assert content(tmp_path / "c") == content(whole)
 
 
-def test_dead_letters_are_beside_the_collection_and_of_the_last_run(index, tmp_path: Path) -> None:
+def test_skip_unchanged_writes_the_dead_letters_of_the_last_run_beside_the_collection(
+    index, tmp_path: Path
+) -> None:
     letters = tmp_path / "c.dead_letter.jsonl"
     done = index({"id": 1, "text": "a", "n": 1}, {"id": 2, "text": None, "n": 1})
     assert (done.rows, done.dead_letters, done.codes) == (1, 1, {"null": 1})
@@ -190,7 +191,9 @@ def test_blank_lines_are_not_rows_of_a_collection(tmp_path: Path, tiny: Encoder)
     assert (done.rows, done.blank) == (5, 0)
 
 
-def test_what_cannot_skip_rows_is_refused(index, tmp_path: Path, tiny: Encoder, nan_dir) -> None:
+def test_skip_unchanged_is_refused_where_it_cannot_apply(
+    index, tmp_path: Path, tiny: Encoder, nan_dir
+) -> None:
     for options, message in (
         ({"out_format": "npy"}, "only a collection can skip"),
         ({"share": (1, 2)}, "cannot be shared out"),
@@ -232,7 +235,7 @@ def test_vectors_go_into_a_collection(tmp_path: Path, tiny: Encoder) -> None:
     assert encode_files(tiny, file, tmp_path / "c", **options).encoded == 0
 
 
-def test_a_row_that_the_model_fails_is_not_in_the_collection(tmp_path: Path, nan_dir: Path) -> None:
+def test_a_dead_letter_of_the_model_is_not_in_the_collection(tmp_path: Path, nan_dir: Path) -> None:
     (tmp_path / "a.txt").write_text("cat\nnan\ndog\n")
     with Encoder.load(nan_dir, provider="cpu") as encoder:
         encode_files(encoder, tmp_path / "a.txt", tmp_path / "c", out_format="collection")
@@ -244,7 +247,7 @@ def test_a_worker_gives_memory_back_after_each_shard(
     tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[bool] = []
-    monkeypatch.setattr(work, "trim_memory", lambda: given.append(True))
+    monkeypatch.setattr(runner, "trim_memory", lambda: given.append(True))
     known = survey(find_sources([rows]), 24, 1 << 20)
     options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 24)
     (tmp_path / "out").mkdir()
@@ -260,7 +263,7 @@ def test_batches_depend_on_no_number_of_cores(tiny: Encoder) -> None:
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_job_into_a_collection_continues(tmp_path: Path, tiny: Encoder, many: Path) -> None:
+def test_a_job_into_a_collection_resumes(tmp_path: Path, tiny: Encoder, many: Path) -> None:
     options: dict[str, Any] = {"out_format": "collection", "rows_per_shard": 24}
     stop = StopAfter(tmp_path / "c.job", 1)
     first = encode_files(tiny, many, tmp_path / "c", stop=stop, **options)

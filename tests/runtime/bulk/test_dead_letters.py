@@ -45,7 +45,7 @@ POISON = [
 
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("seed", range(3))
-def test_every_poison_is_named_and_touches_no_other_row(
+def test_every_poisoned_row_is_a_dead_letter_and_affects_no_other(
     tmp_path: Path, tiny: Encoder, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -82,7 +82,7 @@ def test_every_poison_is_named_and_touches_no_other_row(
             assert letter["id"][0] in "abn"
 
 
-def test_poison_in_csv(tmp_path: Path, tiny: Encoder) -> None:
+def test_dead_letters_of_csv(tmp_path: Path, tiny: Encoder) -> None:
     (tmp_path / "a.csv").write_bytes(
         b"id,text\n1,the cat\n2\n3,a,b\n4,\xff\n5,\"two\nlines\"\n6,\"x\"y\n\n7,"
         + b"z" * 3000
@@ -108,7 +108,7 @@ def test_poison_in_csv(tmp_path: Path, tiny: Encoder) -> None:
     assert done.rows_in == 9
 
 
-def test_poison_in_parquet(tmp_path: Path, tiny: Encoder, arrow) -> None:
+def test_dead_letters_of_parquet(tmp_path: Path, tiny: Encoder, arrow) -> None:
     import pyarrow as pa
 
     raw = [b"the cat", None, b"\xff\xfe", b"x" * 3000, b"a dog"]
@@ -128,7 +128,7 @@ def test_poison_in_parquet(tmp_path: Path, tiny: Encoder, arrow) -> None:
     ]  # fmt: skip
 
 
-def test_poison_in_txt(tmp_path: Path, tiny: Encoder) -> None:
+def test_dead_letters_of_txt(tmp_path: Path, tiny: Encoder) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfthe cat\r\n\xff\n\n" + b"y" * 3000 + b"\na dog")
     done = encode_files(
         tiny, tmp_path / "a.txt", tmp_path / "out", out_format="npy", max_text_bytes=2000
@@ -156,7 +156,7 @@ def test_a_text_for_which_the_model_gives_nan_is_a_dead_letter(
         (1, 1, "non_finite"), (3, 3, "non_finite")]  # fmt: skip
 
 
-def test_strict_stops_at_the_first(tmp_path: Path, tiny: Encoder) -> None:
+def test_strict_stops_at_the_first_dead_letter(tmp_path: Path, tiny: Encoder) -> None:
     rows: list[Any] = [{"text": "the cat"}] * 25
     rows[13] = {"text": None}
     write_jsonl(tmp_path / "a.jsonl", rows)
@@ -198,3 +198,37 @@ def test_mistakes_are_found_before_anything_is_written(
             tiny, tmp_path / "a.jsonl", tmp_path / "out", **({"out_format": "npy"} | options)
         )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("dead", "most", "code"),
+    [(0, None, 0), (99, None, 0), (100, None, 3), (2, "1%", 3), (1, "1%", 0), (1, "0", 3),
+     (3, "3", 0), (4, "3", 3), (0, "0%", 0), (100, "100%", 0), (1, "0.5%", 3)],
+)  # fmt: skip
+def test_too_many_dead_letters_are_an_exit_code(
+    tmp_path: Path, tiny_dir: Path, flowvec_here, dead: int, most: str | None, code: int
+) -> None:
+    rows = [{"text": None if i < dead else "a cat"} for i in range(100)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = [] if most is None else ["--max-dead", most]
+    done = flowvec_here("encode", tiny_dir, "a.jsonl", "-o", "v.npy", *words)
+    assert done.returncode == code, done.stderr
+    assert (f"{dead} of 100 rows are dead letters" in done.stderr) == (code == 3)
+    assert f"100 rows in, {100 - dead} x 16" in done.stdout
+
+
+@pytest.mark.parametrize("most", ["x", "-1", "101%", "nan", "inf", "%", ""])
+def test_an_invalid_max_dead_is_refused(
+    tmp_path: Path, tiny_dir: Path, flowvec_here, most: str
+) -> None:
+    (tmp_path / "a.txt").write_text("a cat\n")
+    done = flowvec_here("encode", tiny_dir, "a.txt", "-o", "v.npy", f"--max-dead={most}")
+    assert (done.returncode, "--max-dead is" in done.stderr) == (2, True)
+    assert not (tmp_path / "v.npy").exists()
+
+
+def test_no_rows_are_not_too_many_dead_letters(
+    tmp_path: Path, tiny_dir: Path, flowvec_here
+) -> None:
+    (tmp_path / "a.txt").write_text("")
+    assert flowvec_here("encode", tiny_dir, "a.txt", "-o", "v.npy").returncode == 0

@@ -166,7 +166,7 @@ def test_an_empty_parquet_file_has_its_columns(tmp_path: Path, tiny: Encoder, ar
     assert (table.num_rows, table.column_names) == (0, ["id", "k", "vector"])
 
 
-def test_equal_texts_are_encoded_once(tmp_path: Path, tiny: Encoder) -> None:
+def test_dedup_encodes_duplicate_texts_once(tmp_path: Path, tiny: Encoder) -> None:
     texts = [WORDS[i % 5] for i in range(60)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
     once = encode_files(tiny, tmp_path / "a.txt", tmp_path / "once.npy", dedup=True)
@@ -174,7 +174,7 @@ def test_equal_texts_are_encoded_once(tmp_path: Path, tiny: Encoder) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "once.npy"), tiny.encode(texts), atol=1e-5)
 
 
-def test_prompts_are_put_before_each_text(tmp_path: Path, tiny: Encoder) -> None:
+def test_a_bulk_job_puts_the_prompt_before_each_text(tmp_path: Path, tiny: Encoder) -> None:
     (tmp_path / "a.txt").write_text("the cat\na dog\n")
     encode_files(tiny, tmp_path / "a.txt", tmp_path / "o.npy", prompt_name="query")
     expected = tiny.encode(["the cat", "a dog"], prompt_name="query")

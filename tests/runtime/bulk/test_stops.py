@@ -50,7 +50,9 @@ def long(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("out", ["v.npy", "v.parquet"])
-def test_one_file_is_given_up(tmp_path: Path, tiny_dir: Path, long: Path, out: str) -> None:
+def test_an_interrupt_abandons_one_file(
+    tmp_path: Path, tiny_dir: Path, long: Path, out: str
+) -> None:
     if out == "v.parquet":
         pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
     process = started(tmp_path, tiny_dir, long, "-o", out)
@@ -63,7 +65,7 @@ def test_one_file_is_given_up(tmp_path: Path, tiny_dir: Path, long: Path, out: s
     assert [file.name for file in tmp_path.iterdir()] == ["long.txt"]
 
 
-def test_a_shard_is_given_up(tmp_path: Path, tiny_dir: Path, long: Path) -> None:
+def test_a_termination_abandons_the_shard(tmp_path: Path, tiny_dir: Path, long: Path) -> None:
     process = started(tmp_path, tiny_dir, long, "-o", "v", "--rows-per-shard", 3_000_000,
                       "--out-format", "npy")  # fmt: skip
     wait_for(tmp_path, "v/_part*partial")
@@ -74,7 +76,7 @@ def test_a_shard_is_given_up(tmp_path: Path, tiny_dir: Path, long: Path) -> None
     assert not list(tmp_path.glob("v/*part*"))
 
 
-def test_a_survey_is_given_up(tmp_path: Path, tiny: Encoder, long: Path) -> None:
+def test_a_stop_abandons_the_survey(tmp_path: Path, tiny: Encoder, long: Path) -> None:
     class AskedOnce(threading.Event):
         """Set when it is read for the first time, by the survey."""
 
@@ -90,7 +92,7 @@ def test_a_survey_is_given_up(tmp_path: Path, tiny: Encoder, long: Path) -> None
     assert not (tmp_path / "v").exists()
 
 
-def test_the_search_graph_is_given_up(tmp_path: Path, tiny: Encoder) -> None:
+def test_a_stop_abandons_the_search_graph(tmp_path: Path, tiny: Encoder) -> None:
     """All rows are there by then; the first search builds the graph."""
     (tmp_path / "in.txt").write_text("".join(f"the cat {i}\n" for i in range(10_100)))
 
@@ -108,7 +110,7 @@ def test_the_search_graph_is_given_up(tmp_path: Path, tiny: Encoder) -> None:
         assert c.info().graph_rows == 10_100
 
 
-def test_an_idle_pipe_is_not_waited_for(tmp_path: Path, tiny_dir: Path) -> None:
+def test_an_interrupt_does_not_wait_for_an_idle_stdin(tmp_path: Path, tiny_dir: Path) -> None:
     process = started(tmp_path, tiny_dir, "-", "-o", "v", "--out-format", "npy",
                       stdin=subprocess.PIPE)  # fmt: skip
     assert process.stdin is not None
@@ -124,7 +126,7 @@ def test_an_idle_pipe_is_not_waited_for(tmp_path: Path, tiny_dir: Path) -> None:
     process.stdin.close()
 
 
-def test_strict_does_not_wait_for_an_idle_pipe(tmp_path: Path, tiny_dir: Path) -> None:
+def test_strict_does_not_wait_for_an_idle_stdin(tmp_path: Path, tiny_dir: Path) -> None:
     process = started(tmp_path, tiny_dir, "-", "--format", "jsonl", "-o", "v", "--strict",
                       "--out-format", "npy", stdin=subprocess.PIPE)  # fmt: skip
     assert process.stdin is not None
@@ -155,36 +157,3 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path, tiny_dir: Path, long: P
                            check=False)  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert not list(tmp_path.glob("v/*partial*"))
-
-
-# --- dead letters and the exit code ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("dead", "most", "code"),
-    [(0, None, 0), (99, None, 0), (100, None, 3), (2, "1%", 3), (1, "1%", 0), (1, "0", 3),
-     (3, "3", 0), (4, "3", 3), (0, "0%", 0), (100, "100%", 0), (1, "0.5%", 3)],
-)  # fmt: skip
-def test_too_many_dead_letters_are_an_exit_code(
-    tmp_path: Path, tiny_dir: Path, flowvec_here, dead: int, most: str | None, code: int
-) -> None:
-    rows = [{"text": None if i < dead else "a cat"} for i in range(100)]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    words = [] if most is None else ["--max-dead", most]
-    done = flowvec_here("encode", tiny_dir, "a.jsonl", "-o", "v.npy", *words)
-    assert done.returncode == code, done.stderr
-    assert (f"{dead} of 100 rows are dead letters" in done.stderr) == (code == 3)
-    assert f"100 rows in, {100 - dead} x 16" in done.stdout
-
-
-@pytest.mark.parametrize("most", ["x", "-1", "101%", "nan", "inf", "%", ""])
-def test_a_share_that_is_none(tmp_path: Path, tiny_dir: Path, flowvec_here, most: str) -> None:
-    (tmp_path / "a.txt").write_text("a cat\n")
-    done = flowvec_here("encode", tiny_dir, "a.txt", "-o", "v.npy", f"--max-dead={most}")
-    assert (done.returncode, "--max-dead is" in done.stderr) == (2, True)
-    assert not (tmp_path / "v.npy").exists()
-
-
-def test_no_rows_are_not_too_many(tmp_path: Path, tiny_dir: Path, flowvec_here) -> None:
-    (tmp_path / "a.txt").write_text("")
-    assert flowvec_here("encode", tiny_dir, "a.txt", "-o", "v.npy").returncode == 0

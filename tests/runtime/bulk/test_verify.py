@@ -22,7 +22,7 @@ def make(folder: Path, encoder: Encoder, kind: Literal["npy", "parquet"] = "npy"
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
-def test_a_whole_folder_is_well(tmp_path: Path, tiny: Encoder, kind) -> None:
+def test_verify_accepts_a_complete_folder(tmp_path: Path, tiny: Encoder, kind) -> None:
     if kind == "parquet":
         pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
     found = verify_folder(make(tmp_path, tiny, kind))
@@ -38,7 +38,9 @@ def test_a_whole_folder_is_well(tmp_path: Path, tiny: Encoder, kind) -> None:
     ],
 )
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
-def test_damage_is_named(tmp_path: Path, tiny: Encoder, name: str, part: str, damage: str) -> None:
+def test_verify_names_damage(
+    tmp_path: Path, tiny: Encoder, name: str, part: str, damage: str
+) -> None:
     file = make(tmp_path, tiny) / name
     data = file.read_bytes()
     if damage == "delete":
@@ -56,7 +58,7 @@ def test_damage_is_named(tmp_path: Path, tiny: Encoder, name: str, part: str, da
         assert not verify_folder(tmp_path / "out").problems
 
 
-def test_shares_are_checked_together(tmp_path: Path, tiny: Encoder) -> None:
+def test_verify_checks_shares_together(tmp_path: Path, tiny: Encoder) -> None:
     make(tmp_path, tiny, share=(1, 3))
     make(tmp_path, tiny, share=(3, 3))
     assert verify_folder(tmp_path / "out").problems == ("the manifest of share 2/3 is missing",)
@@ -65,7 +67,7 @@ def test_shares_are_checked_together(tmp_path: Path, tiny: Encoder) -> None:
     assert (found.rows, found.shards, found.dead_letters, found.problems) == (44, 3, 6, ())
 
 
-def test_an_unfinished_job_and_none_at_all(tmp_path: Path, tiny: Encoder) -> None:
+def test_verify_of_an_unfinished_job_and_of_no_job(tmp_path: Path, tiny: Encoder) -> None:
     out = make(tmp_path, tiny)
     manifest = json.loads((out / "_manifest.json").read_text())
     del manifest["shards"]
@@ -79,7 +81,7 @@ def test_an_unfinished_job_and_none_at_all(tmp_path: Path, tiny: Encoder) -> Non
         verify_folder(tmp_path)
 
 
-def test_the_command(flowvec, tmp_path: Path, tiny: Encoder) -> None:
+def test_the_verify_command(flowvec, tmp_path: Path, tiny: Encoder) -> None:
     out = make(tmp_path, tiny)
     done = flowvec("verify", out)
     assert (done.returncode, done.stdout) == (

@@ -90,7 +90,7 @@ def test_encode_writes_the_encoders_vectors(flowvec, notes, tiny: Encoder, tiny_
     assert sorted(p.name for p in notes.parent.iterdir()) == ["notes.txt", "out.npy"]
 
 
-def test_encode_reads_standard_input_and_prints_json(flowvec, tmp_path, tiny_dir) -> None:
+def test_encode_reads_stdin_and_prints_json(flowvec, tmp_path, tiny_dir) -> None:
     done = flowvec("encode", tiny_dir, "-", "-o", "out.npy", "--json", stdin="\ufeffone\ntwo\n")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -107,7 +107,7 @@ def test_encode_reads_fields_and_uses_prompts(flowvec, tmp_path, tiny: Encoder, 
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-5)
 
 
-def test_encode_of_an_empty_file_is_an_empty_array(flowvec, tmp_path, tiny_dir) -> None:
+def test_encode_of_empty_stdin_is_an_empty_array(flowvec, tmp_path, tiny_dir) -> None:
     done = flowvec("encode", tiny_dir, "-", "-o", "out.npy")
     assert done.returncode == 0, done.stderr
     assert np.load(tmp_path / "out.npy").shape == (0, 16)
@@ -145,7 +145,7 @@ def test_encode_of_an_empty_file_is_an_empty_array(flowvec, tmp_path, tiny_dir) 
         (["info", "nowhere"], "", "no bundle"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(
+def test_a_wrong_argument_is_one_line_and_leaves_nothing(
     flowvec, tmp_path, tiny_dir, nan_dir, arguments, stdin, part
 ) -> None:
     paths = {"TINY": str(tiny_dir), "NAN": str(nan_dir)}
@@ -192,7 +192,9 @@ def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> N
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process")
-def test_an_interrupted_index_says_how_to_continue(flowvec, tmp_path: Path, tiny_dir) -> None:
+def test_an_interrupted_index_of_stdin_says_how_to_resume(
+    flowvec, tmp_path: Path, tiny_dir
+) -> None:
     from flowvec.texts.window import WINDOW
 
     lines = [f"{i} the cat\n" for i in range(6 * WINDOW)]
@@ -266,7 +268,7 @@ def test_a_field_that_no_row_has_is_refused(flowvec, tmp_path: Path, tiny_dir) -
     assert json.loads(letter)["reason"] == "lang is NaN or infinity"
 
 
-def test_numbered_rows_replace_others_only_if_requested(flowvec, tiny_dir) -> None:
+def test_index_replaces_numbered_rows_of_stdin_only_if_requested(flowvec, tiny_dir) -> None:
     made = flowvec("index", "c", "-", "--model", tiny_dir, stdin="a\nb\n")
     assert made.returncode == 0, made.stderr
     assert_mistake(flowvec("index", "c", "-", stdin="c\n"), "holds 2 rows", "--replace")
@@ -293,7 +295,7 @@ def test_info_shows_a_bundle(flowvec, tiny_dir) -> None:
     assert set(shown["files"]) == files
 
 
-def test_doctor_finds_this_installation_well(flowvec) -> None:
+def test_doctor_finds_no_problems_in_this_installation(flowvec) -> None:
     done = flowvec("doctor")
     assert done.returncode == 0, done.stdout
     assert "no problems found" in done.stdout
@@ -303,7 +305,7 @@ def test_doctor_finds_this_installation_well(flowvec) -> None:
     assert report["models"] == ["mini"]
 
 
-def test_index_resumes_with_what_is_new_or_has_changed(flowvec, tmp_path: Path, tiny_dir) -> None:
+def test_index_resumes_stdin_with_new_and_changed_rows(flowvec, tmp_path: Path, tiny_dir) -> None:
     def index(*rows: dict[str, object]) -> tuple[int, int, int]:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         options = ("--id-field", "id", "--keep", "n", "--format", "jsonl", "--json")
@@ -326,7 +328,7 @@ def test_index_resumes_with_what_is_new_or_has_changed(flowvec, tmp_path: Path, 
     assert json.loads(done.stdout)[0]["text"] == "other"
 
 
-def test_verify_and_compact_say_what_they_found(flowvec, tmp_path: Path, tiny_dir) -> None:
+def test_verify_compact_and_salvage_say_what_they_found(flowvec, tmp_path: Path, tiny_dir) -> None:
     flowvec("index", "v", "-", "--model", tiny_dir, stdin="a\nb\nc\n")
     done = flowvec("verify", "v")
     assert (done.returncode, done.stdout) == (0, "v: 3 rows, all well\n")
@@ -415,7 +417,7 @@ main()
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_reader_that_goes_away_causes_no_noise(python) -> None:
+def test_a_closed_stdout_is_silent(python) -> None:
     code = """
 import subprocess, sys
 flowvec = [sys.executable, "-c", "from flowvec.cli.main import main; main()"]
@@ -468,7 +470,7 @@ def test_a_bundle_that_has_moved_is_explained(flowvec, tmp_path: Path, tiny_dir:
 
 
 @pytest.mark.parametrize("words", [["-h"], ["encode", "-h"], ["bench", "-h"], ["info", "-h"]])
-def test_h_is_help(flowvec_here, words: list[str]) -> None:
+def test_the_short_option_h_prints_help(flowvec_here, words: list[str]) -> None:
     done = flowvec_here(*words)
     assert (done.returncode, "Usage:" in done.stdout) == (0, True)
 
@@ -513,7 +515,7 @@ def test_what_the_output_cannot_show_is_replaced(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4])
-def test_ctrl_c_while_it_starts_shows_no_traceback(tmp_path: Path, delay: float) -> None:
+def test_ctrl_c_during_startup_shows_no_traceback(tmp_path: Path, delay: float) -> None:
     code = (
         "import builtins, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from flowvec_command import main\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowvec.cli import doctor
-from flowvec.engine import onnxruntime_session as session
+from flowvec.engine import onnxruntime_session
 
 
 def test_two_wheels_of_one_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,9 +18,9 @@ def test_two_wheels_of_one_package_are_found(monkeypatch: pytest.MonkeyPatch) ->
     def version(name: str) -> str:
         if name in versions:
             return versions[name]
-        raise session.metadata.PackageNotFoundError(name)
+        raise onnxruntime_session.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(session.metadata, "version", version)
+    monkeypatch.setattr(onnxruntime_session.metadata, "version", version)
     (problem,) = doctor.examine().problems
     assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.30.0" in problem
     assert "uninstall" in problem

@@ -46,7 +46,7 @@ def test_damaged_settings_are_a_typed_error(tmp_path: Path, change: str) -> None
         Collection.open(tmp_path / "c")
 
 
-def test_all_intact_rows_of_a_damaged_collection_are_saved(tmp_path: Path, tiny: Encoder) -> None:
+def test_salvage_saves_all_intact_rows(tmp_path: Path, tiny: Encoder) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny, vector_dtype="float16") as c:
         c.add(range(9), ["the cat"] * 9, [{"n": i} for i in range(9)])
         kept = [item for item in c.rows() if item.id not in (2, 5)]
@@ -120,7 +120,7 @@ def test_a_damaged_id_is_never_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("dim", "x"), ("dim", "0"), ("metric", "cos"), ("vector_dtype", "f")]
 )
-def test_nothing_is_salvaged_without_its_settings(tmp_path: Path, key: str, value: str) -> None:
+def test_salvage_needs_intact_settings(tmp_path: Path, key: str, value: str) -> None:
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors([1], [[1, 0]])
         c._store.database.connection.execute(
@@ -139,7 +139,7 @@ def test_nothing_is_salvaged_without_its_settings(tmp_path: Path, key: str, valu
         "UPDATE words SET text = 'b' WHERE rowid = 1",
     ],
 )
-def test_a_damaged_full_text_index_is_said_and_mended(
+def test_a_damaged_full_text_index_is_reported_and_repaired_for_hybrid_searches(
     tmp_path: Path, tiny: Encoder, damage: str
 ) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
@@ -154,7 +154,7 @@ def test_a_damaged_full_text_index_is_said_and_mended(
         assert c.verify() == []
 
 
-def test_the_full_text_index_is_checked_beside_a_writer(tmp_path: Path, tiny: Encoder) -> None:
+def test_verify_checks_the_full_text_index_beside_a_writer(tmp_path: Path, tiny: Encoder) -> None:
     """`verify` only reads: it blocks no writer, and waits for none."""
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add([1, 2], ["the cat", "the dog"])
@@ -178,7 +178,7 @@ def test_the_full_text_index_is_checked_beside_a_writer(tmp_path: Path, tiny: En
 
 
 @pytest.mark.parametrize("page", [8, 20, 33])
-def test_rows_beside_a_lost_page_are_saved(tmp_path: Path, page: int) -> None:
+def test_salvage_saves_rows_beside_a_lost_page(tmp_path: Path, page: int) -> None:
     with Collection.create(tmp_path / "c", dim=64) as c:
         rows = np.random.default_rng(0).normal(size=(600, 64)).astype(np.float32)
         c.add_vectors(range(600), rows)
@@ -195,7 +195,7 @@ def test_rows_beside_a_lost_page_are_saved(tmp_path: Path, page: int) -> None:
             np.testing.assert_array_equal(item.vector, rows[int(item.id)])
 
 
-def test_verify_says_what_is_wrong(tmp_path: Path) -> None:
+def test_verify_names_every_problem(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
         c.search(vectors(1)[0])

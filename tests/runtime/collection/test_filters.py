@@ -97,7 +97,7 @@ def test_a_filter_is_evaluated_once_until_something_changes(
 
 
 @pytest.mark.parametrize("exact_below", [0, 20, 10_000])
-def test_a_search_finds_the_nearest_of_the_eligible(tmp_path, exact_below: int) -> None:
+def test_a_filtered_search_finds_the_nearest_eligible_rows(tmp_path, exact_below: int) -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(600, 8)).astype(np.float32)
     metadata = [{"even": i % 2 == 0, "n": i} if i % 10 else None for i in range(600)]
@@ -131,7 +131,7 @@ def test_a_search_finds_the_nearest_of_the_eligible(tmp_path, exact_below: int) 
         assert [hit.id for hit in collection.search(queries[0], 1, filter={"n": 3})] == [3]
 
 
-def test_the_command_takes_a_filter(flowvec, tmp_path) -> None:
+def test_the_search_command_takes_a_filter(flowvec, tmp_path) -> None:
     rows = [{"id": "a", "text": "A cat sleeps.", "lang": "en"},
             {"id": "b", "text": "A cat sleeps.", "lang": "de"}]  # fmt: skip
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))

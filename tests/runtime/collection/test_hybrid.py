@@ -47,7 +47,9 @@ def test_a_hybrid_search_takes_no_write_lock(tmp_path: Path, mini: Encoder) -> N
         assert reader.search("zyxwv", k=1, hybrid=True)[0].id == "c"
 
 
-def test_the_second_process_waits_for_the_full_text_index(tmp_path: Path, tiny: Encoder) -> None:
+def test_a_hybrid_search_waits_for_the_full_text_index_of_another(
+    tmp_path: Path, tiny: Encoder
+) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add(list(range(20)), [f"a cat {i}" for i in range(20)])
     found: list[int] = []
@@ -67,7 +69,7 @@ def test_the_second_process_waits_for_the_full_text_index(tmp_path: Path, tiny: 
     assert found == [3]
 
 
-def test_a_query_is_plain_text_for_the_full_text_search() -> None:
+def test_a_hybrid_query_is_plain_text() -> None:
     assert match_expression('The "cat" NEAR (dog) the Cat') == '"cat" OR "NEAR" OR "dog" OR "Cat"'
     assert match_expression("To be, or NOT to be") == (
         '"To" OR "be" OR "or" OR "NOT" OR "to" OR "be"'  # there is nothing else
@@ -79,7 +81,7 @@ def test_a_query_is_plain_text_for_the_full_text_search() -> None:
     assert match_expression(" ".join(map(str, range(500)))).count("OR") == 63
 
 
-def test_a_word_that_is_asked_twice_counts_twice(tmp_path: Path) -> None:
+def test_a_repeated_query_word_counts_twice_in_hybrid_searches(tmp_path: Path) -> None:
     texts = ["a cat sleeps here", "a dog sleeps here", "nothing of it at all", "nor of that"]
     with closing(Store(tmp_path / FILE, create=SETTINGS)) as store:
         rows = np.zeros((4, 3), np.float32)
@@ -96,7 +98,9 @@ def test_a_word_that_is_asked_twice_counts_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["résumé", "re\u0301sume\u0301", "İstanbul", "हिन्दी भाषा"])
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC"])
-def test_words_are_found_in_any_form_of_their_accents(tmp_path: Path, text: str, form: Any) -> None:
+def test_hybrid_searches_find_words_in_any_unicode_form(
+    tmp_path: Path, text: str, form: Any
+) -> None:
     with closing(Store(tmp_path / FILE, create=SETTINGS)) as store:
         with store.transaction():
             store.upsert(["a", "b"], np.zeros((2, 3), np.float32), [text, "e r sum i stanbul"],
@@ -107,7 +111,7 @@ def test_words_are_found_in_any_form_of_their_accents(tmp_path: Path, text: str,
             assert list(store.full_text.search(expression or "", 4)) == [1]
 
 
-def test_nearness_and_words_are_combined_as_documented() -> None:
+def test_hybrid_scores_are_fused_as_documented() -> None:
     near, worded = {7: 0.9, 8: 0.6, 9: 0.4, 5: 0.2}, {9: 6.0, 5: 3.0}
     found = fuse(near, worded, 9, least=0.4, perfect=1.0, vector_weight=0.25)
     assert [label for label, _ in found] == [9, 5, 7, 8]
@@ -123,7 +127,7 @@ def test_nearness_and_words_are_combined_as_documented() -> None:
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(0.1, 0.8), (30.0, -5.0)])
-def test_what_a_models_scores_range_over_changes_nothing(scale: float, shift: float) -> None:
+def test_the_range_of_scores_does_not_change_hybrid_ranks(scale: float, shift: float) -> None:
     near, worded = {1: 0.9, 2: 0.6, 3: 0.4}, {3: 2.0, 2: 1.0}
     plain = fuse(near, worded, 3, least=0.4, perfect=1.0, vector_weight=0.5)
     other = {label: scale * score + shift for label, score in near.items()}
@@ -133,7 +137,7 @@ def test_what_a_models_scores_range_over_changes_nothing(scale: float, shift: fl
     assert dict(moved) == pytest.approx(dict(plain))
 
 
-def test_fuse_accepts_no_rows_and_equal_scores() -> None:
+def test_hybrid_fusion_accepts_no_rows_and_equal_scores() -> None:
     assert fuse({}, {}, 3, least=0.0, perfect=1.0, vector_weight=0.5) == []
     assert fuse({1: 2.0, 2: 2.0}, {}, 3, least=2.0, perfect=2.0, vector_weight=0.5) == [
         (1, 0.5), (2, 0.5),
@@ -178,7 +182,7 @@ def test_a_hybrid_score_combines_nearness_and_words(tmp_path: Path, tiny: Encode
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan"), "half", None, True])
-def test_a_weight_that_is_not_a_share_is_refused(tmp_path: Path, tiny: Encoder, weight) -> None:
+def test_an_invalid_hybrid_weight_is_refused(tmp_path: Path, tiny: Encoder, weight) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add(["a"], ["a cat"])
         with pytest.raises((InputValueError, InputTypeError), match="vector_weight"):

@@ -43,7 +43,9 @@ def unit(rows: np.ndarray) -> np.ndarray:
     seed=st.integers(0, 1000),
     values=st.integers(0, 2),
 )
-def test_no_pair_is_better_than_those_found(rows, k, threshold, block, seed, values) -> None:
+def test_most_similar_pairs_are_the_best_of_all_pairs(
+    rows, k, threshold, block, seed, values
+) -> None:
     items = vectors(rows, seed=seed, values=values)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mining, "_BLOCK_ELEMENTS", block)
@@ -73,7 +75,7 @@ def test_equal_pairs_come_in_order_of_their_indices(
     assert [(p.left, p.right) for p in found] == list(combinations(range(9), 2))[:12]
 
 
-def test_texts_are_embedded(tiny: Encoder) -> None:
+def test_pairs_of_texts_are_pairs_of_their_vectors(tiny: Encoder) -> None:
     texts = ["the cat sleeps", "stocks fell", "the cat sleeps", "a dog runs"]
     found = most_similar_pairs(texts, encoder=tiny, top_k=3)
     assert (found[0].left, found[0].right) == (0, 2)
@@ -82,7 +84,7 @@ def test_texts_are_embedded(tiny: Encoder) -> None:
     assert found == most_similar_pairs(iter(texts), encoder=tiny, top_k=3)
 
 
-def test_the_nearest_of_a_corpus_have_sentence_transformers_shape(tiny: Encoder) -> None:
+def test_semantic_search_returns_the_shape_of_sentence_transformers(tiny: Encoder) -> None:
     corpus, queries = vectors(30, seed=1), vectors(4, seed=2)
     found = semantic_search(queries, corpus, top_k=5)
     cosines = unit(queries) @ unit(corpus).T
@@ -103,7 +105,7 @@ def test_the_nearest_of_a_corpus_have_sentence_transformers_shape(tiny: Encoder)
         assert one == {**other, "score": pytest.approx(other["score"], abs=1e-5)}
 
 
-def test_a_zero_vector_is_like_nothing() -> None:
+def test_a_zero_vector_is_similar_to_nothing() -> None:
     found = most_similar_pairs(np.array([[0, 0], [1, 0], [2, 0]], np.float32))
     assert found[0] == Pair(1.0, 1, 2)
     assert [p.score for p in found[1:]] == [0.0, 0.0]
@@ -123,12 +125,12 @@ def test_a_zero_vector_is_like_nothing() -> None:
         (lambda: semantic_search(np.ones((1, 2)), np.ones((1, 3))), InputValueError, "2 dimen"),
     ],
 )  # fmt: skip
-def test_mistakes_are_errors(call, error, part: str) -> None:
+def test_wrong_arguments_of_mining_are_errors(call, error, part: str) -> None:
     with pytest.raises(error, match=part):
         call()
 
 
-def test_the_command_prints_pairs(flowvec, tmp_path) -> None:
+def test_the_pairs_command_prints_pairs(flowvec, tmp_path) -> None:
     lines = ["A man is eating food.", "Stocks fell.", "A man eats food.", "The sky is blue."]
     (tmp_path / "t.txt").write_text("\n".join(lines) + "\n")
     done = flowvec("pairs", tmp_path / "t.txt", "-k", 1, "--json")

@@ -90,7 +90,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert done.returncode == 0, done.stderr
 
 
-def test_info_tells_what_it_is(tmp_path: Path, tiny: Encoder) -> None:
+def test_info_describes_the_collection(tmp_path: Path, tiny: Encoder) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add([1], ["a"])
         info = c.info()

@@ -122,7 +122,7 @@ def test_a_bulk_job_becomes_a_collection(
         assert c.search("a cat 7", k=1, filter={"n": 7})[0].id == "k7"
 
 
-def test_it_holds_what_the_job_would_have_put_there(
+def test_a_collection_from_parquet_equals_that_of_the_bulk_job(
     tmp_path: Path, tiny: Encoder, rows: Path
 ) -> None:
     keep = KEEP | {"keep": ["n", "w", "tags"]}

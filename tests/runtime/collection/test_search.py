@@ -85,7 +85,9 @@ def test_a_query_that_cannot_be_served_is_refused(tmp_path: Path, query, k, erro
         assert len(c.search([1, 0])) == 1
 
 
-def test_more_hits_than_any_number_holds_are_all_there_are(tmp_path: Path, mini: Encoder) -> None:
+def test_an_enormous_k_gives_all_rows_also_of_hybrid_and_filtered_searches(
+    tmp_path: Path, mini: Encoder
+) -> None:
     with Collection.create(tmp_path / "c", encoder=mini) as c:
         c.add(["a", "b"], ["a cat sleeps", "stocks fell"])
         for options in ({}, {"hybrid": True}, {"filter": {}}):
@@ -95,7 +97,7 @@ def test_more_hits_than_any_number_holds_are_all_there_are(tmp_path: Path, mini:
         assert c.search("cat", k=3, hybrid=True) == []
 
 
-def test_a_graph_is_asked_for_more_rows_than_it_has(tmp_path: Path) -> None:
+def test_an_enormous_k_gives_all_rows_of_a_graph(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
         c.add_vectors(range(30), vectors(30, dim=4))
         for wanted in (None, {}, {"n": {"exists": False}}):

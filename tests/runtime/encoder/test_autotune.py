@@ -10,7 +10,7 @@ import pytest
 
 from flowvec import Bundle, Encoder, InputValueError
 from flowvec.encoder.autotune import KINDS, Candidate, Measured, kinds_of_texts, tune, winner
-from flowvec.engine import tuned as settings
+from flowvec.engine import tuned
 from flowvec.engine.providers import CPU, Engine
 from flowvec.engine.selection import available_providers, choose_engine, tuned_engine
 from flowvec.engine.tuned import Tuned, cache_file, forget, load_tuned, machine_key, save_tuned
@@ -28,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- what is kept ---------------------------------------------------------------------------------
 
 
-def test_what_is_saved_is_found_again_for_that_bundle_alone(cache: Path) -> None:
+def test_tuned_settings_are_saved_for_one_bundle(cache: Path) -> None:
     path = save_tuned("a" * 64, TUNED)
     assert path.is_relative_to(cache)
     assert load_tuned("a" * 64) == TUNED
@@ -40,10 +40,10 @@ def test_what_is_saved_is_found_again_for_that_bundle_alone(cache: Path) -> None
 
 
 @pytest.mark.parametrize("what", ["cpu_name", "cpu_features", "available_cores", "gpu_names"])
-def test_settings_are_those_of_one_machine(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_tuned_settings_belong_to_one_machine(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     save_tuned("a" * 64, TUNED)
     here = machine_key()
-    monkeypatch.setattr(settings, what, lambda: "another")
+    monkeypatch.setattr(tuned, what, lambda: "another")
     assert machine_key() != here
     assert load_tuned("a" * 64) is None
 
@@ -66,7 +66,7 @@ def test_settings_are_those_of_one_machine(monkeypatch: pytest.MonkeyPatch, what
         ),
     ],
 )  # fmt: skip
-def test_a_cache_that_holds_something_else_is_left_out(tiny_dir: Path, text: str) -> None:
+def test_a_damaged_file_of_tuned_settings_is_ignored(tiny_dir: Path, text: str) -> None:
     fingerprint = Bundle.load(tiny_dir).fingerprint
     save_tuned(fingerprint, TUNED)
     cache_file(fingerprint).write_text(text)
@@ -109,7 +109,7 @@ def test_a_named_engine_wins_over_the_tuned_one(tiny_dir: Path) -> None:
     "change",
     [{"provider": "CUDAExecutionProvider"}, {"provider": "Gone"}, {"compute": "int8"}],
 )
-def test_what_no_longer_runs_is_left_out(tiny_dir: Path, change) -> None:
+def test_a_tuned_engine_that_no_longer_runs_is_ignored(tiny_dir: Path, change) -> None:
     if change.get("provider") in available_providers():
         pytest.skip("this machine has an NVIDIA GPU")
     save_tuned(Bundle.load(tiny_dir).fingerprint, replace(TUNED, **change))
@@ -118,7 +118,7 @@ def test_what_no_longer_runs_is_left_out(tiny_dir: Path, change) -> None:
         assert encoder.info().tuned is None
 
 
-def test_what_was_tuned_without_the_gpu_does_not_hide_it() -> None:
+def test_settings_tuned_without_a_gpu_do_not_hide_it() -> None:
     default = Engine("CUDAExecutionProvider", "float32", 1)
     assert tuned_engine(TUNED, default, None, "auto", None, None, choose_engine) is None
 
@@ -165,22 +165,20 @@ def test_tuning_tries_everything_of_the_same_compute_type_and_keeps_one(tiny_dir
 @pytest.mark.parametrize(
     ("score", "stands"), [(1.0, True), (0.98, True), (0.95, False), (0.5, False)]
 )
-def test_a_default_gives_way_only_to_what_is_faster_beyond_the_noise(
-    score: float, stands: bool
-) -> None:
+def test_tuning_replaces_the_default_only_beyond_the_noise(score: float, stands: bool) -> None:
     engine = choose_engine("cpu")
     default, other = Candidate(engine, 512), Candidate(engine, 4096)
     measured = [Measured(other, {}, 1.0), Measured(default, {}, score)]
     assert winner(measured, default).candidate == (default if stands else other)
 
 
-def test_a_default_that_does_not_run_cannot_stand() -> None:
+def test_tuning_replaces_a_default_that_does_not_run() -> None:
     engine = choose_engine("cpu")
     measured = [Measured(Candidate(engine, 256), {}, 1.0), Measured(Candidate(engine, 1), {}, 0.99)]
     assert winner(measured, Candidate(engine, 512)) == measured[0]
 
 
-def test_other_compute_types_are_tried_only_if_allowed(tiny_dir: Path) -> None:
+def test_tuning_tries_other_compute_types_only_if_allowed(tiny_dir: Path) -> None:
     seen = set()
     tune(
         Bundle.load(tiny_dir), seconds=0.1, allow_compute=True,
@@ -190,7 +188,7 @@ def test_other_compute_types_are_tried_only_if_allowed(tiny_dir: Path) -> None:
     assert {"float32"} <= {engine.compute for engine in seen}
 
 
-def test_texts_to_time_are_short_natural_and_long(tiny_dir: Path) -> None:
+def test_tuning_times_short_natural_and_long_texts(tiny_dir: Path) -> None:
     texts = kinds_of_texts(Bundle.load("mini"))
     words = {kind: [len(t.split()) for t in items] for kind, items in texts.items()}
     assert max(words["short"]) <= 5 < sum(words["natural"]) / len(words["natural"]) < 40
@@ -199,7 +197,7 @@ def test_texts_to_time_are_short_natural_and_long(tiny_dir: Path) -> None:
     assert sorted(lengths)[len(lengths) // 2] >= 0.6 * encoder.max_length
 
 
-def test_the_command_keeps_and_forgets(flowvec_here, tiny_dir: Path, cache: Path) -> None:
+def test_the_tune_command_keeps_and_forgets(flowvec_here, tiny_dir: Path, cache: Path) -> None:
     flowvec = flowvec_here
     done = flowvec("tune", tiny_dir, "--seconds", 1)
     assert done.returncode == 0, done.stderr
@@ -213,12 +211,12 @@ def test_the_command_keeps_and_forgets(flowvec_here, tiny_dir: Path, cache: Path
     assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
 
 
-def test_no_time_is_an_error(tiny_dir: Path) -> None:
+def test_tuning_without_time_is_an_error(tiny_dir: Path) -> None:
     with pytest.raises(InputValueError, match="seconds"):
         tune(Bundle.load(tiny_dir), seconds=0)
 
 
-def test_what_cannot_be_kept_is_said_first_and_printed(
+def test_tuning_without_a_cache_says_so_first_and_prints_the_result(
     flowvec_here, tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

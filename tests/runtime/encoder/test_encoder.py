@@ -33,8 +33,7 @@ from flowvec.bundle.bundle import read_manifest, record_file
 from flowvec.bundle.manifest import MANIFEST, RANGES
 from flowvec.encoder import pipeline
 from flowvec.encoder.batching import pad
-from flowvec.engine import onnxruntime_session as session
-from flowvec.engine import selection as engine
+from flowvec.engine import onnxruntime_session, selection
 from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, PROVIDERS
 from flowvec.engine.selection import available_providers
 from flowvec.texts.window import WINDOW
@@ -138,14 +137,14 @@ def test_batches_stay_within_the_budget_and_the_positions(
     )
     shapes: list[tuple[int, int]] = []
     threads: set[str] = set()
-    run = session.Session.run
+    run = onnxruntime_session.Session.run
 
     def spy(self, input_ids, attention_mask):
         shapes.append(input_ids.shape)
         threads.add(threading.current_thread().name)
         return run(self, input_ids, attention_mask)
 
-    monkeypatch.setattr(session.Session, "run", spy)
+    monkeypatch.setattr(onnxruntime_session.Session, "run", spy)
     with Encoder.load(
         tiny_copy, provider="cpu", streams=2, max_batch_tokens=300, proof="never"
     ) as encoder:
@@ -161,13 +160,13 @@ def test_batches_stay_within_the_budget_and_the_positions(
 
 def test_the_budget_can_be_set(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    run = session.Session.run
+    run = onnxruntime_session.Session.run
 
     def spy(self, input_ids, attention_mask):
         sizes.append(input_ids.size)
         return run(self, input_ids, attention_mask)
 
-    monkeypatch.setattr(session.Session, "run", spy)
+    monkeypatch.setattr(onnxruntime_session.Session, "run", spy)
     with Encoder.load(tiny_dir, provider="cpu", max_batch_tokens=1000) as encoder:
         encoder.max_batch_tokens = 90
         assert encoder.max_batch_tokens == encoder.info().max_batch_tokens == 90
@@ -182,7 +181,7 @@ def test_no_more_batches_run_at_once_than_there_are_streams(
     tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, running, most = threading.Lock(), 0, 0
-    run = session.Session.run
+    run = onnxruntime_session.Session.run
 
     def spy(self, *feeds):
         nonlocal running, most
@@ -196,7 +195,7 @@ def test_no_more_batches_run_at_once_than_there_are_streams(
             with lock:
                 running -= 1
 
-    monkeypatch.setattr(session.Session, "run", spy)
+    monkeypatch.setattr(onnxruntime_session.Session, "run", spy)
     with (
         Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder,
         ThreadPoolExecutor(16) as pool,
@@ -337,18 +336,6 @@ def test_options_out_of_range_are_refused(tiny: Encoder, options, message: str) 
 # --- options --------------------------------------------------------------------------------------
 
 
-def test_prompts_are_put_before_the_text(tiny: Encoder) -> None:
-    expected = tiny.encode(["the red cat"])
-    np.testing.assert_allclose(tiny.encode(["cat"], prompt_name="query"), expected, atol=1e-6)
-    np.testing.assert_allclose(tiny.encode_query(["cat"]), expected, atol=1e-6)
-    np.testing.assert_allclose(tiny.encode_document("cat"), tiny.encode("a blue cat"), atol=1e-6)
-
-
-def test_a_bundle_without_prompts_encodes_queries_as_they_are(mini: Encoder) -> None:
-    np.testing.assert_array_equal(mini.encode_query("a cat"), mini.encode("a cat"))
-    np.testing.assert_array_equal(mini.encode_document("a cat"), mini.encode("a cat"))
-
-
 def test_normalization_is_the_bundles_unless_requested(tiny: Encoder, mini: Encoder) -> None:
     raw = tiny.encode(texts(20))
     assert np.abs(np.linalg.norm(raw, axis=1) - 1).max() > 0.1
@@ -402,7 +389,7 @@ def test_a_few_texts_keep_every_stream_busy(tiny_dir: Path) -> None:
     assert seen[3].batches == seen[0].batches
 
 
-def test_statistics_tell_what_a_call_did(tiny_dir: Path) -> None:
+def test_statistics_count_a_call(tiny_dir: Path) -> None:
     seen: list[EncodeStatistics] = []
     with Encoder.load(tiny_dir, provider="cpu", on_statistics=seen.append) as encoder:
         items = ["the cat", "the " * 100, "\ud800"]
@@ -431,7 +418,7 @@ def test_a_progress_bar_is_shown_only_if_requested(
     assert "10/10" in capsys.readouterr().err
 
 
-def test_info_tells_what_runs(tiny: Encoder, tiny_dir: Path) -> None:
+def test_info_describes_the_engine(tiny: Encoder, tiny_dir: Path) -> None:
     info = tiny.info()
     assert (info.name, info.dim, info.max_length) == ("tiny", 16, 64)
     assert (info.provider, info.compute, info.streams) == ("CPUExecutionProvider", "float32", 2)
@@ -550,7 +537,7 @@ def test_a_pickled_encoder_does_not_change_its_engine(
     with Encoder.load(tiny_dir, provider="cpu") as encoder:
         data = pickle.dumps(encoder)
     status = dict.fromkeys(PROVIDERS, "it is broken here")
-    monkeypatch.setattr(engine, "provider_status", lambda: status)
+    monkeypatch.setattr(selection, "provider_status", lambda: status)
     with pytest.raises(ProviderUnavailableError, match="broken here"):
         pickle.loads(data)
 

@@ -33,7 +33,7 @@ def test_every_engine_gives_the_shipped_vectors(provider: str, compute) -> None:
     assert cosine.min() >= 0.999
 
 
-def test_it_is_run_as_a_model_without_layers() -> None:
+def test_mini_runs_as_a_model_without_layers() -> None:
     with Encoder.load("mini") as encoder:
         info = encoder.info()
         assert encoder.bundle.manifest.layers == 0
@@ -54,7 +54,7 @@ def words(mini: Encoder) -> dict[str, np.ndarray]:
     ("form", "other"),
     [("kitten", "kittens"), ("run", "ran"), ("run", "running"), ("slice", "slicing")],
 )
-def test_forms_of_a_word_are_one(words, form: str, other: str) -> None:
+def test_forms_of_a_word_share_a_vector(words, form: str, other: str) -> None:
     assert words[form] @ words[other] >= 0.9999
 
 

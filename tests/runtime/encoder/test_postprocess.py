@@ -14,7 +14,7 @@ from flowvec.encoder.postprocess import (
 )
 
 
-def test_normalised_rows_have_length_one_and_keep_their_direction() -> None:
+def test_normalized_rows_have_length_one_and_keep_their_direction() -> None:
     rows = np.random.default_rng(0).standard_normal((50, 7), dtype=np.float32) * 1e3
     unit = normalize(rows)
     assert unit.dtype == np.float32
@@ -92,7 +92,7 @@ def test_signs_are_bits_the_first_dimension_in_the_highest() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("cut", [None, 1, 8, 13])
-def test_what_comes_out_has_the_length_and_type_that_was_said(precision, cut) -> None:
+def test_the_result_has_the_declared_length_and_type(precision, cut) -> None:
     steps = Postprocess(13, True, cut, True, precision, RANGES)
     found = steps(vectors())
     assert found.shape == (40, steps.out_dim)

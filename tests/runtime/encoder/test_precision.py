@@ -35,7 +35,7 @@ def ranged(tiny_copy: Path, tiny: Encoder) -> Iterator[Encoder]:
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
-def test_one_text_quantises_as_a_corpus_does(ranged: Encoder, precision) -> None:
+def test_one_text_is_quantized_as_a_corpus_is(ranged: Encoder, precision) -> None:
     whole = ranged.encode(TEXTS, precision=precision)
     alone = np.stack([ranged.encode(text, precision=precision) for text in TEXTS])
     # What rounds the other way in another batch is one step, never more.
@@ -58,7 +58,7 @@ def test_eight_bits_keep_the_direction(ranged: Encoder) -> None:
     assert cosine.min() >= 0.999
 
 
-def test_fewer_dimensions(tiny: Encoder, mini: Encoder) -> None:
+def test_truncate_dim_cuts_vectors(tiny: Encoder, mini: Encoder) -> None:
     np.testing.assert_array_equal(
         tiny.encode(TEXTS, truncate_dim=5), tiny.encode(TEXTS)[:, :5]
     )  # tiny does not normalize, and was not asked to
@@ -78,7 +78,7 @@ def test_fewer_dimensions(tiny: Encoder, mini: Encoder) -> None:
         ({"precision": "int8", "normalize_embeddings": True}, "cannot be used with normalize_emb"),
     ],
 )
-def test_what_cannot_be_served_is_an_error(ranged: Encoder, options, part: str) -> None:
+def test_unsupported_options_are_errors(ranged: Encoder, options, part: str) -> None:
     with pytest.raises(InputValueError) as caught:
         ranged.encode("a", **options)
     assert part in str(caught.value)
@@ -109,7 +109,7 @@ def test_a_bundle_without_ranges_says_so(tiny: Encoder) -> None:
     ],
     ids=["no spread", "another dim", "float64", "nan", "pickled"],
 )
-def test_ranges_that_are_none_are_refused(tiny_copy: Path, ranges) -> None:
+def test_invalid_ranges_are_refused(tiny_copy: Path, ranges) -> None:
     with Encoder.load(add_ranges(tiny_copy, ranges), provider="cpu") as encoder:
         with pytest.raises(BundleError, match="int8_ranges"):
             encoder.encode("a", precision="int8")

@@ -19,8 +19,7 @@ import pytest
 from flowvec import Bundle, BundleError, Encoder, InputValueError
 from flowvec.bundle.manifest import REFERENCES
 from flowvec.cli import doctor
-from flowvec.encoder import autotune as tune
-from flowvec.encoder import proof
+from flowvec.encoder import autotune, proof
 from flowvec.encoder.proof import MIN_COSINE_OF, open_proved
 from flowvec.encoder.references import References
 from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, Engine, choose
@@ -106,7 +105,7 @@ def test_an_engine_that_agrees_is_proved_and_says_so(
         assert encoder.info().proof.startswith("proved: cosine ")
 
 
-def test_it_runs_once_on_a_machine_and_then_from_the_cache(
+def test_the_proof_runs_once_on_a_machine_and_then_comes_from_the_cache(
     tiny_dir: Path, cache: Path, counted: list[int]
 ) -> None:
     with Encoder.load(tiny_dir, provider="cpu") as encoder:
@@ -119,7 +118,9 @@ def test_it_runs_once_on_a_machine_and_then_from_the_cache(
     assert [path.parent.name for path in cache.rglob("*.json")] == ["proofs"]
 
 
-def test_always_repeats_it_and_never_leaves_it_out(tiny_dir: Path, counted: list[int]) -> None:
+def test_proof_always_repeats_it_and_proof_never_skips_it(
+    tiny_dir: Path, counted: list[int]
+) -> None:
     for _ in range(2):
         counted[0] = 0
         Encoder.load(tiny_dir, provider="cpu", proof="always").close()
@@ -136,7 +137,7 @@ def test_always_repeats_it_and_never_leaves_it_out(tiny_dir: Path, counted: list
 @pytest.mark.parametrize(
     "change", ["processor", "flags", "version", "limit", "streams", "threads", "bundle"]
 )
-def test_what_can_change_a_vector_asks_for_a_new_proof(
+def test_what_can_change_a_vector_needs_a_new_proof(
     tiny_copy: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     asked = {"provider": "cpu", "streams": 1, "threads": 1}
@@ -180,7 +181,7 @@ def record(folder: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "nonsense", "[" * 100_000, '{"proved": true}', "null", "\x00"]
 )
-def test_a_cache_that_holds_something_else_is_left_out(
+def test_a_damaged_cache_of_proofs_is_ignored(
     tiny_dir: Path, cache: Path, counted: list[int], text: str
 ) -> None:
     Encoder.load(tiny_dir, provider="cpu").close()
@@ -192,7 +193,7 @@ def test_a_cache_that_holds_something_else_is_left_out(
     assert counted[0] > 24
 
 
-def test_a_cached_success_below_the_limit_is_left_out(tiny_dir: Path, cache: Path) -> None:
+def test_a_cached_proof_below_the_limit_is_ignored(tiny_dir: Path, cache: Path) -> None:
     Encoder.load(tiny_dir, provider="cpu").close()
     (file,) = cache.rglob("*.json")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"min_cosine": 0.5}))
@@ -257,13 +258,13 @@ def test_an_engine_with_wrong_vectors_is_refused_with_its_figures(tiny_dir: Path
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_every_kind_of_wrong_vector_is_seen(tiny_dir: Path, lie, name: str, change) -> None:
+def test_the_proof_sees_every_kind_of_wrong_vector(tiny_dir: Path, lie, name: str, change) -> None:
     lie(change)
     with pytest.raises(EngineNotProvedError):
         Encoder.load(tiny_dir, provider="cpu", compute="float32", streams=1)
 
 
-def test_one_wrong_stream_of_several_is_seen(tiny_dir: Path, lie) -> None:
+def test_the_proof_sees_one_wrong_stream_of_several(tiny_dir: Path, lie) -> None:
     import threading
 
     first: list[int] = []
@@ -341,7 +342,9 @@ def test_without_a_right_engine_loading_fails(tiny_dir: Path, lie) -> None:
         Encoder.load(tiny_dir)
 
 
-def test_what_was_named_is_not_replaced(tiny_dir: Path, lie) -> None:
+def test_an_engine_that_was_named_is_not_replaced_after_its_proof_failed(
+    tiny_dir: Path, lie
+) -> None:
     if OPENVINO_RUNTIME not in available_providers():
         pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
     lie(wrong_rows_for_odd_widths, lambda engine: engine.provider == OPENVINO_RUNTIME)
@@ -410,12 +413,12 @@ def test_tuned_settings_of_a_wrong_engine_are_left_out_with_one_warning(
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
 
 
-def test_tuning_keeps_no_engine_that_is_wrong(tiny_dir: Path, lie) -> None:
+def test_tuning_keeps_no_engine_without_a_proof(tiny_dir: Path, lie) -> None:
     if OPENVINO_RUNTIME not in available_providers():
         pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
     lie(wrong_rows_for_odd_widths, lambda engine: engine.provider != CPU)
     seen = []
-    found = tune.tune(
+    found = autotune.tune(
         Bundle.load(tiny_dir), seconds=0.1, allow_compute=True,
         on_measured=lambda _, tried: seen.extend(m.candidate.engine.provider for m in tried),
     )  # fmt: skip
@@ -522,7 +525,7 @@ def test_without_onnx_runtime_format_1_is_not_called_proved(
     assert any("is not proved" in record.getMessage() for record in caplog.records)
 
 
-def test_a_race_of_streams_is_not_proved_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_of_streams_needs_a_proof_at_each_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenVINO's int8 with AMX and several streams, of bundles whose widths are not filled up."""
     old, new = Bundle.load(FORMATS / "bundle-v1"), Bundle.load(FORMATS / "bundle-v2")
     engine = Engine(OPENVINO_RUNTIME, "int8", 2)

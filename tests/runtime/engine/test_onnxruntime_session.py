@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from flowvec import Bundle, Encoder, EngineError, InputValueError, ProviderUnavailableError
-from flowvec.engine import onnxruntime_session as session_module
-from flowvec.engine import selection as engine_module
+from flowvec.engine import onnxruntime_session, selection
 from flowvec.engine.onnxruntime_session import Session, conflicting_wheels
 from flowvec.engine.providers import (
     CPU,
@@ -87,7 +86,7 @@ def test_without_onnxruntime_the_line_that_installs_it_is_named(
 def test_bfloat16_needs_a_processor_that_has_it(
     monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
-    monkeypatch.setattr(engine_module, "cpu_features", lambda: ["avx2"])
+    monkeypatch.setattr(selection, "cpu_features", lambda: ["avx2"])
     assert choose_engine(provider).compute == "float32"
     with pytest.raises(ProviderUnavailableError, match=r"amx_bf16|cannot compute in bfloat16"):
         choose_engine(provider, "bfloat16")
@@ -106,8 +105,8 @@ def test_a_provider_that_does_not_really_run_is_an_error(
     tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     # A session on the CPU provider, asked to be another's: what a silent fallback looks like.
-    monkeypatch.setattr(session_module, "_add_openvino", lambda *_: None)
-    monkeypatch.setattr(session_module, "_gpu_providers", lambda *_: [CPU])
+    monkeypatch.setattr(onnxruntime_session, "_add_openvino", lambda *_: None)
+    monkeypatch.setattr(onnxruntime_session, "_gpu_providers", lambda *_: [CPU])
     with pytest.raises(ProviderUnavailableError, match="ONNX Runtime runs CPUExecutionProvider"):
         Session(Bundle.load(tiny_dir), Engine(asked, "float32", 1))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvec.texts import lines as records
+from flowvec.texts import lines as lines_module
 from flowvec.texts.lines import BadRecord, csv_records, lines_of
 
 
@@ -18,7 +18,7 @@ from flowvec.texts.lines import BadRecord, csv_records, lines_of
     b"".join), block=st.integers(1, 9), limit=st.integers(0, 20))  # fmt: skip
 def test_lines_are_those_of_the_file(data: bytes, block: int, limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "_BLOCK", block)
+        patch.setattr(lines_module, "_BLOCK", block)
         found = [line for part in lines_of(io.BytesIO(data), limit) for line in part]
     expected = data.split(b"\n")
     if not expected[-1]:
@@ -71,7 +71,7 @@ def csv_by_python(data: bytes) -> list[list[str] | None]:
 )  # fmt: skip
 def test_csv_records_are_those_of_pythons_csv(data: bytes, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "_BLOCK", block)
+        patch.setattr(lines_module, "_BLOCK", block)
         found = list(csv_records(io.BytesIO(data), 1 << 20))
     assert [None if isinstance(r, BadRecord) else r for r in found] == csv_by_python(data)
 
@@ -86,7 +86,7 @@ def test_what_a_writer_wrote_is_read_back(rows: list[list[str]], end: str, block
     csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
     data = file.getvalue().encode("utf-8", "surrogatepass")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "_BLOCK", block)
+        patch.setattr(lines_module, "_BLOCK", block)
         found = list(csv_records(io.BytesIO(b"\xef\xbb\xbf" + data), 1 << 20))
     escaped = [
         [f.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for f in row]

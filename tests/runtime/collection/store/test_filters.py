@@ -140,13 +140,13 @@ FILTERS = st.recursive(
 
 @settings(deadline=None, max_examples=500)
 @given(wanted=FILTERS, rows=st.lists(METADATA, min_size=1, max_size=6))
-def test_sql_finds_what_python_would(wanted, rows) -> None:
+def test_filters_in_sql_agree_with_python(wanted, rows) -> None:
     # Keys are written as JSON has them; a dot in a name would lead inwards.
     expected = [i for i, row in enumerate(rows) if matches(wanted, row)]
     assert found_by_sql(wanted, rows) == expected
 
 
-def test_names_and_texts_of_any_script_are_found() -> None:
+def test_filters_find_names_and_texts_of_any_script() -> None:
     rows = [{"é": "ü"}, {"日本": {"語": "x\ud800"}}, {"e": "ü"}]
     assert found_by_sql({"é": "ü"}, rows) == [0]
     assert found_by_sql({"日本.語": {"exists": True}}, rows) == [1]
@@ -169,7 +169,7 @@ def test_a_filter_and_its_opposite_share_the_rows() -> None:
     assert found_by_sql({"a.b": 1}, rows) == [7]
 
 
-def test_a_name_may_be_that_of_an_operator_or_hold_a_dot() -> None:
+def test_a_field_may_be_named_like_an_operator_or_hold_a_dot() -> None:
     rows = [{"or": 1}, {"a.b": 1}, {"a": {"b": 1}}]
     assert found_by_sql({"\\or": 1}, rows) == [0]
     assert found_by_sql({"a\\.b": 1}, rows) == [1]
@@ -224,7 +224,7 @@ def test_an_invalid_filter_is_an_error(wanted, error, part: str) -> None:
         compile_filter(wanted)
 
 
-def test_depth_has_an_end() -> None:
+def test_the_depth_of_a_filter_is_limited() -> None:
     wanted: dict[str, Any] = {"a": 1}
     for _ in range(32):
         wanted = {"not": wanted}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowvec import vectors as exact
+from flowvec import vectors
 from flowvec.errors import InputValueError
 from flowvec.vectors import METRICS, scores, top_k
 
@@ -46,7 +46,7 @@ def test_blocks_give_the_same_as_one_product(monkeypatch: pytest.MonkeyPatch) ->
     rows = rng.standard_normal((500, 8), dtype=np.float32)
     asked = rng.standard_normal((37, 8), dtype=np.float32)
     whole = top_k(asked, rows, 7, "ip")
-    monkeypatch.setattr(exact, "_BLOCK_ELEMENTS", 1500)
+    monkeypatch.setattr(vectors, "_BLOCK_ELEMENTS", 1500)
     parts = top_k(asked, rows, 7, "ip")
     np.testing.assert_array_equal(whole[0], parts[0])
 

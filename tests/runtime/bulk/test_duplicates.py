@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder
-from flowvec.bulk import encode_files, verify_folder
-from flowvec.bulk import windows as reading
+from flowvec.bulk import encode_files, verify_folder, windows
 from flowvec.errors import BulkError, InputValueError
 
 RULES = ("last", "first", "dead-letter")
@@ -22,7 +21,7 @@ RULES = ("last", "first", "dead-letter")
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small shard has several."""
-    monkeypatch.setattr(reading, "WINDOW", 8)
+    monkeypatch.setattr(windows, "WINDOW", 8)
 
 
 def write(path: Path, ids: list[Any], first: int = 0) -> Path:
@@ -54,7 +53,7 @@ def expected(ids: list[Any], rule: str) -> list[tuple[Any, int]]:
     return sorted(kept.items(), key=lambda item: item[1])
 
 
-def test_a_collection_of_equal_ids_says_so(tmp_path: Path, flowvec, tiny_dir: Path) -> None:
+def test_duplicates_in_a_collection_are_reported(tmp_path: Path, flowvec, tiny_dir: Path) -> None:
     write(tmp_path / "a.jsonl", [7, 7, 7])
     done = flowvec("encode", tiny_dir, "a.jsonl", "--into", "c", "--id-field", "id")
     assert done.returncode == 0, done.stderr
@@ -71,7 +70,7 @@ def test_a_collection_of_equal_ids_says_so(tmp_path: Path, flowvec, tiny_dir: Pa
     rule=st.sampled_from(RULES),
     rows_per_shard=st.integers(1, 30),
 )
-def test_all_rows_are_written_counted_or_dead(
+def test_duplicates_are_written_counted_or_dead_letters(
     tmp_path_factory: pytest.TempPathFactory, tiny: Encoder, ids: list[Any], rule: Any,
     rows_per_shard: int,
 ) -> None:  # fmt: skip
@@ -113,7 +112,7 @@ def test_all_rows_are_written_counted_or_dead(
     assert (again.encoded, again.duplicates, again.rows) == (0, done.duplicates, done.rows)
 
 
-def test_equal_ids_of_several_files_and_formats(tmp_path: Path, tiny: Encoder) -> None:
+def test_duplicates_across_files_and_formats(tmp_path: Path, tiny: Encoder) -> None:
     arrow = pytest.importorskip("pyarrow", reason="needs the extra [files]")
     import pyarrow.parquet
 
@@ -135,7 +134,7 @@ def test_equal_ids_of_several_files_and_formats(tmp_path: Path, tiny: Encoder) -
     assert written(tmp_path / "csv") == [("1", 1), ("01", 2)]
 
 
-def test_nothing_is_written_if_equal_ids_are_an_error(tmp_path: Path, tiny: Encoder) -> None:
+def test_nothing_is_written_if_duplicates_are_an_error(tmp_path: Path, tiny: Encoder) -> None:
     file = write(tmp_path / "a.jsonl", [*range(20), 5, 3])
     with pytest.raises(
         BulkError, match=r"a\.jsonl, row 20: its id 5 is that of row 5 of .*2 in all"
@@ -149,7 +148,7 @@ def test_nothing_is_written_if_equal_ids_are_an_error(tmp_path: Path, tiny: Enco
                      on_duplicate="both")  # type: ignore[arg-type]  # fmt: skip
 
 
-def test_ids_that_become_one_text_are_equal(tmp_path: Path, tiny: Encoder) -> None:
+def test_ids_that_become_one_text_are_duplicates(tmp_path: Path, tiny: Encoder) -> None:
     arrow = pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
     file = write(tmp_path / "a.jsonl", [1, "1", 2, "x"])
     done = encode_files(tiny, file, tmp_path / "out", id_field="id")
@@ -161,7 +160,7 @@ def test_ids_that_become_one_text_are_equal(tmp_path: Path, tiny: Encoder) -> No
         assert [item.id for item in c.get([1, "1", 2, "x"])] == [1, "1", 2, "x"]
 
 
-def test_rows_that_are_dead_have_no_say(tmp_path: Path, tiny: Encoder) -> None:
+def test_dead_letters_are_not_duplicates(tmp_path: Path, tiny: Encoder) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"id": 1, "text": "a cat"}\n{"id": 1, "text": null}\n')
     done = encode_files(tiny, file, tmp_path / "out", id_field="id", out_format="npy")
@@ -169,7 +168,9 @@ def test_rows_that_are_dead_have_no_say(tmp_path: Path, tiny: Encoder) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_shares_leave_out_what_one_job_does(tmp_path: Path, tiny: Encoder, rule: Any) -> None:
+def test_shares_leave_out_the_duplicates_that_one_job_does(
+    tmp_path: Path, tiny: Encoder, rule: Any
+) -> None:
     file = write(tmp_path / "a.jsonl", [i % 23 for i in range(60)])
     options: dict[str, Any] = {"id_field": "id", "out_format": "npy", "rows_per_shard": 7,
                                "on_duplicate": rule}  # fmt: skip
@@ -180,7 +181,7 @@ def test_shares_leave_out_what_one_job_does(tmp_path: Path, tiny: Encoder, rule:
     assert not verify_folder(tmp_path / "shares").problems
 
 
-def test_a_job_does_not_continue_by_another_rule(tmp_path: Path, tiny: Encoder) -> None:
+def test_a_job_does_not_resume_with_another_duplicate_rule(tmp_path: Path, tiny: Encoder) -> None:
     file = write(tmp_path / "a.jsonl", [1, 2, 1])
     encode_files(tiny, file, tmp_path / "out", id_field="id", out_format="npy")
     with pytest.raises(BulkError, match=r"options\.on_duplicate was \"last\" and is \"first\""):
@@ -189,7 +190,7 @@ def test_a_job_does_not_continue_by_another_rule(tmp_path: Path, tiny: Encoder) 
 
 
 @pytest.mark.parametrize("rule", [None, "first", "dead-letter", "error", "last"])
-def test_standard_input(flowvec, tmp_path: Path, tiny_dir: Path, rule: str | None) -> None:
+def test_duplicates_on_stdin(flowvec, tmp_path: Path, tiny_dir: Path, rule: str | None) -> None:
     given = b"".join(b'{"id": %d, "text": "the cat %d"}\n' % (i % 30, i) for i in range(50))
     words = ["encode", tiny_dir, "-", "--format", "jsonl", "--id-field", "id", "-o", "out",
              "--out-format", "npy"]  # fmt: skip
@@ -210,7 +211,7 @@ def test_standard_input(flowvec, tmp_path: Path, tiny_dir: Path, rule: str | Non
         assert said in done.stdout
 
 
-def test_standard_input_into_a_collection(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
+def test_duplicates_on_stdin_into_a_collection(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
     lines = [b'{"id": %d, "text": "the cat %d"}\n' % (i % 3000, i) for i in range(5000)]
     lines.insert(10, b'{"id": 4, "text": "again at once"}\n')
     words = ["encode", tiny_dir, "-", "--format", "jsonl", "--id-field", "id", "--into", "c"]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowvec.bulk.windows import read_windows
-from flowvec.texts.readers import jsonl as json_lines
+from flowvec.texts.readers import jsonl
 from flowvec.texts.sources import find_sources
 from flowvec.texts.window import Fields, Window
 
@@ -114,7 +114,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Fields], list[
     def both(path: Path, fields: Fields) -> list[Window]:
         found = windows_of(path, fields)
         with monkeypatch.context() as patched:
-            patched.setattr(json_lines, "_arrow_json", lambda: None)
+            patched.setattr(jsonl, "_arrow_json", lambda: None)
             alone = windows_of(path, fields)
         # As texts: NaN equals itself there, and 1 is neither 1.0 nor True.
         assert [repr(asdict(w)) for w in found] == [repr(asdict(w)) for w in alone]
@@ -175,11 +175,11 @@ def test_any_records_are_read_as_line_by_line(data: st.DataObject, tmp_path_fact
         return repr([asdict(window) for window in found])
 
     before = read()
-    parser, json_lines._arrow_json = json_lines._arrow_json, lambda: None
+    parser, jsonl._arrow_json = jsonl._arrow_json, lambda: None
     try:
         assert read() == before
     finally:
-        json_lines._arrow_json = parser
+        jsonl._arrow_json = parser
 
 
 def test_plain_lines_are_not_parsed_one_by_one(
@@ -190,7 +190,7 @@ def test_plain_lines_are_not_parsed_one_by_one(
     path.write_bytes(b"\n".join([PLAIN] * 30))
     seen: list[Any] = []
     loads = json.loads
-    monkeypatch.setattr(json_lines.json, "loads", lambda line: (seen.append(line), loads(line))[1])
+    monkeypatch.setattr(jsonl.json, "loads", lambda line: (seen.append(line), loads(line))[1])
     windows = windows_of(path, FIELDS)
     assert len(seen) == 10  # the first window, to see what its fields hold
     assert [w.texts for w in windows] == [["a cat"] * 10] * 3

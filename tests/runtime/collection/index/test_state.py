@@ -20,14 +20,14 @@ def blocks(count: int, first: int = 1) -> Iterator[tuple[np.ndarray, np.ndarray]
         yield np.arange(start, start + ROWS), rng.normal(size=(ROWS, 32)).astype(np.float32)
 
 
-def test_it_has_all_rows_when_it_has_grown() -> None:
+def test_grow_adds_all_rows() -> None:
     graph = Graph(32, "ip")
     assert grow(graph, blocks(3)) == 3 * ROWS
     assert graph.labels().tolist() == list(range(1, 3 * ROWS + 1))
     assert grow(graph, iter(())) == 0
 
 
-def test_nothing_is_being_added_after_reading_has_failed() -> None:
+def test_grow_adds_nothing_after_reading_has_failed() -> None:
     def failing() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield from blocks(2)
         raise OSError("the disk")
@@ -39,7 +39,7 @@ def test_nothing_is_being_added_after_reading_has_failed() -> None:
     assert graph.total == 2 * ROWS
 
 
-def test_what_the_graph_refuses_is_an_error_and_no_more_is_read() -> None:
+def test_grow_stops_reading_when_the_graph_refuses_rows() -> None:
     read: list[int] = []
 
     def wrong() -> Iterator[tuple[np.ndarray, np.ndarray]]:
