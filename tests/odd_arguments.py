@@ -31,14 +31,14 @@ class Called:
         self.good = good
 
     def with_odd(self, name: str, odd: Any) -> Any:
-        found = self.function(**(self.good | {name: odd}))
-        if inspect.iscoroutine(found):
-            found = asyncio.run(asyncio.wait_for(found, 60))
-        if isinstance(found, Iterator):
-            list(found)
-        if hasattr(found, "close") and not isinstance(found, np.ndarray):
-            found.close()
-        return found
+        result = self.function(**(self.good | {name: odd}))
+        if inspect.iscoroutine(result):
+            result = asyncio.run(asyncio.wait_for(result, 60))
+        if isinstance(result, Iterator):
+            list(result)
+        if hasattr(result, "close") and not isinstance(result, np.ndarray):
+            result.close()
+        return result
 
 
 def shown(value: Any) -> str:

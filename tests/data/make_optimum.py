@@ -115,8 +115,8 @@ def masked_means(folder: Path) -> np.ndarray:
     rows = []
     for text in TEXTS:
         with torch.no_grad():
-            found = model(**tokenizer(text, truncation=True, return_tensors="pt"))
-        rows.append(found.last_hidden_state[0].mean(0).numpy())
+            output = model(**tokenizer(text, truncation=True, return_tensors="pt"))
+        rows.append(output.last_hidden_state[0].mean(0).numpy())
     return np.stack(rows)
 
 

@@ -111,8 +111,8 @@ def _without_indent(lines: list[str], indent: int) -> list[str]:
 def _said_before(between: str) -> tuple[str | None, tuple[str, ...]]:
     """The reason not to run and what is printed, of the comments that end a piece of prose."""
     reason, prints = None, []
-    while found := re.search(r"(?:^|\n) *(<!--(?:(?!-->).)*-->)\s*$", between, re.DOTALL):
-        said = _COMMENT.fullmatch(found[1])
+    while match := re.search(r"(?:^|\n) *(<!--(?:(?!-->).)*-->)\s*$", between, re.DOTALL):
+        said = _COMMENT.fullmatch(match[1])
         if said is None:
             break
         text = " ".join(said[2].split())
@@ -120,7 +120,7 @@ def _said_before(between: str) -> tuple[str | None, tuple[str, ...]]:
             reason = text
         else:
             prints.append(text)
-        between = between[: found.start()]
+        between = between[: match.start()]
     return reason, tuple(reversed(prints))
 
 
@@ -132,14 +132,14 @@ def links(prose: str) -> list[str]:
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     made = set()
     for heading in _HEADING.findall(read_page(page)[1]):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         plain = re.sub(r"[`*]", "", plain).strip().lower()
         slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
-        times = found.get(slug, 0)
-        found[slug] = times + 1
+        times = counts.get(slug, 0)
+        counts[slug] = times + 1
         made.add(f"{slug}-{times}" if times else slug)
     return made
 

@@ -39,8 +39,8 @@ def _commands_of_line(words: list[str]) -> Iterator[list[str]]:
     part: list[str] = []
     for word in [*words, ";"]:
         if set(word) <= set("();|&"):
-            if found := _command(part):
-                yield found
+            if command := _command(part):
+                yield command
             part = []
         else:
             part.append(word)

@@ -186,13 +186,13 @@ def _mistakes(block: Block) -> Iterator[Exception]:
         if block.is_python:
             check_python(block.code, block.where)
             return
-        found = list(
+        mistakes = list(
             commands(shell_of_console(block.code) if block.language == "console" else block.code)
         )
     except (ImportError, SyntaxError, ValueError) as error:
         yield error
         return
-    for words in found:
+    for words in mistakes:
         try:
             parse(words)
         except ValueError as error:
@@ -226,10 +226,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_found() -> None:
-    found = {
+    linked = {
         (page.parent / link.partition("#")[0]).resolve()
         for page in (ROOT / "README.md", DOCS / "README.md")
         for link in links(read_page(page)[1])
     }
     for page in set(DOCS.glob("*.md")) - {DOCS / "README.md"}:
-        assert page in found, f"neither README.md nor docs/README.md links to {page.name}"
+        assert page in linked, f"neither README.md nor docs/README.md links to {page.name}"

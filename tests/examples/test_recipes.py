@@ -76,11 +76,11 @@ class Toy:
 
     def pairs(self, rows: int) -> list[tuple[str, str, int]]:
         """Two sentences and how many concepts they share."""
-        found = []
+        lines = []
         for row in range(rows):
             concepts = self.concepts()
-            found.append((self.say(concepts), self.say(self.sharing(concepts, row % 4)), row % 4))
-        return found
+            lines.append((self.say(concepts), self.say(self.sharing(concepts, row % 4)), row % 4))
+        return lines
 
 
 def write(path: Path, header: str, rows: list[tuple[object, ...]]) -> Path:
@@ -284,10 +284,10 @@ def test_jsonl_is_read_as_tsv_is(tmp_path: Path) -> None:
     tsv.write_text("score\tother\tsentence1\r\n2.5\t\ta b\r\n5\tx\tc\r\n")
     jsonl.write_text('{"sentence1": "a b", "score": 2.5, "other": null}\n\n'
                      '{"sentence1": "c", "score": "5"}\n')  # fmt: skip
-    found = training_data.read_columns(tsv, readers)
-    assert found == training_data.read_columns(jsonl, readers)
-    assert found == {"sentence1": ["a b", "c"], "score": [2.5, 5.0]}
-    assert list(found) == list(readers)
+    columns = training_data.read_columns(tsv, readers)
+    assert columns == training_data.read_columns(jsonl, readers)
+    assert columns == {"sentence1": ["a b", "c"], "score": [2.5, 5.0]}
+    assert list(columns) == list(readers)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def test_ids_are_transformers(checkpoint, tmp_path, architecture) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     strange = [*TEXTS, "\x00", "👩\u200d👧", "שלום", "漢字", "e\u0301", "  two  spaces ", "x" * 999]
     with Encoder.load(export(folder, tmp_path / "b").path, provider="cpu") as encoder:
-        found = encoder.tokenize(strange).ids
-    assert found == [theirs(text, truncation=True)["input_ids"] for text in strange]
+        ids = encoder.tokenize(strange).ids
+    assert ids == [theirs(text, truncation=True)["input_ids"] for text in strange]
 
 
 @pytest.mark.parity
@@ -164,12 +164,12 @@ def test_a_transform_is_applied_between_pooling_and_normalization(checkpoint, tm
     assert bundle.manifest.dim == 5
     raw = export(checkpoint("bert"), tmp_path / "raw", normalize=False)
     with (
-        Encoder.load(bundle.path, provider="cpu") as found,
+        Encoder.load(bundle.path, provider="cpu") as transformed,
         Encoder.load(raw.path, provider="cpu") as pooled,
     ):
         expected = dense(torch.from_numpy(pooled.encode(TEXTS))).detach()
         expected = torch.nn.functional.normalize(expected, dim=1).numpy()
-        np.testing.assert_allclose(found.encode(TEXTS), expected, atol=1e-5)
+        np.testing.assert_allclose(transformed.encode(TEXTS), expected, atol=1e-5)
     assert (
         export(checkpoint("bert"), tmp_path / "same", transform=Identity(WIDTH)).manifest.transform
         == ()
@@ -358,7 +358,7 @@ def test_an_existing_directory_is_overwritten_only_if_requested(checkpoint, tmp_
         export(checkpoint("bert"), tmp_path / "precious" / "file" / "b")
 
 
-def test_what_comes_to_be_there_meanwhile_is_left_alone(checkpoint, tmp_path) -> None:
+def test_a_directory_that_appears_meanwhile_is_left_alone(checkpoint, tmp_path) -> None:
     target = tmp_path / "b"
 
     def somebody_else(step: str) -> None:
@@ -512,7 +512,7 @@ def test_a_checkpoint_without_pooler_says_so(checkpoint, tmp_path) -> None:
         export(checkpoint("distilbert"), tmp_path / "b", pooling="pooler")
 
 
-def test_a_randomly_initialised_pooler_is_none(checkpoint, tmp_path) -> None:
+def test_a_randomly_initialized_pooler_is_not_a_pooler(checkpoint, tmp_path) -> None:
     def drop(weights: dict[str, torch.Tensor]) -> None:
         for name in [name for name in weights if name.startswith("pooler.")]:
             del weights[name]
@@ -526,7 +526,7 @@ def test_a_randomly_initialised_pooler_is_none(checkpoint, tmp_path) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_command_exports_and_tells(flowvec, checkpoint, tmp_path) -> None:
+def test_the_export_command_writes_a_bundle(flowvec, checkpoint, tmp_path) -> None:
     done = flowvec("export", checkpoint("bert"), "-o", "b", "--pooling", "cls", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -546,7 +546,7 @@ def test_the_command_exports_and_tells(flowvec, checkpoint, tmp_path) -> None:
         ["SOURCE", "-o", "b", "--weights", "int4"],
     ],
 )
-def test_a_mistake_is_one_line(flowvec_here, checkpoint, tmp_path, arguments) -> None:
+def test_a_wrong_argument_is_one_line(flowvec_here, checkpoint, tmp_path, arguments) -> None:
     source = str(checkpoint("bert"))
     done = flowvec_here("export", *[source if a == "SOURCE" else a for a in arguments])
     assert done.returncode == 2

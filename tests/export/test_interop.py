@@ -43,13 +43,13 @@ def as_tei_runs_it(folder: Path, texts: list[str]) -> np.ndarray:
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(longest)
     tokenizer.enable_padding(pad_id=config["pad_token_id"])
-    found = tokenizer.encode_batch(texts)
+    encodings = tokenizer.encode_batch(texts)
     session = onnxruntime.InferenceSession(
         folder / "model.onnx", providers=["CPUExecutionProvider"]
     )
     feeds = {
-        "input_ids": np.array([e.ids for e in found], np.int64),
-        "attention_mask": np.array([e.attention_mask for e in found], np.int64),
+        "input_ids": np.array([e.ids for e in encodings], np.int64),
+        "attention_mask": np.array([e.attention_mask for e in encodings], np.int64),
     }
     (vectors,) = session.run(["sentence_embedding"], feeds)
     return vectors
@@ -139,7 +139,7 @@ def test_the_shipped_model_goes_out(tmp_path, mini) -> None:
     assert Parity.of(as_tei_runs_it(folder, texts), mini.encode(texts)).max_relative_error <= 1e-4
 
 
-def test_the_command(flowvec_here, encoder, tmp_path) -> None:
+def test_the_bundle_export_command(flowvec_here, encoder, tmp_path) -> None:
     source = encoder.bundle.path
     done = flowvec_here("bundle", "export", source, "out", "--as", "sentence-transformers")
     assert done.returncode == 0, done.stderr
@@ -152,7 +152,7 @@ def test_the_command(flowvec_here, encoder, tmp_path) -> None:
     assert not (tmp_path / "out/onnx").exists()
 
 
-def test_mistakes_are_errors(encoder, tmp_path) -> None:
+def test_wrong_arguments_are_errors(encoder, tmp_path) -> None:
     source = encoder.bundle.path
     with pytest.raises(InputValueError, match="layout must be"):
         export_bundle(source, tmp_path / "out", "torchserve")  # type: ignore[arg-type]

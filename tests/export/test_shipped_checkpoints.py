@@ -33,7 +33,7 @@ def test_both_generations_of_transformers_read_each_others_tokenizers(tmp_path: 
     ids = []
     for name in ("PreTrainedTokenizerFast", "TokenizersBackend"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"tokenizer_class": name}))
-        found = read_source(source)
-        assert found.max_length == 128
-        ids.append([encoding.ids for encoding in found.tokenizer.encode_batch(TEXTS)])
+        read = read_source(source)
+        assert read.max_length == 128
+        ids.append([encoding.ids for encoding in read.tokenizer.encode_batch(TEXTS)])
     assert ids[0] == ids[1]

@@ -201,7 +201,9 @@ def test_the_card_of_mini_shows_what_was_measured_of_it(mini: Encoder) -> None:
 PAIRS = [(5, "the cat sleeps", "a cat sleeps"), (1, "stocks fell", "the dog"), (3, "a man", "dog")]
 
 
-def test_the_command_prints_the_table(flowvec, tmp_path: Path, tiny_dir, tiny: Encoder) -> None:
+def test_the_eval_sts_command_prints_the_table(
+    flowvec, tmp_path: Path, tiny_dir, tiny: Encoder
+) -> None:
     write(tmp_path / "sets" / "A", "one", PAIRS)
     write(tmp_path / "sets" / "A", "two", PAIRS[:2])
     write(tmp_path / "sets" / "B", "one", PAIRS)
@@ -221,11 +223,11 @@ def test_the_command_prints_the_table(flowvec, tmp_path: Path, tiny_dir, tiny: E
         flowvec("eval", "sts", tiny_dir, "sets", "--json", "--provider", "cpu").stdout
     )
     expected = score_sts(read_sts(tmp_path / "sets"), tiny.encode)
-    for found, score in zip(shown["tasks"], expected, strict=True):
-        assert found["task"] == score.task
-        assert found["all"] == pytest.approx(score.all)
-        assert found["wmean"] == pytest.approx(score.wmean)
-        assert found["subsets"] == pytest.approx(score.subsets)
+    for task, score in zip(shown["tasks"], expected, strict=True):
+        assert task["task"] == score.task
+        assert task["all"] == pytest.approx(score.all)
+        assert task["wmean"] == pytest.approx(score.wmean)
+        assert task["subsets"] == pytest.approx(score.subsets)
     assert shown["encoder"]["provider"]
     assert shown["machine"]["packages"]["onnxruntime"]
 
@@ -239,7 +241,9 @@ def test_the_command_prints_the_table(flowvec, tmp_path: Path, tiny_dir, tiny: E
         (["TINY", "good", "--compute", "int3"], "int3"),
     ],
 )
-def test_a_mistake_is_one_line(flowvec_here, tmp_path: Path, tiny_dir, arguments, part) -> None:
+def test_a_wrong_argument_is_one_line(
+    flowvec_here, tmp_path: Path, tiny_dir, arguments, part
+) -> None:
     write(tmp_path / "good", "one", PAIRS)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.tsv").write_text(HEADER + "one\n")

@@ -109,9 +109,9 @@ def test_wrong_arguments_of_fits(tmp_path: Path) -> None:
         """A setting, as a function of its value."""
 
         def use(value: Any) -> None:
-            found = of(**{name: value})
+            transform = of(**{name: value})
             known = {FlowShape: "shape", FlowTraining: "training"}
-            settings = found if of is FitSettings else FitSettings(**{known[of]: found})
+            settings = transform if of is FitSettings else FitSettings(**{known[of]: transform})
             fit(method, tmp_path / "nowhere", ["a cat"] * 2000, settings=settings)
 
         return use

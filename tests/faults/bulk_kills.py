@@ -97,14 +97,14 @@ def is_same(out: Path, expected: Path, out_format: str) -> bool:
     """Whether an output equals the one of a job that was not killed."""
     if out_format in ("parquet", "npy"):
         return hashes(out) == hashes(expected)
-    letters = [_letters_of(path, out_format).read_bytes() for path in (out, expected)]
+    dead_letters = [_letters_of(path, out_format).read_bytes() for path in (out, expected)]
     rows = []
     for path in (out, expected):
         with Collection.open(path) as collection:
             if collection.verify():
                 return False
             rows.append({item.id: item for item in collection.rows()})
-    return letters[0] == letters[1] and rows[0].keys() == rows[1].keys() and all(
+    return dead_letters[0] == dead_letters[1] and rows[0].keys() == rows[1].keys() and all(
         item.text == rows[1][key].text
         and item.metadata == rows[1][key].metadata
         # Which rows share a batch depends on the kills, and so do a vector's last digits.

@@ -227,18 +227,18 @@ def _job(seed: str, pair: int, limit: int, encoder: Encoder, folder: Path) -> Re
     bad = [(s, p, row.code) for s, p, row in placed if row.code not in (None, "blank")]
     letters_file = folder / "out" / "_dead_letter.jsonl"
     lines = letters_file.read_text().splitlines() if letters_file.exists() else []
-    letters = [(x["source"], x["row"], x["code"]) for x in map(json.loads, lines)]
-    found = pyarrow.concat_tables(
+    dead_letters = [(x["source"], x["row"], x["code"]) for x in map(json.loads, lines)]
+    table = pyarrow.concat_tables(
         [pyarrow.parquet.read_table(part) for part in sorted((folder / "out").glob("*.parquet"))]
     )
     ids = [str(key) if kind == "csv" else key for key, _ in good]
     numbers = [str(key % 7) if kind == "csv" else key % 7 for key, _ in good]
-    vectors = np.array(found["vector"].to_pylist(), dtype=np.float32).reshape(-1, encoder.dim)
+    vectors = np.array(table["vector"].to_pylist(), dtype=np.float32).reshape(-1, encoder.dim)
     expected = encoder.encode([row.text for _, row in good]) if good else vectors[:0]
     checks = {
-        "dead letters": letters == bad,
-        "ids": found["id"].to_pylist() == ids,
-        "kept fields": not has_fields or found["n"].to_pylist() == numbers,
+        "dead letters": dead_letters == bad,
+        "ids": table["id"].to_pylist() == ids,
+        "kept fields": not has_fields or table["n"].to_pylist() == numbers,
         "vectors": vectors.shape == expected.shape and np.allclose(vectors, expected, atol=1e-5),
         "counts": (done.rows, done.dead_letters, done.rows_in)
         == (len(good), len(bad), len(good) + len(bad)),
@@ -268,7 +268,7 @@ def campaign(jobs: int, seed: int, folder: Path) -> Result:
         ):
             for first in range(0, jobs, len(_LIMITS)):
                 names = [f"{seed}-{first + i}" for i in range(len(_LIMITS))]
-                for found in jobs_at_once.map(
+                for counts in jobs_at_once.map(
                     _job,
                     names,
                     [seed + first] * 2,
@@ -277,10 +277,10 @@ def campaign(jobs: int, seed: int, folder: Path) -> Result:
                     [folder / name for name in names],
                 ):
                     result.jobs += 1
-                    result.rows += found.rows
-                    result.good += found.good
-                    result.codes += found.codes
-                    result.wrong += found.wrong
+                    result.rows += counts.rows
+                    result.good += counts.good
+                    result.codes += counts.codes
+                    result.wrong += counts.wrong
     finally:
         windows.WINDOW, lines_module._BLOCK = before[:2]
     if csv.field_size_limit() != before[2]:

@@ -104,10 +104,10 @@ def campaign(races: int, seed: int, folder: Path) -> Result:
         if any(code not in (0, -signal.SIGKILL) for code in codes):
             result.wrong.append(f"race {race}: exit codes {codes}")
         added = [line.split()[1] for line in lines if line.startswith("added")]
-        with Collection.create(target, dim=4, exist_ok=True) as found:
+        with Collection.create(target, dim=4, exist_ok=True) as collection:
             result.made += bool(added)
             for name in added:
-                there = found.get([f"{name}-{i}" for i in range(_ROWS)])
+                there = collection.get([f"{name}-{i}" for i in range(_ROWS)])
                 if None in there:
                     result.wrong.append(f"race {race}: rows of {name} are lost")
     return result

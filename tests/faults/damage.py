@@ -154,11 +154,11 @@ def sqlite_case(folder: Path, change: Change, draw: random.Random) -> str:
             # Ids are read by another way than rows, whose checksums might speak first.
             ids = collection.search_ids(expected, k=1)[0]
             assert ids == [[i] for i in range(ROWS)], "a wrong id was given"
-            found = list(collection.rows())
+            stored = list(collection.rows())
             hits = collection.search(expected[7], k=3)
     except FlowvecError:
         return "typed error"
-    for item in found:
+    for item in stored:
         i = int(item.id)
         assert item.text == f"text {i}"
         assert item.metadata == {"n": i}
@@ -166,7 +166,7 @@ def sqlite_case(folder: Path, change: Change, draw: random.Random) -> str:
     for hit in hits:
         assert hit.text == f"text {hit.id}"
     # A row that cannot be reached any more is not wrong, but must not go without a word.
-    assert len(found) == ROWS, f"{ROWS - len(found)} rows are gone without a word"
+    assert len(stored) == ROWS, f"{ROWS - len(stored)} rows are gone without a word"
     assert hits[0].id == 7
     return "every row equal"
 
@@ -264,12 +264,12 @@ def main() -> None:
     for name, default in (("flips", 5000), ("cuts", 1000), ("pages", 500), ("crafted", 2000)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
-        cases = list(plan(asked.flips, asked.cuts, asked.pages, asked.crafted))
-        outcomes = run(cases, asked.seed, Path(temporary))
-    print(f"{len(cases)} cases, seed {asked.seed}, {time.perf_counter() - begun:.0f} s, "
+        cases = list(plan(arguments.flips, arguments.cuts, arguments.pages, arguments.crafted))
+        outcomes = run(cases, arguments.seed, Path(temporary))
+    print(f"{len(cases)} cases, seed {arguments.seed}, {time.perf_counter() - begun:.0f} s, "
           f"{datetime.now(UTC).date()}")  # fmt: skip
     print("| file | damage | outcome | cases |\n|---|---|---|---|")
     for (file, change, outcome), count in sorted(outcomes.items()):

@@ -186,13 +186,13 @@ def check(folder: Path, rows: Rows, lines: list[str]) -> None:
         elif kind == "refused":
             possible += [expected_after(state, int(number)) for state in possible]
     with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
-        found = {int(item.id): str(item.text) for item in collection.rows()}
-        assert found in possible, f"{len(found)} rows"
+        texts = {int(item.id): str(item.text) for item in collection.rows()}
+        assert texts in possible, f"{len(texts)} rows"
         hits = collection.search(np.ones(DIM), k=10_000)
-        assert {hit.id for hit in hits} == found.keys()
+        assert {hit.id for hit in hits} == texts.keys()
         assert [problem for problem in collection.verify() if "graph-" not in problem] == []
         put(collection, range(9000, 9005), "after")
-        assert len(collection) == len(found) + 5
+        assert len(collection) == len(texts) + 5
 
 
 def campaign(folder: Path, *, step: int = 1, first: int = 1) -> Counter[str]:
@@ -240,18 +240,18 @@ def trace(folder: Path) -> dict[str, list[str]]:
     build(folder / "traced")
     log = folder / "calls.log"
     run_child(folder / "traced", library, 0, 0, False, log=log)
-    found: dict[str, list[str]] = {}
+    calls_of: dict[str, list[str]] = {}
     calls: list[str] = []
     for line in log.read_text(encoding="utf-8").splitlines():
         if line.startswith("# begin "):
-            calls = found[line.removeprefix("# begin ")] = []
+            calls = calls_of[line.removeprefix("# begin ")] = []
             continue
         if line == "# end":
             calls = []  # what comes now is too late
             continue
         call, path = line.split(" ", 1)
         calls.append(f"{call} {Path(path).name}")
-    return found
+    return calls_of
 
 
 def unsynced(calls: list[str]) -> Iterator[str]:
@@ -278,10 +278,10 @@ def main() -> None:
     parser.add_argument(
         "--step", type=int, default=1, help="Try each call (1), each second one (2), ..."
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
-        counts = campaign(Path(temporary), step=asked.step)
+        counts = campaign(Path(temporary), step=arguments.step)
     print(json.dumps({**counts, "seconds": round(time.perf_counter() - begun),
                       "when": datetime.now(UTC).date().isoformat()}))  # fmt: skip
 

@@ -145,8 +145,8 @@ def campaign(interrupts: int, seed: int, folder: Path) -> Result:
         return Result(wrong=[f"it hangs: {told[-3000:]}"])
     if process.returncode:
         return Result(wrong=[f"exit code {process.returncode}: {told[-3000:]}"])
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return Result(**found)
+    report: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return Result(**report)
 
 
 if __name__ == "__main__":

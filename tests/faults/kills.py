@@ -200,12 +200,12 @@ def check(folder: Path, phase: str, rows: Rows, under_way: int | None, result: R
         )
         collection.search(np.ones(DIM), k=1)
         result.slowest_open = max(result.slowest_open, time.perf_counter() - begun)
-        found = {item.id: (item.vector, item.text) for item in collection.rows()}
-        if under_way is not None and not same(found, rows):
+        stored = {item.id: (item.vector, item.text) for item in collection.rows()}
+        if under_way is not None and not same(stored, rows):
             apply(rows, under_way, phase)  # all of it
-        result.lost += len(rows.keys() - found.keys())
-        result.phantoms += len(found.keys() - rows.keys())
-        assert same(found, rows), f"{phase}: {len(found)} rows found, {len(rows)} expected"
+        result.lost += len(rows.keys() - stored.keys())
+        result.phantoms += len(stored.keys() - rows.keys())
+        assert same(stored, rows), f"{phase}: {len(stored)} rows found, {len(rows)} expected"
         # Graph files that the child took away are missed until the next is saved.
         assert [p for p in collection.verify() if "graph-" not in p] == []
         hits = collection.search(np.ones(DIM), k=_IDS)
@@ -216,9 +216,9 @@ def check(folder: Path, phase: str, rows: Rows, under_way: int | None, result: R
             assert abs(hit.score - cosine) < 1e-4
 
 
-def same(found: dict[int, tuple[np.ndarray, str | None]], rows: Rows) -> bool:
-    return found.keys() == rows.keys() and all(
-        text == rows[i][1] and (v == vector(rows[i][0])).all() for i, (v, text) in found.items()
+def same(stored: dict[int, tuple[np.ndarray, str | None]], rows: Rows) -> bool:
+    return stored.keys() == rows.keys() and all(
+        text == rows[i][1] and (v == vector(rows[i][0])).all() for i, (v, text) in stored.items()
     )
 
 
@@ -246,12 +246,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
-        result = campaign(asked.kills, asked.seed, Path(temporary))
+        result = campaign(arguments.kills, arguments.seed, Path(temporary))
     figures = {
-        "kills": asked.kills, "seed": asked.seed, "lost": result.lost,
+        "kills": arguments.kills, "seed": arguments.seed, "lost": result.lost,
         "phantoms": result.phantoms, "unopened": result.unopened,
         "slowest open": round(result.slowest_open, 3),
         "seconds": round(time.perf_counter() - begun), "when": datetime.now(UTC).date().isoformat(),

@@ -53,9 +53,9 @@ def write(folder: Path, name: str, draw: random.Random, out: int) -> None:
                         break
                     os.write(out, b"added\n")
                     # The only writer after its first change: no rows of others come in between.
-                    found = len(collection) - count
-                    assert found % _A_CHANGE == 0, "half a change"
-                    assert found == _A_CHANGE or not change, "two writers"
+                    added = len(collection) - count
+                    assert added % _A_CHANGE == 0, "half a change"
+                    assert added == _A_CHANGE or not change, "two writers"
         except CollectionError as error:
             if "locked" not in str(error) and "being written" not in str(error):
                 raise
@@ -128,11 +128,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--races", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
-        said = campaign(asked.races, asked.seed, Path(temporary))
-    print(json.dumps({"races": asked.races, "seed": asked.seed, **said,
+        said = campaign(arguments.races, arguments.seed, Path(temporary))
+    print(json.dumps({"races": arguments.races, "seed": arguments.seed, **said,
                       "seconds": round(time.perf_counter() - begun),
                       "when": datetime.now(UTC).date().isoformat()}))  # fmt: skip
     if any(line.startswith("FAILED") for line in said):

@@ -138,8 +138,8 @@ def check(case: Case, folder: Path, counts: Counter[str]) -> None:
         assert len(collection) == len(live)
         for k, wanted, way in case.searches:
             query = draw(1)[0]
-            found = _search(collection, query, k, wanted, way)
-            _judge(case, live, query, k, wanted, found, counts)
+            hits = _search(collection, query, k, wanted, way)
+            _judge(case, live, query, k, wanted, hits, counts)
 
 
 def _search(
@@ -159,25 +159,25 @@ def _search(
 
 def _judge(
     case: Case, live: dict[int, np.ndarray], query: np.ndarray, k: int, wanted: Any,
-    found: list[tuple[int, float]], counts: Counter[str],
+    hits: list[tuple[int, float]], counts: Counter[str],
 ) -> None:  # fmt: skip
     able = [i for i in live if eligible(i, wanted)]
-    ids = [i for i, _ in found]
-    assert len(found) == min(k, len(able)), f"{len(found)} hits of {min(k, len(able))}"
+    ids = [i for i, _ in hits]
+    assert len(hits) == min(k, len(able)), f"{len(hits)} hits of {min(k, len(able))}"
     assert len(set(ids)) == len(ids), "a row twice"
     assert set(ids) <= set(able), "a row that is gone or not eligible"
-    scores = [s for _, s in found]
+    scores = [s for _, s in hits]
     assert scores == sorted(scores, reverse=True), "not best first"
-    best = sorted((score(query, live[i], case.metric) for i in able), reverse=True)[: len(found)]
+    best = sorted((score(query, live[i], case.metric) for i in able), reverse=True)[: len(hits)]
     room = 1e-4 * max(1.0, max(map(abs, best), default=0.0))
-    for i, s in found:
+    for i, s in hits:
         assert abs(s - score(query, live[i], case.metric)) <= room, "another row's score"
     right = sum(abs(a - b) <= room for a, b in zip(scores, best, strict=True))
     kind = "exact" if case.exact or len(live) <= 3 else "graph"
     counts[f"{kind} searches"] += 1
-    counts[f"{kind} hits"] += len(found)
+    counts[f"{kind} hits"] += len(hits)
     counts[f"{kind} hits as good as the best"] += right
-    assert kind == "graph" or right == len(found), "not the best"
+    assert kind == "graph" or right == len(hits), "not the best"
 
 
 def campaign(cases: int, start: int, folder: Path) -> Counter[str]:
@@ -192,8 +192,8 @@ def campaign(cases: int, start: int, folder: Path) -> Counter[str]:
     @given(CASES)
     def play(case: Case) -> None:
         counts["cases"] += 1
-        with tempfile.TemporaryDirectory(dir=folder) as own:
-            check(case, Path(own) / "c", counts)
+        with tempfile.TemporaryDirectory(dir=folder) as own_folder:
+            check(case, Path(own_folder) / "c", counts)
 
     play()
     return counts
@@ -203,11 +203,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
-        counts = campaign(asked.cases, asked.seed, Path(temporary))
-    print(json.dumps({"seed": asked.seed, **counts, "seconds": round(time.perf_counter() - begun),
+        counts = campaign(arguments.cases, arguments.seed, Path(temporary))
+    print(json.dumps({"seed": arguments.seed, **counts,
+                      "seconds": round(time.perf_counter() - begun),
                       "when": datetime.now(UTC).date().isoformat()}))  # fmt: skip
 
 

@@ -77,10 +77,10 @@ def test_no_damage_is_taken_for_the_truth(tmp_path: Path) -> None:
 
 
 def test_threads_search_while_one_changes_everything(tmp_path: Path) -> None:
-    found = threads.campaign(6.0, seed=int(os.environ.get("FLOWVEC_SEED", "1")), folder=tmp_path)
-    assert found["searches"] > 0
-    assert found["changes"] > 0
-    assert found["recall grown"] >= found["recall at once"] - 0.02
+    counts = threads.campaign(6.0, seed=int(os.environ.get("FLOWVEC_SEED", "1")), folder=tmp_path)
+    assert counts["searches"] > 0
+    assert counts["changes"] > 0
+    assert counts["recall grown"] >= counts["recall at once"] - 0.02
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")

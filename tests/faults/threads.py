@@ -32,7 +32,7 @@ _A_CHANGE = 200
 def recall(collection: Collection, queries: np.ndarray, exact: list[set[object]]) -> float:
     ids, _ = collection.search_ids(queries, k=10)
     return float(
-        np.mean([len({*found} & wanted) / 10 for found, wanted in zip(ids, exact, strict=True)])
+        np.mean([len({*hits} & wanted) / 10 for hits, wanted in zip(ids, exact, strict=True)])
     )
 
 
@@ -58,8 +58,7 @@ def campaign(seconds: float, seed: int, folder: Path) -> dict[str, float]:
                         hits = collection.search(fixed[i], k=k)
                         ids = [hit.id for hit in hits]
                     else:
-                        found, scores = collection.search_ids(fixed[i : i + 1], k=k)
-                        ids = found[0]
+                        (ids,), scores = collection.search_ids(fixed[i : i + 1], k=k)
                         assert scores.shape == (1, k)
                         assert (np.diff(scores[0]) <= 1e-6).all()
                     assert len(ids) == len(set(ids)) == k, f"{len(ids)} hits of {k}"
@@ -117,12 +116,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
-        found = campaign(60 * asked.minutes, asked.seed, Path(temporary))
-    print(json.dumps({"minutes": asked.minutes, "seed": asked.seed, **found,
+        counts = campaign(60 * arguments.minutes, arguments.seed, Path(temporary))
+    print(json.dumps({"minutes": arguments.minutes, "seed": arguments.seed, **counts,
                       "when": datetime.now(UTC).date().isoformat()}))  # fmt: skip
-    if found["recall grown"] < found["recall at once"] - 0.005:
+    if counts["recall grown"] < counts["recall at once"] - 0.005:
         sys.exit(1)
 
 

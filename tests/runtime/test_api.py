@@ -62,10 +62,10 @@ def test_what_is_returned_or_raised_can_be_imported() -> None:
                 r"^ {4,12}(\w+Error):", inspect.getdoc(function) or "", re.MULTILINE
             )
             for word in (*returned, *raised):
-                found = function.__globals__.get(word, getattr(flowvec.errors, word, None))
-                if not inspect.isclass(found) or not found.__module__.startswith("flowvec"):
+                named = function.__globals__.get(word, getattr(flowvec.errors, word, None))
+                if not inspect.isclass(named) or not named.__module__.startswith("flowvec"):
                     continue
-                if id(found) not in public:
+                if id(named) not in public:
                     hidden.add(f"{name}.{method}: {word}")
     assert not hidden
 

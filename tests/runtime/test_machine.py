@@ -86,13 +86,13 @@ def test_the_processor_has_a_name() -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this C library is not glibc")
 def test_what_threads_left_behind_is_given_back() -> None:
     """Half of what many threads held stays in their arenas, among the other half."""
-    held: list[list[bytearray]] = []
+    buffers: list[list[bytearray]] = []
 
     def work() -> None:
         mine = [bytearray(40_000) for _ in range(500)]
         del mine[::2]
         del mine[:-1]
-        held.append(mine)
+        buffers.append(mine)
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -105,7 +105,7 @@ def test_what_threads_left_behind_is_given_back() -> None:
     before = resident()
     assert trim_memory()
     assert before - resident() > 10e6
-    assert len(held) == 8
+    assert len(buffers) == 8
 
 
 SAPPHIRE_RAPIDS = (

@@ -15,7 +15,7 @@ TEXTS = ["the cat", "a dog runs"]
 
 
 def lookalikes() -> dict[str, Any]:
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "dict": dict.fromkeys(TEXTS),
         "set": set(TEXTS),
         "frozenset": frozenset(TEXTS),
@@ -25,14 +25,14 @@ def lookalikes() -> dict[str, Any]:
     except ImportError:
         pass
     else:
-        found["DataFrame"] = pandas.DataFrame({"text": TEXTS, "n": [1, 2]})
+        values["DataFrame"] = pandas.DataFrame({"text": TEXTS, "n": [1, 2]})
     try:
         import pyarrow
     except ImportError:
         pass
     else:
-        found["Table"] = pyarrow.table({"text": TEXTS})
-    return found
+        values["Table"] = pyarrow.table({"text": TEXTS})
+    return values
 
 
 ADVICE = {

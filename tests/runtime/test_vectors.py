@@ -31,23 +31,23 @@ def test_top_k_is_the_sorted_definition(
     rng = np.random.default_rng(seed)
     # Few distinct values, so that ties happen.
     rows = rng.integers(-2, 3, size=(n, 3)).astype(np.float32)
-    asked = rng.integers(-2, 3, size=(queries, 3)).astype(np.float32)
-    found, values = top_k(asked, rows, k, metric)
-    assert found.shape == values.shape == (queries, min(k, n))
+    query_vectors = rng.integers(-2, 3, size=(queries, 3)).astype(np.float32)
+    labels, values = top_k(query_vectors, rows, k, metric)
+    assert labels.shape == values.shape == (queries, min(k, n))
     for i in range(queries):
-        expected = by_definition(asked[i], rows, metric)
+        expected = by_definition(query_vectors[i], rows, metric)
         order = sorted(range(n), key=lambda j: (-expected[j], j))[:k]
-        assert found[i].tolist() == order
+        assert labels[i].tolist() == order
         np.testing.assert_allclose(values[i], expected[order], atol=1e-6)
 
 
 def test_blocks_give_the_same_as_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     rows = rng.standard_normal((500, 8), dtype=np.float32)
-    asked = rng.standard_normal((37, 8), dtype=np.float32)
-    whole = top_k(asked, rows, 7, "ip")
+    queries = rng.standard_normal((37, 8), dtype=np.float32)
+    whole = top_k(queries, rows, 7, "ip")
     monkeypatch.setattr(vectors, "_BLOCK_ELEMENTS", 1500)
-    parts = top_k(asked, rows, 7, "ip")
+    parts = top_k(queries, rows, 7, "ip")
     np.testing.assert_array_equal(whole[0], parts[0])
 
 
@@ -59,8 +59,8 @@ def test_distances_of_equal_vectors_are_zero_not_nan() -> None:
 def test_distances_far_from_the_origin_are_exact() -> None:
     rng = np.random.default_rng(0)
     rows = (1000 + 0.1 * rng.standard_normal((200, 8))).astype(np.float32)
-    found, values = top_k(rows, rows, 1, "l2")
-    assert found[:, 0].tolist() == list(range(200))
+    labels, values = top_k(rows, rows, 1, "l2")
+    assert labels[:, 0].tolist() == list(range(200))
     assert values.min() > -1e-3
     huge = np.full((2, 4), 9e18, dtype=np.float32)
     assert np.isfinite(scores(huge, -huge, "l2")).all()

@@ -24,8 +24,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def encoder(tiny_dir: Path) -> Iterator[Encoder]:
-    with Encoder.load(tiny_dir, provider="cpu", streams=1) as found:
-        yield found
+    with Encoder.load(tiny_dir, provider="cpu", streams=1) as loaded:
+        yield loaded
 
 
 def test_wrong_arguments_of_encoders(tiny_dir: Path, encoder: Encoder) -> None:
@@ -45,12 +45,12 @@ def test_wrong_arguments_of_encoders(tiny_dir: Path, encoder: Encoder) -> None:
 
 def test_wrong_arguments_of_asynchronous_and_shared_encoders(encoder: Encoder) -> None:
     async def encode(texts: Any = "a cat", timeout: Any = None) -> Any:
-        async with AsyncEncoder(encoder) as found:
-            return await found.encode(texts, timeout=timeout)
+        async with AsyncEncoder(encoder) as asynchronous:
+            return await asynchronous.encode(texts, timeout=timeout)
 
     def shared(texts: Any = "a cat", timeout: Any = 1.0) -> Any:
-        with SharedEncoder(encoder) as found:
-            return found.encode(texts, timeout=timeout)
+        with SharedEncoder(encoder) as shared_encoder:
+            return shared_encoder.encode(texts, timeout=timeout)
 
     def made(kind: Any, encoder: Any, **options: Any) -> None:
         kind(encoder, **options).close()

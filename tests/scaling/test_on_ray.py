@@ -74,15 +74,15 @@ def test_two_workers_leave_what_one_machine_leaves(
 
 def workers_of_ray() -> list[int]:
     """Processes of actors that encode."""
-    found = []
+    pids = []
     for folder in Path("/proc").iterdir():
         try:
             line = (folder / "cmdline").read_bytes() if folder.name.isdecimal() else b""
         except OSError:
             continue
         if line.startswith(b"ray::") and b"ShardEncoder" in line:
-            found.append(int(folder.name))
-    return found
+            pids.append(int(folder.name))
+    return pids
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="calls are caught on Linux alone")
@@ -122,7 +122,7 @@ def test_a_job_can_change_its_engine(tmp_path: Path, tiny: Encoder, rows: Path) 
         assert contents(out) == contents(tmp_path / "here")
 
 
-def test_mistakes_are_errors(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
+def test_wrong_arguments_are_errors(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
     # Two workers do shards at once: either may be the first to find a row without a text.
     with pytest.raises(BulkError, match=r"rows\.jsonl, row \d+: text is null") as raised:
         encode_files(tiny, rows, tmp_path / "out", workers=TWO, strict=True, **OPTIONS)
@@ -132,7 +132,9 @@ def test_mistakes_are_errors(tmp_path: Path, tiny: Encoder, rows: Path) -> None:
         encode_files(tiny, rows, tmp_path / "one.npy", workers=TWO)
 
 
-def test_the_command(flowvec, tmp_path: Path, tiny_dir: Path, rows: Path) -> None:
+def test_encode_with_ray_workers_from_the_command_line(
+    flowvec, tmp_path: Path, tiny_dir: Path, rows: Path
+) -> None:
     words = ("encode", tiny_dir, "rows.jsonl", "-o", "out", "--provider", "cpu", "--rows-per-shard",
              "500", "--json")  # fmt: skip
     done = flowvec(*words, "--engine", "ray", "--workers", "2", "--cpus-per-worker", "1")
@@ -186,9 +188,9 @@ def test_shards_find_what_one_collection_finds(
         c.add([f"t{i}" for i in range(1500)], texts, [{"n": i % 5} for i in range(1500)])
         for condition in (None, {"n": 2}):
             whole = c.search_batch(queries, 10, filter=condition, exact=True)
-            found = searcher.search_batch(queries, 10, filter=condition, exact=True)
-            assert not found.partial
-            for ours, theirs in zip(found.hits, whole, strict=True):
+            hit_lists = searcher.search_batch(queries, 10, filter=condition, exact=True)
+            assert not hit_lists.partial
+            for ours, theirs in zip(hit_lists.hits, whole, strict=True):
                 assert [hit.score for hit in ours] == pytest.approx(
                     [hit.score for hit in theirs], abs=1e-5
                 )
@@ -215,15 +217,15 @@ def test_searches_that_were_given_up_do_not_hold_up_the_next(searcher: ShardedSe
 def test_any_number_of_threads_may_search(searcher: ShardedSearcher) -> None:
     expected = {word: searcher.search(word, 5) for word in WORDS}
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda word: searcher.search(word, 5), WORDS * 5))
-    assert found == list(expected.values()) * 5
+        hit_lists = list(pool.map(lambda word: searcher.search(word, 5), WORDS * 5))
+    assert hit_lists == list(expected.values()) * 5
 
 
 def test_a_shard_that_dies_is_named_and_comes_back(searcher: ShardedSearcher) -> None:
     dying = searcher._shards["shard-001"]
     ray.kill(dying, no_restart=False)
-    found = searcher.search("the cat", 5)
-    assert set(found.missing) <= {"shard-001"}
+    hits = searcher.search("the cat", 5)
+    assert set(hits.missing) <= {"shard-001"}
     until = time.monotonic() + 60
     while searcher.search("the cat", 5).partial and time.monotonic() < until:
         time.sleep(0.2)
@@ -252,8 +254,8 @@ def test_the_commands_build_and_search_shards(flowvec, tmp_path: Path) -> None:
     built = flowvec("index", "c", "a.jsonl", *options)
     assert built.returncode == 0, built.stderr
     assert "2 rows in 2 shards" in built.stdout
-    found = flowvec("search", "c", "a resting animal", "-k", "1")
-    assert found.returncode == 0, found.stderr
-    assert "the cat sleeps" in found.stdout
+    done = flowvec("search", "c", "a resting animal", "-k", "1")
+    assert done.returncode == 0, done.stderr
+    assert "the cat sleeps" in done.stdout
     wrong = flowvec("index", "d", "a.jsonl", "--model", "mini", "--shards", "2")
     assert (wrong.returncode, "give --engine ray" in wrong.stderr) == (2, True)

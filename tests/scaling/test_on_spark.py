@@ -44,9 +44,9 @@ def test_the_documented_job_gives_the_vectors_of_one_encoder(
         exec(compile(job, str(DOCUMENT), "exec"), {})
     finally:
         session.stop()
-    found = pq.read_table(tmp_path / "vectors").sort_by("id")
-    assert found["id"].to_pylist() == list(range(300))
+    table = pq.read_table(tmp_path / "vectors").sort_by("id")
+    assert table["id"].to_pylist() == list(range(300))
     with Encoder.load("mini") as encoder:
         expected = encoder.encode(texts)
-    vectors = np.array(found["vector"].to_pylist(), dtype=np.float32)
+    vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)

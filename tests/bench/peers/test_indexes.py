@@ -42,7 +42,7 @@ def unit(rows: int, dim: int = 12, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[IndexRow]:
+def index_rows(tmp_path_factory: pytest.TempPathFactory) -> list[IndexRow]:
     racers = [INDEXES["flowvec"], INDEXES["flowvec-rows"], INDEXES["hnswlib"], BROKEN]
     folder = tmp_path_factory.mktemp("indexes")
     return race_indexes(racers, unit(600), unit(40, seed=1), folder, 2, rounds=2, builds=2)
@@ -53,43 +53,45 @@ def test_recall_is_the_share_of_the_true_neighbours() -> None:
     assert recall_at_10(np.array([[3, 2, 1], [4, 9, 9]]), exact) == pytest.approx(4 / 6)
 
 
-def test_every_index_reaches_the_recall_at_the_least_effort_tried(found: list[IndexRow]) -> None:
-    for row in found[:3]:
+def test_every_index_reaches_the_recall_at_the_least_effort_tried(
+    index_rows: list[IndexRow],
+) -> None:
+    for row in index_rows[:3]:
         assert row.error is None
         assert row.recall == row.curve[row.ef] >= 0.95
         assert all(recall < 0.95 for ef, recall in row.curve.items() if ef < row.ef)
         assert list(row.curve) == sorted(row.curve)
         assert None not in (row.per_second, row.single_p50, row.single_p99, row.open_seconds)
         assert row.versions["hnswlib"]
-    for row in (found[0], found[2]):
+    for row in (index_rows[0], index_rows[2]):
         assert len(row.builds) == 2
         assert min(row.builds) <= (row.build_seconds or 0) <= max(row.builds)
         assert row.bytes is not None
         assert row.bytes > 600 * 12 * 4
-    assert found[1].builds == []  # it reads what the first has built
-    assert found[0].ratio == 1
+    assert index_rows[1].builds == []  # it reads what the first has built
+    assert index_rows[0].ratio == 1
 
 
 @pytest.mark.parametrize("needed", [1, 9, 10, 11, 97, 333, 640, 641])
 def test_the_least_effort_is_found_to_a_fiftieth(needed: int) -> None:
-    asked: list[int] = []
+    efforts_tried: list[int] = []
 
     def recall_with(ef: int) -> float:
-        asked.append(ef)
+        efforts_tried.append(ef)
         return 0.95 if ef >= needed else 0.9499
 
-    found = least_effort(recall_with, 0.95)
+    effort = least_effort(recall_with, 0.95)
     if needed > max(EFS):
-        assert found is None
+        assert effort is None
     else:
-        assert found is not None
-        assert needed <= found <= max(needed + 1, needed * 51 / 50)
-        assert found in asked
+        assert effort is not None
+        assert needed <= effort <= max(needed + 1, needed * 51 / 50)
+        assert effort in efforts_tried
 
 
-def test_an_index_that_fails_fails_alone(found: list[IndexRow], tmp_path: Path) -> None:
-    assert "no such index" in (found[3].error or "")
-    assert found[3].per_second is None
+def test_an_index_that_fails_fails_alone(index_rows: list[IndexRow], tmp_path: Path) -> None:
+    assert "no such index" in (index_rows[3].error or "")
+    assert index_rows[3].per_second is None
     with pytest.raises(FlowvecError):
         race_indexes([BROKEN], unit(20), unit(2), tmp_path, 1)
     for vectors, queries in ((unit(9), unit(1)), (unit(20), unit(0))):
@@ -97,15 +99,15 @@ def test_an_index_that_fails_fails_alone(found: list[IndexRow], tmp_path: Path) 
             race_indexes([INDEXES["hnswlib"]], vectors, queries, tmp_path, 1)
 
 
-def test_a_report_names_everyone_and_no_path(found: list[IndexRow], tmp_path: Path) -> None:
+def test_a_report_names_everyone_and_no_path(index_rows: list[IndexRow], tmp_path: Path) -> None:
     about = {
         "machine": MACHINE,
         "rows": 600, "dim": 12, "vectors": "v.npy", "queries": 40, "m": 16,
         "ef_construction": 200, "recall": 0.95, "rounds": 2, "builds": 2,
     }  # fmt: skip
-    write_index_report(found, about, tmp_path / "r.md")
+    write_index_report(index_rows, about, tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text()
-    assert all(row.name in text for row in found)
+    assert all(row.name in text for row in index_rows)
     assert "did not run" in text
     assert str(tmp_path) not in text
     ElementTree.parse(tmp_path / "r.svg")
@@ -121,7 +123,7 @@ def test_pairs_are_shared_whatever_their_order_and_scores() -> None:
     assert shared_pairs([], [[0.1, 4, 3]]) == 1.0
 
 
-def test_the_command_takes_vectors(tmp_path: Path) -> None:
+def test_the_bench_indexes_command_takes_vectors(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", unit(320) * 3)
     out = tmp_path / "r.json"
     done = CliRunner().invoke(
@@ -152,7 +154,7 @@ def test_the_command_takes_vectors(tmp_path: Path) -> None:
         (["--corpus", "broken.txt.xz"], "cannot read broken.txt.xz"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_a_wrong_argument_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], part: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -180,8 +182,8 @@ def test_pairs_are_found_by_all_who_can(tmp_path: Path, trained: Path) -> None:
     assert [row.error for row in rows] == [None, None]
     assert all(row.shared >= 0.95 and not row.void and row.median > 0 for row in rows)
     assert [len(row.seconds) for row in rows] == [2, 2]
-    own, chosen = rows
-    assert (own.batch_size, own.by_batch_size, own.ratio) == (None, {}, 1)
+    flowvec_row, chosen = rows
+    assert (flowvec_row.batch_size, flowvec_row.by_batch_size, flowvec_row.ratio) == (None, {}, 1)
     assert set(chosen.by_batch_size) == {"4", "16"}
     assert chosen.by_batch_size[str(chosen.batch_size)] == max(chosen.by_batch_size.values())
 

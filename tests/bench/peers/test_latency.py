@@ -65,13 +65,13 @@ def test_a_blocking_engine_is_never_called_twice_at_once() -> None:
         with lock:
             running -= 1
 
-    found = closed_loop(call, 5, TEXTS, 0.2)
+    measured = closed_loop(call, 5, TEXTS, 0.2)
     assert most == 1
-    assert len(found.waits) == len(seen) >= 5
+    assert len(measured.waits) == len(seen) >= 5
     assert set(seen) == set(TEXTS)
-    assert found.unanswered == 0
+    assert measured.unanswered == 0
     # Five callers in front of one engine: each waits for the other four, save the first ones.
-    assert sorted(found.waits)[len(found.waits) // 2] >= 3 * 0.002
+    assert sorted(measured.waits)[len(measured.waits) // 2] >= 3 * 0.002
     alone = closed_loop(call, 1, TEXTS, 0.05)
     assert most == 1
     assert sum(alone.waits) <= alone.seconds
@@ -87,21 +87,21 @@ def test_tasks_call_an_engine_all_at_once() -> None:
         await asyncio.sleep(0.005)
         running -= 1
 
-    found = asyncio.run(closed_loop_async(call, 7, TEXTS, 0.1))
+    measured = asyncio.run(closed_loop_async(call, 7, TEXTS, 0.1))
     assert most == 7
-    assert min(found.waits) >= 0.004
-    assert found.seconds >= 0.1
+    assert min(measured.waits) >= 0.004
+    assert measured.seconds >= 0.1
 
 
 def test_a_wait_counts_from_the_arrival_and_not_from_the_call() -> None:
     moments = [0.0, 0.001, 0.002, 0.003]
     took = 0.03
 
-    found = open_loop(lambda _: time.sleep(took), moments, TEXTS, 5.0)
-    assert found.unanswered == 0
+    measured = open_loop(lambda _: time.sleep(took), moments, TEXTS, 5.0)
+    assert measured.unanswered == 0
     # The fourth arrives at 3 ms, and is begun after three others.
-    assert max(found.waits) >= 4 * took - 0.003
-    assert sorted(found.waits) == found.waits
+    assert max(measured.waits) >= 4 * took - 0.003
+    assert sorted(measured.waits) == measured.waits
 
     async def call(_: str) -> None:
         await asyncio.sleep(took)
@@ -118,18 +118,18 @@ def test_who_is_taken_in_late_has_waited_since_the_arrival() -> None:
     async def call(_: str) -> None:
         pass
 
-    for found in (
+    for measured in (
         open_loop(lambda _: None, moments, TEXTS, 5.0),
         asyncio.run(open_loop_async(call, moments, TEXTS, 5.0)),
     ):
-        assert len(found.waits) == 2
-        assert min(found.waits) >= 3600
+        assert len(measured.waits) == 2
+        assert min(measured.waits) >= 3600
 
 
 def test_who_is_not_answered_in_time_is_given_up_and_counted() -> None:
-    found = open_loop(lambda _: time.sleep(0.05), [0.0] * 40, TEXTS, 0.2)
-    assert 0 < found.unanswered < 40
-    assert len(found.waits) + found.unanswered == 40
+    measured = open_loop(lambda _: time.sleep(0.05), [0.0] * 40, TEXTS, 0.2)
+    assert 0 < measured.unanswered < 40
+    assert len(measured.waits) + measured.unanswered == 40
 
     async def never(_: str) -> None:
         await asyncio.Event().wait()
@@ -161,7 +161,7 @@ def test_an_engine_that_fails_is_not_chosen() -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory):
+def latencies(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory):
     bundle = Bundle.load(tiny_dir)
     options = {"max_length": bundle.manifest.max_length, "dim": bundle.manifest.dim, "threads": 2}
     other = replace(FLOWVEC["flowvec-float32"], name="other")
@@ -180,14 +180,14 @@ def found(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory):
     )  # fmt: skip
 
 
-def test_every_peer_has_a_row_at_every_level(found) -> None:
-    loads = [(row.load, row.level) for row in found.rows[::5]]
+def test_every_peer_has_a_row_at_every_level(latencies) -> None:
+    loads = [(row.load, row.level) for row in latencies.rows[::5]]
     assert loads[:2] == [("callers", 1), ("callers", 4)]
     assert [load for load, _ in loads[2:]] == ["rate"] * 3
-    reached = next(r for r in found.rows if (r.load, r.level) == ("callers", 4)).per_second
+    reached = next(r for r in latencies.rows if (r.load, r.level) == ("callers", 4)).per_second
     shares = [level / reached for _, level in loads[2:]]
     assert shares == pytest.approx([0.25, 0.5, 0.75], rel=0.06)
-    for row in found.rows:
+    for row in latencies.rows:
         if row.name in ("fastembed", "broken"):
             assert row.per_second is None
             assert row.error
@@ -195,17 +195,17 @@ def test_every_peer_has_a_row_at_every_level(found) -> None:
             assert row.calls > 0
             assert 0 < row.p50 <= row.p95 <= row.p99
             assert row.min_cosine == pytest.approx(1.0, abs=1e-3)
-    failed = {row.name: row.error for row in found.rows if row.error}
+    failed = {row.name: row.error for row in latencies.rows if row.error}
     assert "does not support this model's layers" in failed["fastembed"]
 
 
-def test_the_report_says_what_falls_behind_and_what_is_void(found, tmp_path: Path) -> None:
+def test_the_report_says_what_falls_behind_and_what_is_void(latencies, tmp_path: Path) -> None:
     machine = {"cpu": "A", "cpu_features": ["b"], "cores": 2, "memory_gib": 1, "system": "L",
                "python": "3", "measured": "now"}  # fmt: skip
     about = {"machine": machine, "model": "tiny", "corpus": "c.txt", "seed": 0}
     behind = LatencyRow("slow", "rate", 9.0, 1.0, 2.0, 3.0, 4.0, 50, 50, 9.1, 1.0, None)
     other = replace(behind, name="false", min_cosine=0.9)
-    report = replace(found, rows=[*found.rows, behind, other])
+    report = replace(latencies, rows=[*latencies.rows, behind, other])
     write_latency_report(report, about, tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text(encoding="utf-8")
     assert "| slow |  |  |  | 4 | falls behind |" in text
@@ -236,7 +236,7 @@ def test_the_first_peer_must_run(tiny_dir: Path, tmp_path: Path) -> None:
         measure_latency([broken], {"bundle": tiny_dir}, {}, ["a"], tmp_path)
 
 
-def test_the_command_measures_a_bundle_by_itself(flowvec, tmp_path: Path) -> None:
+def test_the_bench_latency_command_measures_a_bundle_by_itself(flowvec, tmp_path: Path) -> None:
     done = flowvec(
         "bench", "latency", "mini", "--callers", "1,3", "--rates", "40", "--seconds", "0.2",
         "--rounds", "1", "--json-out", tmp_path / "r.json", "--report", tmp_path / "r.md",
@@ -262,7 +262,7 @@ def test_the_command_measures_a_bundle_by_itself(flowvec, tmp_path: Path) -> Non
         (["mini", "--report", "r.txt"], "a report is a .md file"),
     ],
 )
-def test_mistakes_are_one_line(flowvec_here, arguments: list[str], part: str) -> None:
+def test_a_wrong_argument_is_one_line(flowvec_here, arguments: list[str], part: str) -> None:
     done = flowvec_here("bench", "latency", *arguments)
     assert done.returncode == 2
     assert part in done.stderr

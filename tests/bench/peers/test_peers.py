@@ -45,41 +45,41 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Forms:
 
 
 @pytest.fixture(scope="module")
-def found(forms: Forms, tmp_path_factory: pytest.TempPathFactory) -> Race:
+def race_result(forms: Forms, tmp_path_factory: pytest.TempPathFactory) -> Race:
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
     peers = [FLOWVEC["flowvec-float32"], FLOWVEC["flowvec-int8"], HERE, CUT, BROKEN]
     folder = tmp_path_factory.mktemp("race")
     return race(peers, forms.paths, options, TEXTS, folder, rounds=2)
 
 
-def rows(found: Race, name: str):
-    return [row for row in found.rows if row.name == name]
+def rows(race_result: Race, name: str):
+    return [row for row in race_result.rows if row.name == name]
 
 
-def test_every_peer_has_a_row_for_each_kind_of_text(found: Race) -> None:
-    assert found.kinds == {"natural": 40, "short": 16}
-    assert len(found.rows) == 5 * 2
-    for row in rows(found, FLOWVEC["flowvec-float32"].name):
+def test_every_peer_has_a_row_for_each_kind_of_text(race_result: Race) -> None:
+    assert race_result.kinds == {"natural": 40, "short": 16}
+    assert len(race_result.rows) == 5 * 2
+    for row in rows(race_result, FLOWVEC["flowvec-float32"].name):
         assert row.ratio == 1.0
         assert row.min_cosine == pytest.approx(1.0)
-    for row in rows(found, HERE.name):
+    for row in rows(race_result, HERE.name):
         assert len(row.seconds) == 2
         assert row.texts_per_second > 0
         assert row.batch_size in (4, 16)
         assert row.versions["sentence-transformers"]
 
 
-def test_the_same_weights_give_the_same_vectors(found: Race) -> None:
-    for row in rows(found, HERE.name):
+def test_the_same_weights_give_the_same_vectors(race_result: Race) -> None:
+    for row in rows(race_result, HERE.name):
         assert row.min_cosine >= 0.99999
         assert not row.void
-    for row in rows(found, FLOWVEC["flowvec-int8"].name):
+    for row in rows(race_result, FLOWVEC["flowvec-int8"].name):
         assert row.min_cosine >= 0.99
 
 
-def test_other_vectors_make_a_row_void(found: Race) -> None:
-    assert rows(found, "cut")[0].void
-    assert rows(found, "cut")[0].error is None
+def test_other_vectors_make_a_row_void(race_result: Race) -> None:
+    assert rows(race_result, "cut")[0].void
+    assert rows(race_result, "cut")[0].error is None
 
 
 def test_a_batch_size_near_the_best_is_timed_again_and_its_better_time_counts() -> None:
@@ -90,8 +90,8 @@ def test_a_batch_size_near_the_best_is_timed_again_and_its_better_time_counts() 
     assert not any(looks.values())
 
 
-def test_a_peer_that_fails_fails_alone(found: Race) -> None:
-    for row in rows(found, "broken"):
+def test_a_peer_that_fails_fails_alone(race_result: Race) -> None:
+    for row in rows(race_result, "broken"):
         assert "KeyError" in row.error
         assert row.texts_per_second is None
         assert row.void
@@ -104,13 +104,13 @@ def test_the_first_peer_must_run(forms: Forms, tmp_path: Path) -> None:
         race([HERE], forms.paths, {}, {"none": []}, tmp_path)
 
 
-def test_a_report_names_everyone_and_no_path(found: Race, tmp_path: Path) -> None:
+def test_a_report_names_everyone_and_no_path(race_result: Race, tmp_path: Path) -> None:
     machine = {"cpu": "A", "cpu_features": ["b"], "cores": 2, "memory_gib": 1, "system": "L",
                "python": "3", "measured": "now"}  # fmt: skip
     about = {"machine": machine, "model": "tiny", "corpus": "c.txt", "seed": 0, "max_length": 64}
-    write_peer_report(found, about, tmp_path / "r.md")
+    write_peer_report(race_result, about, tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text(encoding="utf-8")
-    for row in found.rows:
+    for row in race_result.rows:
         assert row.name in text
     assert "did not run: broken: KeyError" in text
     assert "(void)" in text
@@ -139,10 +139,11 @@ def test_a_model_with_own_layers_is_not_raced_by_peers_that_only_pool(
     assert forms.max_length == 64
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
     peers = [FLOWVEC["flowvec-float32"], HERE, PEERS["fastembed"]]
-    found = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
-    assert all(row.min_cosine >= 0.9999 for row in rows(found, HERE.name))
+    race_result = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
+    assert all(row.min_cosine >= 0.9999 for row in rows(race_result, HERE.name))
     assert all(
-        "does not support this model's layers" in row.error for row in rows(found, "fastembed")
+        "does not support this model's layers" in row.error
+        for row in rows(race_result, "fastembed")
     )
 
 
@@ -152,9 +153,9 @@ def test_the_shipped_model_races_in_the_forms_that_it_can_have(tmp_path: Path) -
     assert sorted(forms.paths) == ["bundle", "source"]
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
     peers = [FLOWVEC["flowvec-float32"], FLOWVEC["flowvec-int8"], HERE]
-    found = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
-    assert all(row.min_cosine >= 0.9999 for row in rows(found, HERE.name))
-    assert all("int8" in row.error for row in rows(found, FLOWVEC["flowvec-int8"].name))
+    race_result = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
+    assert all(row.min_cosine >= 0.9999 for row in rows(race_result, HERE.name))
+    assert all("int8" in row.error for row in rows(race_result, FLOWVEC["flowvec-int8"].name))
 
 
 def test_a_refused_variant_does_not_affect_the_others(
@@ -166,9 +167,9 @@ def test_a_refused_variant_does_not_affect_the_others(
 
 
 def test_the_fastembed_form_is_one_that_it_reads(forms: Forms) -> None:
-    held = {path.name for path in forms.paths["onnx"].iterdir()}
+    file_names = {path.name for path in forms.paths["onnx"].iterdir()}
     wanted = {"config.json", "model.onnx", "tokenizer.json", "tokenizer_config.json"}
-    assert wanted <= held
+    assert wanted <= file_names
     special = json.loads((forms.paths["onnx"] / "special_tokens_map.json").read_text())
     assert special["pad_token"] == "[PAD]"
 
@@ -184,7 +185,7 @@ def test_the_fastembed_form_is_one_that_it_reads(forms: Forms) -> None:
         (["minilm-l6", "--tokenizer", BACKBONE, "--corpus", "none.txt"], "no file none.txt"),
     ],
 )
-def test_a_mistake_is_one_line(flowvec_here, tmp_path: Path, arguments, part: str) -> None:
+def test_a_wrong_argument_is_one_line(flowvec_here, tmp_path: Path, arguments, part: str) -> None:
     (tmp_path / "c.txt").write_text("A text.\n")
     done = flowvec_here("bench", "peers", "--corpus", "c.txt", *arguments)
     assert (done.returncode, done.stdout) == (2, ""), done

@@ -57,7 +57,7 @@ def tasks(sts_folder: Path) -> list[StsTask]:
 
 
 @pytest.fixture(scope="module")
-def found(tasks, trained) -> Comparison:
+def comparison(tasks, trained) -> Comparison:
     settings = FitSettings(training=FlowTraining(epochs=2))
     return compare(
         trained, TEXTS, tasks, poolings=["own", "mean"], settings=settings,
@@ -65,51 +65,55 @@ def found(tasks, trained) -> Comparison:
     )  # fmt: skip
 
 
-def pick(found: Comparison, pooling: str, transform: str = NONE) -> Candidate:
-    (candidate,) = [c for c in found.candidates if (c.pooling, c.transform) == (pooling, transform)]
+def pick(comparison: Comparison, pooling: str, transform: str = NONE) -> Candidate:
+    (candidate,) = [
+        c for c in comparison.candidates if (c.pooling, c.transform) == (pooling, transform)
+    ]
     return candidate
 
 
-def test_every_pooling_is_measured_with_every_transform_and_without(found) -> None:
-    names = [(c.pooling, c.transform) for c in found.candidates]
+def test_every_pooling_is_measured_with_every_transform_and_without(comparison) -> None:
+    names = [(c.pooling, c.transform) for c in comparison.candidates]
     assert names == [
         (pooling, transform)
         for pooling in ("own", "mean")
         for transform in (NONE, "whitening", "flow-released")
     ]
-    assert all(c.seeds == (1 if c.transform == NONE else 2) for c in found.candidates)
-    assert found.rows == 1200
+    assert all(c.seeds == (1 if c.transform == NONE else 2) for c in comparison.candidates)
+    assert comparison.rows == 1200
 
 
 @pytest.mark.parametrize(("pooling", "only"), [("own", False), ("mean", True)])
 def test_without_a_transform_the_scores_are_the_bundles(
-    found, tasks, tmp_path, pooling, only, trained
+    comparison, tasks, tmp_path, pooling, only, trained
 ) -> None:
-    asked = None if pooling == "own" else pooling
-    bundle = export(trained, tmp_path / "b", pooling=asked, encoder_only=only, calibration=())
+    requested_pooling = None if pooling == "own" else pooling
+    bundle = export(
+        trained, tmp_path / "b", pooling=requested_pooling, encoder_only=only, calibration=()
+    )
     with Encoder.load(bundle.path, provider="cpu") as encoder:
         expected = figure_names(score_sts(tasks, encoder.encode))
-    assert pick(found, pooling).sts == pytest.approx(expected, abs=0.05)
+    assert pick(comparison, pooling).sts == pytest.approx(expected, abs=0.05)
 
 
-def test_a_transform_spreads_vectors_over_their_space(found) -> None:
-    raw = pick(found, "mean")
+def test_a_transform_spreads_vectors_over_their_space(comparison) -> None:
+    raw = pick(comparison, "mean")
     for name in ("whitening", "flow-released"):
-        fitted = pick(found, "mean", name)
+        fitted = pick(comparison, "mean", name)
         assert fitted.mean_cosine < raw.mean_cosine - 0.3
         assert fitted.uniformity < raw.uniformity
         assert fitted.alignment > raw.alignment
         assert fitted.added_microseconds > 0
-    assert pick(found, "mean", "whitening").dim == 255  # the null direction is gone
+    assert pick(comparison, "mean", "whitening").dim == 255  # the null direction is gone
     assert raw.dim == 256
     assert raw.added_microseconds == 0
 
 
-def test_seeds_draw_other_texts(found) -> None:
-    fitted = pick(found, "mean", "whitening")
+def test_seeds_draw_other_texts(comparison) -> None:
+    fitted = pick(comparison, "mean", "whitening")
     assert max(fitted.sts_deviation.values()) > 0
-    assert pick(found, "mean").sts_deviation == dict.fromkeys(fitted.sts, 0.0)
-    assert pick(found, "mean", "flow-released").bits_per_dim is not None
+    assert pick(comparison, "mean").sts_deviation == dict.fromkeys(fitted.sts, 0.0)
+    assert pick(comparison, "mean", "flow-released").bits_per_dim is not None
     assert fitted.bits_per_dim is None
     assert len(fitted.sts_by_seed) == 2
     for name, mean in fitted.sts.items():
@@ -121,16 +125,16 @@ def test_seeds_draw_other_texts(found) -> None:
 
 def test_a_transform_that_cannot_be_fitted_does_not_lose_the_others(tasks, trained) -> None:
     settings = FitSettings(training=FlowTraining(epochs=2, learning_rate=1e30))
-    found = compare(
+    comparison = compare(
         trained, TEXTS, tasks, poolings=["mean"], transforms=["flow-released", "whitening"],
         settings=settings, rows=1100,
     )  # fmt: skip
-    assert [c.transform for c in found.candidates] == [NONE, "whitening"]
-    (failure,) = found.failures
+    assert [c.transform for c in comparison.candidates] == [NONE, "whitening"]
+    (failure,) = comparison.failures
     assert (failure.pooling, failure.transform) == ("mean", "flow-released")
     assert "diverged" in failure.reason
     # As it was measured: without the Dense layer that this checkpoint has behind its pooling.
-    assert "`flowvec fit whitening --pooling mean --encoder-only`" in found.advice
+    assert "`flowvec fit whitening --pooling mean --encoder-only`" in comparison.advice
 
 
 def test_word_vectors_are_the_means_of_the_input_embeddings(tasks, trained) -> None:
@@ -270,7 +274,7 @@ def test_the_tail_is_timed_on_any_transform() -> None:
     assert Identity(4).fold()(3) == 3
 
 
-def test_the_command_prints_a_table_and_writes_json(
+def test_the_compare_command_prints_a_table_and_writes_json(
     flowvec_here, tmp_path, sts_folder, trained
 ) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
@@ -297,7 +301,7 @@ def test_the_command_prints_a_table_and_writes_json(
         (["--sts", "nowhere"], "not a directory of STS files"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_a_wrong_argument_is_one_line(
     flowvec_here, tmp_path, sts_folder, arguments, part, trained
 ) -> None:
     (tmp_path / "t.txt").write_text("\n".join(TEXTS[:50]))

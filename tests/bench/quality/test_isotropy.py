@@ -99,10 +99,10 @@ def test_a_gaussian_is_isotropic_and_a_line_is_not() -> None:
 def test_the_spectrum_is_of_centred_vectors() -> None:
     vectors = uneven(1) + 100.0
     values = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
-    found = measure_isotropy(vectors)
-    np.testing.assert_allclose(found.spectrum, values / values[0], rtol=1e-8)
+    isotropy = measure_isotropy(vectors)
+    np.testing.assert_allclose(isotropy.spectrum, values / values[0], rtol=1e-8)
     # The mean cosine is not: all these point one way.
-    assert found.mean_cosine > 0.99
+    assert isotropy.mean_cosine > 0.99
 
 
 def test_the_mean_cosine_is_that_of_all_pairs() -> None:
@@ -151,10 +151,10 @@ def test_alignment_is_the_mean_squared_distance_of_unit_vectors() -> None:
 def test_labelled_sentences_are_measured_where_they_are_given() -> None:
     vectors, sentences = uneven(5), uneven(6, rows=30)
     positives = np.array([[0, 1], [2, 2]])
-    found = measure_isotropy(vectors, sentences=sentences, positives=positives)
-    assert found.uniformity == pytest.approx(uniformity(sentences))
-    assert found.alignment == pytest.approx(alignment(sentences[[0, 2]], sentences[[1, 2]]))
-    assert (found.rows, found.uniformity_rows, found.alignment_pairs) == (200, 30, 2)
+    isotropy = measure_isotropy(vectors, sentences=sentences, positives=positives)
+    assert isotropy.uniformity == pytest.approx(uniformity(sentences))
+    assert isotropy.alignment == pytest.approx(alignment(sentences[[0, 2]], sentences[[1, 2]]))
+    assert (isotropy.rows, isotropy.uniformity_rows, isotropy.alignment_pairs) == (200, 30, 2)
     plain = measure_isotropy(vectors)
     assert plain.uniformity == pytest.approx(uniformity(vectors))
     assert (plain.alignment, plain.alignment_pairs) == (None, 0)
@@ -172,8 +172,8 @@ def test_uniformity_over_many_rows_is_sampled_with_the_seed() -> None:
 def test_zero_vectors_give_numbers() -> None:
     vectors = uneven(7)
     vectors[::3] = 0
-    found = measure_isotropy(vectors, sentences=vectors, positives=np.array([[0, 1], [0, 3]]))
-    for value in (found.mean_cosine, found.uniformity, found.alignment, found.isoscore):
+    isotropy = measure_isotropy(vectors, sentences=vectors, positives=np.array([[0, 1], [0, 3]]))
+    for value in (isotropy.mean_cosine, isotropy.uniformity, isotropy.alignment, isotropy.isoscore):
         assert np.isfinite(value)
 
 

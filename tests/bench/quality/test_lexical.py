@@ -41,10 +41,10 @@ ROWS = [
 
 
 def test_edit_distance_is_relative_to_the_longer_sentence() -> None:
-    found = edit_distances(pairs(*ROWS))
+    distances = edit_distances(pairs(*ROWS))
     expected = [edits(a, b) / max(len(a), len(b)) for _, a, b in ROWS]
-    np.testing.assert_allclose(found, expected)
-    assert found[0] == 0
+    np.testing.assert_allclose(distances, expected)
+    assert distances[0] == 0
     assert edit_distances(pairs((0, "ab", "cd"), (0, "", ""))).tolist() == [1, 0]
 
 
@@ -88,7 +88,9 @@ def test_what_cannot_correlate_is_none() -> None:
     assert (alike.count, alike.gold, alike.cosine) == (1, None, {"x": None})
 
 
-def test_the_command_has_a_column_for_each_bundle(flowvec, tmp_path: Path, tiny_dir) -> None:
+def test_the_eval_lexical_command_has_a_column_for_each_bundle(
+    flowvec, tmp_path: Path, tiny_dir
+) -> None:
     lines = ["score\tsentence1\tsentence2", *(f"{g}\t{a}\t{b}" for g, a, b in ROWS)]
     (tmp_path / "sts").mkdir()
     (tmp_path / "sts" / "one.tsv").write_text("\n".join(lines), encoding="utf-8")
@@ -105,7 +107,7 @@ def test_the_command_has_a_column_for_each_bundle(flowvec, tmp_path: Path, tiny_
     assert [e["label"] for e in shown["encoders"]] == ["mini", "tiny"]
 
 
-def test_the_same_bundle_twice_is_a_mistake(flowvec, tmp_path: Path) -> None:
+def test_the_same_bundle_twice_is_an_error(flowvec, tmp_path: Path) -> None:
     (tmp_path / "one.tsv").write_text("score\tsentence1\tsentence2\n1\ta\tb\n2\ta\tc\n")
     done = flowvec("eval", "lexical", "mini", ".", "--against", "mini")
     assert done.returncode == 2

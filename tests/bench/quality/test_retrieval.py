@@ -50,14 +50,14 @@ def write(
 
 
 def test_a_set_is_read_as_beir_has_it(tmp_path: Path) -> None:
-    (found,) = read_retrieval(write(tmp_path / "one"))
-    assert found.name == "one"
-    assert found.document_ids == ["d1", "d2", "d3", "d4"]
-    assert found.documents[:3] == ["The cat sleeps on a mat", "Stocks fell.", "A dog runs"]
-    assert found.query_ids == ["q0", "q1", "q2"]
-    assert found.queries == ["cats", "stock", "dog"]
-    assert found.qrels["q0"] == {"d1": 2, "d2": 0}
-    assert found.warnings == ["1 queries without a relevant document were left out"]
+    (retrieval_set,) = read_retrieval(write(tmp_path / "one"))
+    assert retrieval_set.name == "one"
+    assert retrieval_set.document_ids == ["d1", "d2", "d3", "d4"]
+    assert retrieval_set.documents[:3] == ["The cat sleeps on a mat", "Stocks fell.", "A dog runs"]
+    assert retrieval_set.query_ids == ["q0", "q1", "q2"]
+    assert retrieval_set.queries == ["cats", "stock", "dog"]
+    assert retrieval_set.qrels["q0"] == {"d1": 2, "d2": 0}
+    assert retrieval_set.warnings == ["1 queries without a relevant document were left out"]
 
 
 def test_a_folder_of_sets_is_read_by_name(tmp_path: Path) -> None:
@@ -68,15 +68,15 @@ def test_a_folder_of_sets_is_read_by_name(tmp_path: Path) -> None:
 
 
 def test_a_judged_document_that_is_missing_counts_as_not_found(tmp_path: Path) -> None:
-    (found,) = read_retrieval(write(tmp_path, qrels=QRELS + "q1\tgone\t1\n"))
-    assert any("1 judged documents" in line and "gone" in line for line in found.warnings)
-    score = score_run(found, "x", [[0], [1], [2, 3]])
+    (retrieval_set,) = read_retrieval(write(tmp_path, qrels=QRELS + "q1\tgone\t1\n"))
+    assert any("1 judged documents" in line and "gone" in line for line in retrieval_set.warnings)
+    score = score_run(retrieval_set, "x", [[0], [1], [2, 3]])
     assert score.recall_at_10 == pytest.approx((1 + 0.5 + 1) / 3)
 
 
 def test_only_relevant_judgements_make_a_query(tmp_path: Path) -> None:
-    (found,) = read_retrieval(write(tmp_path, qrels=QRELS + "q3\td1\t0\n"))
-    assert found.query_ids == ["q0", "q1", "q2"]
+    (retrieval_set,) = read_retrieval(write(tmp_path, qrels=QRELS + "q3\td1\t0\n"))
+    assert retrieval_set.query_ids == ["q0", "q1", "q2"]
 
 
 BAD = [
@@ -131,7 +131,7 @@ def test_a_perfect_ranking_scores_one() -> None:
     assert (score.documents, score.queries) == (120, 2)
 
 
-def test_the_metrics_are_those_of_their_definitions() -> None:
+def test_the_metrics_follow_their_definitions() -> None:
     rng = np.random.default_rng(0)
     ids = [f"d{(7 * i) % 120}" for i in range(120)]
     qrels = {
@@ -169,23 +169,23 @@ def test_a_query_that_finds_nothing_counts_as_zero() -> None:
 
 def test_a_query_that_is_a_document_does_not_find_itself(tmp_path: Path, tiny: Encoder) -> None:
     """ArguAna asks with its own documents; equal ids alone (CISI, Cranfield) mean nothing."""
-    asked = [{"_id": "d4", "text": "is eaten by dogs"}, {"_id": "d3", "text": "something else"}]
+    queries = [{"_id": "d4", "text": "is eaten by dogs"}, {"_id": "d3", "text": "something else"}]
     judged = "query-id\tcorpus-id\tscore\nd4\td3\t1\nd3\td3\t1\n"
-    (found,) = read_retrieval(write(tmp_path, queries=asked, qrels=judged))
-    assert found.own == {"d4"}
-    score = score_run(found, "x", [[3, 2, 0, 1], [2, 3, 0, 1]])
+    (retrieval_set,) = read_retrieval(write(tmp_path, queries=queries, qrels=judged))
+    assert retrieval_set.own == {"d4"}
+    score = score_run(retrieval_set, "x", [[3, 2, 0, 1], [2, 3, 0, 1]])
     assert (score.mrr_at_10, score.ndcg_at_10) == (1.0, 1.0)
-    for score in score_retrieval(tiny, found):  # both systems would find it first
+    for score in score_retrieval(tiny, retrieval_set):  # both systems would find it first
         assert score.recall_at_100 > 0
 
 
 def test_recall_at_100_counts_without_the_query_itself(tmp_path: Path, tiny: Encoder) -> None:
     documents = [{"_id": f"d{i}", "text": f"cat {'dog ' * i}"} for i in range(130)]
     judged = "query-id\tcorpus-id\tscore\nd0\td1\t1\n"
-    (found,) = read_retrieval(
+    (retrieval_set,) = read_retrieval(
         write(tmp_path, documents=documents, queries=[{"_id": "d0", "text": "cat"}], qrels=judged)
     )
-    for ranking in (search_encoder(tiny, found), search_bm25(found)):
+    for ranking in (search_encoder(tiny, retrieval_set), search_bm25(retrieval_set)):
         assert len(ranking[0]) == 101
 
 
@@ -193,16 +193,20 @@ def test_recall_at_100_counts_without_the_query_itself(tmp_path: Path, tiny: Enc
 
 
 def test_bm25_stems_and_finds_only_what_shares_a_word(tmp_path: Path) -> None:
-    (found,) = read_retrieval(write(tmp_path))
-    assert search_bm25(replace(found, queries=["cats", "stock", "dog"])) == [[0], [1], [2, 3]]
+    (retrieval_set,) = read_retrieval(write(tmp_path))
+    assert search_bm25(replace(retrieval_set, queries=["cats", "stock", "dog"])) == [
+        [0],
+        [1],
+        [2, 3],
+    ]
     # Stop words and unknown words find nothing.
-    assert search_bm25(replace(found, queries=["the", "zzz", ""])) == [[], [], []]
+    assert search_bm25(replace(retrieval_set, queries=["the", "zzz", ""])) == [[], [], []]
 
 
 def test_bm25_of_stop_words_alone_finds_nothing(tmp_path: Path) -> None:
     documents = [{"_id": f"d{i}", "text": "the and of"} for i in range(1, 5)]
-    (found,) = read_retrieval(write(tmp_path / "stop", documents=documents))
-    assert search_bm25(found) == [[] for _ in found.queries]
+    (retrieval_set,) = read_retrieval(write(tmp_path / "stop", documents=documents))
+    assert search_bm25(retrieval_set) == [[] for _ in retrieval_set.queries]
 
 
 @pytest.mark.parametrize("score", ["²", "9" * 30, "1.5", "-1"])
@@ -219,11 +223,11 @@ def test_the_encoder_searches_exactly_by_its_similarity(
     (tiny_copy / "manifest.json").write_text(json.dumps({**manifest, "similarity": similarity}))
     words = ["cat", "dog", "stocks fell", "a man eats red bread", "the woman runs fast", "blue"]
     documents = [{"_id": f"d{i}", "text": f"{words[i % 6]} {i}"} for i in range(130)]
-    (found,) = read_retrieval(write(tmp_path / "set", documents=documents))
+    (retrieval_set,) = read_retrieval(write(tmp_path / "set", documents=documents))
     with Encoder.load(tiny_copy, provider="cpu") as encoder:
-        ranking = search_encoder(encoder, found)
-        queries = encoder.encode(found.queries, prompt_name="query")
-        vectors = encoder.encode_document(found.documents)
+        ranking = search_encoder(encoder, retrieval_set)
+        queries = encoder.encode(retrieval_set.queries, prompt_name="query")
+        vectors = encoder.encode_document(retrieval_set.documents)
         scores = encoder.similarity(queries, vectors)
     assert Bundle.load(tiny_copy).manifest.prompts["query"]
     for rows, line in zip(ranking, scores, strict=True):
@@ -232,20 +236,20 @@ def test_the_encoder_searches_exactly_by_its_similarity(
 
 
 def test_both_systems_are_scored(tmp_path: Path, tiny: Encoder) -> None:
-    (found,) = read_retrieval(write(tmp_path))
-    encoder, bm25 = score_retrieval(tiny, found)
+    (retrieval_set,) = read_retrieval(write(tmp_path))
+    encoder, bm25 = score_retrieval(tiny, retrieval_set)
     assert (encoder.system, bm25.system) == ("tiny", "BM25")
     assert encoder.recall_at_10 == 1  # four documents are all among ten
-    assert bm25 == score_run(found, "BM25", [[0], [1], [2, 3]])
+    assert bm25 == score_run(retrieval_set, "BM25", [[0], [1], [2, 3]])
 
 
 def test_a_hybrid_search_is_scored_beside_both(tmp_path: Path, tiny: Encoder) -> None:
-    (found,) = read_retrieval(write(tmp_path))
-    scores = score_retrieval(tiny, found, hybrid=True)
+    (retrieval_set,) = read_retrieval(write(tmp_path))
+    scores = score_retrieval(tiny, retrieval_set, hybrid=True)
     assert [score.system for score in scores] == ["tiny", "BM25", "tiny, hybrid"]
     assert scores[2].recall_at_10 == 1
-    ranking = search_hybrid(tiny, found)
-    assert [sorted(line) for line in ranking] == [[0, 1, 2, 3]] * len(found.queries)
+    ranking = search_hybrid(tiny, retrieval_set)
+    assert [sorted(line) for line in ranking] == [[0, 1, 2, 3]] * len(retrieval_set.queries)
     # "stock" is in one document alone, which no other can pass by its vector.
     assert ranking[1][0] == 1
 
@@ -255,15 +259,15 @@ def test_a_hybrid_search_is_scored_beside_both(tmp_path: Path, tiny: Encoder) ->
     [("cranfield", 0.33, 0.40), ("cisi", 0.23, 0.40), ("nfcorpus-test-titles", 0.30, 0.34)],
 )
 def test_bm25_scores_what_is_known_of_it(shared_data: Path, name, low, high) -> None:
-    (found,) = read_retrieval(shared_data / "retrieval" / name)
-    assert found.warnings == []
-    assert low < score_run(found, "BM25", search_bm25(found)).ndcg_at_10 < high
+    (retrieval_set,) = read_retrieval(shared_data / "retrieval" / name)
+    assert retrieval_set.warnings == []
+    assert low < score_run(retrieval_set, "BM25", search_bm25(retrieval_set)).ndcg_at_10 < high
 
 
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_command_prints_both_systems(flowvec, tmp_path: Path, tiny_dir) -> None:
+def test_the_eval_retrieval_command_prints_both_systems(flowvec, tmp_path: Path, tiny_dir) -> None:
     write(tmp_path / "sets" / "one")
     write(tmp_path / "sets" / "two")
     done = flowvec("eval", "retrieval", tiny_dir, "sets")
@@ -285,7 +289,7 @@ def test_the_command_prints_both_systems(flowvec, tmp_path: Path, tiny_dir) -> N
     assert shown["bm25"]
 
 
-def test_a_mistake_is_one_line(flowvec_here, tmp_path: Path, tiny_dir) -> None:
+def test_a_wrong_argument_is_one_line(flowvec_here, tmp_path: Path, tiny_dir) -> None:
     folder = write(tmp_path / "set")
     shutil.rmtree(folder / "qrels")
     for name, part in (("set", "test.tsv"), ("nowhere", "nowhere")):

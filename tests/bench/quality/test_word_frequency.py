@@ -40,15 +40,15 @@ def test_neighbours_are_exact_whatever_the_block(monkeypatch, block: int) -> Non
     # Far from the origin: float32 distances from it would drown in rounding.
     words = np.random.default_rng(0).normal(size=(300, 12)) + 500.0
     rows = np.random.default_rng(1).permutation(300)[:123]
-    found = nearest_neighbours(words, rows, 7)
-    for row, neighbours in zip(rows, found, strict=True):
-        np.testing.assert_array_equal(neighbours, brute_force(words, row, 7))
+    neighbours = nearest_neighbours(words, rows, 7)
+    for row, nearest in zip(rows, neighbours, strict=True):
+        np.testing.assert_array_equal(nearest, brute_force(words, row, 7))
 
 
 def test_a_word_is_not_its_own_neighbour_but_its_twin_is() -> None:
     words = np.repeat(np.random.default_rng(0).normal(size=(10, 4)), 2, axis=0)
-    found = nearest_neighbours(words, np.arange(20), 1)[:, 0]
-    np.testing.assert_array_equal(found, np.arange(20) ^ 1)
+    neighbours = nearest_neighbours(words, np.arange(20), 1)[:, 0]
+    np.testing.assert_array_equal(neighbours, np.arange(20) ^ 1)
 
 
 def test_neighbours_need_enough_words() -> None:
@@ -95,16 +95,16 @@ def test_special_and_unused_words_are_not_ranked() -> None:
     # w9 is the most frequent of ten used ones.
     texts = [" ".join(words[i] for i in range(9, -1, -1) for _ in range(i + 1)), "zzz zzz"]
     counts = count_tokens(tokenizer, texts)
-    found = measure_word_frequency(embeddings, tokenizer, counts, "checkpoint")
-    assert (found.vocabulary, found.special, found.unused) == (22, 2, 10)
-    assert found.tokens == 55
-    assert [band.words for band in found.bands] == [10, 0, 0, 0]
+    measured = measure_word_frequency(embeddings, tokenizer, counts, "checkpoint")
+    assert (measured.vocabulary, measured.special, measured.unused) == (22, 2, 10)
+    assert measured.tokens == 55
+    assert [band.words for band in measured.bands] == [10, 0, 0, 0]
     used, everything = embeddings[2:12], embeddings[2:22]
-    assert found.bands[0].norm == pytest.approx(np.linalg.norm(used, axis=1).mean())
+    assert measured.bands[0].norm == pytest.approx(np.linalg.norm(used, axis=1).mean())
     # Unused words are also neighbours; special ones are not.
     nearest = [everything[brute_force(everything, i, 3)] for i in range(10)]
     distances = [np.linalg.norm(n - everything[i], axis=1) for i, n in enumerate(nearest)]
-    assert found.bands[0].distance[3] == pytest.approx(np.mean(distances))
+    assert measured.bands[0].distance[3] == pytest.approx(np.mean(distances))
 
 
 def test_the_most_frequent_words_come_first() -> None:
@@ -115,8 +115,8 @@ def test_the_most_frequent_words_come_first() -> None:
     rare_last = [" ".join(words[:100]), " ".join(words)]
     tokenizer = word_tokenizer(words)
     counts = count_tokens(tokenizer, rare_last)
-    found = measure_word_frequency(embeddings, tokenizer, counts, "checkpoint")
-    first, second = found.bands[0], found.bands[1]
+    measured = measure_word_frequency(embeddings, tokenizer, counts, "checkpoint")
+    first, second = measured.bands[0], measured.bands[1]
     assert (first.words, second.words) == (100, 50)
     assert first.norm is not None
     assert second.norm is not None

@@ -29,7 +29,7 @@ def test_a_share_is_the_median_of_rounds_side_by_side() -> None:
     assert cells(job, [memory, job])[:4] == (MODES["npy"], "40", "80.0%", "2.5")
 
 
-def test_the_command_races_and_reports(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
+def test_the_bench_bulk_command_races_and_reports(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
     sentence = "The quick brown fox number {} jumps over the lazy dog near the river."
     (tmp_path / "c.txt").write_text("\n".join(sentence.format(i) for i in range(1200)))
     done = flowvec(
@@ -37,13 +37,13 @@ def test_the_command_races_and_reports(flowvec, tmp_path: Path, tiny_dir: Path) 
         "--rounds", "1", "--folder", ".", "--report", "r.md", "--json-out", "r.json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "r.json").read_text())
-    assert [row["mode"] for row in found["rows"]] == ["memory", "parquet", "npy"]
-    assert all(row["rows"] == 1000 and row["seconds"][0] > 0 for row in found["rows"])
-    assert found["rows"][1]["megabytes"] > 0.06  # 1,000 vectors of 16 numbers
-    report = (tmp_path / "r.md").read_text()
-    assert all(MODES[row["mode"]] in report for row in found["rows"])
-    assert str(tmp_path) not in report + json.dumps(found)
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [row["mode"] for row in report["rows"]] == ["memory", "parquet", "npy"]
+    assert all(row["rows"] == 1000 and row["seconds"][0] > 0 for row in report["rows"])
+    assert report["rows"][1]["megabytes"] > 0.06  # 1,000 vectors of 16 numbers
+    page = (tmp_path / "r.md").read_text()
+    assert all(MODES[row["mode"]] in page for row in report["rows"])
+    assert str(tmp_path) not in page + json.dumps(report)
     assert (tmp_path / "r.svg").is_file()
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["c.txt", "r.json", "r.md", "r.svg"]  # what it wrote is gone

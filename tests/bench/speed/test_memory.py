@@ -37,20 +37,20 @@ def test_texts_without_an_end_are_those_of_a_count() -> None:
     assert list(itertools.islice(mixed_texts(3), 50)) == mixed_lengths(50, 3)
 
 
-def test_the_command_watches_every_text(tmp_path: Path) -> None:
+def test_the_bench_memory_command_watches_every_text(tmp_path: Path) -> None:
     out = tmp_path / "memory.json"
-    found = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["bench", "memory", "mini", "--texts", "500", "--warm", "100", "--json-out", str(out)]
     )
-    assert found.exit_code == 0, found.output
-    assert "500 texts of mixed lengths" in found.output
-    result = json.loads(out.read_text())
-    done = [texts for texts, _ in result["resident"]]
+    assert result.exit_code == 0, result.output
+    assert "500 texts of mixed lengths" in result.output
+    report = json.loads(out.read_text())
+    done = [texts for texts, _ in report["resident"]]
     assert 100 in done
     assert done[-1] == 500
     assert done == sorted(set(done))
-    assert all(size > 1 << 20 for _, size in result["resident"])
-    assert "/" not in result["encoder"]["path"]
+    assert all(size > 1 << 20 for _, size in report["resident"])
+    assert "/" not in report["encoder"]["path"]
 
 
 def test_a_warm_up_of_all_texts_is_refused() -> None:

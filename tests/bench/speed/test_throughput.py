@@ -58,7 +58,9 @@ def test_nothing_cannot_be_measured(tiny: Encoder) -> None:
         measure_throughput(tiny, [])
 
 
-def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, tiny_dir) -> None:
+def test_the_bench_throughput_command_prints_a_table_and_writes_json(
+    flowvec, tmp_path, tiny_dir
+) -> None:
     (tmp_path / "texts.txt").write_text("the cat\na dog runs\n" * 30)
     done = flowvec(
         "bench",
@@ -92,7 +94,7 @@ def test_the_command_prints_a_table_and_writes_json(flowvec, tmp_path, tiny_dir)
         (["--texts", "-"], "at least one text"),
     ],
 )
-def test_a_mistake_is_one_line(flowvec, tiny_dir, arguments, part) -> None:
+def test_a_wrong_argument_is_one_line(flowvec, tiny_dir, arguments, part) -> None:
     done = flowvec("bench", "throughput", tiny_dir, *arguments)
     assert done.returncode == 2
     assert part in done.stderr

@@ -77,7 +77,7 @@ def state(transform: Transform) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first_last_mean+cls"])
-def test_raw_vectors_are_transformers_pooled_and_not_normalised(checkpoint, pooling: str) -> None:
+def test_raw_vectors_are_transformers_pooled_and_not_normalized(checkpoint, pooling: str) -> None:
     bert = checkpoint("bert", num_hidden_layers=DEEP)
     model = transformers.AutoModel.from_pretrained(bert, attn_implementation="eager").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
@@ -92,10 +92,10 @@ def test_raw_vectors_are_transformers_pooled_and_not_normalised(checkpoint, pool
             "first_last_mean": (states[1] + states[-1])[0].mean(0) / 2,
         }
         rows.append(torch.cat([by_name[name] for name in pooling.split("+")]).numpy())
-    found = embed_raw(bert, TEXTS, pooling=pooling)
-    assert found.dtype == np.float32
-    assert Parity.of(found, np.stack(rows)).max_relative_error <= 1e-4
-    assert np.linalg.norm(found, axis=1).min() > 1.5
+    vectors = embed_raw(bert, TEXTS, pooling=pooling)
+    assert vectors.dtype == np.float32
+    assert Parity.of(vectors, np.stack(rows)).max_relative_error <= 1e-4
+    assert np.linalg.norm(vectors, axis=1).min() > 1.5
 
 
 def test_raw_vectors_are_truncated_if_requested(bert) -> None:
@@ -159,8 +159,8 @@ def test_a_bundle_computes_what_was_fitted(bert, raw, tmp_path, case: str) -> No
     assert bundle.manifest.dim == transform.out_dim
     assert bundle.manifest.normalised
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
-        found = encoder.encode(TEXTS)
-    assert Parity.of(found, normalised(transform, raw[COUNT:])).max_relative_error <= 1e-5
+        vectors = encoder.encode(TEXTS)
+    assert Parity.of(vectors, normalised(transform, raw[COUNT:])).max_relative_error <= 1e-5
 
 
 def test_each_part_is_fitted_on_what_those_before_it_give(raw) -> None:
@@ -267,7 +267,7 @@ def test_a_shape_that_cannot_be_is_refused_before_anything_is_read() -> None:
         ("rotation+whitening+flow", "rotation\\+flow"),
     ],
 )
-def test_a_method_that_is_none_is_refused(method: str, part: str) -> None:
+def test_an_unknown_method_is_refused(method: str, part: str) -> None:
     with pytest.raises(InputValueError, match=part):
         parse_method(method)
     with pytest.raises(InputValueError, match=part):
@@ -377,7 +377,7 @@ def test_the_mean_cosine_is_over_pairs_of_different_rows() -> None:
 def test_a_file_brings_its_pooling_and_refuses_another(pair, bert, checkpoint, tmp_path) -> None:
     file = tmp_path / "t.safetensors"
     save_transform(pair[0].transform, pair[0].recipe, file)
-    for source, asked, part in (
+    for source, pooling, part in (
         (bert, "mean", "was fitted on cls pooling and cannot follow mean"),
         (bert, "cls+mean", "was fitted on cls pooling and cannot follow cls"),
         (checkpoint("bert", num_attention_heads=3), None, None),
@@ -390,7 +390,7 @@ def test_a_file_brings_its_pooling_and_refuses_another(pair, bert, checkpoint, t
     ):
         if part is not None:
             with pytest.raises(ExportError, match=part):
-                export(source, tmp_path / "b", pooling=asked, transform=file)
+                export(source, tmp_path / "b", pooling=pooling, transform=file)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.safetensors"]
 
     # The same weights, saved again elsewhere in another file format.
@@ -404,9 +404,9 @@ def test_a_file_brings_its_pooling_and_refuses_another(pair, bert, checkpoint, t
     # The recipe's length is that of fitting; what is served is the caller's business.
     assert bundle.manifest.max_length == POSITIONS
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
-        found = encoder.encode(TEXTS)
+        vectors = encoder.encode(TEXTS)
     expected = normalised(pair[0].transform, embed_raw(bert, TEXTS, pooling="cls"))
-    assert Parity.of(found, expected).max_relative_error <= 1e-5
+    assert Parity.of(vectors, expected).max_relative_error <= 1e-5
 
 
 def test_one_changed_weight_is_another_checkpoint(pair, bert, tmp_path) -> None:
@@ -438,16 +438,18 @@ def directory(bert, tmp_path_factory) -> Path:
 
 def test_encoder_only_leaves_out_a_directorys_own_steps(directory, bert, texts, tmp_path) -> None:
     few = texts[:300]
-    own = fit("whitening", directory, few, settings=FitSettings(k=5))
+    from_source = fit("whitening", directory, few, settings=FitSettings(k=5))
     bare = fit("whitening", directory, few, encoder_only=True, settings=FitSettings(k=5))
     plain = fit("whitening", bert, few, settings=FitSettings(k=5))
-    assert [made.transform.in_dim for made in (own, bare, plain)] == [WIDE, WIDTH, WIDTH]
-    assert [made.recipe.pooling for made in (own, bare, plain)] == ["max", "mean", "mean"]
+    assert [made.transform.in_dim for made in (from_source, bare, plain)] == [WIDE, WIDTH, WIDTH]
+    assert [made.recipe.pooling for made in (from_source, bare, plain)] == ["max", "mean", "mean"]
     assert state(bare.transform) == state(plain.transform)
     # A Dense layer in front is part of what a transform belongs to.
-    assert bare.recipe.source_sha256 == plain.recipe.source_sha256 != own.recipe.source_sha256
+    assert (
+        bare.recipe.source_sha256 == plain.recipe.source_sha256 != from_source.recipe.source_sha256
+    )
     save_transform(bare.transform, bare.recipe, tmp_path / "bare.safetensors")
-    save_transform(own.transform, own.recipe, tmp_path / "own.safetensors")
+    save_transform(from_source.transform, from_source.recipe, tmp_path / "own.safetensors")
     with pytest.raises(ExportError, match="other weights"):
         export(directory, tmp_path / "b", transform=tmp_path / "own.safetensors", encoder_only=True)
     # That it was fitted on the encoder alone is in the file, and need not be said again.
@@ -487,8 +489,8 @@ def test_float16_weights_leave_what_was_fitted_in_float32(
     assert others == []
     assert any(name.startswith("transforms.1.") for name in kinds)
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
-        found = encoder.encode(TEXTS)
-    assert Parity.of(found, normalised(made, rounded_raw)).max_relative_error <= 1e-5
+        vectors = encoder.encode(TEXTS)
+    assert Parity.of(vectors, normalised(made, rounded_raw)).max_relative_error <= 1e-5
 
 
 # --- the corpus -----------------------------------------------------------------------------------
@@ -503,9 +505,9 @@ def corpus(folder: Path, lines: list[str], name: str = "c.txt") -> str:
 
 def test_a_sample_is_of_distinct_texts_that_hold_something(tmp_path) -> None:
     lines = [part for line in LINES for part in (line, "", "   ", f"  {line} ", line, "\t")]
-    found = read_corpus(corpus(tmp_path, lines), rows=len(LINES))
-    assert len(found) == len(LINES)
-    assert set(found) == set(LINES)
+    sample = read_corpus(corpus(tmp_path, lines), rows=len(LINES))
+    assert len(sample) == len(LINES)
+    assert set(sample) == set(LINES)
     # Repetitions at the beginning do not use up the rows that are drawn from.
     repeated = ["again"] * 500 + LINES
     assert len(read_corpus(corpus(tmp_path, repeated), rows=30)) == 30
@@ -565,7 +567,7 @@ def test_a_corpus_without_text_is_an_error(tmp_path, lines) -> None:
         read_corpus(corpus(tmp_path, lines), rows=5)
 
 
-def test_mistakes_about_a_corpus_are_errors(tmp_path) -> None:
+def test_wrong_arguments_of_a_corpus_are_errors(tmp_path) -> None:
     with pytest.raises(InputValueError, match="cannot read"):
         read_corpus(str(tmp_path / "none.txt"), rows=5)
     with pytest.raises(InputValueError, match="rows must be at least 1"):

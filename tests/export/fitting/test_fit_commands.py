@@ -109,7 +109,7 @@ def test_options_reach_the_fit(run: Run, checkpoint, corpus) -> None:
     )
 
 
-def test_as_a_program_it_reads_standard_input(flowvec, checkpoint, tmp_path) -> None:
+def test_the_fit_command_reads_stdin(flowvec, checkpoint, tmp_path) -> None:
     text = "\n".join(make_texts(60))
     done = flowvec(
         "fit", "soft-zca", "--eps", 0.2, "--model", checkpoint("bert"), "--corpus", "-",
@@ -213,7 +213,7 @@ OUT = ["-o", "t.safetensors"]
     ],
     ids=lambda value: " ".join(value[:1] + value[5:])[:60] if isinstance(value, list) else "",
 )
-def test_a_mistake_is_one_line_and_writes_nothing(
+def test_a_wrong_argument_is_one_line_and_writes_nothing(
     run: Run, checkpoint, corpus, tmp_path, arguments, part
 ) -> None:
     for name in ("old.safetensors", "old.svg", "empty.txt"):

@@ -60,11 +60,11 @@ def test_without_dropout_the_vectors_are_those_of_the_paper(long_bert) -> None:
         rows.append(((states[1] + states[-1]) / 2)[0].mean(0).numpy())
     assert len(tokenizer(texts[-1])["input_ids"]) == 72  # so that 64 cuts it
     vectors = _Vectors(read_source(long_bert), "first_last_mean")
-    found = torch.cat(list(vectors.batches(texts, dropout=False))).numpy()
-    assert Parity.of(found, np.stack(rows)).max_relative_error <= 1e-5
+    paper_vectors = torch.cat(list(vectors.batches(texts, dropout=False))).numpy()
+    assert Parity.of(paper_vectors, np.stack(rows)).max_relative_error <= 1e-5
 
 
-def test_dropout_is_on_while_asked_and_everything_is_put_back(bert) -> None:
+def test_dropout_is_on_on_request_and_everything_is_restored(bert) -> None:
     source = read_source(bert)
     vectors = _Vectors(source, "first_last_mean")
     long = "the cat sleeps on the red mat " * 40
@@ -181,7 +181,7 @@ def test_the_fewest_texts_suffice(bert) -> None:
 # --- the optimiser --------------------------------------------------------------------------------
 
 
-def test_the_optimiser_is_adamw_without_bias_correction() -> None:
+def test_the_optimizer_is_adamw_without_bias_correction() -> None:
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(3, 2, generator=generator)
     gradients = [torch.randn(3, 2, generator=generator) for _ in range(6)]
@@ -232,8 +232,8 @@ def test_the_document_runs_in_small(flowvec_here, bert, texts, tmp_path) -> None
 
     shell, *commands = BLOCKS[0].splitlines()
     subprocess.run(["sh", "-c", shell], cwd=tmp_path, check=True)
-    found = (tmp_path / "stsb.txt").read_text(encoding="utf-8").splitlines()
-    assert sorted(found) == sorted(texts)
+    sentences = (tmp_path / "stsb.txt").read_text(encoding="utf-8").splitlines()
+    assert sorted(sentences) == sorted(texts)
 
     shown = []
     for command in commands:

@@ -54,10 +54,10 @@ def test_hidden_states_are_transformers(checkpoint, architecture, rows, longest,
     ids, mask = ragged(model, rows, longest, seed=rows)
     with torch.inference_mode():
         theirs = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        found = ours(ids, mask)
-    assert len(found) == DEEP + 1
+        states = ours(ids, mask)
+    assert len(states) == DEEP + 1
     keep = mask.bool()
-    for a, b in zip(found, theirs.hidden_states, strict=True):
+    for a, b in zip(states, theirs.hidden_states, strict=True):
         parity = Parity.of(a[keep].numpy(), b[keep].numpy())
         assert parity.max_relative_error <= 1e-5
         assert parity.min_cosine >= 0.999999
@@ -114,10 +114,10 @@ def test_a_pooling_is_its_definition(mode: str) -> None:
     lengths = [1, 2, 5, 9]
     mask = torch.from_numpy((np.arange(9) < np.array(lengths)[:, None]).astype(np.int64))
     states = [rng.standard_normal((4, 9, 6)).astype(np.float32) * 3 for _ in range(4)]
-    found = Pooling((mode,))([torch.from_numpy(state) for state in states], mask)
+    pooled = Pooling((mode,))([torch.from_numpy(state) for state in states], mask)
     for i, length in enumerate(lengths):
         expected = by_definition(mode, [state[i] for state in states], length)
-        np.testing.assert_allclose(found[i], expected, atol=1e-5)
+        np.testing.assert_allclose(pooled[i], expected, atol=1e-5)
 
 
 def test_max_pooling_takes_negative_tokens_not_padding() -> None:
@@ -139,8 +139,8 @@ def test_the_pooler_is_transformers(checkpoint) -> None:
     ids, mask = ragged(model, 4, 11, seed=1)
     with torch.inference_mode():
         output = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        found = Pooling(("pooler",), model.pooler.dense)(list(output.hidden_states), mask)
-    torch.testing.assert_close(found, output.pooler_output)
+        pooled = Pooling(("pooler",), model.pooler.dense)(list(output.hidden_states), mask)
+    torch.testing.assert_close(pooled, output.pooler_output)
 
 
 def test_unknown_and_impossible_poolings_are_refused() -> None:

@@ -71,10 +71,10 @@ def test_alberts_pooler_and_layers_are_its_own(checkpoint, tmp_path) -> None:
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
-        found = model(**tokenizer("the cat", return_tensors="pt"), output_hidden_states=True)
-    states = found.hidden_states
+        output = model(**tokenizer("the cat", return_tensors="pt"), output_hidden_states=True)
+    states = output.hidden_states
     last2 = ((states[-2] + states[-1]) / 2)[0].mean(0)
-    expected = torch.cat([found.pooler_output[0], last2]).numpy()
+    expected = torch.cat([output.pooler_output[0], last2]).numpy()
     with Encoder.load(bundle.path, provider="cpu") as encoder:
         np.testing.assert_allclose(encoder.encode("the cat"), expected, rtol=1e-4, atol=1e-4)
 

@@ -105,7 +105,7 @@ def test_every_engine_runs_the_changed_graph(tmp_path, provider, form) -> None:
         assert_close(encoder.encode(TEXTS), EXPECTED[form])
 
 
-def test_a_plain_encoder_is_normalised_unless_requested(tmp_path) -> None:
+def test_a_plain_encoder_is_normalized_unless_requested(tmp_path) -> None:
     vectors = encode(export(OPTIMUM / "bert", tmp_path / "b").path)
     assert_close(vectors, unit(EXPECTED["bert"]))
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -134,8 +134,8 @@ def test_a_sentence_transformers_directory_without_torchs_weights(tmp_path) -> N
     assert bundle.manifest.transform == ("dense(32->12, tanh)",)
     assert bundle.manifest.prompts["query"] == "a man "
     assert_close(encode(bundle.path), EXPECTED["hub"])
-    asked = encode(bundle.path, prompt_name="query")
-    assert_close(asked, encode(bundle.path, ["a man " + text for text in TEXTS]))
+    queries = encode(bundle.path, prompt_name="query")
+    assert_close(queries, encode(bundle.path, ["a man " + text for text in TEXTS]))
 
 
 def test_a_finished_sentence_vector_has_its_dense_layers_behind_it(tmp_path, copy) -> None:
@@ -235,7 +235,7 @@ def test_functions_that_never_end_are_refused_before_they_are_put_in_line(
 
 
 @pytest.mark.parametrize("operator", ["DynamicQuantizeLinear", "MatMulInteger"])
-def test_a_quantised_graph_is_called_quantised(tmp_path, copy, operator: str) -> None:
+def test_a_quantized_graph_is_called_quantized(tmp_path, copy, operator: str) -> None:
     folder = copy("bert")
     graph = find_graph(folder)
     assert graph is not None

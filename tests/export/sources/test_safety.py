@@ -85,7 +85,7 @@ def test_a_pickled_dense_layer_is_refused_as_well(checkpoint, tmp_path) -> None:
     assert read_source(tmp_path / "st", trust=Trust(pickle=True)).transforms
 
 
-def test_the_commands_have_both_options(flowvec_here, folder, tmp_path) -> None:
+def test_export_and_fit_have_the_options_of_trust(flowvec_here, folder, tmp_path) -> None:
     pickled(folder)
     refused = flowvec_here("export", folder, "-o", "b")
     assert refused.returncode == 2
@@ -220,8 +220,8 @@ def test_code_of_a_checkpoint_runs_only_where_it_is_trusted(with_code, tmp_path)
     rows = []
     for text in TEXTS:
         with torch.no_grad():
-            found = model(**tokenizer(text, truncation=True, return_tensors="pt"))
-        rows.append(torch.nn.functional.normalize(found.last_hidden_state[0].mean(0), dim=0))
+            output = model(**tokenizer(text, truncation=True, return_tensors="pt"))
+        rows.append(torch.nn.functional.normalize(output.last_hidden_state[0].mean(0), dim=0))
     with Encoder.load(bundle.path, provider="cpu") as encoder:
         parity = Parity.of(encoder.encode(TEXTS), torch.stack(rows).numpy())
     assert parity.max_relative_error <= 1e-4
@@ -327,8 +327,8 @@ def test_an_old_path_of_special_tokens_is_ignored(checkpoint, folder) -> None:
         special_tokens_map_file="/home/somebody/.cache/abc",
         vocab_file=None,
     )
-    found = read_source(folder).tokenizer.to_str()
-    assert found == read_source(checkpoint("bert")).tokenizer.to_str()
+    tokenizer_json = read_source(folder).tokenizer.to_str()
+    assert tokenizer_json == read_source(checkpoint("bert")).tokenizer.to_str()
 
 
 def index(folder: Path, part: str) -> None:

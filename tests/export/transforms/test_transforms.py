@@ -176,8 +176,8 @@ def test_log_det_is_the_jacobians(name: str, dim: int) -> None:
         jacobian = torch.autograd.functional.jacobian(
             lambda x: transform.to_latent(x[None])[0][0], row
         )
-        found = torch.linalg.slogdet(jacobian)[1]
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        jacobian_log_det = torch.linalg.slogdet(jacobian)[1]
+        torch.testing.assert_close(jacobian_log_det, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -192,7 +192,7 @@ def test_a_map_that_loses_something_has_neither_inverse_nor_density(name: str, d
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_sizes_are_what_they_say(name: str, dim: int) -> None:
+def test_transforms_state_their_sizes(name: str, dim: int) -> None:
     transform = ALL[name](dim)
     u = torch.from_numpy(vectors(dim, 4))
     assert (transform.in_dim, transform(u).shape) == (dim, (4, transform.out_dim))
@@ -200,8 +200,8 @@ def test_sizes_are_what_they_say(name: str, dim: int) -> None:
     assert str(dim) in transform.describe()
 
 
-def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    return float((np.abs(found - expected).max(1) / np.linalg.norm(expected, axis=1)).max())
+def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    return float((np.abs(actual - expected).max(1) / np.linalg.norm(expected, axis=1)).max())
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -220,15 +220,15 @@ def test_folded_is_unfolded(name: str, dim: int) -> None:
 # A graph of the identity alone has no node; test_export has one inside an encoder.
 @pytest.mark.parametrize("name", [name for name in ALL if name != "identity"])
 @pytest.mark.parametrize("dim", [7, 16])
-def test_onnx_is_torch(name: str, dim: int) -> None:
+def test_onnx_computes_what_torch_does(name: str, dim: int) -> None:
     transform = ALL[name](dim).eval()
     session = as_session(transform.fold(), dim)
     for rows in (1, 2, 37):
         u = vectors(dim, rows, seed=6)
-        (found,) = session.run(None, {"u": u})
+        (output,) = session.run(None, {"u": u})
         with torch.no_grad():
             expected = transform(torch.from_numpy(u)).numpy()
-        assert relative_error(found, expected) <= 1e-5
+        assert relative_error(output, expected) <= 1e-5
 
 
 def as_session(module: nn.Module, dim: int) -> onnxruntime.InferenceSession:
@@ -253,24 +253,24 @@ def test_a_config_builds_it_again(name: str, dim: int) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_coupling_of_a_randomised_flow_moves_its_half(name: str, dim: int) -> None:
+def test_every_coupling_of_a_randomized_flow_moves_its_half(name: str, dim: int) -> None:
     assert min(moves(flow_of(dim, SHAPES[name]), vectors(dim))) >= 0.1
 
 
 def moves(flow: Flow, data: np.ndarray) -> list[float]:
     """How far each coupling moves what it changes, relative to its norm."""
-    found: list[float] = []
+    shares: list[float] = []
 
     def watch(module: nn.Module, inputs: tuple[Tensor], output: tuple[Tensor, object]) -> None:
         before, after = inputs[0][:, module.first :], output[0][:, module.first :]
-        found.append(float(((after - before).norm(dim=1) / before.norm(dim=1)).mean()))
+        shares.append(float(((after - before).norm(dim=1) / before.norm(dim=1)).mean()))
 
     hooks = [step.coupling.register_forward_hook(watch) for _, step in flow.steps()]
     with torch.no_grad():
         flow(torch.from_numpy(data))
     for hook in hooks:
         hook.remove()
-    return found
+    return shares
 
 
 @pytest.fixture(scope="module")
@@ -294,8 +294,8 @@ def test_a_fitted_flow_obeys_the_laws_with_couplings_that_work(fitted) -> None:
     u = torch.from_numpy(data[:300])
     assert min(moves(flow, data[:300])) >= 0.1
     assert relative_error(flow.fold()(u).numpy(), flow(u).numpy()) <= 1e-5
-    (found,) = as_session(flow.fold(), 16).run(None, {"u": data[:300]})
-    assert relative_error(found, flow(u).numpy()) <= 1e-5
+    (output,) = as_session(flow.fold(), 16).run(None, {"u": data[:300]})
+    assert relative_error(output, flow(u).numpy()) <= 1e-5
     exact = Flow.from_config(flow.config())
     exact.load_state_dict(flow.state_dict())
     exact.double()
@@ -320,7 +320,7 @@ def test_bits_per_dim_are_minus_log2_of_the_density() -> None:
     torch.testing.assert_close(difference, torch.ones(400), rtol=1e-3, atol=1e-3)
 
 
-def test_initialisation_gives_every_actnorm_mean_0_and_deviation_1() -> None:
+def test_initialization_gives_every_actnorm_mean_0_and_deviation_1() -> None:
     flow, data = Flow(16, PRESETS["released"]), vectors(16)
     flow.initialise(torch.from_numpy(data))
     outputs: list[Tensor] = []
@@ -350,9 +350,9 @@ def test_the_latent_keeps_the_order_of_the_input() -> None:
 def test_an_odd_width_is_cut_into_slices_too(dim: int) -> None:
     flow = Flow(dim, PRESETS["released"])
     networks = [step.coupling.network for _, step in flow.steps()]
-    own = sum(n.up.weight.numel() + n.across.weight.numel() + n.down.weight.numel()
+    counted = sum(n.up.weight.numel() + n.across.weight.numel() + n.down.weight.numel()
               for n in networks)  # fmt: skip
-    assert flow.fold().multiplications == own
+    assert flow.fold().multiplications == counted
 
 
 def test_folded_shapes_and_cost_are_those_of_small_networks() -> None:
@@ -379,12 +379,12 @@ def test_the_first_thing_that_a_folded_transform_does_is_to_subtract_the_mean() 
 def test_training_with_one_seed_is_one_flow() -> None:
     data = vectors(8, 1300)
     settings = FlowTraining(epochs=2, seed=5)
-    found = []
+    flows = []
     for _ in range(2):
         flow = Flow(8, FlowShape(2, 2, 16))
         fit_flow(flow, data[:1200], data[1200:], settings)
-        found.append(flow.state_dict())
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+        flows.append(flow.state_dict())
+    assert all(torch.equal(flows[0][name], flows[1][name]) for name in flows[0])
 
 
 def test_a_learned_rotation_is_learned() -> None:
@@ -461,14 +461,14 @@ def test_soft_zca_has_the_softened_variances_along_the_old_directions(dim: int) 
 
 def test_beta_and_gamma_lead_from_the_raw_vectors_to_whitening() -> None:
     data = vectors(12)
-    found, u = Moments.of(data), torch.from_numpy(data)
-    full = BetaGammaWhitening.fit(found, 1.0, 1.0)(u)
-    torch.testing.assert_close(full, Whitening.fit(found)(u), rtol=1e-5, atol=1e-5)
-    plain = BetaGammaWhitening.fit(found, 0.0, 0.0)(u)
+    moments, u = Moments.of(data), torch.from_numpy(data)
+    full = BetaGammaWhitening.fit(moments, 1.0, 1.0)(u)
+    torch.testing.assert_close(full, Whitening.fit(moments)(u), rtol=1e-5, atol=1e-5)
+    plain = BetaGammaWhitening.fit(moments, 0.0, 0.0)(u)
     torch.testing.assert_close(plain @ plain.T, u @ u.T, rtol=1e-4, atol=1e-2)
 
 
-def test_standardised_dimensions_have_mean_0_and_deviation_1(dim: int) -> None:
+def test_standardized_dimensions_have_mean_0_and_deviation_1(dim: int) -> None:
     data = vectors(dim)
     z = Standardise.fit(Moments.of(data))(torch.from_numpy(data)).numpy()
     np.testing.assert_allclose(z.mean(0), 0, atol=1e-4)
@@ -581,7 +581,7 @@ def test_a_flow_refuses_nan_and_infinity(bad: float) -> None:
             fit_flow(Flow(8, FlowShape(1, 2, 8)), *pair, FlowTraining())
 
 
-def test_a_flow_refuses_to_be_initialised_from_a_few_rows() -> None:
+def test_a_flow_refuses_to_be_initialized_from_a_few_rows() -> None:
     with pytest.raises(InputValueError, match="at least 1000 vectors"):
         Flow(8, FlowShape(1, 2, 8)).initialise(torch.zeros(999, 8))
 
@@ -687,9 +687,9 @@ def test_a_spectrum_is_ordered_and_has_fixed_signs() -> None:
 
 
 def test_vectors_of_another_shape_are_an_error() -> None:
-    found = Moments(8)
+    moments = Moments(8)
     for wrong in (np.zeros((4, 7)), np.zeros(8)):
         with pytest.raises(InputValueError, match="must be"):
-            found.update(wrong)
+            moments.update(wrong)
     with pytest.raises(InputValueError, match="no vectors"):
         Moments.of(np.zeros((0, 8)))

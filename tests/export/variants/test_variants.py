@@ -73,7 +73,7 @@ def encoder(bundle: Bundle, kind: str):
         yield encoder
 
 
-def test_it_stays_close_to_float32_on_real_text(
+def test_a_variant_stays_close_to_float32_on_real_text(
     bundle: Bundle, encoder: Encoder, kind: str
 ) -> None:
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as exact:
@@ -107,7 +107,7 @@ def test_a_vector_does_not_depend_on_what_it_is_computed_with(encoder: Encoder, 
     budget=st.integers(1, 8192),
     permutation=st.randoms(use_true_random=False),
 )
-def test_nor_on_any_order_padding_or_budget(
+def test_a_vector_does_not_depend_on_order_padding_or_budget(
     encoder: Encoder, kind: str, chosen: list[str], budget: int, permutation
 ) -> None:
     order = list(range(len(chosen)))
@@ -225,7 +225,7 @@ def test_asking_for_a_compute_type_alone_finds_the_engine_that_has_it(
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet"])
-def test_every_architecture_has_one(
+def test_every_architecture_has_variants(
     checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, kind: str
 ) -> None:
     # Random weights of this size are far from any trained model's, and eight bits cost them more.
@@ -262,19 +262,21 @@ def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
     inputs = rng.normal(size=(2000, 200)).astype(np.float32) @ rng.normal(size=(200, 200)) / 10
     inputs = (inputs + 3 * rng.normal(size=200)).astype(np.float32)  # channels go together
     matrix = rng.normal(size=(200, 160)).astype(np.float32)
-    found = round_matrix(matrix, inputs.T @ inputs / len(inputs))
-    assert found.values.dtype == np.int8
-    assert np.abs(found.values.astype(int)).max() <= 127
-    np.testing.assert_allclose(found.scales, np.abs(matrix).max(axis=0) / 127, rtol=1e-6)
-    nearest = np.rint(matrix / found.scales) * found.scales
+    rounded = round_matrix(matrix, inputs.T @ inputs / len(inputs))
+    assert rounded.values.dtype == np.int8
+    assert np.abs(rounded.values.astype(int)).max() <= 127
+    np.testing.assert_allclose(rounded.scales, np.abs(matrix).max(axis=0) / 127, rtol=1e-6)
+    nearest = np.rint(matrix / rounded.scales) * rounded.scales
     exact = inputs @ matrix
-    errors = [np.square(inputs @ m - exact).mean() for m in (found.values * found.scales, nearest)]
+    errors = [
+        np.square(inputs @ m - exact).mean() for m in (rounded.values * rounded.scales, nearest)
+    ]
     assert errors[0] < errors[1] / 4
     # In how many rows at a time makes no difference, last bits aside.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gptq, "_BLOCK", 7)
         again = round_matrix(matrix, inputs.T @ inputs / len(inputs))
-    assert (again.values == found.values).mean() > 0.99
+    assert (again.values == rounded.values).mean() > 0.99
     # Inputs of which nothing is known: the nearest, save that loud channels come first.
     blind = round_matrix(matrix, np.eye(200, dtype=np.float32))
     np.testing.assert_array_equal(blind.values, np.rint(matrix / blind.scales))
@@ -296,7 +298,7 @@ def test_what_a_variant_loses_on_sts_is_in_the_manifest(
         export(trained, tmp_path / "c", weights="float16", **options)
 
 
-def test_one_that_is_too_far_is_refused_and_nothing_is_left(
+def test_a_variant_that_is_too_far_is_refused_and_nothing_is_left(
     tmp_path: Path, checkpoint, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setitem(variants.MIN_COSINE_OF, kind, 1.01)
@@ -305,7 +307,7 @@ def test_one_that_is_too_far_is_refused_and_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_it_would_be_measured_on_must_run(
+def test_a_variant_needs_an_engine_to_be_measured_on(
     tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(variants, "provider_status", lambda: {OPENVINO_RUNTIME: "it is gone"})
@@ -314,7 +316,7 @@ def test_what_it_would_be_measured_on_must_run(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_mistakes_are_errors(tmp_path: Path, trained: Path) -> None:
+def test_wrong_arguments_are_errors(tmp_path: Path, trained: Path) -> None:
     with pytest.raises(
         InputValueError, match="of variants must be one of float16, int8, int8-openvino"
     ):
@@ -337,8 +339,8 @@ def test_a_gpu_runs_the_float16_graph(bundle: Bundle) -> None:
         Encoder.load(bundle.path, provider="cpu", compute="float32") as exact,
     ):
         assert encoder.info().compute == "float16"
-        found = encoder.encode(SENTENCES)
-        cosine = (exact.encode(SENTENCES) * found).sum(axis=1)
+        vectors = encoder.encode(SENTENCES)
+        cosine = (exact.encode(SENTENCES) * vectors).sum(axis=1)
         alone = np.stack([encoder.encode(text) for text in SENTENCES[:20]])
     assert cosine.min() >= 0.999
-    assert (alone * found[:20]).sum(axis=1).min() >= 0.9999
+    assert (alone * vectors[:20]).sum(axis=1).min() >= 0.9999

@@ -31,18 +31,20 @@ def test_an_estimate_counts_rows_and_scales_a_sample(tmp_path: Path, tiny: Encod
     texts = texts_of(400)
     rows = [{"text": None if i % 4 == 0 else text} for i, text in enumerate(texts)]
     file = write_jsonl(tmp_path / "a.jsonl", rows)
-    found = estimate_files(tiny, file, rows_per_shard=50)
-    assert (found.rows, found.shards) == (400, 8)
-    assert found.dead_share == pytest.approx(0.25)
+    estimate = estimate_files(tiny, file, rows_per_shard=50)
+    assert (estimate.rows, estimate.shards) == (400, 8)
+    assert estimate.dead_share == pytest.approx(0.25)
     tokens = sum(map(len, tiny.tokenize([r["text"] for r in rows if r["text"]]).ids))
-    assert found.tokens == pytest.approx(tokens, rel=0.01)
-    assert found.bytes == 300 * 16 * 4
-    assert found.seconds > 0
+    assert estimate.tokens == pytest.approx(tokens, rel=0.01)
+    assert estimate.bytes == 300 * 16 * 4
+    assert estimate.seconds > 0
     half = estimate_files(tiny, file, rows_per_shard=50, precision="float16")
-    assert half.bytes == found.bytes // 2
+    assert half.bytes == estimate.bytes // 2
 
 
-def test_the_command_encodes_folders_and_prints_a_summary(flowvec, tmp_path, tiny_dir) -> None:
+def test_the_encode_command_encodes_folders_and_prints_a_summary(
+    flowvec, tmp_path, tiny_dir
+) -> None:
     (tmp_path / "in").mkdir()
     write_jsonl(tmp_path / "in/a.jsonl", [{"t": "the cat", "u": "x"}, {"t": 5, "u": "y"}])
     options = ("--text-field", "t", "--id-field", "u", "--out-format", "npy", "--provider", "cpu")
@@ -50,8 +52,8 @@ def test_the_command_encodes_folders_and_prints_a_summary(flowvec, tmp_path, tin
     assert done.returncode == 0, done.stderr
     assert "2 rows in, 1 x 16 float32 out, 1 dead letter (1 not_text); 1 file;" in done.stdout
     again = flowvec("encode", tiny_dir, "in", "-o", "out", *options, "--json")
-    found = json.loads(again.stdout)
-    assert (found["encoded"], found["rows_in"], found["shards_before"]) == (0, 2, 1)
+    summary = json.loads(again.stdout)
+    assert (summary["encoded"], summary["rows_in"], summary["shards_before"]) == (0, 2, 1)
     refused = flowvec("encode", tiny_dir, "in", "-o", "out", *options, "--precision", "float16")
     assert (refused.returncode, "options.precision was" in refused.stderr) == (2, True)
     anew = flowvec("encode", tiny_dir, "in", "-o", "out", *options, "--restart", "--strict")
@@ -140,6 +142,6 @@ def test_values_that_cannot_be_ids_do_not_change_the_column_of_those_that_can(
     file = tmp_path / "in.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     done = encode_files(tiny, file, tmp_path / "out", id_field="id")
-    found = arrow.read_table(tmp_path / "out" / "part-000000.parquet")
-    assert found["id"].to_pylist() == [1, 2, 3]
+    table = arrow.read_table(tmp_path / "out" / "part-000000.parquet")
+    assert table["id"].to_pylist() == [1, 2, 3]
     assert done.codes == {"bad_id": 4}

@@ -165,16 +165,16 @@ def test_skip_unchanged_resumes_with_what_is_missing(
 def test_skip_unchanged_writes_the_dead_letters_of_the_last_run_beside_the_collection(
     index, tmp_path: Path
 ) -> None:
-    letters = tmp_path / "c.dead_letter.jsonl"
+    file = tmp_path / "c.dead_letter.jsonl"
     done = index({"id": 1, "text": "a", "n": 1}, {"id": 2, "text": None, "n": 1})
     assert (done.rows, done.dead_letters, done.codes) == (1, 1, {"null": 1})
-    (letter,) = map(json.loads, letters.read_text().splitlines())
+    (letter,) = map(json.loads, file.read_text().splitlines())
     assert (letter["id"], letter["row"], letter["code"]) == (2, 1, "null")
     index({"id": 1, "text": "a", "n": 1}, {"id": 2, "text": "b", "n": 1})
-    assert not letters.exists()
+    assert not file.exists()
     rows = [{"id": 0, "text": None, "n": 1}, *({"id": i, "text": "a", "n": 1} for i in range(1, 9))]
     assert index(*rows, rows_per_shard=2).dead_letters == 1
-    (letter,) = map(json.loads, letters.read_text().splitlines())
+    (letter,) = map(json.loads, file.read_text().splitlines())
     assert letter["id"] == 0
     with pytest.raises(BulkError, match="row 0: text is null"):
         index({"id": 3, "text": None, "n": 1}, strict=True)
@@ -252,8 +252,8 @@ def test_a_worker_gives_memory_back_after_each_shard(
     options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 24)
     (tmp_path / "out").mkdir()
     for shard in (0, 3):
-        found = run_shard(tiny, known, options, None, Folder(tmp_path / "out"), shard)
-        assert found.record.file == f"part-00000{shard}.npy"
+        shard_run = run_shard(tiny, known, options, None, Folder(tmp_path / "out"), shard)
+        assert shard_run.record.file == f"part-00000{shard}.npy"
     assert len(given) == 2
 
 

@@ -69,15 +69,15 @@ def test_every_poisoned_row_is_a_dead_letter_and_affects_no_other(
     assert [row["id"] for row in rows] == [f"good {i}" for i in range(80)]
     assert [row["n"] for row in rows] == list(range(80))
     np.testing.assert_allclose(vectors, tiny.encode(texts), atol=1e-5)
-    letters = letters_of(tmp_path / "out")
+    dead_letters = letters_of(tmp_path / "out")
     bad = [(row, code) for row, (code, _) in enumerate(lines) if code not in (None, "blank")]
-    assert [(letter["row"], letter["code"]) for letter in letters] == bad
-    assert {letter["source"] for letter in letters} == {str(tmp_path / "a.jsonl")}
-    assert all(letter["reason"] for letter in letters)
+    assert [(letter["row"], letter["code"]) for letter in dead_letters] == bad
+    assert {letter["source"] for letter in dead_letters} == {str(tmp_path / "a.jsonl")}
+    assert all(letter["reason"] for letter in dead_letters)
     assert (done.rows_in, done.rows, done.dead_letters, done.blank) == (
         80 + len(bad), 80, len(bad), blanks)  # fmt: skip
     assert sum(done.codes.values()) == len(bad)
-    for letter in letters:
+    for letter in dead_letters:
         if letter["code"] in ("null", "nan", "too_long"):
             assert letter["id"][0] in "abn"
 
@@ -119,11 +119,11 @@ def test_dead_letters_of_parquet(tmp_path: Path, tiny: Encoder, arrow) -> None:
         tiny, tmp_path / "a.parquet", tmp_path / "out", id_field="key", keep=["n"],
         max_text_bytes=2000,
     )  # fmt: skip
-    found = arrow.read_table(tmp_path / "out/part-000000.parquet")
-    assert found["id"].to_pylist() == ["a"]
-    assert found["n"].to_pylist() == [1]
-    letters = letters_of(tmp_path / "out")
-    assert [(x["row"], x["code"], x["id"]) for x in letters] == [
+    encoded = arrow.read_table(tmp_path / "out/part-000000.parquet")
+    assert encoded["id"].to_pylist() == ["a"]
+    assert encoded["n"].to_pylist() == [1]
+    dead_letters = letters_of(tmp_path / "out")
+    assert [(x["row"], x["code"], x["id"]) for x in dead_letters] == [
         (1, "null", "b"), (2, "invalid_utf8", "c"), (3, "too_large", "d"), (4, "bad_id", None)
     ]  # fmt: skip
 
@@ -151,8 +151,8 @@ def test_a_text_for_which_the_model_gives_nan_is_a_dead_letter(
         encode_files(encoder, tmp_path / "a.txt", tmp_path / "out", out_format="npy", dedup=dedup)
         expected = encoder.encode(["cat", "dog", "cat"])
     np.testing.assert_allclose(npy_of(tmp_path / "out")[0], expected, atol=1e-5)
-    letters = letters_of(tmp_path / "out")
-    assert [(x["row"], x["id"], x["code"]) for x in letters] == [
+    dead_letters = letters_of(tmp_path / "out")
+    assert [(x["row"], x["id"], x["code"]) for x in dead_letters] == [
         (1, 1, "non_finite"), (3, 3, "non_finite")]  # fmt: skip
 
 

@@ -121,8 +121,8 @@ def test_duplicates_across_files_and_formats(tmp_path: Path, tiny: Encoder) -> N
         pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
     inputs = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     done = encode_files(tiny, inputs, tmp_path / "out", id_field="id")
-    found = pyarrow.parquet.read_table(tmp_path / "out")
-    assert found["id"].to_pylist() == [2, 3, 4, 1]
+    encoded = pyarrow.parquet.read_table(tmp_path / "out")
+    assert encoded["id"].to_pylist() == [2, 3, 4, 1]
     assert (done.duplicates, done.duplicate_ids) == (2, (1, 3))
     encode_files(tiny, inputs, tmp_path / "dead", id_field="id", on_duplicate="dead-letter")
     assert [(x["source"], x["row"], x["id"], x["reason"]) for x in letters(tmp_path / "dead")] == [

@@ -49,8 +49,8 @@ def test_pandas_and_arrow_read_the_folder(vectors: Path, arrow: Any) -> None:
     pandas = pytest.importorskip("pandas", reason="needs the extra [test]")
     import pyarrow.dataset
 
-    found = pandas.read_parquet(vectors)
-    assert sorted(found["n"]) == [i for i in range(50) if i % 9]
+    frame = pandas.read_parquet(vectors)
+    assert sorted(frame["n"]) == [i for i in range(50) if i % 9]
     table = pyarrow.dataset.dataset(vectors).to_table()
     assert table.num_rows == 44
     assert table.schema.field("vector").type.list_size == 16
@@ -62,12 +62,14 @@ def test_duckdb_and_polars_read_the_folder(vectors: Path) -> None:
     query = f"select count(*), max(n), min(len(vector)) from read_parquet('{vectors}/*.parquet')"
     assert duckdb.sql(query).fetchall() == [(44, 49, 16)]
     # A folder in which other files lie is refused by polars, whatever their names: hence the glob.
-    found = polars.read_parquet(f"{vectors}/*.parquet")
-    assert found.shape == (44, 3)
-    assert found["vector"].dtype == polars.Array(polars.Float32, 16)
+    frame = polars.read_parquet(f"{vectors}/*.parquet")
+    assert frame.shape == (44, 3)
+    assert frame["vector"].dtype == polars.Array(polars.Float32, 16)
 
 
-def test_the_command_recognizes_a_bulk_folder(flowvec_here, vectors: Path, tiny_dir: Path) -> None:
+def test_the_info_command_recognizes_a_bulk_folder(
+    flowvec_here, vectors: Path, tiny_dir: Path
+) -> None:
     told = json.loads(flowvec_here("info", vectors, "--json").stdout)
     assert (told["kind"], told["complete"], told["rows"], told["dead_letters"]) == (
         "folder of a bulk job", True, 44, 6

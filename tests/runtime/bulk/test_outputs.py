@@ -116,7 +116,7 @@ def test_vectors_have_the_requested_precision(
         else mini.encode(texts, precision=precision)
     )
     if out_format == "npy":
-        found = np.load(out)
+        vectors = np.load(out)
     else:
         import pyarrow.parquet
 
@@ -124,13 +124,13 @@ def test_vectors_have_the_requested_precision(
         assert str(column.type.value_type) == {"float16": "halffloat", "ubinary": "uint8"}.get(
             precision, precision
         )
-        found = np.stack(column.to_numpy())
-    assert found.dtype == expected.dtype
+        vectors = np.stack(column.to_numpy())
+    assert vectors.dtype == expected.dtype
     assert done.dim == expected.shape[1]
     if precision == "float16":
-        np.testing.assert_allclose(found, expected, atol=1e-3)
+        np.testing.assert_allclose(vectors, expected, atol=1e-3)
     else:
-        assert (found == expected).mean() > 0.999  # last bits of floats
+        assert (vectors == expected).mean() > 0.999  # last bits of floats
 
 
 def test_a_single_file_has_a_row_map_only_if_needed(tmp_path: Path, tiny: Encoder) -> None:

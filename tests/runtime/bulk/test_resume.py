@@ -62,9 +62,9 @@ def test_shares_fill_one_folder_with_the_files_of_one_job(
     parts = {name for name in whole if name.startswith("part-")}
     assert {name for name in shared if name.startswith("part-")} == parts
     assert all(shared[name] == whole[name] for name in parts)
-    letters = b"".join(shared[f"_dead_letter.{i}-of-3.jsonl"] for i in (1, 2, 3)
+    dead_letters = b"".join(shared[f"_dead_letter.{i}-of-3.jsonl"] for i in (1, 2, 3)
                        if f"_dead_letter.{i}-of-3.jsonl" in shared)  # fmt: skip
-    assert sorted(letters.splitlines()) == sorted(whole["_dead_letter.jsonl"].splitlines())
+    assert sorted(dead_letters.splitlines()) == sorted(whole["_dead_letter.jsonl"].splitlines())
 
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "renamed only", "half a line", "no journal"])
@@ -168,10 +168,10 @@ def test_an_input_that_changes_meanwhile_is_noticed(
 def test_a_single_file_of_a_mixed_input_never_appears(
     tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    found = encoding.survey_inputs
+    really = encoding.survey_inputs
 
     def then_changed(*arguments):
-        known = found(*arguments)
+        known = really(*arguments)
         lines = rows.read_text().splitlines(keepends=True)
         lines = {"longer": [*lines, lines[0]], "shorter": lines[:50]}.get(
             change, [line.replace("cat", "dogs") for line in lines]
@@ -235,10 +235,10 @@ def test_a_reader_that_fails_comes_after_what_it_gave() -> None:
         yield from range(5)
         raise ValueError("broken")
 
-    found: list[int] = []
+    items: list[int] = []
     with pytest.raises(ValueError, match="broken"):
-        found.extend(run_ahead(source(), 2, threading.Event()))
-    assert found == list(range(5))
+        items.extend(run_ahead(source(), 2, threading.Event()))
+    assert items == list(range(5))
 
 
 def test_a_consumer_that_leaves_ends_the_reader() -> None:

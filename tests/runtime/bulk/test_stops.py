@@ -77,18 +77,18 @@ def test_a_termination_abandons_the_shard(tmp_path: Path, tiny_dir: Path, long: 
 
 
 def test_a_stop_abandons_the_survey(tmp_path: Path, tiny: Encoder, long: Path) -> None:
-    class AskedOnce(threading.Event):
+    class ReadOnce(threading.Event):
         """Set when it is read for the first time, by the survey."""
 
-        asked = 0
+        reads = 0
 
         def is_set(self) -> bool:
-            self.asked += 1
+            self.reads += 1
             return True
 
-    stop = AskedOnce()
+    stop = ReadOnce()
     done = encode_files(tiny, long, tmp_path / "v", stop=stop, out_format="npy")
-    assert (done.complete, done.rows_in, stop.asked) == (False, 0, 1)
+    assert (done.complete, done.rows_in, stop.reads) == (False, 0, 1)
     assert not (tmp_path / "v").exists()
 
 

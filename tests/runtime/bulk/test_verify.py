@@ -25,8 +25,8 @@ def make(folder: Path, encoder: Encoder, kind: Literal["npy", "parquet"] = "npy"
 def test_verify_accepts_a_complete_folder(tmp_path: Path, tiny: Encoder, kind) -> None:
     if kind == "parquet":
         pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
-    found = verify_folder(make(tmp_path, tiny, kind))
-    assert (found.rows, found.shards, found.dead_letters, found.problems) == (44, 3, 6, ())
+    check = verify_folder(make(tmp_path, tiny, kind))
+    assert (check.rows, check.shards, check.dead_letters, check.problems) == (44, 3, 6, ())
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_verify_checks_shares_together(tmp_path: Path, tiny: Encoder) -> None:
     make(tmp_path, tiny, share=(3, 3))
     assert verify_folder(tmp_path / "out").problems == ("the manifest of share 2/3 is missing",)
     make(tmp_path, tiny, share=(2, 3))
-    found = verify_folder(tmp_path / "out")
-    assert (found.rows, found.shards, found.dead_letters, found.problems) == (44, 3, 6, ())
+    check = verify_folder(tmp_path / "out")
+    assert (check.rows, check.shards, check.dead_letters, check.problems) == (44, 3, 6, ())
 
 
 def test_verify_of_an_unfinished_job_and_of_no_job(tmp_path: Path, tiny: Encoder) -> None:

@@ -102,7 +102,7 @@ def test_an_extra_file_is_refused(tiny_copy: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "not json", "[]", "null", "[" * 100_000, '{"format_version": 1}', "\x00"]
 )
-def test_a_manifest_that_is_none_is_refused(tiny_copy: Path, text: str) -> None:
+def test_a_file_that_is_not_a_manifest_is_refused(tiny_copy: Path, text: str) -> None:
     (tiny_copy / "manifest.json").write_text(text)
     with pytest.raises(BundleError, match=r"manifest\.json"):
         Bundle.load(tiny_copy)

@@ -165,16 +165,16 @@ def test_index_and_search_end_to_end(flowvec, tmp_path, tiny_dir) -> None:
     assert made.returncode == 0, made.stderr
     assert "4 rows added, 4 in all" in made.stdout
 
-    found = flowvec("search", "c", "the cat sleeps", "-k", 2, "--json")
-    assert found.returncode == 0, found.stderr
-    hits = json.loads(found.stdout)
+    done = flowvec("search", "c", "the cat sleeps", "-k", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    hits = json.loads(done.stdout)
     assert len(hits) == 2
     assert hits[0].keys() == {"id", "score", "text", "metadata"}
 
     # The same rows again are left out; the model is remembered.
     again = flowvec("index", "c", "notes.jsonl", "--id-field", "id", "--json")
-    found = json.loads(again.stdout)
-    assert (found["rows"], found["added"], found["unchanged"]) == (4, 0, 4)
+    summary = json.loads(again.stdout)
+    assert (summary["rows"], summary["added"], summary["unchanged"]) == (4, 0, 4)
     plain = flowvec("search", "c", "stocks", "-k", 3)
     assert len(plain.stdout.splitlines()) == 3
     assert flowvec("search", "c", "stocks", "--min-score", 2).stdout == "no rows\n"
@@ -311,8 +311,8 @@ def test_index_resumes_stdin_with_new_and_changed_rows(flowvec, tmp_path: Path, 
         options = ("--id-field", "id", "--keep", "n", "--format", "jsonl", "--json")
         done = flowvec("index", "r", "-", "--model", tiny_dir, *options, "--resume", stdin=lines)
         assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
-        return found["added"], found["left_out"], found["rows"]
+        summary = json.loads(done.stdout)
+        return summary["added"], summary["left_out"], summary["rows"]
 
     rows = [{"id": i, "text": f"text {i}", "n": i} for i in range(4)]
     assert index(*rows[:2]) == (2, 0, 2)
@@ -351,8 +351,8 @@ def test_verify_compact_and_salvage_say_what_they_found(flowvec, tmp_path: Path,
     assert done.returncode == 1
     assert "saved: made of all intact rows; 1 were lost" in done.stdout
     assert flowvec("verify", "saved").stdout == "saved: 2 rows, all well\n"
-    found = json.loads(flowvec("search", "saved", "c", "--json").stdout)
-    assert {(hit["id"], hit["text"]) for hit in found} == {(0, "a"), (2, "c")}
+    saved = json.loads(flowvec("search", "saved", "c", "--json").stdout)
+    assert {(hit["id"], hit["text"]) for hit in saved} == {(0, "a"), (2, "c")}
 
 
 def test_demo_shows_neighbours(flowvec) -> None:

@@ -12,7 +12,7 @@ from flowvec.cli import doctor
 from flowvec.engine import onnxruntime_session
 
 
-def test_two_wheels_of_one_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_finds_two_wheels_of_one_package(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.30.0"}
 
     def version(name: str) -> str:
@@ -26,7 +26,7 @@ def test_two_wheels_of_one_package_are_found(monkeypatch: pytest.MonkeyPatch) ->
     assert "uninstall" in problem
 
 
-def test_what_is_left_of_a_removed_wheel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_finds_the_remains_of_a_removed_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
     # Also where OpenVINO alone could serve.
     assert any("pip install" in problem for problem in doctor.examine().problems)
@@ -36,7 +36,7 @@ def test_what_is_left_of_a_removed_wheel_is_found(monkeypatch: pytest.MonkeyPatc
     assert len([problem for problem in report.problems if "pip install" in problem]) == 1
 
 
-def test_a_damaged_model_in_the_package_is_found(
+def test_doctor_finds_a_damaged_model_in_the_package(
     monkeypatch: pytest.MonkeyPatch, tiny_copy: Path
 ) -> None:
     (tiny_copy / "model.onnx").write_bytes(b"")

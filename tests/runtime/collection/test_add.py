@@ -78,8 +78,8 @@ def test_ids_are_kept_apart_by_type_and_of_any_size(tmp_path: Path) -> None:
         c.add_vectors(ids, vectors(len(ids)))
         assert len(c) == len(ids)
         for i, vector in enumerate(vectors(len(ids))):
-            found = c.search(vector, k=1)[0].id
-            assert (found, type(found)) == (ids[i], type(ids[i]))
+            hit_id = c.search(vector, k=1)[0].id
+            assert (hit_id, type(hit_id)) == (ids[i], type(ids[i]))
         assert [item.id for item in c.get(["1", 1]) if item] == ["1", 1]
         assert c.get([7, "1"])[0] is None
         assert c.delete([1, 99]) == 1

@@ -98,7 +98,7 @@ def test_a_damaged_id_is_never_given(tmp_path: Path) -> None:
         c.add_vectors([5], rows[1:2])
         right = c.search_ids(rows, 3)[0]
     raw = (tmp_path / "c" / FILE).read_bytes()
-    places = [found.start() for found in re.finditer(b"needle-000003", raw)]
+    places = [match.start() for match in re.finditer(b"needle-000003", raw)]
     assert len(places) == 2  # the row, and the index
     outcomes = []
     for place in places:

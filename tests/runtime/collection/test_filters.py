@@ -77,12 +77,12 @@ def test_a_repeated_filter_follows_every_change(tmp_path: Path) -> None:
 def test_a_filter_is_evaluated_once_until_something_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    statements: list[str] = []
     labels = Store.labels
 
     def watched(self: Store, condition: Condition | None = None, after: int = 0) -> np.ndarray:
         if condition is not None:
-            asked.append(condition.sql)
+            statements.append(condition.sql)
         return labels(self, condition, after)
 
     monkeypatch.setattr(Store, "labels", watched)
@@ -90,7 +90,7 @@ def test_a_filter_is_evaluated_once_until_something_changes(
         c.add_vectors([1, 2], vectors(2), metadata=[{"n": 1}, {"n": 2}])
         for _ in range(5):
             assert [h.id for h in c.search(vectors(1)[0], filter={"n": 2})] == [2]
-        assert len(asked) == 1
+        assert len(statements) == 1
         for n in range(100):  # more than are kept
             c.search(vectors(1)[0], filter={"n": n})
         assert len(c._index._eligible) == 32
@@ -113,8 +113,8 @@ def test_a_filtered_search_finds_the_nearest_eligible_rows(tmp_path, exact_below
         ):  # fmt: skip
             able = [i for i in range(600) if i % 50 != 7 and matches(wanted, metadata[i])]
             for k in (0, 1, 10, 700):
-                found = collection.search_batch(queries, k, filter=wanted)
-                for hits, line in zip(found, cosines, strict=True):
+                batch = collection.search_batch(queries, k, filter=wanted)
+                for hits, line in zip(batch, cosines, strict=True):
                     assert len(hits) == min(k, len(able))
                     ids = [hit.id for hit in hits]
                     assert set(ids) <= set(able)

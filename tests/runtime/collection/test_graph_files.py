@@ -114,5 +114,5 @@ def test_the_older_graph_is_used_if_the_newer_is_damaged(
         IndexState, "build_graph", lambda *_, **__: pytest.fail("it was built anew")
     )
     with Collection.open(tmp_path / "c", exact_below=50) as c:
-        found = {hit.id for hit in c.search(vectors(1)[0], k=198)}
-        assert found == {f"{n}-{i}" for n in (1, 2) for i in range(1, 100)}
+        hit_ids = {hit.id for hit in c.search(vectors(1)[0], k=198)}
+        assert hit_ids == {f"{n}-{i}" for n in (1, 2) for i in range(1, 100)}

@@ -52,21 +52,21 @@ def test_a_hybrid_search_waits_for_the_full_text_index_of_another(
 ) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add(list(range(20)), [f"a cat {i}" for i in range(20)])
-    found: list[int] = []
+    hit_counts: list[int] = []
     holder = WriterLock(tmp_path / "c")
     holder.acquire(briefly=True)  # as one that makes the index
 
     def search() -> None:
         with Collection.open(tmp_path / "c", encoder=tiny) as other:
-            found.append(len(other.search("a cat", k=3, hybrid=True)))
+            hit_counts.append(len(other.search("a cat", k=3, hybrid=True)))
 
     thread = threading.Thread(target=search)
     thread.start()
     thread.join(0.5)
-    assert thread.is_alive(), found
+    assert thread.is_alive(), hit_counts
     holder.release()
     thread.join(60)
-    assert found == [3]
+    assert hit_counts == [3]
 
 
 def test_a_hybrid_query_is_plain_text() -> None:
@@ -113,9 +113,9 @@ def test_hybrid_searches_find_words_in_any_unicode_form(
 
 def test_hybrid_scores_are_fused_as_documented() -> None:
     near, worded = {7: 0.9, 8: 0.6, 9: 0.4, 5: 0.2}, {9: 6.0, 5: 3.0}
-    found = fuse(near, worded, 9, least=0.4, perfect=1.0, vector_weight=0.25)
-    assert [label for label, _ in found] == [9, 5, 7, 8]
-    assert dict(found) == pytest.approx(
+    fused = fuse(near, worded, 9, least=0.4, perfect=1.0, vector_weight=0.25)
+    assert [label for label, _ in fused] == [9, 5, 7, 8]
+    assert dict(fused) == pytest.approx(
         {
             7: 0.25 * 5 / 6,
             8: 0.25 * 2 / 6,
@@ -123,7 +123,7 @@ def test_hybrid_scores_are_fused_as_documented() -> None:
             5: 0.25 * -2 / 6 + 0.75 / 2,
         }
     )
-    assert fuse(near, worded, 2, least=0.4, perfect=1.0, vector_weight=0.25) == found[:2]
+    assert fuse(near, worded, 2, least=0.4, perfect=1.0, vector_weight=0.25) == fused[:2]
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(0.1, 0.8), (30.0, -5.0)])
@@ -160,7 +160,7 @@ def test_a_hybrid_score_combines_nearness_and_words(tmp_path: Path, tiny: Encode
         if metric == "cosine":
             query, rows = normalize(query[None])[0], normalize(rows)
         nearness = -np.linalg.norm(rows - query, axis=1) if metric == "l2" else rows @ query
-        own = 0.0 if metric == "l2" else float(query @ query)
+        self_score = 0.0 if metric == "l2" else float(query @ query)
         least = np.sort(nearness)[-100]
         words = np.zeros(many)
         for label, score in c._store.full_text.search(
@@ -168,7 +168,7 @@ def test_a_hybrid_score_combines_nearness_and_words(tmp_path: Path, tiny: Encode
         ).items():
             words[label - 1] = score
         for weight in (0.0, 0.3, 1.0):
-            top = max(own, nearness.max())
+            top = max(self_score, nearness.max())
             expected = (
                 weight * (nearness - least) / (top - least) + (1 - weight) * words / words.max()
             )

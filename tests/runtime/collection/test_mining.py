@@ -49,20 +49,20 @@ def test_most_similar_pairs_are_the_best_of_all_pairs(
     items = vectors(rows, seed=seed, values=values)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mining, "_BLOCK_ELEMENTS", block)
-        found = most_similar_pairs(items, top_k=k, threshold=threshold)
+        pairs = most_similar_pairs(items, top_k=k, threshold=threshold)
     cosines = unit(items).astype(np.float64) @ unit(items).astype(np.float64).T
     expected = sorted((-cosines[i, j], i, j) for i, j in combinations(range(rows), 2))
     able = [e for e in expected if threshold is None or -e[0] >= threshold]
-    assert len({(p.left, p.right) for p in found}) == len(found)
-    assert all(0 <= p.left < p.right < rows for p in found)
-    assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
-    for pair in found:
+    assert len({(p.left, p.right) for p in pairs}) == len(pairs)
+    assert all(0 <= p.left < p.right < rows for p in pairs)
+    assert [p.score for p in pairs] == sorted((p.score for p in pairs), reverse=True)
+    for pair in pairs:
         assert pair.score == pytest.approx(cosines[pair.left, pair.right], abs=1e-5)
     # A cosine within rounding of the threshold may fall on either side of it.
     near = 0 if threshold is None else sum(abs(-e[0] - threshold) < 1e-5 for e in expected)
-    assert abs(len(found) - min(k, len(able))) <= near
-    best = [-e[0] for e in expected[: len(found)]]
-    assert [p.score for p in found] == pytest.approx(best, abs=1e-5)
+    assert abs(len(pairs) - min(k, len(able))) <= near
+    best = [-e[0] for e in expected[: len(pairs)]]
+    assert [p.score for p in pairs] == pytest.approx(best, abs=1e-5)
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 23])
@@ -71,29 +71,29 @@ def test_equal_pairs_come_in_order_of_their_indices(
 ) -> None:
     monkeypatch.setattr(mining, "_BLOCK_ELEMENTS", block)
     same = np.ones((9, 4), dtype=np.float32)
-    found = most_similar_pairs(same, top_k=12)
-    assert [(p.left, p.right) for p in found] == list(combinations(range(9), 2))[:12]
+    pairs = most_similar_pairs(same, top_k=12)
+    assert [(p.left, p.right) for p in pairs] == list(combinations(range(9), 2))[:12]
 
 
 def test_pairs_of_texts_are_pairs_of_their_vectors(tiny: Encoder) -> None:
     texts = ["the cat sleeps", "stocks fell", "the cat sleeps", "a dog runs"]
-    found = most_similar_pairs(texts, encoder=tiny, top_k=3)
-    assert (found[0].left, found[0].right) == (0, 2)
-    assert found[0].score == pytest.approx(1.0, abs=1e-5)
-    assert found == most_similar_pairs(tiny.encode_document(texts), top_k=3)
-    assert found == most_similar_pairs(iter(texts), encoder=tiny, top_k=3)
+    pairs = most_similar_pairs(texts, encoder=tiny, top_k=3)
+    assert (pairs[0].left, pairs[0].right) == (0, 2)
+    assert pairs[0].score == pytest.approx(1.0, abs=1e-5)
+    assert pairs == most_similar_pairs(tiny.encode_document(texts), top_k=3)
+    assert pairs == most_similar_pairs(iter(texts), encoder=tiny, top_k=3)
 
 
 def test_semantic_search_returns_the_shape_of_sentence_transformers(tiny: Encoder) -> None:
     corpus, queries = vectors(30, seed=1), vectors(4, seed=2)
-    found = semantic_search(queries, corpus, top_k=5)
+    hit_lists = semantic_search(queries, corpus, top_k=5)
     cosines = unit(queries) @ unit(corpus).T
-    for hits, line in zip(found, cosines, strict=True):
+    for hits, line in zip(hit_lists, cosines, strict=True):
         assert [hit["corpus_id"] for hit in hits] == np.argsort(-line, kind="stable")[:5].tolist()
         assert [hit["score"] for hit in hits] == pytest.approx(np.sort(line)[::-1][:5].tolist())
         assert all(hit.keys() == {"corpus_id", "score"} for hit in hits)
     (alone,) = semantic_search(queries[0], corpus, top_k=5)
-    assert [hit["corpus_id"] for hit in alone] == [hit["corpus_id"] for hit in found[0]]
+    assert [hit["corpus_id"] for hit in alone] == [hit["corpus_id"] for hit in hit_lists[0]]
     assert [len(hits) for hits in semantic_search(queries, corpus, top_k=99)] == [30] * 4
     assert semantic_search(queries, corpus[:0]) == [[]] * 4
     assert semantic_search([], corpus) == []
@@ -106,9 +106,9 @@ def test_semantic_search_returns_the_shape_of_sentence_transformers(tiny: Encode
 
 
 def test_a_zero_vector_is_similar_to_nothing() -> None:
-    found = most_similar_pairs(np.array([[0, 0], [1, 0], [2, 0]], np.float32))
-    assert found[0] == Pair(1.0, 1, 2)
-    assert [p.score for p in found[1:]] == [0.0, 0.0]
+    pairs = most_similar_pairs(np.array([[0, 0], [1, 0], [2, 0]], np.float32))
+    assert pairs[0] == Pair(1.0, 1, 2)
+    assert [p.score for p in pairs[1:]] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
             if condition is None:  # a filter fetches more, and may well miss none
                 assert c.search_ids(queries, 10, ef=10)[0] != true
             assert c.search_ids(queries, 10, filter=condition, exact=True)[0] == true
-            found = c.search_batch(queries, 10, filter=condition, exact=True)
-            assert [[hit.id for hit in line] for line in found] == true
+            hit_lists = c.search_batch(queries, 10, filter=condition, exact=True)
+            assert [[hit.id for hit in line] for line in hit_lists] == true
             one = c.search(queries[0], 10, filter=condition, exact=True)
             assert [hit.id for hit in one] == true[0]
 
@@ -75,12 +75,12 @@ def test_ef_applies_to_one_search_only(tmp_path: Path) -> None:
         assert alone[400] != alone[10]
         assert c.search_ids(queries, 10)[0] == c.search_ids(queries, 10, ef=c.info().ef_search)[0]
         with ThreadPoolExecutor(4) as pool:
-            found = list(
+            results = list(
                 pool.map(
                     lambda ef: (ef, c.search_ids(queries, 10, ef=ef)[0]), [*efs * 25], chunksize=1
                 )
             )
-        assert all(ids == alone[ef] for ef, ids in found)
+        assert all(ids == alone[ef] for ef, ids in results)
         for ef in (10, 400):
             batch = c.search_batch(queries, 10, ef=ef)
             assert [[hit.id for hit in line] for line in batch] == alone[ef]
@@ -132,7 +132,7 @@ def test_a_graph_keeps_recall_and_scores_at_any_scale(tmp_path: Path, metric, sc
     with Collection.create(tmp_path / "c", dim=8, metric=metric, exact_below=50) as c:
         c.add_vectors(range(400), rows)
         for _ in range(2):  # built, then loaded
-            found = c.search_batch(queries, k=5)
+            hit_lists = c.search_batch(queries, k=5)
             c.close()
             c = Collection.open(tmp_path / "c", exact_below=50)
         c.close()
@@ -143,10 +143,10 @@ def test_a_graph_keeps_recall_and_scores_at_any_scale(tmp_path: Path, metric, sc
     exact = b @ a.T if metric != "l2" else -np.linalg.norm(b[:, None] - a[None], axis=2)
     recall = [
         len({h.id for h in hits} & set(np.argsort(-line)[:5].tolist())) / 5
-        for hits, line in zip(found, exact, strict=True)
+        for hits, line in zip(hit_lists, exact, strict=True)
     ]
     assert np.mean(recall) >= 0.98
-    for hits, line in zip(found, exact, strict=True):
+    for hits, line in zip(hit_lists, exact, strict=True):
         scores = [hit.score for hit in hits]
         expected = [line[hit.id] for hit in hits]
         np.testing.assert_allclose(scores, expected, atol=2e-6 * np.abs(exact).max())
@@ -190,7 +190,7 @@ def test_one_long_vector_does_not_spoil_inner_products(
         c.add_vectors(list(range(2000)), vectors)
         ids, scores = c.search_ids(queries, 10)
         exact, _ = c.search_ids(queries, 10, exact=True)
-    shared = [len(set(found) & set(true)) for found, true in zip(ids, exact, strict=True)]
+    shared = [len(set(hit_ids) & set(true)) for hit_ids, true in zip(ids, exact, strict=True)]
     assert np.mean(shared) > 8.5
     products = np.take_along_axis(queries @ vectors.T, np.asarray(ids), axis=1)
     np.testing.assert_allclose(scores, products, rtol=1e-4, atol=1e-5)

@@ -112,8 +112,8 @@ def test_a_reader_takes_in_changes_without_reading_all_again(
             writer.delete(range(20))
             writer.add_vectors(["new"], vectors(1, seed=8))
             assert reader.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
-            found = {hit.id for hit in reader.search(vectors(1)[0], k=281)}
-            assert found == {*range(20, 300), "new"}
+            hit_ids = {hit.id for hit in reader.search(vectors(1)[0], k=281)}
+            assert hit_ids == {*range(20, 300), "new"}
             reader.refresh()
             assert len(reader) == 281
 

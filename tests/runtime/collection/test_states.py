@@ -50,9 +50,9 @@ def all_of(c: Collection) -> dict[object, float]:
     (ids,), (scores,) = c.search_ids(query, 10_000)
     assert len(ids) == len(set(ids)) == len(c)
     expected = {item.id: float(item.vector @ query[0]) for item in c.rows()}
-    found = dict(zip(ids, map(float, scores), strict=True))
-    assert found == pytest.approx(expected, abs=1e-4)
-    return found
+    score_by_id = dict(zip(ids, map(float, scores), strict=True))
+    assert score_by_id == pytest.approx(expected, abs=1e-4)
+    return score_by_id
 
 
 def in_another_thread(call: Callable[[], Any]) -> Any:

@@ -54,8 +54,8 @@ def test_searches_continue_while_another_thread_changes_everything(
                         wrong.append(f"{i}: {hits[:1]}")
                     if len({hit.id for hit in hits}) != 5:
                         wrong.append(f"{len(hits)} hits, or twice the same")
-                    if found := gone & {hit.id for hit in hits}:
-                        wrong.append(f"deleted rows: {found}")
+                    if deleted_hits := gone & {hit.id for hit in hits}:
+                        wrong.append(f"deleted rows: {deleted_hits}")
                     ids, scores = c.search_ids(fixed[i : i + 1], k=3)
                     if ids[0][0] != f"fixed-{i}" or scores.shape != (1, 3):
                         wrong.append(f"{ids}")

@@ -125,14 +125,14 @@ def test_settings_tuned_without_a_gpu_do_not_hide_it() -> None:
 
 def test_an_engine_named_by_the_user_is_not_called_tuned(tiny_dir: Path) -> None:
     save_tuned(Bundle.load(tiny_dir).fingerprint, TUNED)
-    asked = {
+    options = {
         "provider": "cpu",
         "compute": "float32",
         "streams": 1,
         "threads": 1,
         "max_batch_tokens": 64,
     }
-    with Encoder.load(tiny_dir, **asked) as encoder:
+    with Encoder.load(tiny_dir, **options) as encoder:
         assert encoder.info().tuned is None
 
 
@@ -142,7 +142,9 @@ def test_an_engine_named_by_the_user_is_not_called_tuned(tiny_dir: Path) -> None
 def test_tuning_tries_everything_of_the_same_compute_type_and_keeps_one(tiny_dir: Path) -> None:
     bundle = Bundle.load(tiny_dir)
     steps = {}
-    found = tune(bundle, seconds=0.1, on_measured=lambda name, tried: steps.update({name: tried}))
+    settings = tune(
+        bundle, seconds=0.1, on_measured=lambda name, tried: steps.update({name: tried})
+    )
     assert list(steps) == ["provider", "streams", "budget"]
     default = choose_engine()
     assert {m.candidate.engine.compute for tried in steps.values() for m in tried} == {
@@ -154,12 +156,12 @@ def test_tuning_tries_everything_of_the_same_compute_type_and_keeps_one(tiny_dir
         assert all(0 < m.score <= 1 + 1e-9 for m in tried)
     standing = next(m.candidate for m in steps["budget"] if m.candidate.max_batch_tokens == 512)
     best = winner(steps["budget"], standing)
-    assert found.max_batch_tokens == best.candidate.max_batch_tokens
-    assert (found.provider, found.compute) == (
+    assert settings.max_batch_tokens == best.candidate.max_batch_tokens
+    assert (settings.provider, settings.compute) == (
         best.candidate.engine.provider,
         best.candidate.engine.compute,
     )
-    assert found.texts_per_second.keys() == set(KINDS)
+    assert settings.texts_per_second.keys() == set(KINDS)
 
 
 @pytest.mark.parametrize(

@@ -344,8 +344,8 @@ def test_normalization_is_the_bundles_unless_requested(tiny: Encoder, mini: Enco
     np.testing.assert_array_equal(tiny.encode(texts(20), normalize_embeddings=False), raw)
 
     assert mini.info().normalised
-    for asked in (None, True):
-        vectors = mini.encode(["a cat", "stocks"], normalize_embeddings=asked)
+    for normalize in (None, True):
+        vectors = mini.encode(["a cat", "stocks"], normalize_embeddings=normalize)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     with pytest.raises(ValueError, match="normalizes inside its graph"):
         mini.encode(["a cat"], normalize_embeddings=False)
@@ -380,11 +380,11 @@ def test_a_few_texts_keep_every_stream_busy(tiny_dir: Path) -> None:
         with Encoder.load(
             tiny_dir, provider="cpu", streams=streams, on_statistics=seen.append
         ) as encoder:
-            found = encoder.encode(few, max_batch_tokens=budget)
+            vectors = encoder.encode(few, max_batch_tokens=budget)
         assert seen[-1].batches >= batches
         assert seen[-1].batches <= 2 * batches
-        expected = found if expected is None else expected
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        expected = vectors if expected is None else expected
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert seen[1].batches > seen[0].batches
     assert seen[3].batches == seen[0].batches
 
@@ -470,8 +470,8 @@ def test_many_threads_share_one_encoder(tiny: Encoder) -> None:
     expected = [tiny.encode(items) for items in work]
     with ThreadPoolExecutor(8) as pool:
         for _ in range(3):
-            for found, wanted in zip(pool.map(tiny.encode, work), expected, strict=True):
-                np.testing.assert_allclose(found, wanted, atol=1e-5)
+            for vectors, wanted in zip(pool.map(tiny.encode, work), expected, strict=True):
+                np.testing.assert_allclose(vectors, wanted, atol=1e-5)
 
 
 def test_one_callers_bad_input_does_not_affect_others(nan_dir: Path) -> None:
@@ -497,15 +497,15 @@ def test_threads_change_how_a_batch_is_computed_and_nothing_else(
     tiny_dir: Path, provider: str
 ) -> None:
     texts = ["a man eats", "stocks fell on monday", "x"] * 5
-    found = []
+    vectors = []
     for streams, threads in ((1, 1), (1, 2), (2, 2)):
         with Encoder.load(
             tiny_dir, provider=provider, compute="float32", streams=streams, threads=threads
         ) as encoder:
             assert (encoder.info().streams, encoder.info().threads) == (streams, threads)
-            found.append(encoder.encode(texts, max_batch_tokens=16))
-    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
-    np.testing.assert_allclose(found[2], found[0], atol=1e-5)
+            vectors.append(encoder.encode(texts, max_batch_tokens=16))
+    np.testing.assert_allclose(vectors[1], vectors[0], atol=1e-5)
+    np.testing.assert_allclose(vectors[2], vectors[0], atol=1e-5)
 
 
 def test_a_pickled_encoder_refuses_other_ranges_of_8_bits(tiny_copy: Path) -> None:
@@ -545,8 +545,8 @@ def test_a_pickled_encoder_does_not_change_its_engine(
 def test_an_encoder_works_in_a_spawned_process(tiny: Encoder) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         # A method of the Encoder: the child could not import this file.
-        found = pool.apply_async(tiny.encode, (texts(9),)).get(timeout=120)
-    np.testing.assert_allclose(found, tiny.encode(texts(9)), atol=1e-6)
+        vectors = pool.apply_async(tiny.encode, (texts(9),)).get(timeout=120)
+    np.testing.assert_allclose(vectors, tiny.encode(texts(9)), atol=1e-6)
 
 
 FORK = """
@@ -690,8 +690,8 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
         # Its caller's; one; and others where that one had not yet said that it is idle.
         assert len(seen) <= 5
         with ThreadPoolExecutor(4) as pool:  # callers at the same time do not wait for each other
-            for found in pool.map(encoder.encode, [items] * 4):
-                np.testing.assert_allclose(found, expected, atol=1e-5)
+            for vectors in pool.map(encoder.encode, [items] * 4):
+                np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_leaving_a_stream_early_drops_what_was_not_begun(
@@ -716,12 +716,12 @@ def test_leaving_a_stream_early_drops_what_was_not_begun(
 
 def test_windows_are_encoded_one_by_one(tiny: Encoder) -> None:
     parts = [["the cat", "a dog"], [], ["the red house"]]
-    found = list(tiny.windows(parts, tiny.job()))
-    assert [part.vectors.shape for part in found] == [(2, 16), (0, 16), (1, 16)]
-    for part, texts in zip(found, parts, strict=True):
+    windows = list(tiny.windows(parts, tiny.job()))
+    assert [part.vectors.shape for part in windows] == [(2, 16), (0, 16), (1, 16)]
+    for part, texts in zip(windows, parts, strict=True):
         if texts:
             np.testing.assert_allclose(part.vectors, tiny.encode(texts), atol=1e-6)
-    windows = tiny.windows([["the cat"], ["a dog", 3]], tiny.job())  # type: ignore[list-item]
-    assert next(windows).vectors.shape == (1, 16)
+    failing = tiny.windows([["the cat"], ["a dog", 3]], tiny.job())  # type: ignore[list-item]
+    assert next(failing).vectors.shape == (1, 16)
     with pytest.raises(InputTypeError, match="item 2 is int"):
-        next(windows)
+        next(failing)

@@ -26,10 +26,10 @@ def test_every_engine_gives_the_shipped_vectors(provider: str, compute) -> None:
     expected = np.array(GOLDEN["vectors"], dtype=np.float32)
     with Encoder.load("mini", provider=provider, compute=compute) as encoder:
         assert encoder.fingerprint == GOLDEN["fingerprint"]
-        found = encoder.encode(GOLDEN["texts"])
-    cosine = (found * expected).sum(1)
+        vectors = encoder.encode(GOLDEN["texts"])
+    cosine = (vectors * expected).sum(1)
     if compute == "float32" and provider in (CPU, OPENVINO, OPENVINO_RUNTIME):
-        np.testing.assert_allclose(found, expected, atol=2e-6)
+        np.testing.assert_allclose(vectors, expected, atol=2e-6)
     assert cosine.min() >= 0.999
 
 

@@ -94,9 +94,9 @@ def test_signs_are_bits_the_first_dimension_in_the_highest() -> None:
 @pytest.mark.parametrize("cut", [None, 1, 8, 13])
 def test_the_result_has_the_declared_length_and_type(precision, cut) -> None:
     steps = Postprocess(13, True, cut, True, precision, RANGES)
-    found = steps(vectors())
-    assert found.shape == (40, steps.out_dim)
-    assert found.dtype == steps.dtype
+    result = steps(vectors())
+    assert result.shape == (40, steps.out_dim)
+    assert result.dtype == steps.dtype
 
 
 def test_truncated_vectors_are_normalized_again() -> None:

@@ -53,8 +53,10 @@ def test_one_text_is_quantized_as_a_corpus_is(ranged: Encoder, precision) -> Non
 def test_eight_bits_keep_the_direction(ranged: Encoder) -> None:
     exact = ranged.encode(TEXTS)
     lower, upper = ranged.bundle.ranges()
-    found = ranged.encode(TEXTS, precision="uint8") * ((upper - lower) / 255) + lower
-    cosine = (exact * found).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(found, axis=1)
+    restored = ranged.encode(TEXTS, precision="uint8") * ((upper - lower) / 255) + lower
+    cosine = (
+        (exact * restored).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(restored, axis=1)
+    )
     assert cosine.min() >= 0.999
 
 

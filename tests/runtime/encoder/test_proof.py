@@ -140,10 +140,10 @@ def test_proof_always_repeats_it_and_proof_never_skips_it(
 def test_what_can_change_a_vector_needs_a_new_proof(
     tiny_copy: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    asked = {"provider": "cpu", "streams": 1, "threads": 1}
-    Encoder.load(tiny_copy, **asked).close()
+    options = {"provider": "cpu", "streams": 1, "threads": 1}
+    Encoder.load(tiny_copy, **options).close()
     counted[0] = 0
-    Encoder.load(tiny_copy, **asked).close()
+    Encoder.load(tiny_copy, **options).close()
     assert counted == [0]
     if change == "processor":
         monkeypatch.setattr(proof, "cpu_name", lambda: "Another Processor")
@@ -161,8 +161,8 @@ def test_what_can_change_a_vector_needs_a_new_proof(
         file.write_bytes(fewer.to_bytes())
         record(tiny_copy)
     else:
-        asked |= {change: 2}
-    Encoder.load(tiny_copy, **asked).close()
+        options |= {change: 2}
+    Encoder.load(tiny_copy, **options).close()
     assert counted[0] > 24
 
 
@@ -363,7 +363,7 @@ BF16 = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "refused", "taken"),
+    ("options", "refused", "taken"),
     [
         ({}, [], (OPENVINO_RUNTIME, "bfloat16")),
         ({}, [(OPENVINO_RUNTIME, "bfloat16")], (CPU, "float32")),
@@ -379,13 +379,13 @@ BF16 = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16"}
         ({"provider": "cpu"}, [(CPU, "float32")], None),
     ],
 )
-def test_which_engine_follows_one_that_is_refused(asked, refused, taken) -> None:
+def test_which_engine_follows_one_that_is_refused(options, refused, taken) -> None:
     variants = ("int8", "int8-openvino")
     if taken is None:
         with pytest.raises(ProviderUnavailableError, match="no engine is proved"):
-            choose(ABLE, BF16, 2, variants, refused=refused, **asked)
+            choose(ABLE, BF16, 2, variants, refused=refused, **options)
     else:
-        engine = choose(ABLE, BF16, 2, variants, refused=refused, **asked)
+        engine = choose(ABLE, BF16, 2, variants, refused=refused, **options)
         assert (engine.provider, engine.compute) == taken
 
 
@@ -418,11 +418,11 @@ def test_tuning_keeps_no_engine_without_a_proof(tiny_dir: Path, lie) -> None:
         pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
     lie(wrong_rows_for_odd_widths, lambda engine: engine.provider != CPU)
     seen = []
-    found = autotune.tune(
+    settings = autotune.tune(
         Bundle.load(tiny_dir), seconds=0.1, allow_compute=True,
         on_measured=lambda _, tried: seen.extend(m.candidate.engine.provider for m in tried),
     )  # fmt: skip
-    assert found.provider == CPU
+    assert settings.provider == CPU
     assert set(seen) == {CPU}
 
 
@@ -571,10 +571,10 @@ def test_token_ids_that_the_model_does_not_know_fail_as_an_engine_does(tiny_copy
 
 def test_open_proved_gives_a_session_that_runs(tiny_dir: Path) -> None:
     bundle = Bundle.load(tiny_dir)
-    session, found = open_proved(bundle, Engine(CPU, "float32", 1))
+    session, result = open_proved(bundle, Engine(CPU, "float32", 1))
     ids = np.array([[2, 3]], dtype=np.int64)
     assert session.run(ids, np.ones_like(ids)).shape == (1, 16)
-    assert found.proved
+    assert result.proved
 
 
 _LIMITED = """

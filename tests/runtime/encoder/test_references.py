@@ -182,11 +182,11 @@ def test_every_text_runs_alone_and_in_company_of_odd_and_even_numbers(lengths: l
         rows = [i for b in together if len(b.rows) % 2 == remainder for i in b.rows]
         assert len(rows) == len(set(rows))  # none twice
     for batch in together:
-        own = max(lengths[i] for i in batch.rows)
+        longest = max(lengths[i] for i in batch.rows)
         if len(batch.rows) % 2:
-            assert batch.length == own
+            assert batch.length == longest
         else:
-            assert batch.length == min(bucket_length(own), max(lengths))
+            assert batch.length == min(bucket_length(longest), max(lengths))
 
 
 def test_those_of_a_bundle_hold_all_kinds_of_batches() -> None:

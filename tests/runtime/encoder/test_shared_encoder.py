@@ -84,8 +84,8 @@ def test_many_threads_get_the_encoders_vectors(tiny_dir: Path, streams: int) -> 
         calls = [texts(1 + i % 7, seed=i) for i in range(60)]
         expected = [encoder.encode(call) for call in calls]
         with SharedEncoder(encoder) as shared, ThreadPoolExecutor(16) as pool:
-            for found, vectors in zip(pool.map(shared.encode, calls), expected, strict=True):
-                np.testing.assert_allclose(found, vectors, atol=1e-5)
+            for actual, vectors in zip(pool.map(shared.encode, calls), expected, strict=True):
+                np.testing.assert_allclose(actual, vectors, atol=1e-5)
             statistics = shared.statistics()
     assert (statistics.calls, statistics.texts) == (60, sum(map(len, calls)))
     assert (statistics.waiting, statistics.dropped, statistics.overloaded) == (0, 0, 0)
@@ -115,8 +115,8 @@ def test_tasks_get_the_encoders_vectors(tiny: Encoder) -> None:
         async with AsyncEncoder(tiny) as model:
             return await asyncio.gather(*(model.encode(call) for call in calls))
 
-    for found, call in zip(asyncio.run(main()), calls, strict=True):
-        np.testing.assert_allclose(found, tiny.encode(call), atol=1e-5)
+    for vectors, call in zip(asyncio.run(main()), calls, strict=True):
+        np.testing.assert_allclose(vectors, tiny.encode(call), atol=1e-5)
 
 
 # --- who shares a run -----------------------------------------------------------------------------

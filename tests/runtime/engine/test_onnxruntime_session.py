@@ -44,29 +44,29 @@ def test_by_default_the_first_available_provider_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "asked", "line"),
+    ("package", "provider", "line"),
     [
         ("onnxruntime_ep_openvino", OPENVINO, "[cpu]"),
         ("openvino", OPENVINO_RUNTIME, "[cpu,openvino]"),
     ],
 )
 def test_a_provider_whose_package_is_absent_names_the_pip_line(
-    monkeypatch: pytest.MonkeyPatch, package: str, asked: str, line: str
+    monkeypatch: pytest.MonkeyPatch, package: str, provider: str, line: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ProviderUnavailableError) as caught:
-        choose_engine(asked)
+        choose_engine(provider)
     assert line in str(caught.value)
-    assert choose_engine().provider != asked
+    assert choose_engine().provider != provider
 
 
-@pytest.mark.parametrize("asked", ["cuda", "tensorrt", CUDA, TENSORRT])
-def test_a_gpu_that_is_not_there_is_an_error_that_says_so(asked: str) -> None:
+@pytest.mark.parametrize("provider", ["cuda", "tensorrt", CUDA, TENSORRT])
+def test_a_gpu_that_is_not_there_is_an_error_that_says_so(provider: str) -> None:
     if CUDA in available_providers():
         pytest.skip("this machine has an NVIDIA GPU")
     with pytest.raises(ProviderUnavailableError, match=r"\[gpu\]|no NVIDIA GPU") as caught:
-        choose_engine(asked)
-    assert f"{asked} was asked for, but" in str(caught.value)
+        choose_engine(provider)
+    assert f"{provider} was asked for, but" in str(caught.value)
     with pytest.raises(ProviderUnavailableError):
         choose_engine(device="cuda")
     assert choose_engine(device="cpu").device == "cpu"
@@ -100,15 +100,15 @@ def test_the_engine_that_runs_is_the_one_shown(provider: str, tiny_dir: Path) ->
             assert encoder.engine.compute == "bfloat16"
 
 
-@pytest.mark.parametrize("asked", [OPENVINO, CUDA, TENSORRT])
+@pytest.mark.parametrize("provider", [OPENVINO, CUDA, TENSORRT])
 def test_a_provider_that_does_not_really_run_is_an_error(
-    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     # A session on the CPU provider, asked to be another's: what a silent fallback looks like.
     monkeypatch.setattr(onnxruntime_session, "_add_openvino", lambda *_: None)
     monkeypatch.setattr(onnxruntime_session, "_gpu_providers", lambda *_: [CPU])
     with pytest.raises(ProviderUnavailableError, match="ONNX Runtime runs CPUExecutionProvider"):
-        Session(Bundle.load(tiny_dir), Engine(asked, "float32", 1))
+        Session(Bundle.load(tiny_dir), Engine(provider, "float32", 1))
 
 
 def test_a_file_that_is_not_a_graph_is_an_error(tiny_copy: Path, provider: str) -> None:
@@ -131,8 +131,8 @@ def test_run_may_be_called_from_many_threads(tiny_dir: Path, provider: str) -> N
     batches = [rng.integers(5, 80, size=(1 + i % 5, 3 + i % 17)) for i in range(60)]
     expected = [session.run(ids, np.ones_like(ids)) for ids in batches]
     with ThreadPoolExecutor(8) as pool:
-        found = pool.map(lambda ids: session.run(ids, np.ones_like(ids)), batches)
-        for a, b in zip(found, expected, strict=True):
+        results = pool.map(lambda ids: session.run(ids, np.ones_like(ids)), batches)
+        for a, b in zip(results, expected, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
 
 

@@ -60,8 +60,8 @@ def test_auto_takes_the_best_that_runs(running: list[str], device: str, expected
 def test_without_layers_openvino_is_not_sought(
     running: list[str], options: dict[str, str], expected: tuple[str, str]
 ) -> None:
-    found = choose(status(*running), BF16, 4, layers=0, **options)
-    assert (found.provider, found.compute) == expected
+    engine = choose(status(*running), BF16, 4, layers=0, **options)
+    assert (engine.provider, engine.compute) == expected
 
 
 def test_the_budget_goes_by_device_and_layers() -> None:
@@ -82,8 +82,8 @@ def test_a_named_engine_is_used_or_is_an_error_with_its_reason(full: str) -> Non
 @pytest.mark.parametrize(("short", "fulls"), SHORT_NAMES.items())
 def test_a_short_name_means_its_first_provider_that_runs(short: str, fulls) -> None:
     for place, full in enumerate(fulls):
-        found = choose(status(CPU, *fulls[place:]), BF16, 4, provider=short.upper())
-        assert found.provider == full
+        engine = choose(status(CPU, *fulls[place:]), BF16, 4, provider=short.upper())
+        assert engine.provider == full
     others = [name for name in PROVIDERS if name not in fulls]
     with pytest.raises(ProviderUnavailableError) as caught:
         choose(status(*others), BF16, 4, provider=short)
@@ -97,7 +97,7 @@ def test_a_device_without_a_provider_is_an_error_with_the_reasons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "features", "variants", "asked", "expected"),
+    ("provider", "features", "variants", "compute", "expected"),
     [
         (CPU, BF16, [], "auto", "float32"),
         (CPU, BF16, ["int8"], "auto", "float32"),  # other vectors are never the default
@@ -113,13 +113,13 @@ def test_a_device_without_a_provider_is_an_error_with_the_reasons() -> None:
         (TENSORRT, [], ["float16"], "float32", "float32"),
     ],
 )
-def test_the_compute_type(provider: str, features, variants, asked: str, expected: str) -> None:
-    found = choose(EVERYTHING, features, 4, variants, provider=provider, compute=asked)
-    assert found.compute == expected
+def test_the_compute_type(provider: str, features, variants, compute: str, expected: str) -> None:
+    engine = choose(EVERYTHING, features, 4, variants, provider=provider, compute=compute)
+    assert engine.compute == expected
 
 
 @pytest.mark.parametrize(
-    ("provider", "features", "variants", "asked", "part"),
+    ("provider", "features", "variants", "compute", "part"),
     [
         (CPU, BF16, [], "bfloat16", f"{CPU} cannot compute in bfloat16"),
         (CPU, BF16, ["float16"], "float16", f"{CPU} cannot compute in float16"),
@@ -132,15 +132,15 @@ def test_the_compute_type(provider: str, features, variants, asked: str, expecte
     ],
 )
 def test_a_compute_type_that_cannot_be_had_is_an_error(
-    provider: str, features, variants, asked: str, part: str
+    provider: str, features, variants, compute: str, part: str
 ) -> None:
     with pytest.raises(ProviderUnavailableError) as caught:
-        choose(EVERYTHING, features, 4, variants, provider=provider, compute=asked)
+        choose(EVERYTHING, features, 4, variants, provider=provider, compute=compute)
     assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("running", "variants", "asked", "expected"),
+    ("running", "variants", "compute", "expected"),
     [
         ([CPU, OPENVINO_RUNTIME], ["int8"], "int8", (CPU, "int8")),
         ([CPU, OPENVINO_RUNTIME], BOTH, "int8", (OPENVINO_RUNTIME, "int8-openvino")),
@@ -150,16 +150,16 @@ def test_a_compute_type_that_cannot_be_had_is_an_error(
     ],
 )  # fmt: skip
 def test_a_compute_type_alone_finds_the_best_provider_that_has_it(
-    running: list[str], variants: list[str], asked: str, expected: tuple[str, str | None]
+    running: list[str], variants: list[str], compute: str, expected: tuple[str, str | None]
 ) -> None:
-    found = choose(status(*running), BF16, 4, variants, compute=asked)
-    assert (found.provider, found.variant) == expected
+    engine = choose(status(*running), BF16, 4, variants, compute=compute)
+    assert (engine.provider, engine.variant) == expected
 
 
 def test_a_short_name_means_the_provider_that_has_the_compute_type() -> None:
     both = status(CPU, OPENVINO, OPENVINO_RUNTIME)
-    found = choose(both, BF16, 4, BOTH, provider="openvino", compute="int8")
-    assert found.provider == OPENVINO_RUNTIME
+    engine = choose(both, BF16, 4, BOTH, provider="openvino", compute="int8")
+    assert engine.provider == OPENVINO_RUNTIME
     # If a graph is missing for all providers, the error is of one that could run it.
     with pytest.raises(ProviderUnavailableError, match="flowvec export --variants int8"):
         choose(both, BF16, 4, [], compute="int8")
@@ -172,8 +172,8 @@ def test_streams_are_one_a_core_and_one_on_a_gpu() -> None:
     assert choose(EVERYTHING, BF16, 6, provider="cpu", streams=3).streams == 3
     # Cores are shared out: what one batch takes is not there for another.
     for threads, streams in ((1, 6), (2, 3), (4, 1), (6, 1), (9, 1)):
-        found = choose(EVERYTHING, BF16, 6, provider="cpu", threads=threads)
-        assert (found.streams, found.threads) == (streams, threads)
+        engine = choose(EVERYTHING, BF16, 6, provider="cpu", threads=threads)
+        assert (engine.streams, engine.threads) == (streams, threads)
     assert choose(EVERYTHING, BF16, 6, provider="cuda").streams == 1
     with pytest.raises(InputValueError, match="threads are a CPU's"):
         choose(EVERYTHING, BF16, 6, provider="cuda", threads=4)

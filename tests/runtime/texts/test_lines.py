@@ -19,12 +19,12 @@ from flowvec.texts.lines import BadRecord, csv_records, lines_of
 def test_lines_are_those_of_the_file(data: bytes, block: int, limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines_module, "_BLOCK", block)
-        found = [line for part in lines_of(io.BytesIO(data), limit) for line in part]
+        lines = [line for part in lines_of(io.BytesIO(data), limit) for line in part]
     expected = data.split(b"\n")
     if not expected[-1]:
         expected.pop()
     expected = [line.removesuffix(b"\r") for line in expected]
-    assert found == [line if len(line) <= limit else None for line in expected]
+    assert lines == [line if len(line) <= limit else None for line in expected]
 
 
 def test_a_line_without_end_takes_no_memory() -> None:
@@ -49,14 +49,14 @@ def csv_by_python(data: bytes) -> list[list[str] | None]:
     text = io.TextIOWrapper(
         io.BytesIO(data), encoding="utf-8-sig", errors="surrogateescape", newline=""
     )
-    reader, found = csv.reader(text, strict=True), []
+    reader, records = csv.reader(text, strict=True), []
     while True:
         try:
-            found.append(next(reader))
+            records.append(next(reader))
         except StopIteration:
-            return [record for record in found if record != []]
+            return [record for record in records if record != []]
         except csv.Error:
-            found.append(None)
+            records.append(None)
 
 
 @settings(max_examples=1000, deadline=None)
@@ -72,8 +72,8 @@ def csv_by_python(data: bytes) -> list[list[str] | None]:
 def test_csv_records_are_those_of_pythons_csv(data: bytes, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines_module, "_BLOCK", block)
-        found = list(csv_records(io.BytesIO(data), 1 << 20))
-    assert [None if isinstance(r, BadRecord) else r for r in found] == csv_by_python(data)
+        records = list(csv_records(io.BytesIO(data), 1 << 20))
+    assert [None if isinstance(r, BadRecord) else r for r in records] == csv_by_python(data)
 
 
 @given(
@@ -87,12 +87,12 @@ def test_what_a_writer_wrote_is_read_back(rows: list[list[str]], end: str, block
     data = file.getvalue().encode("utf-8", "surrogatepass")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines_module, "_BLOCK", block)
-        found = list(csv_records(io.BytesIO(b"\xef\xbb\xbf" + data), 1 << 20))
+        records = list(csv_records(io.BytesIO(b"\xef\xbb\xbf" + data), 1 << 20))
     escaped = [
         [f.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for f in row]
         for row in rows
     ]
-    assert found == escaped
+    assert records == escaped
 
 
 def test_a_field_that_is_too_long_affects_no_other_row() -> None:
@@ -127,9 +127,9 @@ def test_a_csv_record_without_end_takes_no_memory() -> None:
 
     for first in (b"", b'"', b'a,"'):
         tracemalloc.start()
-        (found,) = csv_records(Endless(first), 1 << 20)  # type: ignore[arg-type]
+        (record,) = csv_records(Endless(first), 1 << 20)  # type: ignore[arg-type]
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert isinstance(found, BadRecord)
-        assert found.code == "too_large"
+        assert isinstance(record, BadRecord)
+        assert record.code == "too_large"
         assert most < 16 << 20

@@ -58,8 +58,8 @@ def test_a_remote_folder_gives_the_same_as_a_local_one(
                         rows_per_shard=7)  # fmt: skip
     assert (done.rows, done.dead_letters, done.shards) == (40, 0, 6)
     parts = sorted((tmp_path / "out").glob("*.npy"))
-    found = np.concatenate([np.load(part) for part in parts])
-    np.testing.assert_allclose(found, tiny.encode(TEXTS), atol=1e-5)
+    vectors = np.concatenate([np.load(part) for part in parts])
+    np.testing.assert_allclose(vectors, tiny.encode(TEXTS), atol=1e-5)
     manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
     assert [one["path"] for one in manifest["inputs"]] == [
         "memory://texts/a.jsonl",
@@ -102,8 +102,8 @@ def test_a_file_url_is_a_path(tmp_path: Path, tiny: Encoder) -> None:
         find_sources([url, url])
     for name in "kcxajqbzdm":
         (tmp_path / f"{name}.txt").write_text("x")
-    found = [Path(source.path).stem for source in find_sources([f"{tmp_path.as_uri()}/*.txt"])]
-    assert found == sorted("kcxajqbzdm")
+    stems = [Path(source.path).stem for source in find_sources([f"{tmp_path.as_uri()}/*.txt"])]
+    assert stems == sorted("kcxajqbzdm")
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_a_file_url_is_a_path(tmp_path: Path, tiny: Encoder) -> None:
 )
 def test_urls_are_parsed(store: Any, url: str, names: list[str]) -> None:
     fill(store)
-    found = [file.url.removeprefix("memory://texts/") for file in remote_files(url)]
+    paths = [file.url.removeprefix("memory://texts/") for file in remote_files(url)]
     known = {"n": "notes.doc"}
     expected = [known.get(name, name) for name in names if name != "_"]  # hidden ones are left out
-    assert found == expected
+    assert paths == expected
 
 
 @pytest.mark.parametrize("pattern", ["*", "*.txt", "a?c", "**/*.txt", "**/a*/*", "[ab]*", "x+(y)"])
@@ -162,7 +162,7 @@ def test_options_of_a_url_are_not_part_of_its_name() -> None:
         ("file:///nothing.jsonl", "no such file"),
     ],
 )
-def test_what_is_not_there_is_one_line(store: Any, url: str, reason: str) -> None:
+def test_a_missing_remote_file_is_one_line(store: Any, url: str, reason: str) -> None:
     fill(store)
     with pytest.raises(InputValueError, match=re.escape(reason)) as raised:
         find_sources([url])

@@ -17,8 +17,8 @@ def test_files_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x\n")
     names = [Path(s.path).name for s in find_sources([tmp_path])]
     assert names == ["a.jsonl", "b.txt", "c.csv.gz", "z.txt"]
-    found = find_sources([str(tmp_path / "**/*.txt"), tmp_path / "a.jsonl"])
-    assert [Path(s.path).name for s in found][-1] == "a.jsonl"
+    sources = find_sources([str(tmp_path / "**/*.txt"), tmp_path / "a.jsonl"])
+    assert [Path(s.path).name for s in sources][-1] == "a.jsonl"
     assert [s.format for s in find_sources([tmp_path / "c.csv.gz", tmp_path / "b.txt"])] == [
         "csv", "txt"]  # fmt: skip
     assert find_sources([tmp_path / "notes.md"], "txt")[0].format == "txt"

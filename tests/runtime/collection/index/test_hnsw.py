@@ -30,15 +30,15 @@ def test_a_graph_grows_and_finds_what_an_exact_search_finds(metric) -> None:
         graph.add(labels(len(part), start + 1), part)
     assert len(graph) == graph.total == 3000
     queries = vectors(50, seed=1)
-    found = graph.search(queries, 10)
-    assert found is not None
+    neighbours = graph.search(queries, 10)
+    assert neighbours is not None
     exact_rows, exact_scores = top_k(queries, rows, 10, metric)
     recall = np.mean(
-        [len(set(a) & set(b + 1)) / 10 for a, b in zip(found[0], exact_rows, strict=True)]
+        [len(set(a) & set(b + 1)) / 10 for a, b in zip(neighbours[0], exact_rows, strict=True)]
     )
     assert recall >= 0.95
-    np.testing.assert_allclose(found[1][:, 0], exact_scores[:, 0], atol=1e-3)
-    assert (np.diff(found[1], axis=1) <= 0).all()
+    np.testing.assert_allclose(neighbours[1][:, 0], exact_scores[:, 0], atol=1e-3)
+    assert (np.diff(neighbours[1], axis=1) <= 0).all()
 
 
 def test_deleted_rows_are_never_found() -> None:
@@ -51,9 +51,9 @@ def test_deleted_rows_are_never_found() -> None:
     graph.delete([9999])
     assert len(graph) == 101
     assert graph.total == 500
-    found = graph.search(rows[:50], 20)
-    assert found is not None
-    assert not set(found[0].ravel().tolist()) & set(gone)
+    neighbours = graph.search(rows[:50], 20)
+    assert neighbours is not None
+    assert not set(neighbours[0].ravel().tolist()) & set(gone)
 
 
 def test_a_graph_without_rows_bears_deletions(python) -> None:
@@ -95,9 +95,9 @@ def test_a_saved_graph_loads_with_its_tombstones(tmp_path: Path) -> None:
     live = labels(296, 5)  # label 4 was deleted after the file was written
     again.load(file, live)
     assert (len(again), again.total) == (296, 300)
-    found = again.search(rows[:10], 5)
-    assert found is not None
-    assert not set(found[0].ravel().tolist()) & {1, 2, 3, 4}
+    neighbours = again.search(rows[:10], 5)
+    assert neighbours is not None
+    assert not set(neighbours[0].ravel().tolist()) & {1, 2, 3, 4}
     again.add(labels(2000, 301), vectors(2000, seed=2))
     assert len(again) == 2296
 
@@ -148,12 +148,12 @@ def test_hidden_rows_are_found_when_they_are_revealed() -> None:
     graph.add(np.arange(81, 101), rows[80:], hidden=True)
     assert (len(graph), graph.total, graph.newest) == (80, 100, 100)
     assert graph.labels().tolist() == list(range(1, 81))
-    found = graph.search(rows, 20, ef=100)
-    assert found is not None
-    assert found[0].max() == 80
+    neighbours = graph.search(rows, 20, ef=100)
+    assert neighbours is not None
+    assert neighbours[0].max() == 80
     assert graph.search(rows, 81) is None
     graph.reveal(list(range(81, 91)))
-    found = graph.search(rows, 1, ef=100)
-    assert found is not None
-    assert found[0][80:90, 0].tolist() == list(range(81, 91))
-    assert not {*range(91, 101)} & set(found[0].ravel().tolist())
+    neighbours = graph.search(rows, 1, ef=100)
+    assert neighbours is not None
+    assert neighbours[0][80:90, 0].tolist() == list(range(81, 91))
+    assert not {*range(91, 101)} & set(neighbours[0].ravel().tolist())

@@ -31,8 +31,8 @@ def on_request() -> None:
 
 
 def vectors(rows: int = ROWS) -> np.ndarray:
-    found = np.random.default_rng(0).normal(size=(rows, DIM)).astype(np.float32)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    normal = np.random.default_rng(0).normal(size=(rows, DIM)).astype(np.float32)
+    return normal / np.linalg.norm(normal, axis=1, keepdims=True)
 
 
 def huge_bytes() -> int:
@@ -61,9 +61,9 @@ def test_a_graph_is_built_in_huge_pages() -> None:
     grown = huge_bytes() - before
     # No more than what is written: room for rows to come takes no memory.
     assert rows.nbytes * 0.7 < grown < rows.nbytes * 2
-    found = graph.search(rows[:50], 1, 1000)
-    assert found is not None
-    assert (found[0][:, 0] == np.arange(1, 51)).mean() > 0.8  # few links find most
+    result = graph.search(rows[:50], 1, 1000)
+    assert result is not None
+    assert (result[0][:, 0] == np.arange(1, 51)).mean() > 0.8  # few links find most
 
 
 @pytest.mark.usefixtures("on_request")
@@ -82,10 +82,10 @@ def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
     assert huge_bytes() - before > rows.nbytes * 0.7
     again = loaded.search(rows, 3)
     assert expected is not None
-    for found in (meanwhile, again):
-        assert found is not None
-        np.testing.assert_array_equal(found[0], expected[0])
-        np.testing.assert_array_equal(found[1], expected[1])
+    for result in (meanwhile, again):
+        assert result is not None
+        np.testing.assert_array_equal(result[0], expected[0])
+        np.testing.assert_array_equal(result[1], expected[1])
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -115,11 +115,11 @@ def test_blocks_are_private_memory_alone(tmp_path: Path) -> None:
     # Not np.empty: after other tests its memory may be a part of the heap that was freed.
     private = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapped = np.memmap(tmp_path / "file", np.uint8, mode="w+", shape=(80 << 20,))
-    found = list(huge_pages._blocks(60 << 20))
+    blocks = list(huge_pages._blocks(60 << 20))
     block = np.frombuffer(private, np.uint8)
     address, other = block.ctypes.data, mapped.ctypes.data
-    assert any(first <= address < end for first, end in found)
-    assert not any(first <= other < end for first, end in found)
+    assert any(first <= address < end for first, end in blocks)
+    assert not any(first <= other < end for first, end in blocks)
 
 
 MAPS = b"""\

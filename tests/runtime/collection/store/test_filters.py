@@ -26,37 +26,37 @@ def field(metadata: Any, key: str) -> Any:
     return metadata
 
 
-def same(found: Any, value: Any) -> bool:
+def same(stored: Any, value: Any) -> bool:
     if value is None:
-        return found is MISSING or found is None
-    if isinstance(value, bool) or isinstance(found, bool):
-        return found is value
+        return stored is MISSING or stored is None
+    if isinstance(value, bool) or isinstance(stored, bool):
+        return stored is value
     if isinstance(value, str):
-        return isinstance(found, str) and found == value
-    return isinstance(found, int | float) and found == value
+        return isinstance(stored, str) and stored == value
+    return isinstance(stored, int | float) and stored == value
 
 
-def holds(found: Any, operator: str, value: Any) -> bool:
+def holds(stored: Any, operator: str, value: Any) -> bool:
     if operator == "=":
-        return same(found, value)
+        return same(stored, value)
     if operator == "!=":
-        return not same(found, value)
+        return not same(stored, value)
     if operator == "in":
-        return any(same(found, v) for v in value)
+        return any(same(stored, v) for v in value)
     if operator == "not in":
-        return not any(same(found, v) for v in value)
+        return not any(same(stored, v) for v in value)
     if operator == "contains":
-        return isinstance(found, list) and any(same(v, value) for v in found)
+        return isinstance(stored, list) and any(same(v, value) for v in stored)
     if operator == "exists":
-        return (found is not MISSING) == value
+        return (stored is not MISSING) == value
     alike = (
-        isinstance(found, str)
+        isinstance(stored, str)
         if isinstance(value, str)
-        else isinstance(found, int | float) and not isinstance(found, bool)
+        else isinstance(stored, int | float) and not isinstance(stored, bool)
     )
     compare = {"<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
                ">": lambda a, b: a > b, ">=": lambda a, b: a >= b}[operator]  # fmt: skip
-    return alike and compare(found, value)
+    return alike and compare(stored, value)
 
 
 def matches(wanted: dict[str, Any], metadata: Any) -> bool:
@@ -68,8 +68,8 @@ def matches(wanted: dict[str, Any], metadata: Any) -> bool:
         elif key == "or":
             result = any(matches(part, metadata) for part in value)
         else:
-            asked = value if isinstance(value, dict) else {"=": value}
-            result = all(holds(field(metadata, key), o, v) for o, v in asked.items())
+            conditions = value if isinstance(value, dict) else {"=": value}
+            result = all(holds(field(metadata, key), o, v) for o, v in conditions.items())
         if not result:
             return False
     return True

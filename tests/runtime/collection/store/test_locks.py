@@ -139,16 +139,16 @@ def test_who_stops_waiting_leaves_nothing_behind(
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    held, end = threading.Event(), threading.Event()
+    acquired, end = threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock.writing():
-            held.set()
+            acquired.set()
             end.wait()
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait()
+    acquired.wait()
     with monkeypatch.context() as patch:
         name = "_reader_may_go" if kind == "reading" else "_writer_may_go"
         patch.setattr(lock, name, interrupted)

@@ -112,13 +112,13 @@ def both_ways(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Fields], list[
     pytest.importorskip("pyarrow.json", reason="needs the extra [files]")
 
     def both(path: Path, fields: Fields) -> list[Window]:
-        found = windows_of(path, fields)
+        at_once = windows_of(path, fields)
         with monkeypatch.context() as patched:
             patched.setattr(jsonl, "_arrow_json", lambda: None)
             alone = windows_of(path, fields)
         # As texts: NaN equals itself there, and 1 is neither 1.0 nor True.
-        assert [repr(asdict(w)) for w in found] == [repr(asdict(w)) for w in alone]
-        return found
+        assert [repr(asdict(w)) for w in at_once] == [repr(asdict(w)) for w in alone]
+        return at_once
 
     return both
 
@@ -132,9 +132,9 @@ def test_an_odd_line_is_read_as_by_itself(
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([PLAIN] * 4 + [odd, second] + [PLAIN] * 9))
     for fields in (FIELDS, Fields(), Fields(max_text_bytes=200)):
-        found = both_ways(path, fields)
-        rows = sum(len(w.texts) + len(w.dead) + w.blank for w in found)
-        assert rows == sum(w.rows for w in found) == 15
+        read = both_ways(path, fields)
+        rows = sum(len(w.texts) + len(w.dead) + w.blank for w in read)
+        assert rows == sum(w.rows for w in read) == 15
 
 
 KINDS = ["string", "json", "bool"]
@@ -171,8 +171,8 @@ def test_any_records_are_read_as_line_by_line(data: st.DataObject, tmp_path_fact
 
     def read() -> str:
         sources = find_sources([path])
-        found = read_windows(sources, fields, rows_per_shard=100, columns=columns)
-        return repr([asdict(window) for window in found])
+        windows = read_windows(sources, fields, rows_per_shard=100, columns=columns)
+        return repr([asdict(window) for window in windows])
 
     before = read()
     parser, jsonl._arrow_json = jsonl._arrow_json, lambda: None
@@ -228,9 +228,9 @@ def test_ids_stay_what_they_are(tmp_path: Path, first: list[Any], rest: list[Any
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": "x", "id": i}) + "\n" for i in ids))
     windows = list(read_windows(find_sources([path]), Fields(id="id"), rows_per_shard=len(first)))
-    found = [i for w in windows for i in w.ids(Fields(id="id"))]
-    assert found == [i for i in ids if i is not None]
-    assert [type(i) for i in found] == [type(i) for i in ids if i is not None]
+    read = [i for w in windows for i in w.ids(Fields(id="id"))]
+    assert read == [i for i in ids if i is not None]
+    assert [type(i) for i in read] == [type(i) for i in ids if i is not None]
     assert len([letter for w in windows for letter in w.dead]) == ids.count(None)
 
 

@@ -228,7 +228,9 @@ def folder(tmp_path: Path, sentences, task) -> Path:
     return tmp_path
 
 
-def test_the_command_prints_both_bundles_and_writes_the_page(flowvec, folder, tiny_dir) -> None:
+def test_the_eval_isotropy_command_prints_both_bundles_and_writes_the_page(
+    flowvec, folder, tiny_dir
+) -> None:
     arguments = ["eval", "isotropy", tiny_dir, "corpus.txt", "--against", "mini", "--rows", 150]
     done = flowvec(*arguments, "--sts", "sts", "--report", "r.md")
     assert done.returncode == 0, done.stderr
@@ -242,7 +244,9 @@ def test_the_command_prints_both_bundles_and_writes_the_page(flowvec, folder, ti
     assert sorted(p.name for p in folder.iterdir()) == ["corpus.txt", "r.md", "r.svg", "sts"]
 
 
-def test_the_command_prints_json_from_standard_input(flowvec, tiny_dir, sentences, tiny) -> None:
+def test_the_eval_isotropy_command_prints_json_from_stdin(
+    flowvec, tiny_dir, sentences, tiny
+) -> None:
     done = flowvec(
         "eval", "isotropy", tiny_dir, "-", "--json", "--provider", "cpu", stdin="\n".join(sentences)
     )
@@ -254,19 +258,19 @@ def test_the_command_prints_json_from_standard_input(flowvec, tiny_dir, sentence
         None,
     )
     (bundle,) = shown["bundles"]
-    found = bundle["isotropy"]
-    assert found["rows"] == shown["rows"] == len(set(sentences))
+    isotropy = bundle["isotropy"]
+    assert isotropy["rows"] == shown["rows"] == len(set(sentences))
     _, sample = sample_corpus(sentences, 10_000, 0)
     expected = examine_bundle(tiny, "tiny", sample, [], 0)[0].isotropy
     for key in ("mean_cosine", "isoscore", "effective_rank", "uniformity"):
-        assert found[key] == pytest.approx(getattr(expected, key), rel=1e-3)
-    assert found["alignment"] is None
+        assert isotropy[key] == pytest.approx(getattr(expected, key), rel=1e-3)
+    assert isotropy["alignment"] is None
     assert any("--sts" in note for note in shown["notes"])
 
 
 def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> None:
     pytest.importorskip("torch", reason="needs the extra [export]")
-    source = Path(__file__).resolve().parents[2] / "models" / "mini" / "checkpoint"
+    source = Path(__file__).resolve().parents[3] / "models" / "mini" / "checkpoint"
     arguments = ["eval", "isotropy", tiny_dir, "corpus.txt", "--source", source, "--rows", 150]
     done = flowvec(*arguments, "--json", "--report", "r.md")
     assert done.returncode == 0, done.stderr
@@ -298,7 +302,7 @@ def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> Non
         (["TINY", "corpus.txt", "--source", "./nowhere"], "nowhere is not a directory"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(
+def test_a_wrong_argument_is_one_line_and_leaves_nothing(
     flowvec_here, folder, tiny_dir, arguments, part
 ) -> None:
     (folder / "few.txt").write_text("a\nb\nc\n")
