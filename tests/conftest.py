@@ -50,7 +50,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What a developer has tuned must not decide what tests run on."""
+    """Tests use an empty cache, so that a developer's tuned settings do not decide the engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLOWVEC_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -70,7 +70,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_dir() -> Path:
-    """A committed bundle: random BERT, mean, Dense with tanh, prompts, not normalised, dim 16."""
+    """A committed bundle: random BERT, mean, Dense with tanh, prompts, not normalized, dim 16."""
     return DATA / "bundles" / "tiny"
 
 
@@ -103,7 +103,7 @@ def tiny(tiny_dir: Path) -> Iterator[Encoder]:
 
 
 def first_layers_of_backbone(folder: Path, layers: int) -> Path:
-    """A trained and anisotropic BERT, quick to trace: the repository's own, cut after some layers.
+    """A trained, anisotropic BERT that is quick to trace: the first layers of the repository's own.
 
     Its vectors have a mean cosine of more than .6 after each layer.
     """
@@ -123,7 +123,7 @@ def first_layers_of_backbone(folder: Path, layers: int) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained BERT of two layers with mean, Dense and normalization behind it.
+    """A trained BERT of two layers, followed by mean, Dense and normalization.
 
     As a sentence-transformers directory: the repository's backbone but for its last layer, and a
     Dense that hardly turns.
@@ -210,7 +210,7 @@ def flowvec(tmp_path: Path) -> RunCommand:
 def flowvec_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> RunCommand:
-    """The command line in this process, in an empty folder: torch is loaded but once."""
+    """The command line in this process, in an empty folder, so that torch is loaded once."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         from flowvec.cli.main import main
@@ -235,7 +235,10 @@ def flowvec_here(
 
 @pytest.fixture
 def flowvec_quickly(tmp_path: Path, flowvec_here: RunCommand) -> RunCommand:
-    """In this process but for what reads standard input: Python takes longer to start than most."""
+    """The command line in this process; in a process of its own only if it reads stdin.
+
+    Starting Python takes longer than most commands.
+    """
 
     def run(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
         if "-" in arguments:

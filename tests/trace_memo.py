@@ -1,7 +1,7 @@
-"""Traces once what many tests trace alike: to trace is most of an export, and a pure function.
+"""Caches traces of models between tests: tracing takes most of an export, and is a pure function.
 
-A trace is taken again only for a module of the same classes, settings and weights, all of them from
-packages; whatever a test defines itself is traced each time.
+A cached trace is used for a module of the same classes, settings and weights, if all classes come
+from packages. Modules that a test defines itself are traced each time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 import pytest
 
-# Where traces are kept; another one for tests of what tracing itself does.
+# Where traces are kept. Tests of tracing itself set an empty folder.
 FOLDER = Path("set by traces_are_remembered")
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
@@ -27,7 +27,7 @@ _PACKAGES = ("flowvec_export.", "transformers.", "torch.")
 
 @contextlib.contextmanager
 def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
-    """While this lasts, equal traces are taken once, and torch's operators are looked up once."""
+    """Within this block, equal models are traced once, and torch's operators looked up once."""
     folder = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # which all workers share
@@ -37,8 +37,8 @@ def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "FOLDER", folder / "traces")
         patch.setattr(from_torch, "to_onnx", remembering(from_torch.to_onnx))
-        # torch parses the source of all 500 functions of this table for each trace anew. It is
-        # torch's own affair, so where it is not found nothing is the matter but time.
+        # torch parses the source of all 500 functions of this table again for each trace. The
+        # module is private to torch: without it, tests are slower and nothing else changes.
         with contextlib.suppress(ImportError, AttributeError):
             from torch.onnx._internal.exporter import _registration
 
@@ -48,7 +48,7 @@ def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def remembering(trace: Callable[..., onnx.ModelProto]) -> Callable[..., onnx.ModelProto]:
-    """`to_onnx` that gives a copy of an earlier result where the arguments are the same."""
+    """A `to_onnx` that returns a copy of an earlier result for equal arguments."""
 
     def traced(model: Any, *arguments: Any) -> onnx.ModelProto:
         key = _key(model, arguments)
@@ -58,7 +58,7 @@ def remembering(trace: Callable[..., onnx.ModelProto]) -> Callable[..., onnx.Mod
         if not kept.exists():
             partial = FOLDER / f"{key}.{os.getpid()}"
             partial.write_bytes(trace(model, *arguments).SerializeToString())
-            partial.replace(kept)  # at once, for others read it
+            partial.replace(kept)  # atomically, because other workers read it
         return onnx.ModelProto.FromString(kept.read_bytes())
 
     return traced

@@ -83,7 +83,7 @@ class Toy:
         return lines
 
 
-def write(path: Path, header: str, rows: list[tuple[object, ...]]) -> Path:
+def write_tsv(path: Path, header: str, rows: list[tuple[object, ...]]) -> Path:
     lines = ["\t".join(header.split()), *("\t".join(map(str, row)) for row in rows)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -96,20 +96,20 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = Toy(1)
     pairs = draw.pairs(960)
     header = "score sentence1 sentence2"
-    write(folder / "scored.tsv", header, [(5 * n / 3, a, b) for a, b, n in pairs])
+    write_tsv(folder / "scored.tsv", header, [(5 * n / 3, a, b) for a, b, n in pairs])
     classes = [(a, b, n // 3) for a, b, n in pairs if n in (0, 3)]
-    write(folder / "classes.tsv", "sentence1 sentence2 label", classes)
+    write_tsv(folder / "classes.tsv", "sentence1 sentence2 label", classes)
     triplets = []
     for _ in range(960):
         concepts = draw.concepts()
         near, far = draw.sharing(concepts, 3), draw.sharing(concepts, 1)
         triplets.append((draw.say(concepts), draw.say(near), draw.say(far)))
-    write(folder / "triplets.tsv", "anchor positive negative", triplets)
+    write_tsv(folder / "triplets.tsv", "anchor positive negative", triplets)
     texts = [text for a, b, _ in draw.pairs(1500) for text in (a, b)]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n")
     (folder / "sts").mkdir()
     held_out = [(5 * n / 3, a, b) for a, b, n in Toy(2).pairs(600)]
-    write(folder / "sts" / "test.tsv", header, held_out)
+    write_tsv(folder / "sts" / "test.tsv", header, held_out)
     cut_backbone(folder / "encoder")
     return folder
 

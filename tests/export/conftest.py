@@ -120,7 +120,7 @@ def make_checkpoint(folder: Path, architecture: str, **changes: Any) -> Path:
     torch.manual_seed(0)
     kind = transformers.T5EncoderModel if architecture == "t5" else transformers.AutoModel
     model = kind(config) if architecture == "t5" else kind.from_config(config)
-    # Freshly initialised models are nearly the identity: mistakes would hide in them.
+    # Freshly initialized models are nearly the identity: mistakes would hide in them.
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(std=0.25)
@@ -179,7 +179,7 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
 
 
 def mean_in_torch(folder: Path, texts: list[str], kind: Any = None) -> np.ndarray:
-    """Normalised mean vectors straight from transformers, one text at a time."""
+    """Normalized mean vectors straight from transformers, one text at a time."""
     kind = kind or transformers.AutoModel
     model = kind.from_pretrained(folder, attn_implementation="eager").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

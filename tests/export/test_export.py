@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -219,7 +220,7 @@ def with_words(folder: Path, tmp_path: Path, change) -> Path:
 
 
 def table_of(bundle: Bundle) -> dict[str, onnx.TensorProto]:
-    """What of the graph's weights holds words."""
+    """The weights of a graph that hold word embeddings, by the rest of their names."""
     stored = onnx.load(bundle.model).graph.initializer
     words = re.compile(r"backbone\.(words|model\.embeddings\.word_embeddings\.weight)")
     return {words.sub("", i.name): i for i in stored if words.match(i.name)}
@@ -233,7 +234,7 @@ def test_words_that_share_a_vector_store_it_once(
 ) -> None:
     def share(rows: torch.Tensor) -> torch.Tensor:
         owner = torch.arange(len(rows)) // 3 * 3
-        owner[7] = 9  # and one that is not beside its like
+        owner[7] = 9  # and one whose copy is not beside it
         return rows[owner]
 
     source = with_words(checkpoint(architecture), tmp_path, share)
@@ -556,7 +557,7 @@ def test_a_wrong_argument_is_one_line(flowvec_here, checkpoint, tmp_path, argume
 
 
 def with_head(checkpoint, folder: Path, architecture: str, head: str) -> Path:
-    """A checkpoint of an encoder with a head of transformers' on it."""
+    """A checkpoint of an encoder with one of transformers' heads."""
     source = checkpoint(architecture)
     shutil.copytree(source, folder)
     model = getattr(transformers, f"AutoModelFor{head}").from_pretrained(source)
@@ -602,6 +603,7 @@ def test_the_bundle_exists_at_every_moment_of_an_overwrite(tmp_path) -> None:
         while not end.is_set():
             if not target.exists():
                 missed.append(1)
+            time.sleep(0.0001)  # short, to look at many moments of each overwrite
 
     watcher = threading.Thread(target=watch)
     watcher.start()

@@ -27,7 +27,7 @@ MINI = Path(__file__).resolve().parents[2] / "models/mini"
 HEADER = "score\tsentence1\tsentence2\n"
 
 
-def write(folder: Path, name: str, rows: list[tuple[float, str, str]]) -> None:
+def write_sts_set(folder: Path, name: str, rows: list[tuple[float, str, str]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{score}\t{left}\t{right}\n" for score, left, right in rows]
     (folder / f"{name}.tsv").write_text(HEADER + "".join(lines), encoding="utf-8")
@@ -48,16 +48,16 @@ def agreeing(low: float, first: int, count: int) -> list[tuple[float, str, str]]
 def tasks(tmp_path: Path):
     # Each file agrees perfectly with its own scores, but small's cosines are all above large's
     # while its scores are all below.
-    write(tmp_path / "year", "large", agreeing(4, 60, 6))
-    write(tmp_path / "year", "small", agreeing(0, 10, 2))
-    write(tmp_path / "year", "reversed", [(5.0, "0", "80"), (4.0, "0", "70")])
+    write_sts_set(tmp_path / "year", "large", agreeing(4, 60, 6))
+    write_sts_set(tmp_path / "year", "small", agreeing(0, 10, 2))
+    write_sts_set(tmp_path / "year", "reversed", [(5.0, "0", "80"), (4.0, "0", "70")])
     return read_sts(tmp_path / "year")
 
 
 def test_one_folder_is_a_task_and_a_folder_of_folders_several(tmp_path: Path) -> None:
     for name in ("b", "a"):
-        write(tmp_path / "sets" / name, "two", [(1, "x", "y"), (2, "x", "z")])
-    write(tmp_path / "sets" / "a", "one", [(1, 'a "quoted', "y"), (2, "é", "")])
+        write_sts_set(tmp_path / "sets" / name, "two", [(1, "x", "y"), (2, "x", "z")])
+    write_sts_set(tmp_path / "sets" / "a", "one", [(1, 'a "quoted', "y"), (2, "é", "")])
     (tmp_path / "sets" / "empty").mkdir()
     (task,) = read_sts(tmp_path / "sets" / "b")
     assert (task.name, list(task.subsets)) == ("b", ["two"])
@@ -128,7 +128,7 @@ def test_spearman_is_of_ranks() -> None:
 
 
 def test_positive_pairs_are_those_above_four(tmp_path: Path) -> None:
-    write(tmp_path, "a", [(5, "a", "b"), (4, "a", "c"), (4.1, "c", "c"), (0, "b", "c")])
+    write_sts_set(tmp_path, "a", [(5, "a", "b"), (4, "a", "c"), (4.1, "c", "c"), (0, "b", "c")])
     tasks = read_sts(tmp_path)
     rows = sentence_rows(tasks)
     expected = [[rows["a"], rows["b"]], [rows["c"], rows["c"]]]
@@ -204,9 +204,9 @@ PAIRS = [(5, "the cat sleeps", "a cat sleeps"), (1, "stocks fell", "the dog"), (
 def test_the_eval_sts_command_prints_the_table(
     flowvec, tmp_path: Path, tiny_dir, tiny: Encoder
 ) -> None:
-    write(tmp_path / "sets" / "A", "one", PAIRS)
-    write(tmp_path / "sets" / "A", "two", PAIRS[:2])
-    write(tmp_path / "sets" / "B", "one", PAIRS)
+    write_sts_set(tmp_path / "sets" / "A", "one", PAIRS)
+    write_sts_set(tmp_path / "sets" / "A", "two", PAIRS[:2])
+    write_sts_set(tmp_path / "sets" / "B", "one", PAIRS)
     done = flowvec("eval", "sts", tiny_dir, "sets", "--provider", "cpu")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -244,7 +244,7 @@ def test_the_eval_sts_command_prints_the_table(
 def test_a_wrong_argument_is_one_line(
     flowvec_here, tmp_path: Path, tiny_dir, arguments, part
 ) -> None:
-    write(tmp_path / "good", "one", PAIRS)
+    write_sts_set(tmp_path / "good", "one", PAIRS)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.tsv").write_text(HEADER + "one\n")
     done = flowvec_here("eval", "sts", *[str(tiny_dir) if a == "TINY" else a for a in arguments])

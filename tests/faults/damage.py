@@ -36,6 +36,7 @@ import numpy as np
 from flowvec import Bundle, BundleError, Collection
 from flowvec.collection.index.hnsw_file import HEADER
 from flowvec.errors import FlowvecError
+from tests.makers import vectors
 
 ROWS, DIM = 300, 8
 _EXACT_BELOW = 20
@@ -47,16 +48,12 @@ BUNDLE = Path(__file__).resolve().parents[1] / "data/bundles/tiny"
 Change = Callable[[Path, random.Random], str]
 
 
-def vectors() -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(ROWS, DIM)).astype(np.float32)
-
-
 def build(folder: Path) -> None:
     """A collection with a graph on disk."""
     with Collection.create(folder, dim=DIM, exact_below=_EXACT_BELOW) as collection:
         texts = [f"text {i}" for i in range(ROWS)]
         metadata = [{"n": i} for i in range(ROWS)]
-        collection.add_vectors(range(ROWS), vectors(), texts, metadata)
+        collection.add_vectors(range(ROWS), vectors(ROWS, DIM), texts, metadata)
         collection.search(np.ones(DIM))
 
 
@@ -137,7 +134,7 @@ def craft(path: Path, draw: random.Random) -> str:
 def graph_case(folder: Path, change: Change, draw: random.Random) -> str:
     (file,) = folder.glob("graph-*")
     change(file, draw)
-    expected = vectors()
+    expected = vectors(ROWS, DIM)
     with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
         query = draw.randrange(ROWS)
         hits = collection.search(expected[query], k=5)
@@ -148,7 +145,7 @@ def graph_case(folder: Path, change: Change, draw: random.Random) -> str:
 
 def sqlite_case(folder: Path, change: Change, draw: random.Random) -> str:
     change(folder / "collection.sqlite", draw)
-    expected = vectors()
+    expected = vectors(ROWS, DIM)
     try:
         with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
             # Ids are read by another way than rows, whose checksums might speak first.

@@ -70,7 +70,7 @@ def operate(collection: Collection, number: int) -> None:
     elif kind == "replace":
         put(collection, range(20, 40), f"replace {number}")
     elif kind == "save":
-        collection._index.save()
+        collection._index.save()  # the public way, `close`, does more
     elif kind == "compact":
         collection.compact()
     elif kind == "words":

@@ -72,7 +72,7 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
 
     other = threading.Thread(target=search, daemon=True)
     other.start()
-    # What may be there: each group of rows is there whole, or not at all.
+    # For each group of rows: may it be there, may it be absent. Never a part of it.
     known: dict[int, set[bool]] = {group: {False} for group in range(1, 6)}
     while result.interrupts < interrupts and not result.wrong:
         group = rng.randint(1, 5)
@@ -95,6 +95,7 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
             elif kind == "ids":
                 collection.search_ids(query[None], k=3)
             else:
+                # The public search takes a text only with an encoder, and this has none.
                 collection._searcher.hybrid_hits(["a cat"], query[None], SearchOptions(3))
             result.done += 1
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -107,10 +107,11 @@ def child(folder: Path, phase: str, first: int, out: int) -> None:
             say("enter")
             if phase == "snapshot":
                 collection.search(np.ones(DIM), k=3)
-                collection._access._save_graph()
+                collection._access._save_graph()  # the public way, `close`, does more
             elif phase == "compact":
                 collection.compact()
             else:
+                # The public way, closing and opening, would save the old graph first.
                 collection._index._state.loaded.graph = None
                 for file in folder.glob("graph-*"):
                     file.unlink()
@@ -166,7 +167,7 @@ def once(
     lines = Lines(reading)
     first = lines.next(time.perf_counter() + 60)
     assert first == "ready", first
-    # A random moment of a random length: short ones fall into the first change, long ones later.
+    # A random delay: short ones hit the first change, long ones later changes.
     time.sleep(draw.random() ** 2 * draw.choice([0.002, 0.02, 0.1, _MOST_SECONDS]))
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
@@ -206,7 +207,7 @@ def check(folder: Path, phase: str, rows: Rows, under_way: int | None, result: R
         result.lost += len(rows.keys() - stored.keys())
         result.phantoms += len(stored.keys() - rows.keys())
         assert same(stored, rows), f"{phase}: {len(stored)} rows found, {len(rows)} expected"
-        # Graph files that the child took away are missed until the next is saved.
+        # Graph files that the child removed are missing until the next one is saved.
         assert [p for p in collection.verify() if "graph-" not in p] == []
         hits = collection.search(np.ones(DIM), k=_IDS)
         assert {hit.id for hit in hits} == rows.keys()
@@ -229,7 +230,7 @@ def campaign(kills: int, seed: int, folder: Path) -> Result:
     rows: Rows = {}
     collection_folder = folder / "c"
     for kill in range(kills):
-        if kill % 100 == 0:  # a new one, to also kill early in a collection's life
+        if kill % 100 == 0:  # a new one, so that young collections are killed too
             shutil.rmtree(collection_folder, ignore_errors=True)
             rows = {}
             with Collection.create(

@@ -31,7 +31,7 @@ _A_CHANGE = 10
 _SECONDS = 60
 
 
-def write(folder: Path, name: str, draw: random.Random, out: int) -> None:
+def add_changes(folder: Path, name: str, draw: random.Random, out: int) -> None:
     """Add changes of ten rows each until the time is up."""
     end = time.perf_counter() + 0.02 + 0.05 * draw.random()
     while time.perf_counter() < end:
@@ -83,8 +83,8 @@ def once(folder: Path, draw: random.Random) -> Counter[str]:
     Collection.create(folder, dim=DIM).close()
     reading, writing = os.pipe()
     works = [
-        lambda: write(folder, "a", random.Random(draw.random()), writing),
-        lambda: write(folder, "b", random.Random(draw.random()), writing),
+        lambda: add_changes(folder, "a", random.Random(draw.random()), writing),
+        lambda: add_changes(folder, "b", random.Random(draw.random()), writing),
         lambda: read(folder, writing),
     ]
     processes = []

@@ -30,8 +30,8 @@ from flowvec.errors import (
     InputValueError,
 )
 from flowvec.sharded import ShardedSearcher, index_shards
+from tests.makers import WORDS, contents
 
-WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
 TWO = RayWorkers(2, cpus=1)
 OPTIONS: dict[str, Any] = {"id_field": "id", "keep": ["n"], "rows_per_shard": 100}
 
@@ -54,10 +54,6 @@ def rows(tmp_path: Path) -> Path:
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.name[:5] != ".lock"}
 
 
 @pytest.mark.parametrize("out_format", ["parquet", "npy"])

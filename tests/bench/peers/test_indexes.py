@@ -28,6 +28,7 @@ from flowvec_bench.peers.pairs import PairRow, shared_pairs
 from flowvec_bench.peers.registry import Peer
 from flowvec_bench.reports.indexes import cells, write_index_report
 from flowvec_bench.reports.pairs import write_pair_report
+from tests.makers import unit_vectors
 
 MACHINE = {
     "cpu": "a cpu", "cpu_features": ["x"], "cores": 2, "memory_gib": 1, "system": "s",
@@ -36,16 +37,13 @@ MACHINE = {
 BROKEN = Peer("broken", "no such index", (), {}, (None,), "vectors")
 
 
-def unit(rows: int, dim: int = 12, seed: int = 0) -> np.ndarray:
-    made = np.random.default_rng(seed).normal(size=(rows, dim)).astype(np.float32)
-    return made / np.linalg.norm(made, axis=1, keepdims=True)
-
-
 @pytest.fixture(scope="module")
 def index_rows(tmp_path_factory: pytest.TempPathFactory) -> list[IndexRow]:
     racers = [INDEXES["flowvec"], INDEXES["flowvec-rows"], INDEXES["hnswlib"], BROKEN]
     folder = tmp_path_factory.mktemp("indexes")
-    return race_indexes(racers, unit(600), unit(40, seed=1), folder, 2, rounds=2, builds=2)
+    return race_indexes(
+        racers, unit_vectors(600, 12), unit_vectors(40, 12, seed=1), folder, 2, rounds=2, builds=2
+    )
 
 
 def test_recall_is_the_share_of_the_true_neighbours() -> None:
@@ -93,8 +91,11 @@ def test_an_index_that_fails_fails_alone(index_rows: list[IndexRow], tmp_path: P
     assert "no such index" in (index_rows[3].error or "")
     assert index_rows[3].per_second is None
     with pytest.raises(FlowvecError):
-        race_indexes([BROKEN], unit(20), unit(2), tmp_path, 1)
-    for vectors, queries in ((unit(9), unit(1)), (unit(20), unit(0))):
+        race_indexes([BROKEN], unit_vectors(20, 12), unit_vectors(2, 12), tmp_path, 1)
+    for vectors, queries in (
+        (unit_vectors(9, 12), unit_vectors(1, 12)),
+        (unit_vectors(20, 12), unit_vectors(0, 12)),
+    ):
         with pytest.raises(InputValueError):
             race_indexes([INDEXES["hnswlib"]], vectors, queries, tmp_path, 1)
 
@@ -124,7 +125,7 @@ def test_pairs_are_shared_whatever_their_order_and_scores() -> None:
 
 
 def test_the_bench_indexes_command_takes_vectors(tmp_path: Path) -> None:
-    np.save(tmp_path / "v.npy", unit(320) * 3)
+    np.save(tmp_path / "v.npy", unit_vectors(320, 12) * 3)
     out = tmp_path / "r.json"
     done = CliRunner().invoke(
         app,
@@ -158,7 +159,7 @@ def test_a_wrong_argument_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], part: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    np.save("v.npy", unit(150))
+    np.save("v.npy", unit_vectors(150, 12))
     np.save("zero.npy", np.zeros((150, 3), np.float32))
     Path("broken.txt.xz").write_bytes(b"this is no xz")
     with pytest.raises(InputValueError, match=part):

@@ -52,17 +52,17 @@ def race_result(forms: Forms, tmp_path_factory: pytest.TempPathFactory) -> Race:
     return race(peers, forms.paths, options, TEXTS, folder, rounds=2)
 
 
-def rows(race_result: Race, name: str):
+def rows_of(race_result: Race, name: str):
     return [row for row in race_result.rows if row.name == name]
 
 
 def test_every_peer_has_a_row_for_each_kind_of_text(race_result: Race) -> None:
     assert race_result.kinds == {"natural": 40, "short": 16}
     assert len(race_result.rows) == 5 * 2
-    for row in rows(race_result, FLOWVEC["flowvec-float32"].name):
+    for row in rows_of(race_result, FLOWVEC["flowvec-float32"].name):
         assert row.ratio == 1.0
         assert row.min_cosine == pytest.approx(1.0)
-    for row in rows(race_result, HERE.name):
+    for row in rows_of(race_result, HERE.name):
         assert len(row.seconds) == 2
         assert row.texts_per_second > 0
         assert row.batch_size in (4, 16)
@@ -70,16 +70,16 @@ def test_every_peer_has_a_row_for_each_kind_of_text(race_result: Race) -> None:
 
 
 def test_the_same_weights_give_the_same_vectors(race_result: Race) -> None:
-    for row in rows(race_result, HERE.name):
+    for row in rows_of(race_result, HERE.name):
         assert row.min_cosine >= 0.99999
         assert not row.void
-    for row in rows(race_result, FLOWVEC["flowvec-int8"].name):
+    for row in rows_of(race_result, FLOWVEC["flowvec-int8"].name):
         assert row.min_cosine >= 0.99
 
 
 def test_other_vectors_make_a_row_void(race_result: Race) -> None:
-    assert rows(race_result, "cut")[0].void
-    assert rows(race_result, "cut")[0].error is None
+    assert rows_of(race_result, "cut")[0].void
+    assert rows_of(race_result, "cut")[0].error is None
 
 
 def test_a_batch_size_near_the_best_is_timed_again_and_its_better_time_counts() -> None:
@@ -91,7 +91,7 @@ def test_a_batch_size_near_the_best_is_timed_again_and_its_better_time_counts() 
 
 
 def test_a_peer_that_fails_fails_alone(race_result: Race) -> None:
-    for row in rows(race_result, "broken"):
+    for row in rows_of(race_result, "broken"):
         assert "KeyError" in row.error
         assert row.texts_per_second is None
         assert row.void
@@ -140,10 +140,10 @@ def test_a_model_with_own_layers_is_not_raced_by_peers_that_only_pool(
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
     peers = [FLOWVEC["flowvec-float32"], HERE, PEERS["fastembed"]]
     race_result = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
-    assert all(row.min_cosine >= 0.9999 for row in rows(race_result, HERE.name))
+    assert all(row.min_cosine >= 0.9999 for row in rows_of(race_result, HERE.name))
     assert all(
         "does not support this model's layers" in row.error
-        for row in rows(race_result, "fastembed")
+        for row in rows_of(race_result, "fastembed")
     )
 
 
@@ -154,8 +154,8 @@ def test_the_shipped_model_races_in_the_forms_that_it_can_have(tmp_path: Path) -
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
     peers = [FLOWVEC["flowvec-float32"], FLOWVEC["flowvec-int8"], HERE]
     race_result = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
-    assert all(row.min_cosine >= 0.9999 for row in rows(race_result, HERE.name))
-    assert all("int8" in row.error for row in rows(race_result, FLOWVEC["flowvec-int8"].name))
+    assert all(row.min_cosine >= 0.9999 for row in rows_of(race_result, HERE.name))
+    assert all("int8" in row.error for row in rows_of(race_result, FLOWVEC["flowvec-int8"].name))
 
 
 def test_a_refused_variant_does_not_affect_the_others(

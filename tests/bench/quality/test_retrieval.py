@@ -36,7 +36,7 @@ QUERIES = [{"_id": f"q{i}", "text": text} for i, text in enumerate(["cats", "sto
 QRELS = "query-id\tcorpus-id\tscore\nq0\td1\t2\nq0\td2\t0\nq1\td2\t1\nq2\td3\t1\nq2\td4\t1\n"
 
 
-def write(
+def write_set(
     folder: Path, documents=DOCUMENTS, queries=QUERIES, qrels: str | bytes | None = QRELS
 ) -> Path:
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def write(
 
 
 def test_a_set_is_read_as_beir_has_it(tmp_path: Path) -> None:
-    (retrieval_set,) = read_retrieval(write(tmp_path / "one"))
+    (retrieval_set,) = read_retrieval(write_set(tmp_path / "one"))
     assert retrieval_set.name == "one"
     assert retrieval_set.document_ids == ["d1", "d2", "d3", "d4"]
     assert retrieval_set.documents[:3] == ["The cat sleeps on a mat", "Stocks fell.", "A dog runs"]
@@ -62,20 +62,20 @@ def test_a_set_is_read_as_beir_has_it(tmp_path: Path) -> None:
 
 def test_a_folder_of_sets_is_read_by_name(tmp_path: Path) -> None:
     for name in ("b", "a"):
-        write(tmp_path / name)
+        write_set(tmp_path / name)
     (tmp_path / "other").mkdir()
     assert [s.name for s in read_retrieval(tmp_path)] == ["a", "b"]
 
 
 def test_a_judged_document_that_is_missing_counts_as_not_found(tmp_path: Path) -> None:
-    (retrieval_set,) = read_retrieval(write(tmp_path, qrels=QRELS + "q1\tgone\t1\n"))
+    (retrieval_set,) = read_retrieval(write_set(tmp_path, qrels=QRELS + "q1\tgone\t1\n"))
     assert any("1 judged documents" in line and "gone" in line for line in retrieval_set.warnings)
     score = score_run(retrieval_set, "x", [[0], [1], [2, 3]])
     assert score.recall_at_10 == pytest.approx((1 + 0.5 + 1) / 3)
 
 
 def test_only_relevant_judgements_make_a_query(tmp_path: Path) -> None:
-    (retrieval_set,) = read_retrieval(write(tmp_path, qrels=QRELS + "q3\td1\t0\n"))
+    (retrieval_set,) = read_retrieval(write_set(tmp_path, qrels=QRELS + "q3\td1\t0\n"))
     assert retrieval_set.query_ids == ["q0", "q1", "q2"]
 
 
@@ -103,7 +103,7 @@ BAD = [
 @pytest.mark.parametrize(("change", "message"), BAD, ids=[message for _, message in BAD])
 def test_a_bad_file_is_named_with_its_line(tmp_path: Path, change, message: str) -> None:
     with pytest.raises(InputValueError, match=message):
-        read_retrieval(write(tmp_path, **change))
+        read_retrieval(write_set(tmp_path, **change))
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty"])
@@ -171,7 +171,7 @@ def test_a_query_that_is_a_document_does_not_find_itself(tmp_path: Path, tiny: E
     """ArguAna asks with its own documents; equal ids alone (CISI, Cranfield) mean nothing."""
     queries = [{"_id": "d4", "text": "is eaten by dogs"}, {"_id": "d3", "text": "something else"}]
     judged = "query-id\tcorpus-id\tscore\nd4\td3\t1\nd3\td3\t1\n"
-    (retrieval_set,) = read_retrieval(write(tmp_path, queries=queries, qrels=judged))
+    (retrieval_set,) = read_retrieval(write_set(tmp_path, queries=queries, qrels=judged))
     assert retrieval_set.own == {"d4"}
     score = score_run(retrieval_set, "x", [[3, 2, 0, 1], [2, 3, 0, 1]])
     assert (score.mrr_at_10, score.ndcg_at_10) == (1.0, 1.0)
@@ -183,7 +183,9 @@ def test_recall_at_100_counts_without_the_query_itself(tmp_path: Path, tiny: Enc
     documents = [{"_id": f"d{i}", "text": f"cat {'dog ' * i}"} for i in range(130)]
     judged = "query-id\tcorpus-id\tscore\nd0\td1\t1\n"
     (retrieval_set,) = read_retrieval(
-        write(tmp_path, documents=documents, queries=[{"_id": "d0", "text": "cat"}], qrels=judged)
+        write_set(
+            tmp_path, documents=documents, queries=[{"_id": "d0", "text": "cat"}], qrels=judged
+        )
     )
     for ranking in (search_encoder(tiny, retrieval_set), search_bm25(retrieval_set)):
         assert len(ranking[0]) == 101
@@ -193,7 +195,7 @@ def test_recall_at_100_counts_without_the_query_itself(tmp_path: Path, tiny: Enc
 
 
 def test_bm25_stems_and_finds_only_what_shares_a_word(tmp_path: Path) -> None:
-    (retrieval_set,) = read_retrieval(write(tmp_path))
+    (retrieval_set,) = read_retrieval(write_set(tmp_path))
     assert search_bm25(replace(retrieval_set, queries=["cats", "stock", "dog"])) == [
         [0],
         [1],
@@ -205,14 +207,14 @@ def test_bm25_stems_and_finds_only_what_shares_a_word(tmp_path: Path) -> None:
 
 def test_bm25_of_stop_words_alone_finds_nothing(tmp_path: Path) -> None:
     documents = [{"_id": f"d{i}", "text": "the and of"} for i in range(1, 5)]
-    (retrieval_set,) = read_retrieval(write(tmp_path / "stop", documents=documents))
+    (retrieval_set,) = read_retrieval(write_set(tmp_path / "stop", documents=documents))
     assert search_bm25(retrieval_set) == [[] for _ in retrieval_set.queries]
 
 
 @pytest.mark.parametrize("score", ["²", "9" * 30, "1.5", "-1"])
 def test_a_score_that_is_not_a_small_whole_number_is_an_error(tmp_path: Path, score: str) -> None:
     with pytest.raises(InputValueError, match="whole number"):
-        read_retrieval(write(tmp_path / "odd", qrels=QRELS + f"q0\td3\t{score}\n"))
+        read_retrieval(write_set(tmp_path / "odd", qrels=QRELS + f"q0\td3\t{score}\n"))
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
@@ -223,7 +225,7 @@ def test_the_encoder_searches_exactly_by_its_similarity(
     (tiny_copy / "manifest.json").write_text(json.dumps({**manifest, "similarity": similarity}))
     words = ["cat", "dog", "stocks fell", "a man eats red bread", "the woman runs fast", "blue"]
     documents = [{"_id": f"d{i}", "text": f"{words[i % 6]} {i}"} for i in range(130)]
-    (retrieval_set,) = read_retrieval(write(tmp_path / "set", documents=documents))
+    (retrieval_set,) = read_retrieval(write_set(tmp_path / "set", documents=documents))
     with Encoder.load(tiny_copy, provider="cpu") as encoder:
         ranking = search_encoder(encoder, retrieval_set)
         queries = encoder.encode(retrieval_set.queries, prompt_name="query")
@@ -236,7 +238,7 @@ def test_the_encoder_searches_exactly_by_its_similarity(
 
 
 def test_both_systems_are_scored(tmp_path: Path, tiny: Encoder) -> None:
-    (retrieval_set,) = read_retrieval(write(tmp_path))
+    (retrieval_set,) = read_retrieval(write_set(tmp_path))
     encoder, bm25 = score_retrieval(tiny, retrieval_set)
     assert (encoder.system, bm25.system) == ("tiny", "BM25")
     assert encoder.recall_at_10 == 1  # four documents are all among ten
@@ -244,7 +246,7 @@ def test_both_systems_are_scored(tmp_path: Path, tiny: Encoder) -> None:
 
 
 def test_a_hybrid_search_is_scored_beside_both(tmp_path: Path, tiny: Encoder) -> None:
-    (retrieval_set,) = read_retrieval(write(tmp_path))
+    (retrieval_set,) = read_retrieval(write_set(tmp_path))
     scores = score_retrieval(tiny, retrieval_set, hybrid=True)
     assert [score.system for score in scores] == ["tiny", "BM25", "tiny, hybrid"]
     assert scores[2].recall_at_10 == 1
@@ -268,8 +270,8 @@ def test_bm25_scores_what_is_known_of_it(shared_data: Path, name, low, high) -> 
 
 
 def test_the_eval_retrieval_command_prints_both_systems(flowvec, tmp_path: Path, tiny_dir) -> None:
-    write(tmp_path / "sets" / "one")
-    write(tmp_path / "sets" / "two")
+    write_set(tmp_path / "sets" / "one")
+    write_set(tmp_path / "sets" / "two")
     done = flowvec("eval", "retrieval", tiny_dir, "sets")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -290,7 +292,7 @@ def test_the_eval_retrieval_command_prints_both_systems(flowvec, tmp_path: Path,
 
 
 def test_a_wrong_argument_is_one_line(flowvec_here, tmp_path: Path, tiny_dir) -> None:
-    folder = write(tmp_path / "set")
+    folder = write_set(tmp_path / "set")
     shutil.rmtree(folder / "qrels")
     for name, part in (("set", "test.tsv"), ("nowhere", "nowhere")):
         done = flowvec_here("eval", "retrieval", tiny_dir, name)

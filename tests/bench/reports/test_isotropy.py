@@ -139,10 +139,10 @@ def test_figures_stand_side_by_side_with_sts(examined) -> None:
 
 def test_the_notes_say_what_limits_the_figures(examined) -> None:
     bundle, _ = examined
-    normalised = replace(bundle, label="unit", normalised=True)
+    normalized = replace(bundle, label="unit", normalised=True)
     few = replace(bundle, isotropy=replace(bundle.isotropy, rows=159))
     assert "does not normalize" in explain([bundle], has_sts=True)[0]
-    assert "unit normalizes inside its graph" in explain([normalised], has_sts=True)[0]
+    assert "unit normalizes inside its graph" in explain([normalized], has_sts=True)[0]
     assert not any("fewer than 10" in note for note in explain([bundle], has_sts=True))
     assert any("fewer than 10" in note for note in explain([few], has_sts=True))
     without = replace(bundle, isotropy=replace(bundle.isotropy, alignment=None), sts=[])

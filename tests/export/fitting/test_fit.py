@@ -64,7 +64,7 @@ def fitted_on(raw: np.ndarray, method: str, settings: FitSettings = SETTINGS) ->
     return fit_transform(parse_method(method), *split(raw[:COUNT]), settings)[0]
 
 
-def normalised(transform: Transform, vectors: np.ndarray) -> np.ndarray:
+def normalized(transform: Transform, vectors: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         return torch.nn.functional.normalize(transform(torch.from_numpy(vectors))).numpy()
 
@@ -160,7 +160,7 @@ def test_a_bundle_computes_what_was_fitted(bert, raw, tmp_path, case: str) -> No
     assert bundle.manifest.normalised
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
         vectors = encoder.encode(TEXTS)
-    assert Parity.of(vectors, normalised(transform, raw[COUNT:])).max_relative_error <= 1e-5
+    assert Parity.of(vectors, normalized(transform, raw[COUNT:])).max_relative_error <= 1e-5
 
 
 def test_each_part_is_fitted_on_what_those_before_it_give(raw) -> None:
@@ -320,7 +320,7 @@ def test_the_recipe_says_how_it_was_fitted(pair, bert, texts) -> None:
     assert recipe.results["bits_per_dim"] == [
         [e.epoch, round(e.train, 4), round(e.held_out, 4)] for e in made.history
     ]
-    assert len(made.history) == 4  # the initialised flow, and three epochs
+    assert len(made.history) == 4  # the initialized flow, and three epochs
     json.dumps(recipe.settings, allow_nan=False)
 
     # The transform was fitted on these very vectors, and its figures are of the held-out ones.
@@ -401,11 +401,11 @@ def test_a_file_brings_its_pooling_and_refuses_another(pair, bert, checkpoint, t
     torch.save(model.state_dict(), again / "pytorch_model.bin")
     bundle = export(again, tmp_path / "b", transform=file, allow_pickle=True)
     assert bundle.manifest.pooling == "cls"
-    # The recipe's length is that of fitting; what is served is the caller's business.
+    # The recipe's length applies to fitting only; the bundle keeps the model's own.
     assert bundle.manifest.max_length == POSITIONS
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
         vectors = encoder.encode(TEXTS)
-    expected = normalised(pair[0].transform, embed_raw(bert, TEXTS, pooling="cls"))
+    expected = normalized(pair[0].transform, embed_raw(bert, TEXTS, pooling="cls"))
     assert Parity.of(vectors, expected).max_relative_error <= 1e-5
 
 
@@ -490,7 +490,7 @@ def test_float16_weights_leave_what_was_fitted_in_float32(
     assert any(name.startswith("transforms.1.") for name in kinds)
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
         vectors = encoder.encode(TEXTS)
-    assert Parity.of(vectors, normalised(made, rounded_raw)).max_relative_error <= 1e-5
+    assert Parity.of(vectors, normalized(made, rounded_raw)).max_relative_error <= 1e-5
 
 
 # --- the corpus -----------------------------------------------------------------------------------

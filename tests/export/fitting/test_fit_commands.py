@@ -151,7 +151,7 @@ def test_a_fit_that_is_stopped_leaves_nothing(checkpoint, corpus, tmp_path) -> N
          "-o", "t.safetensors"],
         cwd=tmp_path, env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
-        while not list(scratch.glob("flowvec-*")):  # the bundle that its vectors are made with
+        while not list(scratch.glob("flowvec-*")):  # the bundle that computes the vectors
             assert process.poll() is None
             time.sleep(0.01)
         process.terminate()
@@ -187,8 +187,8 @@ OUT = ["-o", "t.safetensors"]
         (["flow", *FIT, *OUT, "--learning-rate", "nan"], "learning_rate must be a number"),
         (["flow", *FIT, *OUT, "--rows", "300"], "flow needs at least 1000 different texts"),
         (["whitening", *FIT, *OUT, "--rows", "19"], "at least 10 different texts"),
-        (["flow", *FIT, *OUT, "--k", "4"], "--k is of whitening"),
-        (["whitening", *FIT, *OUT, "--epochs", "5"], "--epochs is of flow"),
+        (["flow", *FIT, *OUT, "--k", "4"], "--k applies only to whitening"),
+        (["whitening", *FIT, *OUT, "--epochs", "5"], "--epochs applies only to flow"),
         (["whitening", *FIT, *OUT, "--k", "0"], "k must be at least 1"),
         (["soft-zca", *FIT, *OUT, "--eps", "-1"], "eps must not be negative"),
         (["whitening", *FIT, *OUT, "--rows", "60", "--k", "48"], "directions that are not null"),
@@ -206,7 +206,7 @@ OUT = ["-o", "t.safetensors"]
         (["whitening", *FIT, *OUT, "--like-the-paper"], "fixes the method flow"),
         (["flow+whitening", *FIT, *OUT, "--like-the-paper"], "fixes the method flow"),
         (["flow", *FIT, *OUT, "--like-the-paper", "--epochs", "1"], "fixes the method flow"),
-        # Given is given, also where it is what the recipe has.
+        # An option conflicts with the recipe even if it has the recipe's value.
         (["flow", *FIT, *OUT, "--like-the-paper", "--preset", "released"], "fixes the method"),
         (["flow", *FIT, *OUT, "--like-the-paper", "--max-length", "64"], "fixes the method"),
         (["flow", *FIT, *OUT, "--like-the-paper", "--rows", "500"], "at least 1000 different"),

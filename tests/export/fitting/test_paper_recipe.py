@@ -178,7 +178,7 @@ def test_the_fewest_texts_suffice(bert) -> None:
     assert fit_like_the_paper(bert, make_texts(1052)).recipe.rows == 1000
 
 
-# --- the optimiser --------------------------------------------------------------------------------
+# --- the optimizer --------------------------------------------------------------------------------
 
 
 def test_the_optimizer_is_adamw_without_bias_correction() -> None:

@@ -25,6 +25,7 @@ from flowvec_export.graph.editing import Surgeon
 from flowvec_export.sources import onnx as onnx_source
 from flowvec_export.sources.onnx import find_graph
 from tests.export.conftest import make_texts
+from tests.makers import unit
 
 OPTIMUM = Path(__file__).resolve().parents[2] / "data" / "optimum"
 
@@ -51,10 +52,6 @@ def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
     parity = Parity.of(ours, theirs)
     assert parity.max_relative_error <= 1e-4
     assert parity.min_cosine >= 0.99999
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 @pytest.fixture
@@ -229,7 +226,7 @@ def test_functions_that_never_end_are_refused_before_they_are_put_in_line(
     first = proto.graph.output[0].name
     proto.graph.node.append(helper.make_node("f0", [first], ["bombed"], domain="bomb"))
     onnx.save(proto, graph)
-    words = {"wide": "come to more than", "deep": "deep", "circle": "calls itself"}[kind]
+    words = {"wide": "expand to more than", "deep": "deep", "circle": "calls itself"}[kind]
     with pytest.raises(ExportError, match=words):
         export(folder, tmp_path / "b", calibration=())
 
@@ -250,7 +247,7 @@ def test_a_quantized_graph_is_called_quantized(tmp_path, copy, operator: str) ->
         node = helper.make_node(operator, ["one_of_float"], ["q", "scale", "zero"])
     proto.graph.node.insert(0, node)
     onnx.save(proto, graph)
-    with pytest.raises(ExportError, match=f"is quantised .*{operator}"):
+    with pytest.raises(ExportError, match=f"is quantized .*{operator}"):
         export(folder, tmp_path / "b", calibration=())
 
 

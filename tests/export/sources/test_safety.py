@@ -376,7 +376,7 @@ def test_sizes_have_limits(folder, monkeypatch: pytest.MonkeyPatch, limit, messa
 @pytest.mark.parametrize("name", ["tf_model.h5", "adapter_model.safetensors"])
 def test_weights_of_another_kind_are_named(folder, name) -> None:
     (folder / "model.safetensors").rename(folder / name)
-    with pytest.raises(ExportError, match=f"no weights: {name} is of a kind that is not read"):
+    with pytest.raises(ExportError, match=f"no weights: {name} is in a format that is not read"):
         read_source(folder)
 
 

@@ -113,7 +113,7 @@ def word_weights(checkpoint: Path, rows: int | None = None) -> WordWeights:
 @pytest.mark.parity
 def test_words_are_weighted_in_the_mean(checkpoint, tmp_path) -> None:
     source = checkpoint("bert")
-    # Not normalised, so that what the sum is divided by counts too.
+    # Not normalized, so that what the sum is divided by counts too.
     model = make(tmp_path / "st", source, word_weights(source), Pooling(WIDTH), Dense(WIDTH, 6))
     texts = [*TEXTS, "", "the"]
     weighted = assert_same(model, tmp_path / "st", tmp_path, texts).encode(texts)

@@ -37,7 +37,7 @@ from flowvec_export.transforms import (
     Whitening,
 )
 from flowvec_export.transforms.file import Recipe, load_transform, save_transform
-from tests.export.transforms.test_transforms import randomised, vectors
+from tests.export.transforms.test_transforms import randomized, skewed_vectors
 
 DIM = 8
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "transforms" / "whitening-v1.safetensors"
@@ -58,12 +58,12 @@ RECIPE = Recipe(
 
 
 def moments() -> Moments:
-    return Moments.of(vectors(DIM))
+    return Moments.of(skewed_vectors(DIM))
 
 
 def flow(shape: FlowShape, dim: int = DIM) -> Flow:
     torch.manual_seed(0)
-    return randomised(Flow(dim, shape), vectors(dim))
+    return randomized(Flow(dim, shape), skewed_vectors(dim))
 
 
 def learned() -> Rotation:
@@ -113,7 +113,7 @@ def test_what_is_loaded_computes_what_was_saved(tmp_path: Path, name: str) -> No
     path = tmp_path / "t.safetensors"
     save_transform(made, RECIPE, path)
     loaded, recipe = load_transform(path)
-    u = torch.from_numpy(vectors(DIM, 64, seed=1))
+    u = torch.from_numpy(skewed_vectors(DIM, 64, seed=1))
     with torch.no_grad():
         assert torch.equal(loaded(u), made(u))
         assert torch.equal(loaded.fold()(u), made.fold()(u))
@@ -151,7 +151,7 @@ def test_a_transform_may_have_no_recipe(tmp_path: Path) -> None:
 def test_a_part_may_stand_twice(tmp_path: Path) -> None:
     part = Standardise.fit(moments())
     save_transform(Compose([part, part]), None, tmp_path / "t.safetensors")
-    u = torch.from_numpy(vectors(DIM, 9))
+    u = torch.from_numpy(skewed_vectors(DIM, 9))
     assert torch.equal(load_transform(tmp_path / "t.safetensors")[0](u), part(part(u)))
 
 
@@ -264,7 +264,7 @@ def refused(path: Path) -> str:
     return message
 
 
-def write(
+def write_transform(
     folder: Path, header: Any = WHITENING, tensors: dict[str, torch.Tensor] = TENSORS
 ) -> Path:
     path = folder / "t.safetensors"
@@ -278,7 +278,7 @@ def configured(kind: str, **config: Any) -> dict[str, Any]:
 
 
 def test_the_file_that_the_tests_below_break_is_whole(tmp_path: Path) -> None:
-    assert load_transform(write(tmp_path))[0].describe() == "whitening(4->2)"
+    assert load_transform(write_transform(tmp_path))[0].describe() == "whitening(4->2)"
 
 
 def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_what_is_not_a_safetensors_is_refused(tmp_path: Path, content: bytes) ->
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
-    whole = write(tmp_path).read_bytes()
+    whole = write_transform(tmp_path).read_bytes()
     cut = tmp_path / "cut.safetensors"
     for length in (*range(0, len(whole), 37), len(whole) - 1):
         cut.write_bytes(whole[:length])
@@ -309,17 +309,17 @@ def test_a_foreign_safetensors_file_is_refused(tmp_path: Path, metadata) -> None
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", '{"kind": }', "[" * 100_000, "9" * 5_000])
 def test_a_header_that_is_not_json_is_refused(tmp_path: Path, text: str) -> None:
-    assert "is not JSON" in refused(write(tmp_path, text))
+    assert "is not JSON" in refused(write_transform(tmp_path, text))
 
 
 @pytest.mark.parametrize("header", [[], 1, None, "null", [WHITENING]])
 def test_a_header_that_is_not_an_object_is_refused(tmp_path: Path, header) -> None:
-    assert "format_version None" in refused(write(tmp_path, json.dumps(header)))
+    assert "format_version None" in refused(write_transform(tmp_path, json.dumps(header)))
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
 def test_another_version_is_refused_and_named(tmp_path: Path, version) -> None:
-    message = refused(write(tmp_path, {**WHITENING, "format_version": version}))
+    message = refused(write_transform(tmp_path, {**WHITENING, "format_version": version}))
     assert f"format_version {version!r}; this flowvec reads 1" in message
 
 
@@ -327,17 +327,19 @@ def test_another_version_is_refused_and_named(tmp_path: Path, version) -> None:
 def test_a_header_without_a_key_is_refused(tmp_path: Path, key: str) -> None:
     header = {name: value for name, value in WHITENING.items() if name != key}
     expected = "format_version None" if key == "format_version" else f"lacks {key}"
-    assert expected in refused(write(tmp_path, header))
+    assert expected in refused(write_transform(tmp_path, header))
 
 
 @pytest.mark.parametrize("kind", ["", "Whitening", "os.system", "__init__"])
 def test_an_unknown_kind_is_refused(tmp_path: Path, kind: str) -> None:
-    assert f"no transform {kind!r}" in refused(write(tmp_path, {**WHITENING, "kind": kind}))
+    assert f"no transform {kind!r}" in refused(
+        write_transform(tmp_path, {**WHITENING, "kind": kind})
+    )
 
 
 @pytest.mark.parametrize("part", [{"kind": 3}, {"kind": None}, {"config": []}, {"config": None}])
 def test_a_header_that_names_nothing_is_refused(tmp_path: Path, part) -> None:
-    assert "names no transform" in refused(write(tmp_path, WHITENING | part))
+    assert "names no transform" in refused(write_transform(tmp_path, WHITENING | part))
 
 
 DENSE = {"in_dim": 4, "out_dim": 2, "bias": False, "activation": "tanh", "residual": None}
@@ -389,8 +391,8 @@ def test_a_configuration_that_does_not_fit_is_refused(tmp_path: Path, header) ->
     # Tensors with every size that is asked for, and many of them: it is the configuration that is
     # wrong here.
     many = {f"t{i}": torch.zeros(4, 2) for i in range(30)}
-    refused(write(tmp_path, header, TENSORS | many))
-    refused(write(tmp_path, header))
+    refused(write_transform(tmp_path, header, TENSORS | many))
+    refused(write_transform(tmp_path, header))
 
 
 @pytest.mark.parametrize("depth", [*range(220, 340, 20), 800, 20_000])
@@ -399,7 +401,7 @@ def test_compositions_in_compositions_do_not_exhaust_the_stack(tmp_path: Path, d
     inner = '{"kind": "identity", "config": {"dim": 4}}'
     text = json.dumps(WHITENING | {"kind": "compose", "config": {"parts": ["HERE"]}})
     header = text.replace('"HERE"', open_ * depth + inner + close * depth)
-    refused(write(tmp_path, header))
+    refused(write_transform(tmp_path, header))
 
 
 HUGE = [10**12, 1 << 62, 10**400, 1 << 20]
@@ -426,7 +428,7 @@ def test_absurd_sizes_take_no_memory(tmp_path: Path, kind, config, size) -> None
     part = {"kind": kind, "config": sized}
     path = tmp_path / "t.safetensors"
     for header in (WHITENING | part, configured("compose", parts=[part])):
-        write(tmp_path, header)
+        write_transform(tmp_path, header)
         tracemalloc.start()
         try:
             refused(path)
@@ -443,7 +445,7 @@ def test_one_long_tensor_does_not_pay_for_many_permutations(tmp_path: Path) -> N
     dim = 1 << 16
     tensors = {"long": torch.zeros(dim), "two": torch.zeros(2)}
     tensors |= {f"t{i}": torch.zeros(1) for i in range(50)}
-    write(tmp_path, configured("flow", **{**FLOW, "dim": dim, "depth": 20}), tensors)
+    write_transform(tmp_path, configured("flow", **{**FLOW, "dim": dim, "depth": 20}), tensors)
     tracemalloc.start()
     try:
         refused(tmp_path / "t.safetensors")
@@ -472,7 +474,7 @@ def test_one_long_tensor_does_not_pay_for_many_permutations(tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_tensors_that_do_not_belong_are_refused(tmp_path: Path, tensors, part: str) -> None:
-    assert part in refused(write(tmp_path, WHITENING, tensors))
+    assert part in refused(write_transform(tmp_path, WHITENING, tensors))
 
 
 # --- recipes --------------------------------------------------------------------------------------
@@ -484,13 +486,13 @@ PLAIN = dataclasses.asdict(RECIPE)
     "recipe", [[], "whitening", {}, {**PLAIN, "further": 1}], ids=["list", "text", "empty", "more"]
 )
 def test_a_recipe_of_other_fields_is_refused(tmp_path: Path, recipe) -> None:
-    assert "other fields" in refused(write(tmp_path, {**WHITENING, "recipe": recipe}))
+    assert "other fields" in refused(write_transform(tmp_path, {**WHITENING, "recipe": recipe}))
 
 
 @pytest.mark.parametrize("field", PLAIN)
 def test_each_field_of_a_recipe_is_there_and_of_its_type(tmp_path: Path, field: str) -> None:
     less = {name: value for name, value in PLAIN.items() if name != field}
-    assert "other fields" in refused(write(tmp_path, {**WHITENING, "recipe": less}))
+    assert "other fields" in refused(write_transform(tmp_path, {**WHITENING, "recipe": less}))
     for wrong in (None, 1 if field == "encoder_only" else True, [], 1.5):
         recipe = {**PLAIN, field: wrong}
-        assert "other types" in refused(write(tmp_path, {**WHITENING, "recipe": recipe}))
+        assert "other types" in refused(write_transform(tmp_path, {**WHITENING, "recipe": recipe}))

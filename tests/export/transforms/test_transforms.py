@@ -1,4 +1,4 @@
-"""The laws of every transform, randomised and fitted, over even and odd dimensions."""
+"""The laws of every transform, randomized and fitted, over even and odd dimensions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DIMS = [7, 16, 33]
 ROWS = 1500
 
 
-def vectors(dim: int, rows: int = ROWS, seed: int = 0) -> np.ndarray:
+def skewed_vectors(dim: int, rows: int = ROWS, seed: int = 0) -> np.ndarray:
     """Correlated, skewed vectors whose mean holds most of their energy, as an encoder's do."""
     rng = np.random.default_rng(dim)
     left, right = (np.linalg.qr(rng.normal(size=(dim, dim)))[0] for _ in range(2))
@@ -48,10 +48,10 @@ def vectors(dim: int, rows: int = ROWS, seed: int = 0) -> np.ndarray:
     return (hidden @ (left * np.geomspace(1, 0.2, dim) @ right) + mean).astype(np.float32)
 
 
-def randomised(flow: Flow, data: np.ndarray) -> Flow:
+def randomized(flow: Flow, data: np.ndarray) -> Flow:
     """A flow with all parameters away from where they begin, its couplings doing real work."""
     generator = torch.Generator().manual_seed(3)
-    flow.initialise(torch.from_numpy(data))
+    flow.initialize(torch.from_numpy(data))
     with torch.no_grad():
         for parameter in flow.parameters():
             parameter.add_(0.03 * torch.randn(parameter.shape, generator=generator))
@@ -73,7 +73,7 @@ def flow_of(dim: int, shape: FlowShape, data: np.ndarray | None = None) -> Flow:
     torch.manual_seed(1)  # the couplings' first weights, whatever ran before
     levels = min(shape.levels, 2) if dim < 8 else shape.levels
     changed = FlowShape(levels, shape.depth, shape.width, shape.coupling, shape.permutation)
-    return randomised(Flow(dim, changed), vectors(dim) if data is None else data)
+    return randomized(Flow(dim, changed), skewed_vectors(dim) if data is None else data)
 
 
 def dense(dim: int, *residual: Tensor) -> Dense:
@@ -83,7 +83,7 @@ def dense(dim: int, *residual: Tensor) -> Dense:
 
 
 def turned(dim: int) -> Rotation:
-    rotation = Rotation.fit(Moments.of(vectors(dim)), learned=True)
+    rotation = Rotation.fit(Moments.of(skewed_vectors(dim)), learned=True)
     with torch.no_grad():
         assert rotation.skew is not None
         rotation.skew.copy_(0.1 * torch.randn(dim, dim))
@@ -91,7 +91,7 @@ def turned(dim: int) -> Rotation:
 
 
 def moments(dim: int) -> Moments:
-    return Moments.of(vectors(dim))
+    return Moments.of(skewed_vectors(dim))
 
 
 Builder = Callable[[int], Transform]
@@ -126,20 +126,20 @@ OTHERS: dict[str, Builder] = {
 def rotation_then_flow(dim: int) -> Compose:
     rotation = turned(dim)
     with torch.no_grad():
-        data = rotation(torch.from_numpy(vectors(dim))).numpy()
+        data = rotation(torch.from_numpy(skewed_vectors(dim))).numpy()
     return Compose([rotation, flow_of(dim, SHAPES["released"], data)])
 
 
 def flow_then_whitening(dim: int, k: int | None) -> Compose:
     flow = flow_of(dim, SHAPES["affine"])
     with torch.no_grad():
-        latent = flow(torch.from_numpy(vectors(dim))).numpy()
+        latent = flow(torch.from_numpy(skewed_vectors(dim))).numpy()
     return Compose([flow, Whitening.fit(Moments.of(latent), k)])
 
 
 def with_null(dim: int, rows: int = ROWS) -> np.ndarray:
     """Vectors on a hyperplane, as LayerNorm makes them, but for float32 rounding."""
-    data = vectors(dim, rows).astype(np.float64)
+    data = skewed_vectors(dim, rows).astype(np.float64)
     normal = np.random.default_rng(1).normal(size=dim)
     normal /= np.linalg.norm(normal)
     data -= np.outer((data - data.mean(0)) @ normal, normal)
@@ -161,7 +161,7 @@ def dim(request: pytest.FixtureRequest) -> int:
 def test_to_observed_undoes_to_latent(name: str, dim: int) -> None:
     transform = INVERTIBLE[name](dim).double()
     assert transform.invertible
-    u = torch.from_numpy(vectors(dim, 50, seed=9)).double()
+    u = torch.from_numpy(skewed_vectors(dim, 50, seed=9)).double()
     z, _ = transform.to_latent(u)
     torch.testing.assert_close(transform.to_observed(z), u, rtol=1e-10, atol=1e-10)
 
@@ -169,7 +169,7 @@ def test_to_observed_undoes_to_latent(name: str, dim: int) -> None:
 @pytest.mark.parametrize("name", INVERTIBLE)
 def test_log_det_is_the_jacobians(name: str, dim: int) -> None:
     transform = INVERTIBLE[name](dim).double()
-    u = torch.from_numpy(vectors(dim, 3, seed=9)).double()
+    u = torch.from_numpy(skewed_vectors(dim, 3, seed=9)).double()
     _, log_det = transform.to_latent(u)
     assert log_det.shape == (3,)
     for row, expected in zip(u, log_det, strict=True):
@@ -183,7 +183,7 @@ def test_log_det_is_the_jacobians(name: str, dim: int) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_map_that_loses_something_has_neither_inverse_nor_density(name: str, dim: int) -> None:
     transform = OTHERS[name](dim)
-    z, log_det = transform.to_latent(torch.from_numpy(vectors(dim, 4)))
+    z, log_det = transform.to_latent(torch.from_numpy(skewed_vectors(dim, 4)))
     assert not transform.invertible
     assert torch.isfinite(z).all()
     assert torch.isnan(log_det).all()
@@ -194,7 +194,7 @@ def test_a_map_that_loses_something_has_neither_inverse_nor_density(name: str, d
 @pytest.mark.parametrize("name", ALL)
 def test_transforms_state_their_sizes(name: str, dim: int) -> None:
     transform = ALL[name](dim)
-    u = torch.from_numpy(vectors(dim, 4))
+    u = torch.from_numpy(skewed_vectors(dim, 4))
     assert (transform.in_dim, transform(u).shape) == (dim, (4, transform.out_dim))
     torch.testing.assert_close(transform(u), transform.to_latent(u)[0], rtol=0, atol=0)
     assert str(dim) in transform.describe()
@@ -207,7 +207,7 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
 @pytest.mark.parametrize("name", ALL)
 def test_folded_is_unfolded(name: str, dim: int) -> None:
     transform = ALL[name](dim)
-    u = torch.from_numpy(vectors(dim, 200, seed=5))
+    u = torch.from_numpy(skewed_vectors(dim, 200, seed=5))
     with torch.no_grad():
         folded, expected = transform.fold()(u).numpy(), transform(u).numpy()
         assert relative_error(folded, expected) <= 1e-5
@@ -224,7 +224,7 @@ def test_onnx_computes_what_torch_does(name: str, dim: int) -> None:
     transform = ALL[name](dim).eval()
     session = as_session(transform.fold(), dim)
     for rows in (1, 2, 37):
-        u = vectors(dim, rows, seed=6)
+        u = skewed_vectors(dim, rows, seed=6)
         (output,) = session.run(None, {"u": u})
         with torch.no_grad():
             expected = transform(torch.from_numpy(u)).numpy()
@@ -242,7 +242,7 @@ def test_a_config_builds_it_again(name: str, dim: int) -> None:
     transform = ALL[name](dim)
     again = build_transform(transform.kind, transform.config())
     again.load_state_dict(transform.state_dict())
-    u = torch.from_numpy(vectors(dim, 5))
+    u = torch.from_numpy(skewed_vectors(dim, 5))
     with torch.no_grad():
         torch.testing.assert_close(again(u), transform(u), rtol=0, atol=0)
     assert again.describe() == transform.describe()
@@ -254,7 +254,7 @@ def test_a_config_builds_it_again(name: str, dim: int) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_coupling_of_a_randomized_flow_moves_its_half(name: str, dim: int) -> None:
-    assert min(moves(flow_of(dim, SHAPES[name]), vectors(dim))) >= 0.1
+    assert min(moves(flow_of(dim, SHAPES[name]), skewed_vectors(dim))) >= 0.1
 
 
 def moves(flow: Flow, data: np.ndarray) -> list[float]:
@@ -275,7 +275,7 @@ def moves(flow: Flow, data: np.ndarray) -> list[float]:
 
 @pytest.fixture(scope="module")
 def fitted() -> tuple[Flow, list[float], np.ndarray]:
-    data = vectors(16, 6000)
+    data = skewed_vectors(16, 6000)
     flow = Flow(16, FlowShape(2, 3, 48))
     history = fit_flow(flow, data[:5000], data[5000:], FlowTraining(epochs=12, batch_size=128))
     return flow, [e.held_out for e in history], data
@@ -310,8 +310,10 @@ def test_bits_per_dim_are_minus_log2_of_the_density() -> None:
     density = torch.distributions.Normal(0.0, 1.0).log_prob(u).sum(1)
     torch.testing.assert_close(flow.bits_per_dim(u), -density / math.log(2) / 4)
     # Halving the unit of length costs a bit in each dimension.
-    wide, narrow = (randomised(Flow(8, FlowShape(1, 2, 8)), vectors(8) * s) for s in (2.0, 1.0))
-    data = torch.from_numpy(vectors(8, 400, seed=4))
+    wide, narrow = (
+        randomized(Flow(8, FlowShape(1, 2, 8)), skewed_vectors(8) * s) for s in (2.0, 1.0)
+    )
+    data = torch.from_numpy(skewed_vectors(8, 400, seed=4))
     narrow.load_state_dict(wide.state_dict())
     with torch.no_grad():
         next(narrow.steps())[1].norm.bias.div_(2)
@@ -321,8 +323,8 @@ def test_bits_per_dim_are_minus_log2_of_the_density() -> None:
 
 
 def test_initialization_gives_every_actnorm_mean_0_and_deviation_1() -> None:
-    flow, data = Flow(16, PRESETS["released"]), vectors(16)
-    flow.initialise(torch.from_numpy(data))
+    flow, data = Flow(16, PRESETS["released"]), skewed_vectors(16)
+    flow.initialize(torch.from_numpy(data))
     outputs: list[Tensor] = []
     for _, step in flow.steps():
         step.norm.register_forward_hook(lambda _m, _i, out: outputs.append(out))
@@ -336,10 +338,10 @@ def test_initialization_gives_every_actnorm_mean_0_and_deviation_1() -> None:
 
 
 def test_the_latent_keeps_the_order_of_the_input() -> None:
-    # A fresh flow is a chain of ActNorms: z must be the standardised u, dimension by dimension.
+    # A fresh flow is a chain of ActNorms: z must be the standardized u, dimension by dimension.
     for shape in SHAPES.values():
-        flow, data = Flow(16, shape), vectors(16)
-        flow.initialise(torch.from_numpy(data))
+        flow, data = Flow(16, shape), skewed_vectors(16)
+        flow.initialize(torch.from_numpy(data))
         with torch.no_grad():
             z = flow(torch.from_numpy(data)).numpy()
         expected = (data - data.mean(0)) / data.std(0, ddof=1)
@@ -368,8 +370,8 @@ def test_folded_shapes_and_cost_are_those_of_small_networks() -> None:
 
 
 def test_the_first_thing_that_a_folded_transform_does_is_to_subtract_the_mean() -> None:
-    data = vectors(16)
-    flow = randomised(Flow(16, FlowShape(2, 3, 16)), data)
+    data = skewed_vectors(16)
+    flow = randomized(Flow(16, FlowShape(2, 3, 16)), data)
     for transform in (flow, Whitening.fit(Moments.of(data)), turned(16)):
         graph = module_to_onnx(transform.fold(), 16).graph
         (first,) = [node for node in graph.node if "u" in node.input]
@@ -377,7 +379,7 @@ def test_the_first_thing_that_a_folded_transform_does_is_to_subtract_the_mean() 
 
 
 def test_training_with_one_seed_is_one_flow() -> None:
-    data = vectors(8, 1300)
+    data = skewed_vectors(8, 1300)
     settings = FlowTraining(epochs=2, seed=5)
     flows = []
     for _ in range(2):
@@ -388,7 +390,7 @@ def test_training_with_one_seed_is_one_flow() -> None:
 
 
 def test_a_learned_rotation_is_learned() -> None:
-    data = vectors(8, 3000)
+    data = skewed_vectors(8, 3000)
     rotation = Rotation.fit(Moments.of(data[:2500]), learned=True)
     flow = Flow(8, FlowShape(2, 3, 24))
     fit_flow(flow, data[:2500], data[2500:], FlowTraining(epochs=4), rotation)
@@ -408,7 +410,7 @@ def test_training_that_no_longer_helps_stops_early() -> None:
 
 
 def test_a_flow_that_diverges_is_an_error() -> None:
-    data = vectors(8, 1300)
+    data = skewed_vectors(8, 1300)
     with pytest.raises(DivergedError, match="diverged"):
         fit_flow(
             Flow(8, FlowShape(1, 2, 8)), data[:1200], data[1200:],
@@ -436,7 +438,12 @@ def test_a_shape_that_does_not_fit_is_an_error(dim: int, shape: FlowShape, part:
 )
 def test_a_training_setting_out_of_range_is_an_error(change: dict) -> None:
     with pytest.raises(InputValueError):
-        fit_flow(Flow(8, FlowShape(1, 2, 8)), vectors(8), vectors(8), FlowTraining(**change))
+        fit_flow(
+            Flow(8, FlowShape(1, 2, 8)),
+            skewed_vectors(8),
+            skewed_vectors(8),
+            FlowTraining(**change),
+        )
 
 
 # --- whitening and its kin ------------------------------------------------------------------------
@@ -444,7 +451,7 @@ def test_a_training_setting_out_of_range_is_an_error(change: dict) -> None:
 
 @pytest.mark.parametrize("k", [None, 5])
 def test_whitened_vectors_have_the_identity_as_covariance(dim: int, k: int | None) -> None:
-    data = vectors(dim)
+    data = skewed_vectors(dim)
     whitening = Whitening.fit(Moments.of(data), k)
     z = whitening(torch.from_numpy(data)).double().numpy()
     np.testing.assert_allclose(z.mean(0), 0, atol=1e-4)
@@ -452,7 +459,7 @@ def test_whitened_vectors_have_the_identity_as_covariance(dim: int, k: int | Non
 
 
 def test_soft_zca_has_the_softened_variances_along_the_old_directions(dim: int) -> None:
-    data, eps = vectors(dim), 0.2
+    data, eps = skewed_vectors(dim), 0.2
     values, basis = np.linalg.eigh(np.cov(data.astype(np.float64), rowvar=False))
     z = SoftZCA.fit(Moments.of(data), eps)(torch.from_numpy(data)).double().numpy()
     expected = basis @ np.diag(values / (values + eps * values.mean())) @ basis.T
@@ -460,7 +467,7 @@ def test_soft_zca_has_the_softened_variances_along_the_old_directions(dim: int) 
 
 
 def test_beta_and_gamma_lead_from_the_raw_vectors_to_whitening() -> None:
-    data = vectors(12)
+    data = skewed_vectors(12)
     moments, u = Moments.of(data), torch.from_numpy(data)
     full = BetaGammaWhitening.fit(moments, 1.0, 1.0)(u)
     torch.testing.assert_close(full, Whitening.fit(moments)(u), rtol=1e-5, atol=1e-5)
@@ -469,14 +476,14 @@ def test_beta_and_gamma_lead_from_the_raw_vectors_to_whitening() -> None:
 
 
 def test_standardized_dimensions_have_mean_0_and_deviation_1(dim: int) -> None:
-    data = vectors(dim)
+    data = skewed_vectors(dim)
     z = Standardise.fit(Moments.of(data))(torch.from_numpy(data)).numpy()
     np.testing.assert_allclose(z.mean(0), 0, atol=1e-4)
     np.testing.assert_allclose(z.std(0, ddof=1), 1, atol=1e-4)
 
 
 def test_all_but_the_top_leaves_nothing_along_the_top_and_all_of_the_rest(dim: int) -> None:
-    data = vectors(dim)
+    data = skewed_vectors(dim)
     _, _, directions = np.linalg.svd(data - data.mean(0, dtype=np.float64), full_matrices=False)
     z = AllButTheTop.fit(Moments.of(data), 3)(torch.from_numpy(data)).double().numpy()
     np.testing.assert_allclose(z @ directions[:3].T, 0, atol=2e-4)
@@ -485,7 +492,7 @@ def test_all_but_the_top_leaves_nothing_along_the_top_and_all_of_the_rest(dim: i
 
 
 def test_a_pca_turns_without_stretching(dim: int) -> None:
-    data = vectors(dim)
+    data = skewed_vectors(dim)
     z = Rotation.fit(Moments.of(data))(torch.from_numpy(data)).double().numpy()
     covariance = np.cov(z, rowvar=False)
     np.testing.assert_allclose(covariance - np.diag(np.diag(covariance)), 0, atol=1e-3)
@@ -551,7 +558,7 @@ def test_noise_keeps_a_flow_from_blowing_the_null_direction_up() -> None:
 
 @pytest.mark.parametrize("name", FITS)
 def test_constant_dimensions_stay_small(name: str) -> None:
-    data = vectors(8)
+    data = skewed_vectors(8)
     data[:, 3] = 1234.5
     transform = FITS[name](Moments.of(data))
     shaken = data.copy()
@@ -564,7 +571,7 @@ def test_constant_dimensions_stay_small(name: str) -> None:
 @pytest.mark.parametrize("name", FITS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_are_an_error_that_names_the_row(name: str, bad: float) -> None:
-    data = vectors(8)
+    data = skewed_vectors(8)
     data[77, 2] = bad
     with pytest.raises(InputValueError, match="NaN or infinity in vector 77"):
         FITS[name](Moments.of(data))
@@ -572,32 +579,34 @@ def test_nan_and_infinity_are_an_error_that_names_the_row(name: str, bad: float)
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_flow_refuses_nan_and_infinity(bad: float) -> None:
-    data = vectors(8)
+    data = skewed_vectors(8)
     data[5, 5] = bad
     with pytest.raises(InputValueError, match="NaN or infinity"):
-        Flow(8, FlowShape(1, 2, 8)).initialise(torch.from_numpy(data))
-    for pair in ((data, vectors(8)), (vectors(8), data)):
+        Flow(8, FlowShape(1, 2, 8)).initialize(torch.from_numpy(data))
+    for pair in ((data, skewed_vectors(8)), (skewed_vectors(8), data)):
         with pytest.raises(InputValueError, match="NaN or infinity"):
             fit_flow(Flow(8, FlowShape(1, 2, 8)), *pair, FlowTraining())
 
 
 def test_a_flow_refuses_to_be_initialized_from_a_few_rows() -> None:
     with pytest.raises(InputValueError, match="at least 1000 vectors"):
-        Flow(8, FlowShape(1, 2, 8)).initialise(torch.zeros(999, 8))
+        Flow(8, FlowShape(1, 2, 8)).initialize(torch.zeros(999, 8))
 
 
 def test_a_flow_refuses_vectors_that_are_equal_but_for_rounding() -> None:
     data = np.full((1200, 8), 0.5, np.float32)
     data += np.random.default_rng(0).normal(scale=3e-8, size=data.shape).astype(np.float32)
     with pytest.raises(InputValueError, match="all vectors are equal"):
-        Flow(8, FlowShape(1, 2, 8)).initialise(torch.from_numpy(data))
+        Flow(8, FlowShape(1, 2, 8)).initialize(torch.from_numpy(data))
 
 
 def test_neighbours_are_folded_into_one() -> None:
     pair = Compose([turned(16), SoftZCA.fit(moments(16), 0.1)])
     products = [n.op_type for n in module_to_onnx(pair.fold(), 16).graph.node]
     assert sorted(products) == ["Gemm", "Sub"]
-    narrowing = Compose([Rotation.fit(moments(16), 6), Whitening.fit(Moments.of(vectors(6)), 4)])
+    narrowing = Compose(
+        [Rotation.fit(moments(16), 6), Whitening.fit(Moments.of(skewed_vectors(6)), 4)]
+    )
     products = [n.op_type for n in module_to_onnx(narrowing.fold(), 16).graph.node]
     assert sorted(products) == ["Gemm", "Sub"]
     nested = Compose([Compose([flow_of(16, SHAPES["released"])]), Whitening.fit(moments(16), 4)])
@@ -606,10 +615,10 @@ def test_neighbours_are_folded_into_one() -> None:
 
 
 def test_a_flow_on_constant_dimensions_stays_finite() -> None:
-    data = vectors(8)
+    data = skewed_vectors(8)
     data[:, 3] = 1234.5
     flow = Flow(8, FlowShape(1, 2, 8))
-    flow.initialise(torch.from_numpy(data))
+    flow.initialize(torch.from_numpy(data))
     shaken = data.copy()
     shaken[:, 3] += 1e-3
     z, z_shaken = (flow(torch.from_numpy(d)) for d in (data, shaken))
@@ -619,9 +628,9 @@ def test_a_flow_on_constant_dimensions_stays_finite() -> None:
 
 @pytest.mark.parametrize("name", FITS)
 def test_fewer_rows_than_dimensions_keep_as_many_directions_as_there_are(name: str) -> None:
-    data = vectors(64, 20)
+    data = skewed_vectors(64, 20)
     transform = FITS[name](Moments.of(data))
-    others = transform(torch.from_numpy(vectors(64, 50, seed=8))).numpy()
+    others = transform(torch.from_numpy(skewed_vectors(64, 50, seed=8))).numpy()
     assert np.isfinite(others).all()
     if name in ("whitening", "beta gamma", "rotation"):
         assert transform.out_dim == 19
@@ -636,7 +645,7 @@ def test_equal_vectors_are_an_error(name: str) -> None:
         with pytest.raises(InputValueError, match="all vectors are equal"):
             FITS[name](Moments.of(data))
     with pytest.raises(InputValueError):
-        FITS[name](Moments.of(vectors(8, 1)))
+        FITS[name](Moments.of(skewed_vectors(8, 1)))
 
 
 @pytest.mark.parametrize(
@@ -658,14 +667,14 @@ def test_equal_vectors_are_an_error(name: str) -> None:
 )
 def test_an_argument_out_of_range_is_an_error(call) -> None:
     with pytest.raises(InputValueError):
-        call(Moments.of(vectors(8)))
+        call(Moments.of(skewed_vectors(8)))
 
 
 # --- moments --------------------------------------------------------------------------------------
 
 
 def test_streamed_moments_are_numpys_in_float64() -> None:
-    data = vectors(24, 5000) + np.float32(1000)  # a mean that would cancel in float32
+    data = skewed_vectors(24, 5000) + np.float32(1000)  # a mean that would cancel in float32
     streamed = Moments.of(data[i : i + 333] for i in range(0, 5000, 333))
     exact = data.astype(np.float64)
     assert streamed.count == 5000
@@ -676,7 +685,7 @@ def test_streamed_moments_are_numpys_in_float64() -> None:
 
 
 def test_a_spectrum_is_ordered_and_has_fixed_signs() -> None:
-    spectrum = Moments.of(vectors(16)).spectrum()
+    spectrum = Moments.of(skewed_vectors(16)).spectrum()
     assert (np.diff(spectrum.values) <= 0).all()
     largest = np.abs(spectrum.basis).argmax(axis=0)
     assert (spectrum.basis[largest, np.arange(16)] > 0).all()

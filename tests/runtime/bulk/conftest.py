@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,10 @@ import numpy as np
 import pytest
 
 from flowvec.bulk import windows
+from tests.makers import texts_of, write_jsonl
 
-WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
 # Options with which many shards are written.
 COMMON: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 24}
-
-
-def texts_of(count: int, seed: int = 0, most: int = 25) -> list[str]:
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(1, most))) for _ in range(count)]
 
 
 @pytest.fixture
@@ -45,11 +39,6 @@ class StopAfter(threading.Event):
         return super().is_set() or self._there() >= self._shards
 
 
-def write_jsonl(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def npy_of(folder: Path) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Vectors and row maps of all shards."""
     parts = sorted(folder.glob("part-*.npy"))
@@ -64,10 +53,6 @@ def npy_of(folder: Path) -> tuple[np.ndarray, list[dict[str, Any]]]:
 def letters_of(folder: Path) -> list[dict[str, Any]]:
     file = folder / "_dead_letter.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.name[:5] != ".lock"}
 
 
 @pytest.fixture

@@ -18,13 +18,8 @@ from flowvec.bulk import encode_files, estimate_files, windows
 from flowvec.bulk.part_files import ShardFile
 from flowvec.errors import BulkError
 from flowvec.texts.window import Fields
-from tests.runtime.bulk.conftest import (
-    COMMON,
-    contents,
-    letters_of,
-    texts_of,
-    write_jsonl,
-)
+from tests.makers import contents, texts_of, write_jsonl
+from tests.runtime.bulk.conftest import COMMON, letters_of
 
 
 def test_an_estimate_counts_rows_and_scales_a_sample(tmp_path: Path, tiny: Encoder) -> None:

@@ -24,12 +24,8 @@ from flowvec.errors import (
 from flowvec.texts.inventory import survey
 from flowvec.texts.sources import find_sources
 from flowvec.texts.window import WINDOW, Fields
-from tests.runtime.bulk.conftest import (
-    StopAfter,
-    letters_of,
-    texts_of,
-    write_jsonl,
-)
+from tests.makers import texts_of, write_jsonl
+from tests.runtime.bulk.conftest import StopAfter, letters_of
 
 Row = dict[str, Any]
 

@@ -13,12 +13,8 @@ import pytest
 from flowvec import Encoder
 from flowvec.bulk import encode_files
 from flowvec.errors import BulkError, InputValueError
-from tests.runtime.bulk.conftest import (
-    letters_of,
-    npy_of,
-    texts_of,
-    write_jsonl,
-)
+from tests.makers import texts_of, write_jsonl
+from tests.runtime.bulk.conftest import letters_of, npy_of
 
 POISON = [
     ("null", b'{"id": "a", "text": null}'),

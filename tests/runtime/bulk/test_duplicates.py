@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 from flowvec import Collection, Encoder
 from flowvec.bulk import encode_files, verify_folder, windows
 from flowvec.errors import BulkError, InputValueError
+from tests.makers import write_jsonl
+from tests.runtime.bulk.conftest import letters_of
 
 RULES = ("last", "first", "dead-letter")
 
 
 @pytest.fixture(autouse=True)
-def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def windows_of_eight_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small shard has several."""
     monkeypatch.setattr(windows, "WINDOW", 8)
 
 
-def write(path: Path, ids: list[Any], first: int = 0) -> Path:
+def write_rows(path: Path, ids: list[Any], first: int = 0) -> Path:
     rows = [{"id": key, "text": f"the cat {i}"} for i, key in enumerate(ids, first)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_jsonl(path, rows)
 
 
 def written(folder: Path) -> list[tuple[Any, int]]:
@@ -40,11 +41,6 @@ def written(folder: Path) -> list[tuple[Any, int]]:
     return [(line["id"], line["row"]) for line in lines]
 
 
-def letters(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "_dead_letter.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
 def expected(ids: list[Any], rule: str) -> list[tuple[Any, int]]:
     kept: dict[Any, int] = {}
     for row, key in enumerate(ids):
@@ -54,7 +50,7 @@ def expected(ids: list[Any], rule: str) -> list[tuple[Any, int]]:
 
 
 def test_duplicates_in_a_collection_are_reported(tmp_path: Path, flowvec, tiny_dir: Path) -> None:
-    write(tmp_path / "a.jsonl", [7, 7, 7])
+    write_rows(tmp_path / "a.jsonl", [7, 7, 7])
     done = flowvec("encode", tiny_dir, "a.jsonl", "--into", "c", "--id-field", "id")
     assert done.returncode == 0, done.stderr
     assert "3 rows in, 1 x 16 float32 out" in done.stdout
@@ -77,7 +73,7 @@ def test_duplicates_are_written_counted_or_dead_letters(
     # What a field holds is what most of the first rows hold; so those are of one kind here.
     ids = [key if isinstance(key, int) == isinstance(ids[0], int) else ids[0] for key in ids]
     folder = tmp_path_factory.mktemp("job")
-    file, out = write(folder / "a.jsonl", ids), folder / "out"
+    file, out = write_rows(folder / "a.jsonl", ids), folder / "out"
     done = encode_files(
         tiny, file, out, id_field="id", out_format="npy", on_duplicate=rule,
         rows_per_shard=rows_per_shard,
@@ -91,12 +87,12 @@ def test_duplicates_are_written_counted_or_dead_letters(
     assert (done.rows_in, done.rows) == (len(ids), len(due))
     if rule == "dead-letter":
         assert (done.duplicates, done.dead_letters) == (0, repeats)
-        assert [letter["row"] for letter in letters(out)] == [
+        assert [letter["row"] for letter in letters_of(out)] == [
             row for row, key in enumerate(ids) if (key, row) not in due
         ]
-        assert all(letter["id"] == ids[letter["row"]] for letter in letters(out))
-        assert {letter["code"] for letter in letters(out)} <= {"duplicate_id"}
-        for letter in letters(out):
+        assert all(letter["id"] == ids[letter["row"]] for letter in letters_of(out))
+        assert {letter["code"] for letter in letters_of(out)} <= {"duplicate_id"}
+        for letter in letters_of(out):
             first = dict(due)[letter["id"]]
             assert letter["reason"] == f"its id is that of row {first} of {file}"
     else:
@@ -125,7 +121,9 @@ def test_duplicates_across_files_and_formats(tmp_path: Path, tiny: Encoder) -> N
     assert encoded["id"].to_pylist() == [2, 3, 4, 1]
     assert (done.duplicates, done.duplicate_ids) == (2, (1, 3))
     encode_files(tiny, inputs, tmp_path / "dead", id_field="id", on_duplicate="dead-letter")
-    assert [(x["source"], x["row"], x["id"], x["reason"]) for x in letters(tmp_path / "dead")] == [
+    assert [
+        (x["source"], x["row"], x["id"], x["reason"]) for x in letters_of(tmp_path / "dead")
+    ] == [
         (str(inputs[1]), 0, 3, f"its id is that of row 2 of {inputs[0]}"),
         (str(inputs[1]), 2, 1, f"its id is that of row 0 of {inputs[0]}"),
     ]
@@ -135,7 +133,7 @@ def test_duplicates_across_files_and_formats(tmp_path: Path, tiny: Encoder) -> N
 
 
 def test_nothing_is_written_if_duplicates_are_an_error(tmp_path: Path, tiny: Encoder) -> None:
-    file = write(tmp_path / "a.jsonl", [*range(20), 5, 3])
+    file = write_rows(tmp_path / "a.jsonl", [*range(20), 5, 3])
     with pytest.raises(
         BulkError, match=r"a\.jsonl, row 20: its id 5 is that of row 5 of .*2 in all"
     ):
@@ -150,7 +148,7 @@ def test_nothing_is_written_if_duplicates_are_an_error(tmp_path: Path, tiny: Enc
 
 def test_ids_that_become_one_text_are_duplicates(tmp_path: Path, tiny: Encoder) -> None:
     arrow = pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
-    file = write(tmp_path / "a.jsonl", [1, "1", 2, "x"])
+    file = write_rows(tmp_path / "a.jsonl", [1, "1", 2, "x"])
     done = encode_files(tiny, file, tmp_path / "out", id_field="id")
     assert arrow.read_table(tmp_path / "out")["id"].to_pylist() == ["1", "2", "x"]
     assert done.duplicates == 1
@@ -171,7 +169,7 @@ def test_dead_letters_are_not_duplicates(tmp_path: Path, tiny: Encoder) -> None:
 def test_shares_leave_out_the_duplicates_that_one_job_does(
     tmp_path: Path, tiny: Encoder, rule: Any
 ) -> None:
-    file = write(tmp_path / "a.jsonl", [i % 23 for i in range(60)])
+    file = write_rows(tmp_path / "a.jsonl", [i % 23 for i in range(60)])
     options: dict[str, Any] = {"id_field": "id", "out_format": "npy", "rows_per_shard": 7,
                                "on_duplicate": rule}  # fmt: skip
     encode_files(tiny, file, tmp_path / "one", **options)
@@ -182,7 +180,7 @@ def test_shares_leave_out_the_duplicates_that_one_job_does(
 
 
 def test_a_job_does_not_resume_with_another_duplicate_rule(tmp_path: Path, tiny: Encoder) -> None:
-    file = write(tmp_path / "a.jsonl", [1, 2, 1])
+    file = write_rows(tmp_path / "a.jsonl", [1, 2, 1])
     encode_files(tiny, file, tmp_path / "out", id_field="id", out_format="npy")
     with pytest.raises(BulkError, match=r"options\.on_duplicate was \"last\" and is \"first\""):
         encode_files(tiny, file, tmp_path / "out", id_field="id", out_format="npy",
@@ -206,7 +204,7 @@ def test_duplicates_on_stdin(flowvec, tmp_path: Path, tiny_dir: Path, rule: str 
     else:
         assert done.returncode == 0, done.stderr
         assert written(tmp_path / "out") == [(i, i) for i in range(30)]
-        assert len(letters(tmp_path / "out")) == (20 if rule == "dead-letter" else 0)
+        assert len(letters_of(tmp_path / "out")) == (20 if rule == "dead-letter" else 0)
         said = "20 dead letters (20 duplicate_id)" if rule == "dead-letter" else "20 left out"
         assert said in done.stdout
 

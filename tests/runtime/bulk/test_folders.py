@@ -16,28 +16,25 @@ import pytest
 from flowvec import Collection, Encoder
 from flowvec.bulk import encode_files, verify_folder
 from flowvec.errors import BulkError
+from tests.makers import write_jsonl
+from tests.runtime.bulk.conftest import letters_of
 
 FORMATS = Path(__file__).resolve().parents[2] / "data/formats"
 
 
-def write(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def letters(folder: Path) -> list[tuple[int, str]]:
-    lines = (folder / "_dead_letter.jsonl").read_text().splitlines()
-    return [(letter["row"], letter["code"]) for letter in map(json.loads, lines)]
+def codes_of(folder: Path) -> list[tuple[int, str]]:
+    """Row and code of each dead letter."""
+    return [(letter["row"], letter["code"]) for letter in letters_of(folder)]
 
 
 # --- read by others -------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def vectors(tmp_path: Path, tiny: Encoder, arrow: Any) -> Path:
+def vector_folder(tmp_path: Path, tiny: Encoder, arrow: Any) -> Path:
     """A folder of three shards, with dead letters and a share's manifest."""
     rows = [{"id": i, "text": f"a dog {i}" if i % 9 else None, "n": i} for i in range(50)]
-    file = write(tmp_path / "in.jsonl", rows)
+    file = write_jsonl(tmp_path / "in.jsonl", rows)
     for index in (1, 2):
         encode_files(tiny, file, tmp_path / "vecs", rows_per_shard=20, id_field="id", keep=["n"],
                      share=(index, 2))  # fmt: skip
@@ -45,43 +42,45 @@ def vectors(tmp_path: Path, tiny: Encoder, arrow: Any) -> Path:
     return tmp_path / "vecs"
 
 
-def test_pandas_and_arrow_read_the_folder(vectors: Path, arrow: Any) -> None:
+def test_pandas_and_arrow_read_the_folder(vector_folder: Path, arrow: Any) -> None:
     pandas = pytest.importorskip("pandas", reason="needs the extra [test]")
     import pyarrow.dataset
 
-    frame = pandas.read_parquet(vectors)
+    frame = pandas.read_parquet(vector_folder)
     assert sorted(frame["n"]) == [i for i in range(50) if i % 9]
-    table = pyarrow.dataset.dataset(vectors).to_table()
+    table = pyarrow.dataset.dataset(vector_folder).to_table()
     assert table.num_rows == 44
     assert table.schema.field("vector").type.list_size == 16
 
 
-def test_duckdb_and_polars_read_the_folder(vectors: Path) -> None:
+def test_duckdb_and_polars_read_the_folder(vector_folder: Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="needs the extra [test]")
     polars = pytest.importorskip("polars", reason="needs the extra [test]")
-    query = f"select count(*), max(n), min(len(vector)) from read_parquet('{vectors}/*.parquet')"
+    query = (
+        f"select count(*), max(n), min(len(vector)) from read_parquet('{vector_folder}/*.parquet')"
+    )
     assert duckdb.sql(query).fetchall() == [(44, 49, 16)]
     # A folder in which other files lie is refused by polars, whatever their names: hence the glob.
-    frame = polars.read_parquet(f"{vectors}/*.parquet")
+    frame = polars.read_parquet(f"{vector_folder}/*.parquet")
     assert frame.shape == (44, 3)
     assert frame["vector"].dtype == polars.Array(polars.Float32, 16)
 
 
 def test_the_info_command_recognizes_a_bulk_folder(
-    flowvec_here, vectors: Path, tiny_dir: Path
+    flowvec_here, vector_folder: Path, tiny_dir: Path
 ) -> None:
-    told = json.loads(flowvec_here("info", vectors, "--json").stdout)
+    told = json.loads(flowvec_here("info", vector_folder, "--json").stdout)
     assert (told["kind"], told["complete"], told["rows"], told["dead_letters"]) == (
         "folder of a bulk job", True, 44, 6
     )  # fmt: skip
     assert (told["model"], told["precision"], told["shards"]) == ("tiny", "float32", 3)
-    next(vectors.glob("_manifest.1-of-2.json")).unlink()
-    assert "complete      False" in flowvec_here("info", vectors).stdout
-    (vectors / "_manifest.2-of-2.json").write_text("{")
-    damaged = flowvec_here("info", vectors)
+    next(vector_folder.glob("_manifest.1-of-2.json")).unlink()
+    assert "complete      False" in flowvec_here("info", vector_folder).stdout
+    (vector_folder / "_manifest.2-of-2.json").write_text("{")
+    damaged = flowvec_here("info", vector_folder)
     assert (damaged.returncode, "cannot be read" in damaged.stderr) == (2, True)
-    (vectors / "_manifest.2-of-2.json").write_text('{"flowvec_bulk": 1}')
-    assert "does not describe its job" in flowvec_here("info", vectors).stderr
+    (vector_folder / "_manifest.2-of-2.json").write_text('{"flowvec_bulk": 1}')
+    assert "does not describe its job" in flowvec_here("info", vector_folder).stderr
     assert flowvec_here("info", tiny_dir).returncode == 0
     # A bundle's manifest is not that of a job.
     assert "bundle" in flowvec_here("verify", tiny_dir).stderr
@@ -93,7 +92,9 @@ def test_the_info_command_recognizes_a_bulk_folder(
 @pytest.mark.parametrize("other", ["input", "precision", "rows_per_shard", "shares", "one"])
 def test_shares_of_another_job_are_refused(tmp_path: Path, tiny: Encoder, other: str) -> None:
     def job(given: str) -> dict[str, Any]:
-        file = write(tmp_path / f"{given}.jsonl", [{"text": f"{given} {i}"} for i in range(30)])
+        file = write_jsonl(
+            tmp_path / f"{given}.jsonl", [{"text": f"{given} {i}"} for i in range(30)]
+        )
         return {
             "inputs": file,
             "precision": "float16" if given == "precision" else "float32",
@@ -115,7 +116,7 @@ def test_shares_of_another_job_are_refused(tmp_path: Path, tiny: Encoder, other:
 
 def test_mixed_shares_do_not_verify(tmp_path: Path, tiny: Encoder) -> None:
     for name in ("a", "b"):
-        file = write(tmp_path / f"{name}.jsonl", [{"text": f"{name} {i}"} for i in range(30)])
+        file = write_jsonl(tmp_path / f"{name}.jsonl", [{"text": f"{name} {i}"} for i in range(30)])
         for index in (1, 2):
             encode_files(tiny, file, tmp_path / name, out_format="npy", rows_per_shard=10,
                          share=(index, 2))  # fmt: skip
@@ -204,11 +205,11 @@ def test_kept_values_that_cannot_be_written_are_dead_letters(
     done = encode_files(tiny, tmp_path / "in.parquet", out, keep=["name", "score", "nested"],
                         out_format=out_format)  # fmt: skip
     if out_format == "parquet":  # whose numbers may be NaN
-        assert letters(out) == [(1, "bad_field")]
+        assert codes_of(out) == [(1, "bad_field")]
         assert np.isnan(arrow.read_table(out)["score"].to_pylist()[1])
         return
     folder = out if out_format == "npy" else tmp_path / "out.job"
-    assert letters(folder) == [(1, "bad_field"), (2, "bad_field"), (3, "bad_field")]
+    assert codes_of(folder) == [(1, "bad_field"), (2, "bad_field"), (3, "bad_field")]
     assert done.rows == 1
     if out_format == "npy":
         (line,) = (out / "part-000000.rows.jsonl").read_text().splitlines()
@@ -281,7 +282,7 @@ def test_a_full_disk_is_named_and_nothing_keeps_it_full(
     tmp_path: Path, tiny_dir: Path, arrow: Any, out_format: str, limit: int
 ) -> None:
     rows = [{"text": f"a cat {i}" if i % 3 else None} for i in range(6000)]
-    write(tmp_path / "in.jsonl", rows)
+    write_jsonl(tmp_path / "in.jsonl", rows)
     run = subprocess.run(
         [sys.executable, "-c", FULL, str(tiny_dir), out_format, str(limit)],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, env=os.environ, check=False,

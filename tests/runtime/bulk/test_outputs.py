@@ -12,13 +12,8 @@ import pytest
 
 from flowvec import Encoder
 from flowvec.bulk import encode_files
-from tests.runtime.bulk.conftest import (
-    WORDS,
-    contents,
-    npy_of,
-    texts_of,
-    write_jsonl,
-)
+from tests.makers import WORDS, contents, texts_of, write_jsonl
+from tests.runtime.bulk.conftest import npy_of
 
 
 @pytest.mark.usefixtures("small_windows")

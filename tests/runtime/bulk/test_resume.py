@@ -14,11 +14,8 @@ from flowvec import Encoder
 from flowvec.bulk import RayWorkers, encode_files, encoding
 from flowvec.bulk.prefetch import run_ahead
 from flowvec.errors import BulkError, FlowvecError, MissingDependencyError
-from tests.runtime.bulk.conftest import (
-    COMMON,
-    StopAfter,
-    contents,
-)
+from tests.makers import contents
+from tests.runtime.bulk.conftest import COMMON, StopAfter
 
 
 @pytest.mark.usefixtures("small_windows")

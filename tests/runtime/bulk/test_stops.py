@@ -17,7 +17,7 @@ from flowvec.bulk import encode_files
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 
-# A hang is what is looked for: no job here takes as long by far.
+# The tests look for hangs: every job here takes far less time.
 PATIENCE = 90
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -44,7 +44,7 @@ def wait_for(folder: Path, pattern: str) -> None:
 
 @pytest.fixture
 def long(tmp_path: Path) -> Path:
-    """More than is encoded while a test lasts."""
+    """More rows than are encoded during a test."""
     (tmp_path / "long.txt").write_text("the cat sleeps in the garden of the house\n" * 3_000_000)
     return tmp_path / "long.txt"
 

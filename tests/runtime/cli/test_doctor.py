@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong."""
+"""`flowvec doctor` reports problems of an installation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_doctor_finds_two_wheels_of_one_package(monkeypatch: pytest.MonkeyPatch)
 
 def test_doctor_finds_the_remains_of_a_removed_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
-    # Also where OpenVINO alone could serve.
+    # It is reported even if OpenVINO works without onnxruntime.
     assert any("pip install" in problem for problem in doctor.examine().problems)
     monkeypatch.setitem(sys.modules, "openvino", None)
     report = doctor.examine()

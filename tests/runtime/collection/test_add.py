@@ -21,7 +21,8 @@ from flowvec import (
 )
 from flowvec.collection.index import vector_index
 from flowvec.collection.store.store import FILE
-from tests.runtime.collection.conftest import TEXTS, vectors
+from tests.makers import vectors
+from tests.runtime.collection.conftest import TEXTS
 
 
 def test_texts_are_added_and_found(tmp_path: Path, tiny: Encoder) -> None:

@@ -16,7 +16,7 @@ from flowvec import (
     Encoder,
 )
 from flowvec.collection.store.store import FILE
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 def test_a_damaged_row_is_a_typed_error_never_a_wrong_row(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from flowvec import (
     Encoder,
     InputValueError,
 )
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 def test_texts_may_come_in_any_column(tmp_path: Path, tiny: Encoder) -> None:

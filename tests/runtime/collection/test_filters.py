@@ -17,7 +17,7 @@ from flowvec import (
 from flowvec.collection.index import search
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.store import Store
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 from tests.runtime.collection.store.test_filters import matches
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from flowvec import Collection
 from flowvec.collection.index.state import IndexState
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "link", "swapped", "stale"])

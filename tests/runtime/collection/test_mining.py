@@ -19,19 +19,15 @@ from flowvec import (
     semantic_search,
 )
 from flowvec.collection import mining
+from tests.makers import unit
 
 
-def vectors(rows: int, dim: int = 6, seed: int = 0, values: int = 0) -> np.ndarray:
+def random_items(rows: int, dim: int = 6, seed: int = 0, values: int = 0) -> np.ndarray:
     """Random vectors; with `values` of few whole numbers, so that many cosines are equal."""
     rng = np.random.default_rng(seed)
     if values:
         return rng.integers(-values, values + 1, size=(rows, dim)).astype(np.float32)
     return rng.normal(size=(rows, dim)).astype(np.float32)
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, norms, where=norms > 0, out=np.zeros_like(rows))
 
 
 @settings(deadline=None, max_examples=150)
@@ -46,7 +42,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 def test_most_similar_pairs_are_the_best_of_all_pairs(
     rows, k, threshold, block, seed, values
 ) -> None:
-    items = vectors(rows, seed=seed, values=values)
+    items = random_items(rows, seed=seed, values=values)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mining, "_BLOCK_ELEMENTS", block)
         pairs = most_similar_pairs(items, top_k=k, threshold=threshold)
@@ -85,7 +81,7 @@ def test_pairs_of_texts_are_pairs_of_their_vectors(tiny: Encoder) -> None:
 
 
 def test_semantic_search_returns_the_shape_of_sentence_transformers(tiny: Encoder) -> None:
-    corpus, queries = vectors(30, seed=1), vectors(4, seed=2)
+    corpus, queries = random_items(30, seed=1), random_items(4, seed=2)
     hit_lists = semantic_search(queries, corpus, top_k=5)
     cosines = unit(queries) @ unit(corpus).T
     for hits, line in zip(hit_lists, cosines, strict=True):

@@ -18,7 +18,7 @@ from flowvec import (
     InputValueError,
 )
 from flowvec.collection.store.store import FILE
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 def test_create_refuses_what_is_not_empty(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from flowvec import (
 )
 from flowvec.bulk import encode_files
 from flowvec.errors import FlowvecError
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 def test_a_parquet_file_that_cannot_be_taken_in_leaves_nothing(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_files_of_another_model_are_refused(
         Collection.open(tmp_path / "c", encoder=mini)
     encode_files(mini, rows, tmp_path / "others", **KEEP)
     both = [tmp_path / "vecs", tmp_path / "others"]
-    with pytest.raises(InputValueError, match="cannot stand in one collection"):
+    with pytest.raises(InputValueError, match="cannot be combined in one collection"):
         Collection.from_parquet(tmp_path / "d", both)
     assert not (tmp_path / "d").exists()
 
@@ -168,7 +168,7 @@ def test_an_unfinished_job_is_refused(tmp_path: Path, tiny: Encoder, rows: Path)
 
 
 @pytest.mark.parametrize("precision", ["binary", "ubinary"])
-def test_quantised_vectors_are_refused(
+def test_quantized_vectors_are_refused(
     tmp_path: Path, tiny: Encoder, rows: Path, precision: Any
 ) -> None:
     encode_files(tiny, rows, tmp_path / "vecs", precision=precision, **KEEP)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 # Modules may lie where that user cannot read: whatever is needed is imported before.
 SOMEBODY = """

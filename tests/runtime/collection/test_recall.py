@@ -13,7 +13,7 @@ from flowvec import (
     InputValueError,
 )
 from flowvec.vectors import Metric, top_k
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> None:

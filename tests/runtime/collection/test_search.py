@@ -13,7 +13,7 @@ from flowvec import (
     InputTypeError,
     InputValueError,
 )
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 def test_a_search_gives_min_k_n_hits_best_first(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from flowvec import (
 )
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.store.store import Store
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 @pytest.mark.parametrize("rows", [5, 200])

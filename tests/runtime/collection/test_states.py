@@ -1,4 +1,4 @@
-"""A search sees one state of a collection, also while others change it, fail or are interrupted."""
+"""A search sees one state of a collection, also while changes happen, fail or are interrupted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from flowvec.collection.index import vector_index
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.store.meta import MetaTable
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 DIM = 8
 
 
-# How many rows are searched exactly: always, or hardly ever.
+# `exact_below` of a collection that is always, or hardly ever, searched exactly.
 EXACT_BELOW = {"exact": 10_000, "graph": 20}
 
 
@@ -40,7 +40,7 @@ def collection(kind: str, tmp_path: Path) -> Iterator[Collection]:
         tmp_path / "c", dim=DIM, metric="ip", exact_below=EXACT_BELOW[kind]
     ) as c:
         c.add_vectors(range(60), vectors(60), metadata=[{"n": i} for i in range(60)])
-        c.search_ids(vectors(1), 1)  # now all is in memory that changes must be followed by
+        c.search_ids(vectors(1), 1)  # now everything that follows changes is in memory
         yield c
 
 
@@ -56,7 +56,7 @@ def all_of(c: Collection) -> dict[object, float]:
 
 
 def in_another_thread(call: Callable[[], Any]) -> Any:
-    """What a call gives there; it must not have to wait for this thread."""
+    """The result of a call in another thread, which must not have to wait for this one."""
     got: list[Any] = []
 
     def keep() -> None:
@@ -162,7 +162,7 @@ def test_a_row_that_is_replaced_is_found_once_by_every_search(
 def test_a_writer_that_never_rests_does_not_keep_searches_waiting(
     kind: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the state changes all the time, a search still gets its turn."""
+    """A search finishes even if the state changes all the time."""
     with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as reader:
         follow, changes = VectorIndex._follow, [0]
 
@@ -201,7 +201,7 @@ def test_a_change_that_fails_leaves_no_trace(
     assert collection.delete(["unknown"]) == 0  # a transaction without a change of its own
     assert collection.delete([]) == 0
     assert all_of(collection) == before
-    # Its labels are in the graph for ever, and no row may get them.
+    # The labels of the failed change stay in the graph; no later row may get them.
     collection.add_vectors(["c"], vectors(1, seed=3))
     assert all_of(collection).keys() == {*before, "c"}
     failing_add(collection, ["d"], vectors(1, seed=4))
@@ -252,10 +252,13 @@ def test_a_thread_that_the_system_refuses_breaks_nothing(
 
 
 class Interrupt:
-    """A Ctrl-C at the n-th moment at which Python looks for one in flowvec's code.
+    """A KeyboardInterrupt at the n-th point in flowvec's code where Python could deliver one.
 
-    Those are the start of a function and the end of a call of one in C. The locks' own code is left
-    out: with a context manager of Python's own there is no way to be safe within it.
+    Python delivers signals between bytecode instructions; the start of a function and the end of a
+    call of a C function are points where it checks. A timer would hit a few of them at random and
+    others on each machine. With `sys.setprofile` the tests below interrupt a change at each of
+    these points in turn, so that every run covers all of them. The code of the locks is left out: a
+    context manager that is written in Python cannot be made safe within its own `__enter__`.
     """
 
     FOLDER = str(Path(flowvec.__file__).parent)
@@ -274,13 +277,13 @@ class Interrupt:
                 raise KeyboardInterrupt
 
 
-# It may fall into the clearing away of a generator, where Python can only say so.
+# An interrupt inside the cleanup of a generator cannot propagate; Python only reports it.
 ANYWHERE = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @ANYWHERE
 def test_a_ctrl_c_at_any_moment_leaves_one_state_or_the_other(collection: Collection) -> None:
-    """Whatever the moment, the store has all of a change or nothing, and searches agree with it."""
+    """At each point the store has all of a change or nothing of it, and searches agree with it."""
 
     def change(n: int) -> None:
         collection.add_vectors([f"{n}-{i}" for i in range(6)] + [3], vectors(7, seed=n))

@@ -11,7 +11,7 @@ import pytest
 
 from flowvec import Collection
 from flowvec.collection.index import vector_index
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 def test_many_threads_take_turns(tmp_path: Path) -> None:

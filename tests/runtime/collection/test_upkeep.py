@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection
-from tests.runtime.collection.conftest import vectors
+from tests.makers import vectors
 
 
 def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:

@@ -16,13 +16,9 @@ from flowvec.engine.selection import available_providers, choose_engine, tuned_e
 from flowvec.engine.tuned import Tuned, cache_file, forget, load_tuned, machine_key, save_tuned
 from flowvec.machine import available_cores
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 TUNED = Tuned(CPU, "float32", 1, 2, 333, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 # --- what is kept ---------------------------------------------------------------------------------

@@ -37,17 +37,7 @@ from flowvec.engine import onnxruntime_session, selection
 from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, PROVIDERS
 from flowvec.engine.selection import available_providers
 from flowvec.texts.window import WINDOW
-
-WORDS = [
-    "the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "woman",
-    "eats", "bread", "red", "blue", "fast", "slow",
-]  # fmt: skip
-
-
-def texts(n: int, seed: int = 0, longest: int = 40) -> list[str]:
-    rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(WORDS, size=rng.integers(0, longest))) for _ in range(n)]
-
+from tests.runtime.encoder.conftest import texts
 
 # --- shapes and order -----------------------------------------------------------------------------
 
@@ -104,7 +94,7 @@ _TINY: dict[str, list[Encoder]] = {}
 
 
 def _tiny_encoders(provider: str) -> list[Encoder]:
-    """Kept for all examples: to load one takes longer than an example."""
+    """Encoders kept for all examples: loading one takes longer than an example."""
     if provider not in _TINY:
         folder = Path(__file__).resolve().parents[2] / "data/bundles/tiny"
         _TINY[provider] = []
@@ -255,7 +245,7 @@ def test_an_error_of_the_callers_iterable_comes_after_what_was_before_it(
     assert seen == before
 
 
-# --- bad input: the table of reliability ----------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("item", [None, float("nan"), 3, b"bytes", {"a": 1}, ["nested"]])
@@ -435,7 +425,7 @@ def test_warmup_changes_nothing(tiny: Encoder) -> None:
     np.testing.assert_array_equal(tiny.encode("the cat"), before)
 
 
-# --- life -----------------------------------------------------------------------------------------
+# --- closing, pickling and forking ----------------------------------------------------------------
 
 
 def test_a_closed_encoder_refuses_work(tiny_dir: Path) -> None:
@@ -673,7 +663,7 @@ def test_texts_that_are_tokenized_in_pieces_stay_in_their_order(tiny_dir: Path) 
 
 
 def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """glibc keeps memory for each thread that it has seen, so there must not be ever new ones."""
+    """glibc keeps memory for each thread it has seen, so calls must reuse their threads."""
     with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
         seen: set[int] = set()
         prepare = encoder._pipeline._prepare
@@ -687,7 +677,7 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
         expected = encoder.encode(items)
         for _ in range(9):
             encoder.encode(items)
-        # Its caller's; one; and others where that one had not yet said that it is idle.
+        # The caller's thread, one more, and a few started before that one reported itself idle.
         assert len(seen) <= 5
         with ThreadPoolExecutor(4) as pool:  # callers at the same time do not wait for each other
             for vectors in pool.map(encoder.encode, [items] * 4):
@@ -711,16 +701,17 @@ def test_leaving_a_stream_early_drops_what_was_not_begun(
         before = len(begun)
         assert before > 100
         encoder.encode(["a dog", "a cat"], max_batch_tokens=1)  # it waits behind what is left
-        assert len(begun) - before <= 2 + 2 + 2  # those, and as many as streams were at it
+        # Its own two batches, and those that the two streams had begun.
+        assert len(begun) - before <= 2 + 2 + 2
 
 
 def test_windows_are_encoded_one_by_one(tiny: Encoder) -> None:
     parts = [["the cat", "a dog"], [], ["the red house"]]
     windows = list(tiny.windows(parts, tiny.job()))
     assert [part.vectors.shape for part in windows] == [(2, 16), (0, 16), (1, 16)]
-    for part, texts in zip(windows, parts, strict=True):
-        if texts:
-            np.testing.assert_allclose(part.vectors, tiny.encode(texts), atol=1e-6)
+    for part, part_texts in zip(windows, parts, strict=True):
+        if part_texts:
+            np.testing.assert_allclose(part.vectors, tiny.encode(part_texts), atol=1e-6)
     failing = tiny.windows([["the cat"], ["a dog", 3]], tiny.job())  # type: ignore[list-item]
     assert next(failing).vectors.shape == (1, 16)
     with pytest.raises(InputTypeError, match="item 2 is int"):

@@ -12,6 +12,7 @@ from flowvec.encoder.postprocess import (
     normalize,
     quantize,
 )
+from tests.makers import vectors
 
 
 def test_normalized_rows_have_length_one_and_keep_their_direction() -> None:
@@ -50,16 +51,12 @@ def test_rows_with_nan_or_infinity_are_named() -> None:
 # --- fewer bits -----------------------------------------------------------------------------------
 
 
-def vectors(rows: int = 40, dim: int = 13) -> np.ndarray:
-    return np.random.default_rng(1).standard_normal((rows, dim), dtype=np.float32)
-
-
 RANGES = np.stack([np.full(13, -1.5), np.linspace(0.5, 2.5, 13)]).astype(np.float32)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_row_has_the_same_bytes_alone_and_in_a_batch(precision) -> None:
-    rows = vectors()
+    rows = vectors(40, 13, seed=1)
     whole = quantize(rows, precision, RANGES)
     alone = np.concatenate([quantize(rows[i : i + 1], precision, RANGES) for i in range(len(rows))])
     np.testing.assert_array_equal(whole, alone)
@@ -76,7 +73,7 @@ def test_eight_bits_are_steps_of_the_range_and_what_is_outside_is_clipped() -> N
 
 
 def test_eight_bits_keep_a_vector_within_a_step() -> None:
-    rows = vectors()
+    rows = vectors(40, 13, seed=1)
     clipped = np.clip(rows, *RANGES)
     step = (RANGES[1] - RANGES[0]) / 255
     back = quantize(rows, "uint8", RANGES) * step + RANGES[0]
@@ -94,13 +91,13 @@ def test_signs_are_bits_the_first_dimension_in_the_highest() -> None:
 @pytest.mark.parametrize("cut", [None, 1, 8, 13])
 def test_the_result_has_the_declared_length_and_type(precision, cut) -> None:
     steps = Postprocess(13, True, cut, True, precision, RANGES)
-    result = steps(vectors())
+    result = steps(vectors(40, 13, seed=1))
     assert result.shape == (40, steps.out_dim)
     assert result.dtype == steps.dtype
 
 
 def test_truncated_vectors_are_normalized_again() -> None:
-    rows = vectors()
+    rows = vectors(40, 13, seed=1)
     cut = Postprocess(13, truncate_dim=5, renormalize=True)(rows)
     np.testing.assert_allclose(cut, normalize(rows[:, :5]), atol=1e-7)
     np.testing.assert_array_equal(Postprocess(13, truncate_dim=5)(rows), rows[:, :5])

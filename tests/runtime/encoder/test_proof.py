@@ -27,13 +27,9 @@ from flowvec.engine.selection import available_providers
 from flowvec.engine.tuned import Tuned, save_tuned
 from flowvec.errors import EngineError, EngineNotProvedError, ProviderUnavailableError
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 FORMATS = Path(__file__).resolve().parents[2] / "data/formats"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 class Wrapped:

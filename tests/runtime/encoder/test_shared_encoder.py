@@ -1,6 +1,6 @@
-"""Many callers of one model: who shares a run with whom, and whose failure is whose.
+"""Many callers of one model: which calls share a run, and which a failure affects.
 
-A gate holds the model's first run until the others have come: nothing here depends on time.
+A gate holds the model's first run until the other calls have arrived, so nothing depends on time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,8 @@ from flowvec import (
     SharedEncoder,
 )
 from flowvec.engine.onnxruntime_session import Session
+from tests.runtime.encoder.conftest import texts
 from tests.waiting import wait_until
-
-WORDS = ["the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "eats"]
-
-
-def texts(n: int, seed: int = 0) -> list[str]:
-    rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(WORDS, size=rng.integers(1, 30))) for _ in range(n)]
 
 
 class Gate:
@@ -70,7 +64,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 @pytest.fixture
 def one(tiny_dir: Path) -> Iterator[Encoder]:
-    """One stream, so that what waits for it waits."""
+    """One stream: while it is busy, other calls wait."""
     with Encoder.load(tiny_dir, provider="cpu", streams=1) as encoder:
         yield encoder
 
@@ -119,7 +113,7 @@ def test_tasks_get_the_encoders_vectors(tiny: Encoder) -> None:
         np.testing.assert_allclose(vectors, tiny.encode(call), atol=1e-5)
 
 
-# --- who shares a run -----------------------------------------------------------------------------
+# --- calls that share a run -----------------------------------------------------------------------
 
 
 def test_texts_of_several_callers_share_a_run(one: Encoder, gate: Gate) -> None:
@@ -156,14 +150,12 @@ def test_every_stream_works(tiny_dir: Path, gate: Gate) -> None:
     ):
         gate.shut()
         future = shared.submit(["the cat sleeps"] * 6)
-        end = time.monotonic() + 60
-        while len(gate.shapes) < 2:  # both streams are inside the model
-            assert time.monotonic() < end
+        wait_until(lambda: len(gate.shapes) == 2)  # both streams are inside the model
         gate.open.set()
         future.result(60)
 
 
-# --- whose failure is whose -----------------------------------------------------------------------
+# --- failures affect their own call only ----------------------------------------------------------
 
 
 def test_a_text_without_finite_vector_fails_its_own_caller_only(nan_dir: Path, gate: Gate) -> None:
@@ -240,7 +232,7 @@ def test_a_forked_child_gets_an_error(one: Encoder) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-# --- a queue with an end --------------------------------------------------------------------------
+# --- a bounded queue ------------------------------------------------------------------------------
 
 
 def test_a_full_queue_refuses_at_once(one: Encoder, gate: Gate) -> None:
@@ -316,7 +308,7 @@ def test_a_timeout_ends_the_wait_and_drops_the_rest(one: Encoder, gate: Gate) ->
         assert gate.entered.wait(60)
         with pytest.raises(DeadlineError, match=r"within 0\.01 s"):
             shared.encode(["a", "b"], timeout=0.01)
-        with pytest.raises(TimeoutError):  # as who knows no flowvec would write it
+        with pytest.raises(TimeoutError):  # its base class, for callers without flowvec's errors
             shared.encode("c", timeout=0.01)
         gate.open.set()
         first.result(60)
@@ -369,7 +361,7 @@ def test_many_texts_are_taken_in_by_a_thread(
             assert seen == [False, False, True, True]
             with pytest.raises(InputTypeError, match="item 150"):
                 await model.encode([*many[:150], 7])
-            # Who leaves while his texts are being checked leaves nothing behind.
+            # A call that times out while its texts are being checked leaves nothing in the queue.
             gate.shut()
             first = asyncio.create_task(model.encode("the cat"))
             assert await asyncio.to_thread(gate.entered.wait, 60)
@@ -387,7 +379,7 @@ def test_many_texts_are_taken_in_by_a_thread(
     asyncio.run(main())
 
 
-# --- the end --------------------------------------------------------------------------------------
+# --- closing --------------------------------------------------------------------------------------
 
 
 def test_closing_computes_what_waits(one: Encoder, gate: Gate) -> None:
@@ -404,7 +396,7 @@ def test_closing_computes_what_waits(one: Encoder, gate: Gate) -> None:
     with pytest.raises(ClosedError):
         shared.submit("a")
     shared.close()
-    assert one.encode("a").shape == (one.dim,)  # its owner's still
+    assert one.encode("a").shape == (one.dim,)  # the Encoder stays open
 
 
 def test_closing_at_once_tells_those_who_wait(one: Encoder, gate: Gate) -> None:
@@ -469,4 +461,4 @@ def test_threads_of_a_queue_that_was_dropped_end(tiny: Encoder) -> None:
         if len(names()) == before:
             return
         time.sleep(0.05)
-    pytest.fail(f"they run on: {names()}")
+    pytest.fail(f"these threads still run: {names()}")

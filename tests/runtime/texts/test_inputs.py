@@ -15,14 +15,14 @@ from flowvec.errors import InputTypeError, InputValueError
 from flowvec.texts.inputs import Row, read_rows
 
 
-def write(folder: Path, name: str, data: str | bytes) -> str:
+def write_input(folder: Path, name: str, data: str | bytes) -> str:
     path = folder / name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return str(path)
 
 
 def test_txt_has_one_text_per_line_including_empty_lines(tmp_path: Path) -> None:
-    source = write(tmp_path, "a.txt", "\ufeffone\r\n\ntwo\u2028still two\nlast")
+    source = write_input(tmp_path, "a.txt", "\ufeffone\r\n\ntwo\u2028still two\nlast")
     rows = list(read_rows(source))
     assert rows == [Row(0, "one"), Row(1, ""), Row(2, "two\u2028still two"), Row(3, "last")]
 
@@ -30,36 +30,36 @@ def test_txt_has_one_text_per_line_including_empty_lines(tmp_path: Path) -> None
 @pytest.mark.parametrize(("suffix", "module"), [("gz", gzip), ("xz", lzma), ("bz2", bz2)])
 def test_compressed_files_are_read_by_the_extension_below(tmp_path: Path, suffix, module) -> None:
     data = b'{"text": "one"}\n{"text": "two"}\n'
-    source = write(tmp_path, f"a.jsonl.{suffix}", module.compress(data))
+    source = write_input(tmp_path, f"a.jsonl.{suffix}", module.compress(data))
     assert list(read_rows(source)) == [Row(0, "one"), Row(1, "two")]
-    plain = write(tmp_path, f"b.txt.{suffix}", module.compress("\ufeffone\n".encode()))
+    plain = write_input(tmp_path, f"b.txt.{suffix}", module.compress("\ufeffone\n".encode()))
     assert list(read_rows(plain)) == [Row(0, "one")]
     damaged = module.compress(random.Random(0).randbytes(5000).hex().encode())[:-900]
     with pytest.raises(InputValueError, match="is damaged or cannot be read"):
-        list(read_rows(write(tmp_path, f"c.txt.{suffix}", damaged)))
+        list(read_rows(write_input(tmp_path, f"c.txt.{suffix}", damaged)))
     with pytest.raises(InputValueError, match="is damaged or cannot be read"):
-        list(read_rows(write(tmp_path, f"d.txt.{suffix}", b"no archive at all")))
+        list(read_rows(write_input(tmp_path, f"d.txt.{suffix}", b"no archive at all")))
 
 
 def test_jsonl_has_fields(tmp_path: Path) -> None:
     lines = [{"text": "one", "id": 7}, {"text": "two\n2", "id": "b", "more": [1]}]
-    source = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines)) + "\n\n")
+    source = write_input(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines)) + "\n\n")
     assert list(read_rows(source)) == [Row(0, "one"), Row(1, "two\n2")]
 
 
 def test_csv_has_columns(tmp_path: Path) -> None:
-    source = write(tmp_path, "a.csv", 'key,body\r\nk1,"a, ""b""\nc"\r\nk2,d\r\n')
+    source = write_input(tmp_path, "a.csv", 'key,body\r\nk1,"a, ""b""\nc"\r\nk2,d\r\n')
     rows = list(read_rows(source, text_field="body"))
     assert rows == [Row(0, 'a, "b"\nc'), Row(1, "d")]
 
 
 def test_csv_takes_long_fields(tmp_path: Path) -> None:
-    source = write(tmp_path, "a.csv", "text\n" + "x" * 300_000 + "\n")
+    source = write_input(tmp_path, "a.csv", "text\n" + "x" * 300_000 + "\n")
     assert len(next(iter(read_rows(source))).text) == 300_000
 
 
 def test_the_format_can_be_given(tmp_path: Path) -> None:
-    source = write(tmp_path, "a.data", '{"text": "one"}\n')
+    source = write_input(tmp_path, "a.data", '{"text": "one"}\n')
     assert list(read_rows(source, file_format="jsonl")) == [Row(0, "one")]
     assert list(read_rows(source, file_format="txt")) == [Row(0, '{"text": "one"}')]
 
@@ -83,7 +83,7 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
 )
 def test_a_bad_input_says_where(tmp_path: Path, name, data, options, error, message) -> None:
     with pytest.raises(error, match=message):
-        list(read_rows(write(tmp_path, name, data), **options))
+        list(read_rows(write_input(tmp_path, name, data), **options))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_rows_are_read_one_at_a_time(tmp_path: Path) -> None:
-    source = write(tmp_path, "a.jsonl", '{"text": "one"}\nrubbish\n')
+    source = write_input(tmp_path, "a.jsonl", '{"text": "one"}\nrubbish\n')
     rows = read_rows(source)
     assert next(rows) == Row(0, "one")
 
@@ -117,7 +117,7 @@ def test_the_csv_field_limit_of_the_process_is_not_changed(tmp_path: Path) -> No
     import csv
 
     before = csv.field_size_limit()
-    source = write(tmp_path, "a.csv", "text\n" + "x" * 300_000 + "\n\xef\n")
+    source = write_input(tmp_path, "a.csv", "text\n" + "x" * 300_000 + "\n\xef\n")
     assert len(list(read_rows(source))) == 2
     assert csv.field_size_limit() == before
     (tmp_path / "b.csv").write_bytes(b"text\n\xff\n")

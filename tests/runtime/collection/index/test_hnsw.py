@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 
 from flowvec.collection.index.hnsw import Graph
-from flowvec.encoder.postprocess import normalize
 from flowvec.errors import CollectionError
 from flowvec.vectors import METRICS, top_k
-
-
-def vectors(n: int, dim: int = 16, seed: int = 0) -> np.ndarray:
-    return normalize(np.random.default_rng(seed).standard_normal((n, dim), dtype=np.float32))
+from tests.makers import unit_vectors
 
 
 def labels(n: int, first: int = 1) -> np.ndarray:
@@ -23,13 +19,13 @@ def labels(n: int, first: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_graph_grows_and_finds_what_an_exact_search_finds(metric) -> None:
-    rows = vectors(3000)
+    rows = unit_vectors(3000, 16)
     graph = Graph(16, metric)
     for start in range(0, 3000, 700):  # past its first capacity, twice
         part = rows[start : start + 700]
         graph.add(labels(len(part), start + 1), part)
     assert len(graph) == graph.total == 3000
-    queries = vectors(50, seed=1)
+    queries = unit_vectors(50, 16, seed=1)
     neighbours = graph.search(queries, 10)
     assert neighbours is not None
     exact_rows, exact_scores = top_k(queries, rows, 10, metric)
@@ -42,7 +38,7 @@ def test_a_graph_grows_and_finds_what_an_exact_search_finds(metric) -> None:
 
 
 def test_deleted_rows_are_never_found() -> None:
-    rows = vectors(500)
+    rows = unit_vectors(500, 16)
     graph = Graph(16, "cosine")
     graph.add(labels(500), rows)
     gone = list(range(1, 400))
@@ -67,24 +63,24 @@ def test_a_graph_without_rows_bears_deletions(python) -> None:
 
 def test_labels_come_in_ascending_order_once() -> None:
     graph = Graph(16, "l2")
-    graph.add(labels(10, 5), vectors(10))
+    graph.add(labels(10, 5), unit_vectors(10, 16))
     for again in (labels(3, 14), labels(3, 1), np.array([20, 22, 21]), np.array([20, 20, 21])):
         with pytest.raises(CollectionError, match="ascending"):
-            graph.add(again, vectors(3))
+            graph.add(again, unit_vectors(3, 16))
     assert len(graph) == 10
 
 
 def test_more_than_can_be_reached_is_none_not_an_exception() -> None:
     graph = Graph(16, "cosine")
-    assert graph.search(vectors(1), 1) is None
-    graph.add(labels(20), vectors(20))
-    assert graph.search(vectors(1), 21) is None
+    assert graph.search(unit_vectors(1, 16), 1) is None
+    graph.add(labels(20), unit_vectors(20, 16))
+    assert graph.search(unit_vectors(1, 16), 21) is None
     graph.delete(range(1, 16))
-    assert graph.search(vectors(1), 6) is None
+    assert graph.search(unit_vectors(1, 16), 6) is None
 
 
 def test_a_saved_graph_loads_with_its_tombstones(tmp_path: Path) -> None:
-    rows = vectors(300)
+    rows = unit_vectors(300, 16)
     graph = Graph(16, "cosine")
     graph.add(labels(300), rows)
     graph.delete([1, 2, 3])
@@ -98,13 +94,13 @@ def test_a_saved_graph_loads_with_its_tombstones(tmp_path: Path) -> None:
     neighbours = again.search(rows[:10], 5)
     assert neighbours is not None
     assert not set(neighbours[0].ravel().tolist()) & {1, 2, 3, 4}
-    again.add(labels(2000, 301), vectors(2000, seed=2))
+    again.add(labels(2000, 301), unit_vectors(2000, 16, seed=2))
     assert len(again) == 2296
 
 
 def test_a_graph_that_was_not_written_whole_is_refused(tmp_path: Path) -> None:
     graph = Graph(16, "cosine")
-    graph.add(labels(10), vectors(10))
+    graph.add(labels(10), unit_vectors(10, 16))
     inner = graph._index
 
     class FullDisk:
@@ -135,14 +131,14 @@ def test_a_file_that_is_not_a_graph_is_a_typed_error(tmp_path: Path) -> None:
 
 def test_a_graph_that_cannot_be_written_leaves_no_partial_file(tmp_path: Path) -> None:
     graph = Graph(16, "cosine")
-    graph.add(labels(10), vectors(10))
+    graph.add(labels(10), unit_vectors(10, 16))
     with pytest.raises(CollectionError, match=r"cannot write|not written"):
         graph.save(tmp_path / "nowhere" / "graph-1.hnsw")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_hidden_rows_are_found_when_they_are_revealed() -> None:
-    rows = vectors(100)
+    rows = unit_vectors(100, 16)
     graph = Graph(16, "l2")
     graph.add(np.arange(1, 81), rows[:80])
     graph.add(np.arange(81, 101), rows[80:], hidden=True)

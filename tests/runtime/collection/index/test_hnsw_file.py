@@ -88,15 +88,15 @@ TAIL = FIRST + ROWS * ELEMENT
         (head("count", ROWS + 1), "shorter|room|longer|cut"),
         (head("count", ROWS - 1), "is not a graph"),
         (head("count", 1 << 62), "shorter than its number"),
-        (head("count", 0), "longer than it says"),
+        (head("count", 0), "longer than its header says"),
         (head("max_elements", ROWS - 1), "room for 699"),
         (head("max_elements", 1 << 40), "room for"),
         (head("element_bytes", ELEMENT + 1), "element_bytes"),
         (head("label_offset", 1 << 40), "label_offset"),
         (head("data_offset", 0), "data_offset"),
         (head("offset_level0", 8), "offset_level0"),
-        (head("max_level", 99), "height"),
-        (head("max_level", -1), "height"),
+        (head("max_level", 99), "highest level"),
+        (head("max_level", -1), "highest level"),
         (head("entry_point", ROWS), "entry point is not an element"),
         (head("entry_point", 0xFFFFFFFF), "entry point is not an element"),
         (head("m", 5), "its m is 5"),
@@ -105,7 +105,7 @@ TAIL = FIRST + ROWS * ELEMENT
         (head("mult", float("nan")), "mult"),
         (head("ef_construction", 0), "ef_construction"),
         (head("ef_construction", 1 << 60), "ef_construction"),
-        (word(FIRST, 2 * M + 1), "more links than fit"),
+        (word(FIRST, 2 * M + 1), "too many links"),
         (word(FIRST + 4, ROWS), "does not lead to an element"),
         (word(FIRST + 4, 0xFFFFFFFF), "does not lead to an element"),
         (word(FIRST + 4 + 8 * M, 0x7FC00000), "NaN"),
@@ -125,13 +125,13 @@ def test_what_is_not_a_graph_is_refused(changed, change, part: str) -> None:
 def test_an_entry_point_below_the_top_is_refused(whole: bytes, changed) -> None:
     header = np.frombuffer(whole, HEADER, count=1)[0]
     other = (int(header["entry_point"]) + 1) % ROWS
-    with pytest.raises(CollectionError, match="not on top"):
+    with pytest.raises(CollectionError, match="not on the highest level"):
         changed(head("entry_point", other))
 
 
 def test_labels_are_unique(changed) -> None:
     end = FIRST + ELEMENT - 8
-    with pytest.raises(CollectionError, match="one label"):
+    with pytest.raises(CollectionError, match="the same label"):
         changed(
             lambda data: data.__setitem__(
                 slice(end, end + 8), data[end + ELEMENT : end + ELEMENT + 8]

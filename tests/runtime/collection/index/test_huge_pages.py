@@ -13,6 +13,7 @@ import pytest
 
 from flowvec.collection.index import huge_pages
 from flowvec.collection.index.hnsw import Graph
+from tests.makers import unit_vectors
 
 DIM = 4096
 ROWS = 2200  # 36 MB, which no allocator takes from its heap
@@ -28,11 +29,6 @@ def on_request() -> None:
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not (setting.exists() and "[madvise]" in setting.read_text()):
         pytest.skip("this system does not give huge pages on request")
-
-
-def vectors(rows: int = ROWS) -> np.ndarray:
-    normal = np.random.default_rng(0).normal(size=(rows, DIM)).astype(np.float32)
-    return normal / np.linalg.norm(normal, axis=1, keepdims=True)
 
 
 def huge_bytes() -> int:
@@ -55,7 +51,7 @@ def graph_of(rows: np.ndarray, room: int = 0) -> Graph:
 
 @pytest.mark.usefixtures("on_request")
 def test_a_graph_is_built_in_huge_pages() -> None:
-    rows = vectors()
+    rows = unit_vectors(ROWS, DIM)
     before = huge_bytes()
     graph = graph_of(rows, room=4 * ROWS)
     grown = huge_bytes() - before
@@ -70,7 +66,7 @@ def test_a_graph_is_built_in_huge_pages() -> None:
 def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
     if tuple(map(int, platform.release().split(".")[:2])) < (6, 1):
         pytest.skip("this system does not give huge pages on request")
-    rows = vectors()
+    rows = unit_vectors(ROWS, DIM)
     graph = graph_of(rows)
     graph.save(tmp_path / "graph")
     expected = graph.search(rows, 3)

@@ -23,9 +23,7 @@ from flowvec.errors import InputValueError
 from flowvec.texts.inventory import survey
 from flowvec.texts.sources import find_sources
 from flowvec.texts.window import Fields
-from tests.runtime.bulk.conftest import (
-    texts_of,
-)
+from tests.makers import texts_of
 
 
 def _plain(path: Path, data: bytes) -> None:

@@ -1,0 +1,49 @@
+"""What tests are made of: vectors, texts and files of rows. All are seeded."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["WORDS", "contents", "texts_of", "unit", "unit_vectors", "vectors", "write_jsonl"]
+
+# The tiny bundle and the shipped model know them all.
+WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
+
+
+def vectors(rows: int, dim: int = 8, seed: int = 0) -> np.ndarray:
+    """Random vectors, float32 (rows, dim)."""
+    return np.random.default_rng(seed).standard_normal((rows, dim), dtype=np.float32)
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    """The rows with length one; a row of zeros stays one of zeros."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.divide(rows, norms, where=norms > 0, out=np.zeros_like(rows))
+
+
+def unit_vectors(rows: int, dim: int, seed: int = 0) -> np.ndarray:
+    """Random vectors of length one, float32 (rows, dim)."""
+    return unit(vectors(rows, dim, seed))
+
+
+def texts_of(count: int, seed: int = 0, shortest: int = 1, most: int = 25) -> list[str]:
+    """Texts of random words, each of `shortest` to `most`."""
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(shortest, most))) for _ in range(count)]
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
+    """Write one row a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of each file of a folder but its locks."""
+    return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.name[:5] != ".lock"}
