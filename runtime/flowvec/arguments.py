@@ -38,18 +38,26 @@ def path_of(name: str, value: object) -> Path:
     return Path(text)
 
 
-def whole_number(name: str, value: object, least: int = 1, most: int = _MOST) -> int:
+def whole_number(name: str, value: object, least: int = 1, most: int | None = _MOST) -> int:
     """A whole number; bounds are included.
 
+    Args:
+        name: of the argument, for messages.
+        value: what was given.
+        least: the lower bound.
+        most: the upper bound; None means no bound.
+
     Raises:
-        InputTypeError: it is not.
+        InputTypeError: it is not a whole number.
         InputValueError: it is out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InputTypeError(f"{name} must be a whole number, not {_shown(value)}")
-    if not least <= value <= most:
-        wanted = f"from {least} to {most}" if most < _MOST else f"at least {least}"
-        if value > _MOST:
+    if value < least or (most is not None and value > most):
+        wanted = f"at least {least}"
+        if most is not None and most < _MOST:
+            wanted = f"from {least} to {most}"
+        elif value > least:
             wanted = f"at most {most}"
         raise InputValueError(f"{name} must be {wanted}, but is {value}")
     return int(value)

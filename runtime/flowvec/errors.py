@@ -31,7 +31,7 @@ __all__ = [
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's message, or its class where it has none."""
+    """The first line of another library's message, or its class if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -11,7 +11,6 @@ A search asks all shards and merges their answers by score.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.arguments import whole_number
 from flowvec.bulk import BulkSummary, RayWorkers, encode_files
 from flowvec.bulk.ray_workers import cause_of, connected_ray, cpus_of
 from flowvec.collection.collection import Collection
@@ -34,6 +34,7 @@ from flowvec.errors import (
     InputValueError,
     first_line,
 )
+from flowvec.files import write_file
 from flowvec.texts.remote import from_anywhere
 
 __all__ = ["ShardedHits", "ShardedSearcher", "index_shards", "is_sharded", "shards_model"]
@@ -96,8 +97,8 @@ def index_shards(
     Args:
         encoder: tasks load its bundle on the same provider, in the same compute type.
         inputs: as in `encode_files`.
-        out: the folder.
-        shards: how many collections.
+        out: the folder that holds the shards.
+        shards: number of shards.
         workers: how many tasks run at a time, with how many cores.
         options: other arguments of `encode_files`: `text_field`, `id_field`, `keep` and so on.
 
@@ -109,8 +110,7 @@ def index_shards(
         FingerprintMismatchError: the folder is of another model.
         MissingDependencyError: Ray is not installed.
     """
-    if shards < 1:
-        raise InputValueError(f"shards must be at least 1, but is {shards}")
+    whole_number("shards", shards)
     ray = connected_ray(workers)
     folder = Path(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def index_shards(
         if before["fingerprint"] != encoder.fingerprint:
             raise FingerprintMismatchError(f"{folder} was made with another model")
     else:
-        (folder / _FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        write_file(folder / _FILE, (json.dumps(about, indent=1) + "\n").encode())
     engine = encoder.engine
     cpus = cpus_of(ray, workers, min(shards, workers.workers))
     arguments = {
@@ -156,7 +156,7 @@ def _build(
     shards: int,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    """Fill one shard, or continue it, in a Ray process."""
+    """Fill or continue one shard, in a Ray process."""
     with Encoder.load(bundle, **engine) as encoder:
         done = encode_files(
             encoder,
@@ -179,7 +179,7 @@ def _read(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CollectionError(f"{folder} is not a collection in shards: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("flowvec_shards") != _VERSION:
-        raise CollectionError(f"{folder / _FILE} is not of this version of flowvec")
+        raise CollectionError(f"{folder / _FILE} was written by another version of flowvec")
     return manifest
 
 
@@ -300,23 +300,23 @@ class ShardedSearcher:
             raise ClosedError("this ShardedSearcher is closed")
         vectors = self._vectors(queries)
         ray = self._ray
-        asked = {
+        shard_of_call = {
             shard.search.remote(vectors, k, filter, exact): name
             for name, shard in self._shards.items()
         }
         limit = self._timeout if timeout is None else timeout
-        ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=limit)
-        missing = {asked[one]: f"no answer within {limit:g} s" for one in late}
+        ready, late = ray.wait(list(shard_of_call), num_returns=len(shard_of_call), timeout=limit)
+        missing = {shard_of_call[one]: f"no answer within {limit:g} s" for one in late}
         hits_by_shard: dict[str, list[list[Hit]]] = {}
         for one in ready:
             try:
-                hits_by_shard[asked[one]] = ray.get(one)
+                hits_by_shard[shard_of_call[one]] = ray.get(one)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, InputValueError | TypeError):
                     raise error.cause from None  # the query is not valid, for any shard
-                missing[asked[one]] = first_line(error.cause or error)
+                missing[shard_of_call[one]] = first_line(error.cause or error)
             except ray.exceptions.RayError as error:
-                missing[asked[one]] = first_line(error)
+                missing[shard_of_call[one]] = first_line(error)
         for one in late:
             with suppress(Exception):  # it may have ended by now
                 ray.cancel(one)
@@ -330,11 +330,9 @@ class ShardedSearcher:
         Raises:
             CollectionError: a shard does not answer.
         """
-        begun = time.monotonic()
         try:
             counts = self._ray.get(
-                [shard.rows.remote() for shard in self._shards.values()],
-                timeout=max(0.0, timeout - (time.monotonic() - begun)),
+                [shard.rows.remote() for shard in self._shards.values()], timeout=max(0.0, timeout)
             )
         except self._ray.exceptions.RayError as error:
             raise CollectionError(f"a shard does not answer: {first_line(error)}") from error
@@ -352,7 +350,7 @@ class ShardedSearcher:
 
 
 def _merged(answers: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
-    """The k best of several rankings; of rows with equal ids only the best."""
+    """The k best hits of several rankings; of hits with the same id, only the best."""
     best: dict[Any, Hit] = {}
     for hit in sorted((hit for answer in answers for hit in answer), key=lambda hit: -hit.score):
         best.setdefault(hit.id, hit)

@@ -18,8 +18,9 @@ from flowvec.bulk.options import (
 from flowvec.bulk.part_files import BULK_PRECISIONS, BulkPrecision, dtype_of
 from flowvec.bulk.runner import job_of
 from flowvec.bulk.windows import read_windows
+from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import InputTypeError, InputValueError
+from flowvec.errors import InputValueError
 from flowvec.texts.inventory import survey as survey_inputs
 from flowvec.texts.sources import STDIN, find_sources
 
@@ -71,10 +72,7 @@ def estimate_files(
     Raises:
         InputValueError: an input cannot be read, or is standard input.
     """
-    if not isinstance(encoder, Encoder):
-        raise InputTypeError(
-            f"encoder must be an Encoder, as Encoder.load returns, not {type(encoder).__name__}"
-        )
+    check_encoder(encoder)
     whole_number("rows_per_shard", rows_per_shard)
     choice("precision", precision, BULK_PRECISIONS)
     fields = checked_fields(text_field, id_field, keep, max_text_bytes)

@@ -26,6 +26,7 @@ __all__ = ["OnDuplicate", "Repeats", "SeenIds", "check_rule", "find_repeats"]
 OnDuplicate = Literal["last", "first", "error", "dead-letter"]
 _CODE = "duplicate_id"  # code of the dead letters
 _INT64 = 1 << 63
+_NO_SHARDS = 1 << 62  # more rows than any input has
 
 _Int64s = npt.NDArray[np.int64]
 _Digests = npt.NDArray[np.uint64]
@@ -72,7 +73,7 @@ class Repeats:
             for place in places:
                 source, row = place_of(self.sources, int(written[window.numbers[place]]))
                 reason = f"its id is that of row {row} of {source}"
-                _add_letter(window, place, ids[place], reason, self.sources)
+                _add_dead_letter(window, place, ids[place], reason, self.sources)
         _remove(window, places, self.fields, counted=self.rule != "dead-letter")
 
 
@@ -112,14 +113,14 @@ class SeenIds:
                     left_out.append(here[digest])
                 else:
                     window.replacing.add(window.numbers[place])
-                    _name(window, ids[place])
+                    _report_repeated(window, ids[place])
             else:
                 reason = f"its id is that of row {before[1]} of {before[0]}"
                 if self._rule == "error":
                     source, row = window.place(place)
                     raise BulkError(f"{source}, row {row}: {reason} ({ids[place]!r})")
                 if self._rule == "dead-letter":
-                    _add_letter(window, place, ids[place], reason)
+                    _add_dead_letter(window, place, ids[place], reason)
                 left_out.append(place)
             here[digest] = place
         _remove(window, sorted(left_out), self._fields, counted=self._rule != "dead-letter")
@@ -170,10 +171,10 @@ def find_repeats(
     if not is_same.any():
         return None
     # Runs of equal ids: each place belongs to the run that starts at or before it.
-    begins = np.flatnonzero(np.concatenate([[True], ~is_same]))
-    ends = np.append(begins[1:], len(keys)) - 1
+    starts = np.flatnonzero(np.concatenate([[True], ~is_same]))
+    ends = np.append(starts[1:], len(keys)) - 1
     run = np.cumsum(np.concatenate([[0], ~is_same]))
-    chosen = (ends if rule == "last" else begins)[run]
+    chosen = (ends if rule == "last" else starts)[run]
     left = np.flatnonzero(chosen != np.arange(len(keys)))
     out, written = rows[order[left]], rows[order[chosen[left]]]
     by_number = np.argsort(out)
@@ -195,7 +196,7 @@ def place_of(sources: Sequence[Source], number: int) -> tuple[str, int]:
 def _windows(
     sources: Sequence[Source], fields: Fields, columns: Columns | None
 ) -> Iterator[Window]:
-    return read_windows(sources, fields, rows_per_shard=1 << 62, columns=columns)
+    return read_windows(sources, fields, rows_per_shard=_NO_SHARDS, columns=columns)
 
 
 def _refuse(repeats: Repeats, columns: Columns | None) -> None:
@@ -238,7 +239,7 @@ def _digest(key: Any) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _add_letter(
+def _add_dead_letter(
     window: Window, place: int, key: Any, reason: str, sources: Sequence[Source] = ()
 ) -> None:
     window.dead.append(DeadLetter(*window.place(place), key, _CODE, reason))
@@ -246,7 +247,7 @@ def _add_letter(
     window.dead.sort(key=lambda letter: (order.get(letter.source, 0), letter.row))
 
 
-def _name(window: Window, key: Any) -> None:
+def _report_repeated(window: Window, key: Any) -> None:
     window.repeated_ids.append(key)
 
 
@@ -255,5 +256,5 @@ def _remove(window: Window, places: Sequence[int], fields: Fields, *, counted: b
         ids = window.ids(fields) if places else []
         window.duplicates += len(places)
         for place in places:
-            _name(window, ids[place])
+            _report_repeated(window, ids[place])
     window.remove(places)

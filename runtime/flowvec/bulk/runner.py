@@ -351,7 +351,7 @@ class Work:
         if self._options.truncation == "error":
             reason = f"the text has more than {self._encoder.max_length} tokens"
             bad |= dict.fromkeys(encoded.truncated, ("too_long", reason))
-        bad |= dict.fromkeys(encoded.non_finite, ("non_finite", "its vector has NaN or infinity"))
+        bad |= dict.fromkeys(encoded.non_finite, ("non_finite", "the model gave NaN or infinity"))
         if not bad:
             return None
         text_index = range(len(window.texts)) if repeats is None else repeats.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from flowvec.errors import BundleError
 
@@ -17,11 +17,14 @@ __all__ = [
     "RANGES",
     "READABLE_VERSIONS",
     "REFERENCES",
+    "SIMILARITIES",
     "TOKENIZER",
     "VARIANTS",
+    "WEIGHTS",
     "FileRecord",
     "Manifest",
     "Similarity",
+    "Weights",
 ]
 
 # 2: references.npz is part of every bundle.
@@ -46,7 +49,10 @@ VARIANTS = {
 _MAX_FILES = 16
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
-_SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
+# Storage of the weight matrices.
+Weights = Literal["float32", "float16"]
+WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ class Manifest:
     inputs: tuple[str, ...]
     output: str
     opset: int
-    weights: Literal["float32", "float16"]
+    weights: Weights
     source: str
     licence: str | None
     parity: dict[str, float]
@@ -189,8 +195,8 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
     need(no_layers or is_count(layers, 1 << 10), "layers must be a whole number up to 1024")
     need(raw["pad_id"] == 0 or is_count(raw["pad_id"], 1 << 31), "pad_id must be a token id")
     need(isinstance(raw["normalised"], bool), "normalised must be true or false")
-    need(raw["similarity"] in _SIMILARITIES, f"similarity must be one of {_SIMILARITIES}")
-    need(raw["weights"] in ("float32", "float16"), "weights must be float32 or float16")
+    need(raw["similarity"] in SIMILARITIES, f"similarity must be one of {SIMILARITIES}")
+    need(raw["weights"] in WEIGHTS, f"weights must be {' or '.join(WEIGHTS)}")
     for key in ("transform", "inputs"):
         need(is_texts(raw[key]), f"{key} must be a list of texts")
     need(tuple(raw["inputs"]) == INPUTS, f"inputs must be {', '.join(INPUTS)}")

@@ -46,13 +46,13 @@ def demo(
     ):
         info = encoder.info()
         encoder.warmup()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         collection.add(
             [passage.id for passage in passages],
             [passage.text for passage in passages],
             [{"title": passage.title} for passage in passages],
         )
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         added = seen[-1]
         queries = [pair.query for pair in pairs] if query is None else [query]
         results = collection.search_batch(queries, k=_SHOWN)

@@ -21,7 +21,7 @@ from flowvec.cli.jobs import (
     dead_letter_rule,
     names_of,
     progress_bar,
-    told_dead,
+    rejected_in_words,
 )
 from flowvec.cli.options import (
     BulkFormat,
@@ -121,7 +121,7 @@ def encode(
         float | None,
         typer.Option(min=0.0, help="Cores per worker; without it the cluster's cores are divided."),
     ] = None,
-    gpus_per_worker: Annotated[float, typer.Option(min=0.0, help="GPUs for each.")] = 0.0,
+    gpus_per_worker: Annotated[float, typer.Option(min=0.0, help="GPUs per worker.")] = 0.0,
     resume: Annotated[
         bool,
         typer.Option(
@@ -188,7 +188,7 @@ def encode(
     if as_json:
         print_json(asdict(summary))
     else:
-        typer.echo(_told(summary, into))
+        typer.echo(_in_words(summary, into))
     if not summary.complete:
         command = shlex.join(["flowvec", *sys.argv[1:]])
         if Path(summary.out).suffix in (".npy", ".parquet"):
@@ -198,10 +198,10 @@ def encode(
         typer.echo(f"stopped; {what}:\n{command}", err=True)
         raise typer.Exit(128 + stop.number)
     if stop.event.is_set():
-        told = "all rows are written"
+        message = "all rows are written"
         if into is not None:
-            told += "; the first search builds the rest of the search graph"
-        typer.echo(told, err=True)
+            message += "; the first search builds the rest of the search graph"
+        typer.echo(message, err=True)
         raise typer.Exit(128 + stop.number)
     check_dead_letters(summary, is_too_many)
 
@@ -209,10 +209,10 @@ def encode(
 def _share(text: str | None) -> tuple[int, int]:
     if text is None:
         return 1, 1
-    index, _, of = text.partition("/")
-    if not (index.isdecimal() and of.isdecimal()):
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal()):
         raise InputValueError(f"--shard is I/N, as 2/8, not {text}")
-    return int(index), int(of)
+    return int(index), int(count)
 
 
 def _on_ray(
@@ -223,15 +223,15 @@ def _on_ray(
     if engine != "local":
         raise InputValueError(f"--engine is local or ray, not {engine}")
     if address is not None or workers is not None or cpus is not None or gpus:
-        raise InputValueError("workers are Ray's: give --engine ray")
+        raise InputValueError("--address and options of workers are for Ray: give --engine ray")
     return None
 
 
-def _told(summary: BulkSummary, into: Path | None = None) -> str:
+def _in_words(summary: BulkSummary, into: Path | None = None) -> str:
     """A summary in words.
 
     Args:
-        summary: of a job.
+        summary: the summary of a job.
         into: the collection that it fills, if any; it is shown instead of the job's folder.
     """
     rate = summary.encoded / summary.seconds if summary.seconds else 0.0
@@ -240,8 +240,9 @@ def _told(summary: BulkSummary, into: Path | None = None) -> str:
     cut = f"; {summary.truncated} texts were cut" if summary.truncated else ""
     return (
         f"{into or summary.out}: {counted(summary.rows_in, 'row')} in, "
-        f"{summary.rows} x {summary.dim} {summary.precision} out{same}{told_dead(summary)}; "
-        f"{counted(summary.shards, 'file' if into is None else 'part')}{before}; "
+        f"{summary.rows} x {summary.dim} {summary.precision} out{same}"
+        f"{rejected_in_words(summary)}; "
+        f"{counted(summary.shards, 'file' if into is None else 'shard')}{before}; "
         f"{rate:,.0f} texts/s in {summary.seconds:.1f} s on "
         f"{summary.provider} in {summary.compute}{cut}"
     )

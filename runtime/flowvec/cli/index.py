@@ -18,7 +18,7 @@ from flowvec.cli.jobs import (
     dead_letter_rule,
     names_of,
     progress_bar,
-    told_dead,
+    rejected_in_words,
 )
 from flowvec.cli.options import BulkFormat, Compute, Json, Provider, TextField, counted, print_json
 from flowvec.collection.collection import Collection
@@ -106,17 +106,26 @@ def index(
     if engine == "ray":
         if model is None or shards is None:
             raise InputValueError("a collection in shards needs --model and --shards")
+        local_only = {
+            "--on-duplicate": on_duplicate is not None,
+            "--max-dead": max_dead is not None,
+            "--strict": strict,
+            "--replace": replace,
+            "--resume": resume,
+        }
+        if given := [name for name, is_given in local_only.items() if is_given]:
+            raise InputValueError(f"{', '.join(given)} cannot be used with --engine ray")
         with Encoder.load(model, provider=provider, compute=cast(Any, compute)) as encoder:
             done = index_shards(
                 encoder, inputs, directory, shards=shards,
                 workers=RayWorkers(workers or shards, address=address), **common,
             )  # fmt: skip
-        _tell_shards(directory, done, as_json=as_json)
+        _print_shards(directory, done, as_json=as_json)
         return
     if engine != "local":
         raise InputValueError(f"--engine is local or ray, not {engine}")
     if shards is not None or workers is not None or address is not None:
-        raise InputValueError("shards are Ray's: give --engine ray")
+        raise InputValueError("--shards, --workers and --address are for Ray: give --engine ray")
     if is_collection(directory):
         if id_field is None and not (replace or resume):
             _refuse_renumbering(directory)
@@ -142,17 +151,17 @@ def index(
         limit = encoder.max_length
     if not summary.complete:
         rows = _rows_of(directory)
-        told = f"{directory}: {rows} rows are there; the same command with --resume continues"
-        typer.echo(told, err=True)
+        message = f"{directory}: {rows} rows are there; the same command with --resume continues"
+        typer.echo(message, err=True)
         raise typer.Exit(128 + stop.number)
-    _tell(directory, summary, limit, as_json=as_json)
+    _print_summary(directory, summary, limit, as_json=as_json)
     if stop.event.is_set():
         typer.echo("all rows are added; the first search builds the rest of the graph", err=True)
         raise typer.Exit(128 + stop.number)
     check_dead_letters(summary, is_too_many)
 
 
-def _tell(directory: Path, summary: BulkSummary, limit: int, *, as_json: bool) -> None:
+def _print_summary(directory: Path, summary: BulkSummary, limit: int, *, as_json: bool) -> None:
     rows = _rows_of(directory)
     added, left_out = summary.rows - summary.unchanged, summary.unchanged + summary.duplicates
     if as_json:
@@ -172,8 +181,8 @@ def _tell(directory: Path, summary: BulkSummary, limit: int, *, as_json: bool) -
     ]  # fmt: skip
     there = f" ({', '.join(counts)})" if counts else ""
     typer.echo(
-        f"{directory}: {counted(added, 'row')} added{there}{told_dead(summary)}, {rows} in all, "
-        f"{summary.dim} dimensions"
+        f"{directory}: {counted(added, 'row')} added{there}{rejected_in_words(summary)}, "
+        f"{rows} in all, {summary.dim} dimensions"
     )
     if summary.truncated:
         typer.echo(f"{summary.truncated} texts have more than {limit} tokens, and were cut")
@@ -188,7 +197,7 @@ def _rows_of(directory: Path) -> int:
         return len(collection)
 
 
-def _tell_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> None:
+def _print_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(one) for one in done])
         return

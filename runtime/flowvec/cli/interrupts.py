@@ -33,7 +33,7 @@ def was_interrupted() -> bool:
 
 
 class Stop:
-    """Whether a signal asked to stop, and which."""
+    """Whether a signal asked to stop, and its number."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -50,7 +50,7 @@ def stopping() -> Iterator[Stop]:
     if _INTERRUPTED.is_set():
         raise KeyboardInterrupt
     stop = Stop()
-    known = {
+    handlers = {
         number: handler
         for number in (signal.SIGINT, signal.SIGTERM)
         if (handler := signal.getsignal(number)) is not signal.SIG_IGN
@@ -59,15 +59,15 @@ def stopping() -> Iterator[Stop]:
     def ask(number: int, _: Any) -> None:
         stop.number = number
         stop.event.set()
-        for known_number in known:
-            signal.signal(known_number, _end)
+        for handled in handlers:
+            signal.signal(handled, _end)
         typer.echo("stopping; a second Ctrl-C ends at once", err=True)
 
     def restore() -> None:
-        for number, handler in known.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
-    for number in known:
+    for number in handlers:
         signal.signal(number, ask)
     try:
         yield stop

@@ -1,4 +1,4 @@
-"""What commands that run bulk jobs share: options, progress, and counts of dead letters."""
+"""Options, progress bar and dead letter counts of commands that run bulk jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "dead_letter_rule",
     "names_of",
     "progress_bar",
-    "told_dead",
+    "rejected_in_words",
 ]
 
 TOO_MANY_DEAD = 3
@@ -42,8 +42,8 @@ OnDuplicateOption = Annotated[
     str | None,
     typer.Option(
         "--on-duplicate",
-        help="Where rows have the same id: last (the default) or first is written, error: stop "
-        "before anything is, dead-letter: all but the first are dead letters.",
+        help="Which row is written if ids repeat: last (default) or first; error stops before "
+        "writing; dead-letter rejects all but the first.",
     ),
 ]
 
@@ -54,10 +54,10 @@ def names_of(joined: str | None) -> list[str]:
 
 
 def dead_letter_rule(text: str | None) -> Callable[[BulkSummary], bool]:
-    """Whether a job has more dead letters than a number, or a percentage, allows.
+    """A function that says whether a job has more dead letters than --max-dead allows.
 
     Raises:
-        InputValueError: it is neither.
+        InputValueError: the text is neither a number nor a percentage.
     """
     if text is None:
         return lambda done: 0 < done.rows_in == done.dead_letters
@@ -83,8 +83,8 @@ def check_dead_letters(summary: BulkSummary, is_too_many: Callable[[BulkSummary]
         raise typer.Exit(TOO_MANY_DEAD)
 
 
-def told_dead(summary: BulkSummary) -> str:
-    """Dead letters and repeated ids in words; empty if there are none."""
+def rejected_in_words(summary: BulkSummary) -> str:
+    """Counts of dead letters and repeated ids in words; empty if there are none."""
     dead = f", {counted(summary.dead_letters, 'dead letter')}" if summary.dead_letters else ""
     if summary.dead_letters and summary.codes:
         dead += " (" + ", ".join(f"{n} {code}" for code, n in summary.codes.items()) + ")"

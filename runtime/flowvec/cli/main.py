@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from flowvec.cli.interrupts import INTERRUPT_EXIT, interrupt, was_interrupted
+from flowvec.compat import override
 from flowvec.errors import FlowvecError
 from flowvec.version import __version__
 
@@ -24,15 +25,17 @@ _GROUP = "flowvec.commands"
 
 
 class _LazyGroup(TyperGroup):
-    """A group whose commands are the entry points of `flowvec.cli.options`.
+    """A group whose commands are the entry points of the group `flowvec.commands`.
 
     Each entry point names a `typer.Typer`. Its module is imported only when the command is called
     or listed, so `flowvec search` never imports what `flowvec export` needs.
     """
 
+    @override
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(point.name for point in entry_points(group=_GROUP))
 
+    @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entries: list[EntryPoint] = [
             point for point in entry_points(group=_GROUP) if point.name == cmd_name
@@ -43,18 +46,20 @@ class _LazyGroup(TyperGroup):
         command.name = cmd_name
         return command
 
+    @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """See click; a command that does not exist is answered with the nearest that does."""
+        # An unknown command is answered with the commands that look most like it.
         name = args[0] if args else ""
-        known = self.list_commands(ctx)
-        if name and not name.startswith("-") and name not in known:
-            near = difflib.get_close_matches(name, known, 3)
+        commands = self.list_commands(ctx)
+        if name and not name.startswith("-") and name not in commands:
+            near = difflib.get_close_matches(name, commands, 3)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             ctx.fail(f"No such command {name!r}.{hint}")
         return super().resolve_command(ctx, args)
 
+    @override
     def invoke(self, ctx: Any) -> Any:
-        """See click; a Ctrl-C ends the command without a word of its own."""
+        """Run the command; Ctrl-C ends it without a message."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -91,8 +96,8 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line. A mistake of the user is one line on stderr and exit code 2."""
-    # As an interrupt, so that temporary files are removed.
+    """Run the command line. A user's mistake is one line on stderr and exit code 2."""
+    # An exception rather than the default: `finally` blocks remove temporary files.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     interrupted = signal.getsignal(signal.SIGINT)
     if interrupted is signal.default_int_handler:

@@ -77,7 +77,7 @@ def search(
         encoder_of(directory, model, provider, compute) as encoder,
         Collection.open(directory, encoder=encoder) as collection,
     ):
-        tell_of_building(collection)
+        announce_building(collection)
         hits = collection.search(
             query,
             k,
@@ -90,7 +90,7 @@ def search(
     _show(hits, as_json=as_json)
 
 
-def tell_of_building(collection: Collection) -> None:
+def announce_building(collection: Collection) -> None:
     """Say that the first search builds the graph, if that takes noticeably long."""
     info = collection.info()
     missing = info.rows - info.graph_rows

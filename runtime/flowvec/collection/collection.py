@@ -20,7 +20,6 @@ from flowvec.collection.creation import create_store, is_unfinished
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.model import (
     Model,
-    check_encoder_type,
     check_model,
     check_same_settings,
     new_settings,
@@ -38,11 +37,11 @@ from flowvec.collection.validation import (
     check_metadata,
     check_share,
     check_vectors,
-    check_whole,
     last_of_each,
     round_to_float16,
     texts_of,
 )
+from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.pipeline import windows_of
 from flowvec.encoder.tokenizer import check_texts
@@ -54,12 +53,13 @@ from flowvec.vectors import Metric
 __all__ = ["Collection"]
 
 logger = logging.getLogger(__name__)
-# A logger of its own, so that users can turn this warning off.
+# Separate from `logger`, so that users can turn off this warning alone. It keeps its first name,
+# because logging configurations may refer to it.
 _truncation_logger = logging.getLogger("flowvec.collection.truncation")
 
 Floats = npt.NDArray[np.float32]
 
-# A recall that was measured is reported until the collection has grown or shrunk by more than this.
+# A measured recall is reported until the collection grows or shrinks by more than this factor.
 _RECALL_VALID = 1.5
 _SALVAGE_ROWS = 4096
 
@@ -203,7 +203,7 @@ class Collection:
             FingerprintMismatchError: the Encoder is not the model that made the vectors.
             CorruptCollectionError: the database is damaged.
         """
-        check_encoder_type(encoder)
+        check_encoder_or_none(encoder)
         exact_below = _checked_exact_below(exact_below)
         folder = absolute_path(path)
         store = Store(folder / FILE)
@@ -619,7 +619,7 @@ class Collection:
             with collection._access.writing(), collection._store.transaction():
                 collection._store.meta.write_settings(model.as_meta())
         except BaseException:
-            # A part of the rows would be in the way of another try.
+            # Remove the partial collection, so that the call can be repeated.
             collection.close()
             for file in collection._path.iterdir():
                 file.unlink()
@@ -629,7 +629,7 @@ class Collection:
         return collection
 
     def refresh(self) -> None:
-        """See what other processes have committed; every search does so by itself."""
+        """Read what other processes have committed; every search does this by itself."""
         self._access.check()
         self._index.refresh()
 
@@ -651,7 +651,7 @@ class Collection:
         return messages
 
     def prepare(self, stop: threading.Event | None = None) -> bool:
-        """Load or build now what the first search would otherwise load or build.
+        """Load or build now what the first search would need.
 
         A graph that was built is saved when the collection is closed, or earlier.
 
@@ -759,10 +759,10 @@ class Collection:
             the target if no setting reaches it.
         """
         share = check_share(target, "target")
-        seed = check_whole("seed", seed, 0)
+        seed = whole_number("seed", seed, 0, most=None)
         vectors: int | Floats
         if isinstance(queries, int | np.integer | float | str):
-            vectors = check_whole("queries", queries, 1)
+            vectors = whole_number("queries", queries, most=None)
         elif (texts := texts_of(queries)) is not None:
             vectors = self._checked_encoder().encode_query(texts)
         else:

@@ -57,8 +57,8 @@ def _creating(folder: Path) -> Iterator[bool]:
     if FILE in names and not is_unfinished(folder):
         yield True
         return
-    if strangers := sorted(names - _OF_CREATE):
-        raise CollectionError(f"{folder} is not empty: it holds {strangers[0]}")
+    if foreign := sorted(names - _OF_CREATE):
+        raise CollectionError(f"{folder} is not empty: it holds {foreign[0]}")
     lock = WriterLock(folder)
     try:
         lock.acquire(briefly=True)

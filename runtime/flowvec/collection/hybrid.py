@@ -45,39 +45,41 @@ def _words(text: str) -> list[str]:
 
 
 def fuse(
-    near: Mapping[int, float],
-    worded: Mapping[int, float],
+    score_by_label: Mapping[int, float],
+    bm25_by_label: Mapping[int, float],
     k: int,
     *,
     least: float,
-    perfect: float,
+    self_score: float,
     vector_weight: float,
 ) -> list[tuple[int, float]]:
-    """The k best rows by a convex combination of their nearness and their words.
+    """The k best rows by a weighted sum of their vector score and their BM25.
 
-    A row's nearness counts from 0 for the last row that was found to 1 for a row equal to the
-    query, so that it means the same for every model's range of cosines. Its BM25 counts as a share
-    of the best row's. Such combinations beat reciprocal ranks (Bruch, Gai and Ingber 2023, "An
+    The vector score is scaled: 0 for the last row of the vector ranking, 1 for a row equal to the
+    query. So it means the same for every model's range of cosines. BM25 is divided by the best
+    row's. Such a convex combination beats reciprocal ranks (Bruch, Gai and Ingber 2023, "An
     analysis of fusion functions for hybrid retrieval").
 
     Args:
-        near: vector score of each row that either ranking found, by label.
-        worded: BM25 of the rows that share words with the query, by label; missing rows count as 0.
+        score_by_label: vector score of each row that either ranking found.
+        bm25_by_label: BM25 of each row that shares words with the query; 0 for other rows.
         k: number of rows.
-        least: score of the last row that the vector ranking found.
-        perfect: the query's score with itself.
-        vector_weight: share of nearness, 0 to 1; the rest is the share of the words.
+        least: vector score of the last row of the vector ranking.
+        self_score: vector score of the query with itself.
+        vector_weight: weight of the vector score, 0 to 1; the rest is the weight of BM25.
 
     Returns:
         (label, score), best first. A score is at most 1; it is below 0 for a row that is farther
         than all rows of the vector ranking and shares few words. Equal scores keep the order of
-        `near`.
+        `score_by_label`.
     """
-    span = max(perfect, max(near.values(), default=perfect)) - least
-    most = max(worded.values(), default=0.0)
-    scores = {
-        label: vector_weight * ((score - least) / span if span > 0.0 else 1.0)
-        + (1.0 - vector_weight) * (worded.get(label, 0.0) / most if most > 0.0 else 0.0)
-        for label, score in near.items()
-    }
+    span = max(self_score, max(score_by_label.values(), default=self_score)) - least
+    best_bm25 = max(bm25_by_label.values(), default=0.0)
+
+    def fused(label: int, score: float) -> float:
+        nearness = (score - least) / span if span > 0.0 else 1.0
+        words = bm25_by_label.get(label, 0.0) / best_bm25 if best_bm25 > 0.0 else 0.0
+        return vector_weight * nearness + (1.0 - vector_weight) * words
+
+    scores = {label: fused(label, score) for label, score in score_by_label.items()}
     return sorted(scores.items(), key=lambda pair: -pair[1])[:k]

@@ -12,7 +12,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.arguments import whole_number
 from flowvec.collection.validation import check_score
+from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.postprocess import normalize
 from flowvec.errors import InputTypeError, InputValueError
@@ -70,7 +72,7 @@ def most_similar_pairs(
         InputValueError: texts without an encoder, vectors with NaN or infinity, or a negative
             `top_k`.
     """
-    _check_count("top_k", top_k)
+    top_k = whole_number("top_k", top_k, 0, most=None)
     rows = _unit_vectors("items", items, encoder)
     floor = check_score(threshold, "threshold")
     floor = -np.inf if floor is None else floor
@@ -142,7 +144,7 @@ def semantic_search(
     Raises:
         InputTypeError, InputValueError: as `most_similar_pairs`, or lengths that differ.
     """
-    _check_count("top_k", top_k)
+    top_k = whole_number("top_k", top_k, 0, most=None)
     left = _unit_vectors("queries", queries, encoder, query=True)
     right = _unit_vectors("corpus", corpus, encoder)
     if len(left) and len(right) and left.shape[1] != right.shape[1]:
@@ -151,18 +153,11 @@ def semantic_search(
         )
     if not len(right):
         return [[] for _ in left]
-    rows, scores = nearest(left, right, int(top_k), "cosine")
+    rows, scores = nearest(left, right, top_k, "cosine")
     return [
         [{"corpus_id": row, "score": score} for row, score in zip(r, s, strict=True)]
         for r, s in zip(rows.tolist(), scores.tolist(), strict=True)
     ]
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InputTypeError(f"{name} must be a whole number, not {type(value).__name__}")
-    if value < 0:
-        raise InputValueError(f"{name} must not be negative, but is {value}")
 
 
 def _unit_vectors(
@@ -180,10 +175,7 @@ def _unit_vectors(
     if any(isinstance(item, str) for item in listed[:1]):
         if encoder is None:
             raise InputValueError(f"{name} are texts: give an encoder to embed them")
-        if not isinstance(encoder, Encoder):
-            raise InputTypeError(
-                f"encoder must be an Encoder, as Encoder.load returns, not {type(encoder).__name__}"
-            )
+        check_encoder(encoder)
         embed = encoder.encode_query if query else encoder.encode_document
         return normalize(embed(cast(list[str], listed)))
     try:

@@ -10,14 +10,14 @@ from pathlib import Path
 from flowvec.arguments import choice, whole_number
 from flowvec.collection.index.hnsw import EF_CONSTRUCTION, M
 from flowvec.collection.store.settings import VECTOR_DTYPES, CollectionSettings, VectorDtype
+from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import FingerprintMismatchError, InputTypeError, InputValueError
+from flowvec.errors import FingerprintMismatchError, InputValueError
 from flowvec.vectors import METRICS, Metric
 from flowvec.version import __version__
 
 __all__ = [
     "Model",
-    "check_encoder_type",
     "check_model",
     "check_same_settings",
     "new_settings",
@@ -50,14 +50,6 @@ class Model:
         if self.fingerprint is None:
             return {}
         return {key: value for key, value in asdict(self).items() if value is not None}
-
-
-def check_encoder_type(encoder: object) -> None:
-    """Raise InputTypeError unless it is an Encoder or None."""
-    if encoder is not None and not isinstance(encoder, Encoder):
-        raise InputTypeError(
-            f"encoder must be an Encoder, as Encoder.load returns, not {type(encoder).__name__}"
-        )
 
 
 def check_model(path: Path, settings: CollectionSettings, encoder: Encoder) -> None:
@@ -103,7 +95,7 @@ def new_settings(
     Raises:
         InputTypeError, InputValueError: an argument is not valid.
     """
-    check_encoder_type(encoder)
+    check_encoder_or_none(encoder)
     choice("metric", metric, METRICS)
     choice("vector_dtype", vector_dtype, VECTOR_DTYPES)
     if encoder is not None and dim is None:

@@ -125,7 +125,7 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
     for one in several:
         if not isinstance(one, str | Path):
             raise InputTypeError(f"parquet is a file, a folder or a glob, not {one!r}")
-        paths, of_job = _found(absolute_path(one))
+        paths, of_job = _files_and_manifest(absolute_path(one))
         opened += [_File(path, of_job) for path in paths]
     if not opened:
         raise InputValueError("parquet names no file")
@@ -138,15 +138,15 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
         ):
             if mine != its:
                 raise InputValueError(
-                    f"{first.path} holds {name} {mine}, and {other.path} {its}: they cannot stand "
-                    "in one collection"
+                    f"{first.path} holds {name} {mine}, and {other.path} {its}: they cannot be "
+                    "combined in one collection"
                 )
     batches = (rows for file in opened for rows in file.rows())
     return ParquetRows(first.about, first.dim, first.dtype, batches)
 
 
-def _found(path: Path) -> tuple[list[Path], dict[str, str]]:
-    """The files of a path, by name, and what the manifest beside them says."""
+def _files_and_manifest(path: Path) -> tuple[list[Path], dict[str, str]]:
+    """The Parquet files of a path, by name, and the model that the manifest beside them names."""
     if path.is_dir():
         files = sorted(path.glob("*.parquet"))
         files = [file for file in files if not is_hidden((file.name,))]
@@ -184,7 +184,7 @@ def _of_job(folder: Path) -> dict[str, str]:
             share[1] if share[1] > 1 else 0
         ):
             raise InputValueError(
-                f"{folder} holds a bulk job that is not complete; finish it, or name its parts"
+                f"{folder} holds a bulk job that is not complete; finish it, or name shard files"
             )
     return recorded
 

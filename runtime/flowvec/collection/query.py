@@ -125,25 +125,25 @@ class Searcher:
         self,
         text: str,
         vector: Floats,
-        near: dict[int, float],
+        score_by_label: dict[int, float],
         depth: int,
         options: SearchOptions,
     ) -> list[tuple[int, float]]:
         """Labels and scores of one query, from the scores of its nearest rows."""
-        least = min(near.values(), default=0.0)
+        least = min(score_by_label.values(), default=0.0)
         expression = match_expression(text)
-        worded: dict[int, float] = {}
+        bm25_by_label: dict[int, float] = {}
         if expression is not None:
-            worded = self._store.full_text.search(expression, depth, options.condition)
-        far = [label for label in worded if label not in near]
+            bm25_by_label = self._store.full_text.search(expression, depth, options.condition)
+        far = [label for label in bm25_by_label if label not in score_by_label]
         if far:
-            near |= self._scores_of(vector, far)
+            score_by_label |= self._scores_of(vector, far)
         return fuse(
-            near,
-            worded,
+            score_by_label,
+            bm25_by_label,
             options.k,
             least=least,
-            perfect=self._index.scores(vector, vector[None])[0],
+            self_score=self._index.scores(vector, vector[None])[0],
             vector_weight=options.vector_weight,
         )
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import number
+from flowvec.arguments import number, whole_number
 from flowvec.collection.store.rows import Id, encode_metadata
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
@@ -24,7 +24,6 @@ __all__ = [
     "check_share",
     "check_vectors",
     "check_weight",
-    "check_whole",
     "last_of_each",
     "round_to_float16",
     "texts_of",
@@ -55,11 +54,7 @@ def check_k(k: object) -> int:
         InputTypeError: it is not a whole number.
         InputValueError: it is negative.
     """
-    if isinstance(k, bool) or not isinstance(k, int | np.integer):
-        raise InputTypeError(f"k must be a whole number, not {type(k).__name__}")
-    if k < 0:
-        raise InputValueError(f"k must not be negative, but is {k}")
-    return min(int(k), _MOST_HITS)
+    return min(whole_number("k", k, 0, most=None), _MOST_HITS)
 
 
 def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np.float32]:
@@ -152,20 +147,6 @@ def check_weight(value: object) -> float:
     if not 0.0 <= weight <= 1.0:
         raise InputValueError(f"vector_weight must be from 0 to 1, but is {weight:g}")
     return weight
-
-
-def check_whole(name: str, value: object, least: int) -> int:
-    """A whole number of at least `least`.
-
-    Raises:
-        InputTypeError: it is not a whole number.
-        InputValueError: it is less.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InputTypeError(f"{name} must be a whole number, not {type(value).__name__}")
-    if value < least:
-        raise InputValueError(f"{name} must be at least {least}, but is {value}")
-    return int(value)
 
 
 def texts_of(values: object) -> list[str] | None:

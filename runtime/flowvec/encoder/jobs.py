@@ -1,4 +1,4 @@
-"""What one call asks of the pipeline, and what it returns: options, vectors, statistics."""
+"""The options of one call of the pipeline, and its results: vectors and statistics."""
 
 from __future__ import annotations
 

@@ -70,14 +70,14 @@ def check_options(
     """Check a call's options before any text is touched.
 
     Args:
-        manifest: of the bundle.
-        ranges: reads the bundle's ranges of 8 bits.
-        prompt_name: as for `Encoder.encode`, like the options that follow.
-        normalize_embeddings: see above.
-        precision: see above.
-        truncate_dim: see above.
-        truncation: see above.
-        on_empty: see above.
+        manifest: the bundle's manifest.
+        ranges: reads the bundle's ranges for 8-bit vectors.
+        prompt_name: as for `Encoder.encode`.
+        normalize_embeddings: as for `Encoder.encode`.
+        precision: as for `Encoder.encode`.
+        truncate_dim: as for `Encoder.encode`.
+        truncation: as for `Encoder.encode`.
+        on_empty: as for `Encoder.encode`.
         max_batch_tokens: most padded tokens in a batch.
         fills_streams: take smaller batches if that keeps all streams busy.
 
@@ -132,8 +132,8 @@ def _prompt(manifest: Manifest, name: str | None) -> str:
     if not name:
         return ""
     if name not in manifest.prompts:
-        known = ", ".join(sorted(manifest.prompts)) or "none"
-        raise InputValueError(f"the bundle has no prompt {name!r}; it has {known}")
+        names = ", ".join(sorted(manifest.prompts)) or "none"
+        raise InputValueError(f"the bundle has no prompt {name!r}; it has {names}")
     return manifest.prompts[name]
 
 

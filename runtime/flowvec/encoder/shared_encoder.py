@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.arguments import seconds_or_none, whole_number
+from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.batching import Batch
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.jobs import EncodeJob
@@ -33,7 +34,6 @@ from flowvec.errors import (
     DeadlineError,
     EngineError,
     FlowvecError,
-    InputTypeError,
     InputValueError,
     NonFiniteError,
     OverloadedError,
@@ -153,10 +153,7 @@ class SharedEncoder:
             InputValueError: a number is below 1.
             ClosedError: the Encoder is closed.
         """
-        if not isinstance(encoder, Encoder):
-            raise InputTypeError(
-                f"encoder must be an Encoder, as Encoder.load returns, not {type(encoder).__name__}"
-            )
+        check_encoder(encoder)
         whole_number("max_waiting", max_waiting)
         self._budget = encoder.job(max_batch_tokens=max_batch_tokens).max_batch_tokens
         self._encoder = encoder
@@ -371,14 +368,14 @@ class SharedEncoder:
         for call in gone:
             self._calls.remove(call)
             call.settle()
-        staying: deque[_Waiting] = deque()
+        kept: deque[_Waiting] = deque()
         for item in self._waiting:
             if item.call.future.done():
                 item.call.settle()
                 dropped += 1
             else:
-                staying.append(item)
-        self._waiting = staying
+                kept.append(item)
+        self._waiting = kept
         self._count -= dropped
         self._dropped += dropped
 

@@ -1,6 +1,9 @@
 """Reads texts for commands: txt, jsonl and csv files, plain or compressed, or standard input.
 
-A row without a text is an error that names its file and line.
+A row without a text is an error that names its file and line. `texts.readers` is for bulk jobs: a
+bad row there becomes a dead letter, blank lines of jsonl are numbered, and types of fields come
+from the first rows. Here the first bad row is an error, and it may be of another type. So this
+module has its own loop over records; both use `lines` and `compression`.
 """
 
 from __future__ import annotations
@@ -152,8 +155,8 @@ def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, ob
 
 def _field(record: dict[str, object], field: str, where: str) -> object:
     if field not in record:
-        known = ", ".join(str(key) for key in record) or "none"
-        raise InputValueError(f"{where} has no field {field!r}; it has {known}")
+        names = ", ".join(str(key) for key in record) or "none"
+        raise InputValueError(f"{where} has no field {field!r}; it has {names}")
     return record[field]
 
 

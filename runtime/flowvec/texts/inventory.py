@@ -27,8 +27,8 @@ class Start:
 
     Attributes:
         source: index of the file.
-        row: number of the row in it.
-        offset: byte offset of that row; None if the file cannot be sought.
+        row: number of its first row in that file.
+        offset: byte offset of that row; None if reading cannot start in the middle of the file.
     """
 
     source: int
@@ -123,7 +123,7 @@ def _boundaries(first: int, rows: int, rows_per_shard: int) -> range:
 
 
 def _parquet_rows(source: Source, take: Callable[[memoryview], object]) -> int:
-    """Count the rows of a file; `seen` gets its bytes."""
+    """Count the rows of a file; `take` gets its bytes."""
     arrow = imported_arrow()
     try:
         rows: int = arrow.parquet.read_metadata(source.for_arrow()).num_rows
@@ -160,6 +160,6 @@ def _count_lines(
             place += len(block)
             unfinished = not block.endswith(b"\n")
     rows += unfinished
-    # There is no line at the end of the file.
+    # A shard that would start at the end of the file has no line.
     offsets = {row: offset for row, offset in offsets.items() if row < rows}
     return rows, offsets

@@ -17,23 +17,23 @@ def lines_of(file: IO[bytes], limit: int) -> Iterator[list[bytes | None]]:
 
     Memory is bounded by the limit and the block size.
     """
-    begun, is_long = b"", False
+    started, is_long = b"", False
     while block := file.read(_BLOCK):
         first, *rest = block.split(b"\n")
         if not rest:  # no line ends in this block
-            is_long = is_long or len(begun) + len(first) > limit + 1
-            begun = b"" if is_long else begun + first
+            is_long = is_long or len(started) + len(first) > limit + 1
+            started = b"" if is_long else started + first
             continue
-        lines: list[bytes | None] = [None if is_long else begun + first, *rest[:-1]]
-        begun, is_long = rest[-1], False
+        lines: list[bytes | None] = [None if is_long else started + first, *rest[:-1]]
+        started, is_long = rest[-1], False
         # The usual case: only the first line can be special.
         if b"\r" not in block and len(block) <= limit:
             lines[0] = _ended(lines[0], limit)
             yield lines
         else:
             yield [_ended(line, limit) for line in lines]
-    if begun or is_long:
-        yield [None if is_long else _ended(begun, limit)]
+    if started or is_long:
+        yield [None if is_long else _ended(started, limit)]
 
 
 def _ended(line: bytes | None, limit: int) -> bytes | None:
@@ -100,7 +100,7 @@ class _CsvCutter:
     def __init__(self, limit: int) -> None:
         self._most = _FIELDS_OF_THE_LIMIT * limit + _BLOCK
         self._limit = limit
-        self._begun: list[bytes] = []  # parts of the current record
+        self._parts: list[bytes] = []  # parts of the current record
         self._size = 0
         self._state = _BEGIN
         self._after_return = False  # a line feed then belongs to the previous record
@@ -124,7 +124,7 @@ class _CsvCutter:
             self._add(block[at:end])
             if end == len(block):
                 return
-            record = self._taken()
+            record = self._finished()
             at = end + 1
             if block[end] == _RETURN:
                 if at == len(block):
@@ -137,9 +137,9 @@ class _CsvCutter:
         """The record after the last line end."""
         if self._state == _QUOTED and self._size <= self._most:
             self._state, self._size = _BEGIN, 0
-            self._begun = []
+            self._parts = []
             return BadRecord("malformed", "the record cannot be read: a quote is not closed")
-        return self._taken()
+        return self._finished()
 
     def _scan(self, block: bytes, at: int) -> int:
         """Where the current record ends, or the end of the block."""
@@ -180,11 +180,11 @@ class _CsvCutter:
     def _add(self, part: bytes) -> None:
         self._size += len(part)
         if self._size <= self._most:
-            self._begun.append(part)
+            self._parts.append(part)
         else:
-            self._begun = []
+            self._parts = []
 
-    def _taken(self) -> bytes | BadRecord:
+    def _finished(self) -> bytes | BadRecord:
         record: bytes | BadRecord
         if self._size > self._most:
             record = _too_large(self._limit)
@@ -193,8 +193,8 @@ class _CsvCutter:
                 "malformed", "the record cannot be read: a quoted field goes on after its quote"
             )
         else:
-            record = b"".join(self._begun)
-        self._begun, self._size, self._state = [], 0, _BEGIN
+            record = b"".join(self._parts)
+        self._parts, self._size, self._state = [], 0, _BEGIN
         return record
 
 

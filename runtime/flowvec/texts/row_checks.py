@@ -13,11 +13,11 @@ from flowvec.texts.window import DeadLetter, Fields
 __all__ = [
     "RefusedError",
     "checked_text",
+    "dead_letter_of",
     "decoded_line",
     "fitted",
     "id_of",
     "is_id",
-    "letter_of",
     "text_of",
 ]
 
@@ -33,7 +33,9 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-def letter_of(source: str, row: int, key: str | int | None, refused: RefusedError) -> DeadLetter:
+def dead_letter_of(
+    source: str, row: int, key: str | int | None, refused: RefusedError
+) -> DeadLetter:
     """The dead letter of a row; lone surrogates are replaced."""
     if isinstance(key, str):
         key = replace_surrogates(key)

@@ -158,8 +158,8 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
 def _is_read(file: Path, folder: Path) -> bool:
     """Whether a file of a folder is an input."""
     # A job whose output is in the folder writes its dead letters there.
-    is_letters = file.name.endswith(DEAD_LETTERS)
-    return file.is_file() and not is_letters and not is_hidden(file.relative_to(folder).parts)
+    is_dead_letters = file.name.endswith(DEAD_LETTERS)
+    return file.is_file() and not is_dead_letters and not is_hidden(file.relative_to(folder).parts)
 
 
 def _remote_sources(url: str, file_format: str | None) -> list[Source]:
@@ -167,14 +167,14 @@ def _remote_sources(url: str, file_format: str | None) -> list[Source]:
     kinds = [file_format or format_of(name_of(file.url)) for file in files]
     if files and files[0].url == url and kinds[0] is None:
         raise InputValueError(f"cannot tell how to read {url}; give --format {'|'.join(FORMATS)}")
-    known = [
+    sources = [
         Source(file.url, kind, file.bytes, file.modified)
         for file, kind in zip(files, kinds, strict=True)
         if kind is not None
     ]
-    if not known:
+    if not sources:
         raise InputValueError(f"{url} has no files to read")
-    return known
+    return sources
 
 
 def _source(path: str, file_format: str | None) -> Source:

@@ -113,6 +113,9 @@ def test_encode_of_empty_stdin_is_an_empty_array(flowvec, tmp_path, tiny_dir) ->
     assert np.load(tmp_path / "out.npy").shape == (0, 16)
 
 
+RAY = ["index", "c", "-", "--model", "TINY", "--engine", "ray", "--shards", "2"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "part"),
     [
@@ -141,6 +144,12 @@ def test_encode_of_empty_stdin_is_an_empty_array(flowvec, tmp_path, tiny_dir) ->
             "cannot be shared out",
         ),
         (["encode", "TINY", "-", "-o", "c", "--shard", "half"], "x", "--shard is I/N"),
+        (
+            [*RAY, "--on-duplicate", "first", "--strict", "--max-dead", "1", "--replace"],
+            "x",
+            "--on-duplicate, --max-dead, --strict, --replace cannot be used with --engine ray",
+        ),
+        ([*RAY, "--resume"], "x", "--resume cannot be used with --engine ray"),
         (["search", "nowhere", "query"], "", "no collection"),
         (["info", "nowhere"], "", "no bundle"),
     ],

@@ -24,12 +24,12 @@ class EligibleRows:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: OrderedDict[Condition, tuple[int, Labels]] = OrderedDict()
+        self._cached: OrderedDict[Condition, tuple[int, Labels]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """How many conditions are remembered."""
-        return len(self._known)
+        return len(self._cached)
 
     def labels(self, condition: Condition, state: int) -> Labels:
         """Labels of the rows that meet a condition, ascending, int64 (rows,).
@@ -39,16 +39,16 @@ class EligibleRows:
             state: number of the state that this thread reads from the store.
         """
         with self._lock:
-            known = self._known.get(condition)
-            if known is not None and known[0] == state:
-                self._known.move_to_end(condition)
-                return known[1]
+            cached = self._cached.get(condition)
+            if cached is not None and cached[0] == state:
+                self._cached.move_to_end(condition)
+                return cached[1]
         labels = self._store.labels(condition)
         with self._lock:
-            self._known[condition] = (state, labels)
-            self._known.move_to_end(condition)
-            total = sum(len(rows) for _, rows in self._known.values())
-            while total > _MAX_LABELS or len(self._known) > _MAX_CONDITIONS:
-                _, (_, dropped) = self._known.popitem(last=False)
+            self._cached[condition] = (state, labels)
+            self._cached.move_to_end(condition)
+            total = sum(len(rows) for _, rows in self._cached.values())
+            while total > _MAX_LABELS or len(self._cached) > _MAX_CONDITIONS:
+                _, (_, dropped) = self._cached.popitem(last=False)
                 total -= len(dropped)
         return labels

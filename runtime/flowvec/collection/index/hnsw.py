@@ -74,9 +74,9 @@ class Graph:
 
     def labels(self) -> Labels:
         """Labels that a search can find, ascending, int64 (rows,)."""
-        known = np.asarray(self._index.get_ids_list() if self._capacity else [], dtype=np.int64)
+        labels = np.asarray(self._index.get_ids_list() if self._capacity else [], dtype=np.int64)
         gone = np.fromiter(self._deleted, dtype=np.int64, count=len(self._deleted))
-        return np.sort(without(known, gone))
+        return np.sort(without(labels, gone))
 
     @property
     def total(self) -> int:

@@ -91,15 +91,15 @@ class _Check:
     def run(self) -> int:
         self._header()
         if self.count == 0:
-            _need(self.size == HEADER.itemsize, "it is longer than it says")
+            _need(self.size == HEADER.itemsize, "it is longer than its header says")
             return 0
         elements = self._elements()
         levels, lists = self._upper_levels()
         top = int(levels.max())
         entry = int(self.header["entry_point"])
         _need(entry < self.count, "its entry point is not an element")
-        _need(int(self.header["max_level"]) == top, "its height is not that of its elements")
-        _need(levels[entry] == top, "its entry point is not on top")
+        _need(int(self.header["max_level"]) == top, "its highest level is not that of its elements")
+        _need(levels[entry] == top, "its entry point is not on the highest level")
         self._links(elements["count"], elements["links"], np.zeros(self.count, np.int64))
         for level in range(1, top + 1):
             on = [words for element, words in lists if levels[element] >= level]
@@ -108,8 +108,8 @@ class _Check:
             counts = (block[:, 0] & 0xFFFF).astype(np.int64)
             self._links(counts, block[:, 1:], np.maximum(level - levels, 0))
         labels = np.sort(elements["label"])
-        _need(labels[-1] < 1 << 63, "a label is not the label of a row")
-        _need((labels[1:] != labels[:-1]).all(), "two of its elements have one label")
+        _need(labels[-1] < 1 << 63, "a label is out of range")
+        _need((labels[1:] != labels[:-1]).all(), "two elements have the same label")
         _need(np.isfinite(elements["vector"]).all(), "a vector holds NaN or infinity")
         return self.count
 
@@ -135,7 +135,10 @@ class _Check:
         most = max(_LEAST_ROOM, int(_MOST_ROOM * self.count))
         _need(self.count <= room <= most, f"it asks for room for {room} elements")
         _need(0 < int(header["ef_construction"]) < 1 << 20, "its ef_construction is out of range")
-        _need(math.isclose(float(header["mult"]), 1 / math.log(m)), "its mult is another M's")
+        _need(
+            math.isclose(float(header["mult"]), 1 / math.log(m)),
+            "its level multiplier does not match M",
+        )
 
     def _elements(self) -> Any:
         """The lowest level as a table."""
@@ -187,7 +190,7 @@ class _Check:
     def _links(self, counts: Any, links: Any, below: Numbers) -> None:
         """Check links of one level; `below` is above 0 for elements that do not reach it."""
         room = links.shape[1]
-        _need((counts <= room).all(), "an element has more links than fit")
+        _need((counts <= room).all(), "an element has too many links")
         used = np.arange(room) < np.asarray(counts)[:, None]
         numbers = links[used]
         _need((numbers < self.count).all(), "a link does not lead to an element")

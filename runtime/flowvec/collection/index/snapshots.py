@@ -125,9 +125,9 @@ class GraphSnapshots:
     def problems(self) -> Iterator[str]:
         """What is wrong with the files, one message each. The last to read in a `reading` block."""
         live = self._store.labels()
-        known = {LOCK_FILE, FILE, f"{FILE}-wal", f"{FILE}-shm"}
+        expected = {LOCK_FILE, FILE, f"{FILE}-wal", f"{FILE}-shm"}
         for snapshot in self._store.snapshots.all():
-            known.add(snapshot.file)
+            expected.add(snapshot.file)
             try:
                 self._load(snapshot, live)
             except (CollectionError, OSError, TypeError, ValueError) as error:
@@ -136,7 +136,7 @@ class GraphSnapshots:
                     yield str(error)
         for file in sorted(self._folder.iterdir()):
             # Files that a kill leaves beside a graph are removed when the next graph is saved.
-            if file.name not in known and not file.name.startswith("graph-"):
+            if file.name not in expected and not file.name.startswith("graph-"):
                 yield f"{file} is not part of a collection"
 
 

@@ -1,7 +1,7 @@
-"""What is in memory of a store: vectors or a graph, ids, and the state that they show.
+"""The part of a store that is in memory: vectors or a graph, ids, and the state they show.
 
-Nothing here is locked: `VectorIndex` lets one thread at a time change it, and none read it
-meanwhile. All reads of the store must be inside its `reading`, so that they see one state.
+Nothing here is locked: `VectorIndex` lets one thread change it while no other thread reads it. All
+reads of the store must be inside its `reading`, so that they see one state.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class IndexState:
             change: a change of the state that is in memory.
             staged: the graph that already holds the new rows, hidden.
         """
-        loaded = self._taken()
+        loaded = self._detached()
         if loaded.ids is not None:
             for label in change.deleted:
                 loaded.ids.pop(label, None)
@@ -151,8 +151,8 @@ class IndexState:
             self._newest = int(change.labels[-1])
         self.loaded, self.number = loaded, change.state
 
-    def _taken(self) -> Loaded:
-        """What is in memory, for a change of it: an interrupted one leaves nothing, not half."""
+    def _detached(self) -> Loaded:
+        """What is in memory, detached for a change: if that is interrupted, memory is empty."""
         loaded, self.number = self.loaded, _UNKNOWN
         self.loaded = Loaded()
         return loaded
@@ -165,7 +165,7 @@ class IndexState:
         counts = self.store.meta.counts()
         self.ef_search = _ef_of(self.store)
         before = self.number
-        loaded = self._taken()
+        loaded = self._detached()
         if counts.deletions == self._deletions and before != _UNKNOWN:
             new = self.store.labels(after=self._newest)
             gone: Labels = np.empty(0, np.int64)
@@ -178,8 +178,8 @@ class IndexState:
             gone = new = np.empty(0, np.int64)
         else:
             loaded.rows = loaded.ids = None
-            live, known = self.store.labels(), loaded.graph.labels()
-            gone, new = without(known, live), without(live, known)
+            live, in_graph = self.store.labels(), loaded.graph.labels()
+            gone, new = without(in_graph, live), without(live, in_graph)
         self.count, self._deletions = counts.rows, counts.deletions
         self._newest = self.store.newest_label()
         if loaded.graph is not None:
@@ -276,9 +276,9 @@ class IndexState:
 
     def update_graph(self, graph: Graph) -> None:
         """Bring a graph of an older state to the state that this thread reads."""
-        live, known = self.store.labels(), graph.labels()
-        graph.delete(without(known, live).tolist())
-        grow(graph, self.blocks(without(live, known)))
+        live, in_graph = self.store.labels(), graph.labels()
+        graph.delete(without(in_graph, live).tolist())
+        grow(graph, self.blocks(without(live, in_graph)))
 
     def blocks(
         self, wanted: Labels | None = None, ids: dict[int, Id] | None = None
@@ -306,9 +306,9 @@ class IndexState:
 
 
 def grow(graph: Graph, blocks: Iterable[tuple[Labels, Floats]]) -> int:
-    """Add blocks of labels and vectors, each while the next is read. Returns how many rows.
+    """Add blocks of labels and vectors, and return how many rows. The next block is read meanwhile.
 
-    When it returns or raises, nothing is being added any more.
+    No addition is running when it returns or raises.
     """
     rows, adding = 0, None
     with ThreadPoolExecutor(1, thread_name_prefix="flowvec-graph") as thread:

@@ -1,8 +1,8 @@
 """The nearest rows of a store: an exact scan while it is small, an HNSW graph above that.
 
-What is in memory is a cache of the store, shared by all threads. Every state of the store has a
-number. A search compares the number that it reads from the store with the number in memory, and
-brings memory up to date where they differ, so that it sees one state of both.
+All threads share one cache of the store in memory. Every state of the store has a number. A search
+compares the store's number with that of the cache, and updates the cache if they differ. So it sees
+the same state in both.
 """
 
 from __future__ import annotations
@@ -189,8 +189,7 @@ class VectorIndex:
         """Let searches see the staged change, after its transaction was committed.
 
         It raises nothing except KeyboardInterrupt: the change is already on disk. If memory cannot
-        follow, it is
-        dropped, and the next search reads it again.
+        follow, it is dropped, and the next search reads it again.
         """
         with self._lock.writing():
             try:
@@ -339,8 +338,8 @@ class VectorIndex:
         labels, scores = search_blocks(blocks, compared, k, self._state.metric)
         ids = None
         if with_ids:
-            known = self._store.ids_of(np.unique(labels).tolist())
-            ids = [[known[label] for label in line] for line in labels.tolist()]
+            ids_by_label = self._store.ids_of(np.unique(labels).tolist())
+            ids = [[ids_by_label[label] for label in line] for line in labels.tolist()]
         return Nearest(labels, scores, ids)
 
     def scores(self, query: Floats, vectors: Floats) -> list[float]:
@@ -364,10 +363,11 @@ class VectorIndex:
 
     def _with_ids(self, nearest: tuple[Labels, Floats], with_ids: bool) -> Nearest:
         labels, scores = nearest
-        known = self._state.loaded.ids
-        if not with_ids or known is None:
+        ids_by_label = self._state.loaded.ids
+        if not with_ids or ids_by_label is None:
             return Nearest(labels, scores, None)
-        return Nearest(labels, scores, [list(map(known.__getitem__, i)) for i in labels.tolist()])
+        ids = [list(map(ids_by_label.__getitem__, line)) for line in labels.tolist()]
+        return Nearest(labels, scores, ids)
 
     def _search_memory(
         self, queries: Floats, k: int, eligible: Labels | None, ef: int | None

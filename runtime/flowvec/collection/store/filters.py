@@ -60,7 +60,7 @@ def compile_filter(filter: object) -> Condition:
 
     Raises:
         InputTypeError: it is not a dict, or a value has a type that metadata cannot have.
-        InputValueError: an operator is unknown, a field name cannot be asked for, a number is NaN,
+        InputValueError: an operator is unknown, a field name cannot be used, a number is NaN,
             infinite or of more than 64 bits, or it is nested deeper than 32 levels or too long.
     """
     compiler = _Compiler()
@@ -140,8 +140,8 @@ class _Compiler:
         if name in ("<", "<=", ">", ">="):
             return self.compared(path, str(name), value)
         if name not in operators:
-            known = ", ".join([*operators, "<", "<=", ">", ">="])
-            raise InputValueError(f"{name!r} is not an operator; choose from {known}")
+            names = ", ".join([*operators, "<", "<=", ">", ">="])
+            raise InputValueError(f"{name!r} is not an operator; choose from {names}")
         return operators[str(name)](path, value)
 
     def _use(self, *parameters: str | int | float) -> None:

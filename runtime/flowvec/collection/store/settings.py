@@ -13,16 +13,16 @@ __all__ = ["VECTOR_DTYPES", "CollectionSettings", "VectorDtype"]
 VectorDtype = Literal["float32", "float16"]
 VECTOR_DTYPES: tuple[VectorDtype, ...] = get_args(VectorDtype)
 
-# The table `meta` calls it by hnswlib's name.
+# Keys of the table `meta` that differ from the attribute's name.
 _KEYS = {"m": "M"}
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionSettings:
-    """What the vectors of a collection are.
+    """The settings of a collection.
 
-    Nothing of it changes after `create`, but for the model: where `create` got none, the first
-    texts that are added decide it.
+    They do not change after `create`, with one exception: if `create` got no model, the first added
+    texts set it.
 
     Attributes:
         dim: length of the vectors.

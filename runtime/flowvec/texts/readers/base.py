@@ -7,7 +7,7 @@ from typing import Any
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
-from flowvec.texts.row_checks import RefusedError, fitted, id_of, is_id, letter_of, text_of
+from flowvec.texts.row_checks import RefusedError, dead_letter_of, fitted, id_of, is_id, text_of
 from flowvec.texts.sources import Source
 from flowvec.texts.window import Columns, Fields, Window
 
@@ -23,15 +23,15 @@ class Reader:
         self.row = 0  # number of the next record
 
     def take(self, rows: int) -> tuple[int, Any]:
-        """The next records, fewer at the end of the file, and how many."""
+        """The number of the next records, and the records; fewer at the end of the file."""
         raise NotImplementedError
 
     def columns(self, records: Any) -> Columns:
         """Types of the fields, from some records."""
         raise NotImplementedError
 
-    def read(self, records: Any, begun: int, window: Window, columns: Columns) -> None:
-        """Add records to a window; `begun` is the row number of the first."""
+    def read(self, records: Any, first_row: int, window: Window, columns: Columns) -> None:
+        """Add records to a window; `first_row` is the row number of the first."""
         raise NotImplementedError
 
     def skip(self, rows: int) -> None:
@@ -87,37 +87,39 @@ class RecordReader(Reader):
 
     @override
     def columns(self, records: Sequence[Any]) -> Columns:
-        known: list[dict[str, Any]] = []
+        readable: list[dict[str, Any]] = []
         for record in records:
             try:
-                found = self.fields_of(record)
+                record_fields = self.fields_of(record)
             except RefusedError:
                 continue
-            if found is not None:
-                known.append(found)
-        if known and not any(self.fields.text in record for record in known):
-            names = ", ".join(dict.fromkeys(str(name) for name in known[0])) or "none"
+            if record_fields is not None:
+                readable.append(record_fields)
+        if readable and not any(self.fields.text in record for record in readable):
+            names = ", ".join(dict.fromkeys(str(name) for name in readable[0])) or "none"
             raise InputValueError(
                 f"{self.name} has no field {self.fields.text!r} in its first rows; it has {names}"
             )
         for name in self.fields.named:
-            if known and not any(name in record for record in known):
+            if readable and not any(name in record for record in readable):
                 raise InputValueError(f"{self.name} has no field {name!r} in its first rows")
-        found = {
-            name: [record[name] for record in known if record.get(name) is not None]
+        values_by_field = {
+            name: [record[name] for record in readable if record.get(name) is not None]
             for name in self.fields.named
         }
         key = self.fields.id
         if key is not None:  # a value that cannot be an id is a dead letter, and does not count
-            found[key] = [value for value in found[key] if is_id(value)]
-        kinds = {name: self.kind_of(values) for name, values in found.items()}
+            values_by_field[key] = [value for value in values_by_field[key] if is_id(value)]
+        kinds = {name: self.kind_of(values) for name, values in values_by_field.items()}
         if key is not None and kinds[key] not in ("int64", "string"):
             kinds[key] = "id"  # strings and whole numbers, or nothing that counts
         return kinds
 
     @override
-    def read(self, records: Sequence[Any], begun: int, window: Window, columns: Columns) -> None:
-        first = window.begin(self.name, begun, len(records))
+    def read(
+        self, records: Sequence[Any], first_row: int, window: Window, columns: Columns
+    ) -> None:
+        first = window.begin(self.name, first_row, len(records))
         fields = self.fields
         values: list[list[Any]] = [window.values.setdefault(name, []) for name in columns]
         kinds = columns
@@ -126,18 +128,20 @@ class RecordReader(Reader):
         for place, record in enumerate(records):
             key: str | int | None = None
             try:
-                given = self.fields_of(record)
-                if given is None:
+                record_fields = self.fields_of(record)
+                if record_fields is None:
                     window.blank += 1
                     continue
-                key = first + place if fields.id is None else id_of(given.get(fields.id), fields.id)
-                text = text_of(given, fields)
+                key = first + place
+                if fields.id is not None:
+                    key = id_of(record_fields.get(fields.id), fields.id)
+                text = text_of(record_fields, fields)
                 row = [
-                    fitted(given.get(name), kinds[name], name, as_json=fields.kept_as_json)
+                    fitted(record_fields.get(name), kinds[name], name, as_json=fields.kept_as_json)
                     for name in columns
                 ]
             except RefusedError as refused:
-                window.dead.append(letter_of(self.name, begun + place, key, refused))
+                window.dead.append(dead_letter_of(self.name, first_row + place, key, refused))
                 continue
             for column, value in zip(values, row, strict=True):
                 column.append(value)

@@ -61,13 +61,13 @@ class JsonReader(RecordReader, LineReader):
 
     @override
     def read(
-        self, records: Sequence[bytes | None], begun: int, window: Window, columns: Columns
+        self, records: Sequence[bytes | None], first_row: int, window: Window, columns: Columns
     ) -> None:
         values = self._at_once(records, columns)
         if values is None:
-            super().read(records, begun, window, columns)
+            super().read(records, first_row, window, columns)
             return
-        first = window.begin(self.name, begun, len(records))
+        first = window.begin(self.name, first_row, len(records))
         window.numbers += range(first, first + len(records))
         window.texts += values[self.fields.text]
         for name in columns:

@@ -11,7 +11,7 @@ from flowvec.arrow import imported_arrow
 from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec.texts.readers.base import Reader
-from flowvec.texts.row_checks import RefusedError, checked_text, id_of, letter_of
+from flowvec.texts.row_checks import RefusedError, checked_text, dead_letter_of, id_of
 from flowvec.texts.sources import Source
 from flowvec.texts.window import WINDOW, Columns, Fields, Window
 
@@ -91,13 +91,15 @@ class ParquetReader(Reader):
         return {name: str(self._schema.field(name).type) for name in self.fields.named}
 
     @override
-    def read(self, records: Sequence[Any], begun: int, window: Window, columns: Columns) -> None:
+    def read(
+        self, records: Sequence[Any], first_row: int, window: Window, columns: Columns
+    ) -> None:
         for batch in records:
-            self._read_batch(batch, begun, window)
-            begun += len(batch)
+            self._read_batch(batch, first_row, window)
+            first_row += len(batch)
 
-    def _read_batch(self, batch: Any, begun: int, window: Window) -> None:
-        fields, first = self.fields, window.begin(self.name, begun, len(batch))
+    def _read_batch(self, batch: Any, first_row: int, window: Window) -> None:
+        fields, first = self.fields, window.begin(self.name, first_row, len(batch))
         texts = _pylist(self._arrow, batch.column(fields.text))
         ids = None if fields.id is None else _pylist(self._arrow, batch.column(fields.id))
         good: list[int] = []
@@ -112,7 +114,7 @@ class ParquetReader(Reader):
                     raise RefusedError("bad_field", bad_fields[place])
             except RefusedError as refused:
                 shown = key if isinstance(key, str | int) else None
-                window.dead.append(letter_of(self.name, begun + place, shown, refused))
+                window.dead.append(dead_letter_of(self.name, first_row + place, shown, refused))
                 continue
             good.append(place)
             window.texts.append(checked)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec.texts.readers.base import LineReader
-from flowvec.texts.row_checks import RefusedError, decoded_line, letter_of
+from flowvec.texts.row_checks import RefusedError, dead_letter_of, decoded_line
 from flowvec.texts.sources import Source
 from flowvec.texts.window import Columns, Fields, Window
 
@@ -31,9 +31,9 @@ class TxtReader(LineReader):
 
     @override
     def read(
-        self, records: Sequence[bytes | None], begun: int, window: Window, columns: Columns
+        self, records: Sequence[bytes | None], first_row: int, window: Window, columns: Columns
     ) -> None:
-        first = window.begin(self.name, begun, len(records))
+        first = window.begin(self.name, first_row, len(records))
         texts: list[str] | None
         try:
             texts = [record.decode() for record in records]  # type: ignore[union-attr]
@@ -45,7 +45,7 @@ class TxtReader(LineReader):
                 try:
                     text = decoded_line(record, self.fields)
                 except RefusedError as refused:
-                    window.dead.append(letter_of(self.name, begun + place, None, refused))
+                    window.dead.append(dead_letter_of(self.name, first_row + place, None, refused))
                 else:
                     if skip_blank and not text.strip():
                         window.blank += 1
