@@ -1,4 +1,4 @@
-"""flowvec's build time: a checkpoint, its pooling and a transform become one ONNX graph.
+"""Export: turns a checkpoint, its pooling and a transform into one ONNX graph.
 
     from flowvec_export import export, fit, save_transform
 
@@ -13,7 +13,7 @@
     >>> sorted(PRESETS)
     ['paper', 'released', 'wide']
 
-Names are imported when they are first used, so that `flowvec --help` does not import torch.
+Names are imported on first use, so that `flowvec --help` does not import torch.
 """
 
 from __future__ import annotations

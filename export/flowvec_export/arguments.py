@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flowvec.arguments import flag, path_of, text_or_none, whole_number
@@ -11,7 +13,16 @@ from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
 from flowvec_export.trust import Trust
 
-__all__ = ["callback", "check_source", "instance", "prompts_of", "several", "texts_of", "written"]
+__all__ = [
+    "check_callback",
+    "check_instance",
+    "check_output",
+    "check_source",
+    "encodable_text",
+    "prompts_of",
+    "sequence_of",
+    "texts_of",
+]
 
 
 def check_source(
@@ -29,9 +40,10 @@ def check_source(
         InputValueError: one of them has a value that is not valid.
     """
     path_of("source", source)
-    written("pooling", pooling)
+    encodable_text("pooling", pooling)
     if max_length is not None:
-        whole_number("max_length", max_length, least=-(1 << 31))  # the source knows its bounds
+        # Only the type: the source checks the bounds.
+        whole_number("max_length", max_length, least=-(1 << 31))
     flag("encoder_only", encoder_only)
     if trust is None:
         return
@@ -41,20 +53,36 @@ def check_source(
     flag("trust.pickle", trust.pickle)
 
 
-def instance(name: str, value: object, kind: type[Any]) -> None:
+def check_output(path: Path | None) -> None:
+    """Raise InputValueError before any long work if a file could not be written; None is no file.
+
+    An existing file is allowed.
+    """
+    if path is None:
+        return
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise InputValueError(f"there is no directory {parent}")
+    if path.is_dir():
+        raise InputValueError(f"{path} is a directory")
+    if not os.access(parent, os.W_OK):
+        raise InputValueError(f"cannot write to {parent}")
+
+
+def check_instance(name: str, value: object, kind: type[Any]) -> None:
     """Raise InputTypeError unless a value is of a class."""
     if not isinstance(value, kind):
         raise InputTypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
-def callback(name: str, value: object) -> None:
+def check_callback(name: str, value: object) -> None:
     """Raise InputTypeError unless a value is None or a function."""
     if value is not None and not callable(value):
         raise InputTypeError(f"{name} must be a function, not {type(value).__name__}")
 
 
-def written(name: str, value: object) -> str | None:
-    """A text that can be written to a file, or None.
+def encodable_text(name: str, value: object) -> str | None:
+    """A text that UTF-8 can encode, or None.
 
     Raises:
         InputTypeError: it is neither.
@@ -80,10 +108,10 @@ def texts_of(name: str, values: Any) -> list[str]:
 
 
 def prompts_of(prompts: object) -> dict[str, str]:
-    """Prompts by name; None is none.
+    """Prompts by name; None means no prompts.
 
     Raises:
-        InputTypeError: they are not texts by texts.
+        InputTypeError: they are not a mapping from text to text.
     """
     if prompts is None:
         return {}
@@ -92,18 +120,18 @@ def prompts_of(prompts: object) -> dict[str, str]:
     for name, prompt in prompts.items():
         if not isinstance(name, str) or not isinstance(prompt, str):
             raise InputTypeError(f"prompts must be texts by name; {name!r} is {prompt!r:.40}")
-        written("a prompt's name", name)
-        written("a prompt", prompt)
+        encodable_text("a prompt's name", name)
+        encodable_text("a prompt", prompt)
     return dict(prompts)
 
 
-def several(name: str, values: Any, kind: type[Any]) -> Sequence[Any]:
+def sequence_of(name: str, values: Any, kind: type[Any]) -> Sequence[Any]:
     """A sequence of objects of one class.
 
     Raises:
-        InputTypeError: it is not one, or holds others.
+        InputTypeError: it is not a sequence, or holds an object of another class.
     """
     items = as_list(name, values)
     for value in items:
-        instance(f"each of {name}", value, kind)
+        check_instance(f"each of {name}", value, kind)
     return items

@@ -1,10 +1,11 @@
-"""`export`: from a source to a bundle, compared with the source before it is written."""
+"""`export`: turns a source into a bundle, and compares the two before the bundle is written."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,8 +38,15 @@ from flowvec.errors import (
     NonFiniteError,
 )
 from flowvec.sequences import as_list
-from flowvec_export.arguments import callback, check_source, prompts_of, several, texts_of, written
-from flowvec_export.assembly.draft import Draft, Weights
+from flowvec_export.arguments import (
+    check_callback,
+    check_source,
+    encodable_text,
+    prompts_of,
+    sequence_of,
+    texts_of,
+)
+from flowvec_export.assembly.draft import WEIGHTS, Draft, Weights
 from flowvec_export.assembly.parity import MIN_COSINE_OF_FLOAT16, measure
 from flowvec_export.graph.proto import OUTPUT, write_onnx
 from flowvec_export.layers.names import parse_pooling
@@ -56,7 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Variant", "Weights", "export"]
 
-logger = logging.getLogger("flowvec.export")
+logger = logging.getLogger(__name__)
 
 
 def export(
@@ -90,6 +98,11 @@ def export(
     module in float32, or the given ONNX graph. A text's vector must also be the same alone and in a
     padded batch. The bundle is written atomically.
 
+    The limits of this comparison: max |a - b| / ||b|| is at most 1e-4 and the cosine at least
+    .99999; with float16 weights, the cosine to the unrounded weights is at least .999. A variant
+    keeps a cosine of .995 to float32 on the calibration texts (`float16`: .999), and loses at most
+    .5 points on `sts` (`float16`: .2).
+
     Args:
         source: a Hugging Face name; a local directory of an encoder that transformers loads, of a
             sentence-transformers model, or of an ONNX graph as Optimum exports it; or such a
@@ -98,13 +111,13 @@ def export(
         out: the directory to create.
         pooling: one of `POOLINGS`, or several joined by `+`; None is the source's own, or `mean`
             for a plain encoder.
-        transform: a step between the source's own Dense layers and normalization, or a file of one
-            that `fit` wrote. The file's pooling and `encoder_only` are used; a file that was fitted
-            for another pooling or checkpoint is refused. Its max_length is not used: a bundle cuts
+        transform: a step between the source's own Dense layers and normalization, or a file that
+            `fit` wrote. The file's pooling and `encoder_only` are used; a file that was fitted for
+            another pooling or checkpoint is refused. Its max_length is not used: a bundle truncates
             texts where the source does. The transform is folded, and stays float32 for all
             `weights`.
-        normalize: end in L2 normalization; None does what the source does, and normalizes for a
-            plain encoder.
+        normalize: end in L2 normalization; None does what the source does. A plain encoder is
+            normalized by default.
         max_length: most tokens of a text; None is the source's own.
         encoder_only: leave out a sentence-transformers model's own pooling, Dense layers and
             normalization.
@@ -133,29 +146,25 @@ def export(
         InputTypeError: an argument has the wrong type.
         InputValueError: an argument is not valid.
         ExportError: the source cannot be read or exported, refers to files outside its directory,
-            or needs `trust_remote_code` or `allow_pickle`; or the graph misses parity (max |a - b|
-            / ||b|| above 1e-4 or
-            cosine below 0.99999; for float16 weights also a cosine below 0.999 to the weights
-            before they were rounded), or a variant its own (on the calibration texts a cosine below
-            0.995 to float32, for float16 0.999; on `sts` more than .5 points lost, for float16 .2).
-            Nothing is left behind.
+            or needs `trust_remote_code` or `allow_pickle`; or the graph or a variant exceeds a
+            limit. Nothing is left behind.
     """
     check_source(source, pooling=pooling, max_length=max_length, encoder_only=encoder_only)
     target = absolute_path(path_of("out", out))
     check_target(target, flag("overwrite", overwrite), _is_bundle)
-    choice("weights", weights, ("float32", "float16"))
+    choice("weights", weights, WEIGHTS)
     for kind in as_list("variants", variants):
         choice("each of variants", kind, KINDS)
     if pooling is not None:
         parse_pooling(pooling)
     if normalize is not None:
         flag("normalize", normalize)
-    written("name", name)
-    written("default_prompt_name", default_prompt_name)
+    encodable_text("name", name)
+    encodable_text("default_prompt_name", default_prompt_name)
     prompts = prompts_of(prompts)
     calibration = None if calibration is None else texts_of("calibration", calibration)
-    sts = several("sts", sts, StsTask)
-    callback("on_step", on_step)
+    sts = sequence_of("sts", sts, StsTask)
+    check_callback("on_step", on_step)
     trust = Trust(
         remote_code=flag("trust_remote_code", trust_remote_code),
         pickle=flag("allow_pickle", allow_pickle),
@@ -169,7 +178,7 @@ def export(
 
         transform, recipe = load_transform(transform)
         encoder_only = encoder_only or (recipe is not None and recipe.encoder_only)
-    elif transform is not None and not hasattr(transform, "to_latent"):  # not to import torch here
+    elif transform is not None and not _is_transform(transform):
         raise InputTypeError(
             f"transform must be a Transform or a file of one, not {type(transform).__name__}"
         )
@@ -207,6 +216,12 @@ def export(
         manifest = replace(bundle.manifest, parity=figures, proved_on=proved_on)
         (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Bundle.load(target)
+
+
+def _is_transform(value: object) -> bool:
+    """Whether a value is a Transform. Imports no torch: if the class is not loaded, it is not."""
+    base = sys.modules.get("flowvec_export.transforms.base")
+    return base is not None and isinstance(value, base.Transform)
 
 
 def _is_bundle(folder: Path) -> bool:
@@ -278,7 +293,7 @@ def _manifest(
 
 
 def _with_file(bundle: Bundle, name: str) -> Bundle:
-    """A staged bundle with another file, which has been written."""
+    """A staged bundle with one more file in its manifest; the file is in the folder."""
     files = bundle.manifest.files | {name: record_file(bundle.path / name)}
     return Bundle(bundle.path, replace(bundle.manifest, files=files))
 
@@ -294,7 +309,7 @@ def _with_references(bundle: Bundle) -> Bundle:
 
 
 def _encoder_of(bundle: Bundle, streams: int | None = None) -> Encoder:
-    """A staged bundle, which has no manifest on disk yet, on the CPU provider in float32."""
+    """Load a staged bundle, whose manifest is not on disk yet: CPU provider, float32."""
     engine = choose_engine(CPU, "float32", streams, layers=bundle.manifest.layers)
     return Encoder(bundle, engine, proof="never")
 
@@ -304,12 +319,12 @@ def _opset(proto: onnx.ModelProto) -> int:
 
 
 def _origin(source: Source) -> str:
-    """The source in the manifest: a hub name, or only the name of a local directory."""
+    """The source's name for the manifest: a hub name, or the last part of a directory's path."""
     return source.name if Path(source.origin).expanduser().exists() else source.origin
 
 
 def _compare(bundle: Bundle, draft: Draft, vocabulary: int) -> dict[str, float]:
-    """Parity figures of the staged bundle; raises ExportError if they miss the limits."""
+    """Parity figures of the staged bundle; raises ExportError if they exceed the limits."""
     try:
         with _encoder_of(bundle, streams=1) as encoder:
             parity, alone = measure(encoder, draft.reference, vocabulary)
@@ -338,5 +353,5 @@ def _with_ranges(bundle: Bundle, texts: Sequence[str]) -> Bundle:
 
 
 def _round(value: float) -> float:
-    """Two digits: further digits depend on the machine that exports."""
+    """Round to two digits; further digits depend on the machine that exports."""
     return float(f"{value:.1e}")

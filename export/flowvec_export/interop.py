@@ -37,11 +37,11 @@ def export_bundle(
         >>> export_bundle("mini", "for-others", "sentence-transformers").name
         'for-others'
 
-    Both layouts have the bundle's float32 graph, tokenizer, limits and prompts, and name `cls`
-    pooling over its only vector, so that they compute what the bundle computes.
+    Both layouts have the bundle's float32 graph, tokenizer, limits and prompts. They name `cls`
+    pooling, which passes the finished vector on, so readers compute what the bundle computes.
 
     - `sentence-transformers`: for `SentenceTransformer(out, backend="onnx")`. `onnx/model.onnx` has
-      another output: the vectors as those of one token, (batch_size, 1, dim).
+      a second output: each vector as the vector of a single token, (batch_size, 1, dim).
     - `tei`: for text-embeddings-inference's ONNX backend, which reads `sentence_embedding`.
       `model.onnx` is the bundle's file, byte for byte.
 
@@ -90,7 +90,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _with_tokens(bundle: Bundle) -> onnx.ModelProto:
-    """The graph with another output: each vector as a text of one token."""
+    """The graph with a second output: each vector as the vector of a single token."""
     proto = onnx.load(bundle.model)
     surgeon = Surgeon(proto, "layout.")
     surgeon.free_name(_TOKENS)
@@ -115,7 +115,7 @@ def _files(bundle: Bundle) -> dict[str, Any]:
     ]
     files: dict[str, Any] = {
         "modules.json": modules,
-        # The original is in the graph; readers need sizes, and a type that they know.
+        # Readers need sizes and a model type that they know; the real model is in the graph.
         "config.json": {
             "architectures": ["BertModel"],
             "model_type": "bert",
@@ -165,7 +165,7 @@ def _card(manifest: Manifest) -> str:
         f"---\n{licence}library_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
         f"---\n\n# {manifest.name}\n\n"
         f"{manifest.dim} dimensions, at most {manifest.max_length} tokens; {steps}"
-        f"{', normalised' if manifest.normalised else ''}. Source: {manifest.source}.\n\n"
-        "Written by flowvec: pooling and all that follows it are in the ONNX graph. There are no "
+        f"{', normalized' if manifest.normalised else ''}. Source: {manifest.source}.\n\n"
+        "Written by flowvec. The ONNX graph includes pooling and everything after it. There are no "
         "weights for torch.\n"
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flowvec.errors import ExportError
-from flowvec.files import sync_file
+from flowvec.files import sync_file, sync_folder
 
 __all__ = ["check_target", "staged_directory"]
 
@@ -21,7 +21,8 @@ def staged_directory(
 ) -> Iterator[Path]:
     """A new directory to write to, which replaces the target when the block ends.
 
-    If the block fails, it and all folders created for it are removed, and the target is unchanged.
+    The directory is flushed to disk before it gets its name, and the name is flushed after that. If
+    the block fails, it and all folders created for it are removed, and the target is unchanged.
 
     Args:
         target: the directory to create.
@@ -38,6 +39,8 @@ def staged_directory(
         yield staged
         check_target(target, overwrite, is_ours)
         _put_in_place(staged, target)
+        for folder in made:
+            sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         for folder in made:
@@ -77,14 +80,16 @@ def _make_folders(staged: Path) -> list[Path]:
 
 
 def _put_in_place(staged: Path, target: Path) -> None:
-    """Rename the finished directory to its name, keeping an old one until then."""
-    for file in (path for path in staged.rglob("*") if path.is_file()):
-        sync_file(file)
+    """Flush the finished directory to disk and rename it, keeping an old one until then."""
+    for path in (*staged.rglob("*"), staged):
+        (sync_folder if path.is_dir() else sync_file)(path)
     if not target.exists():
         staged.rename(target)
+        sync_folder(target.parent)
         return
     if _exchanged(staged, target):
-        shutil.rmtree(staged)  # the old one by now
+        sync_folder(target.parent)
+        shutil.rmtree(staged)  # now the old one
         return
     # If the system cannot exchange two names, the name does not exist for a moment.
     old = target.with_name(f".{target.name}.{os.getpid()}.old")
@@ -94,6 +99,7 @@ def _put_in_place(staged: Path, target: Path) -> None:
     except OSError:
         old.rename(target)
         raise
+    sync_folder(target.parent)
     shutil.rmtree(old)
 
 

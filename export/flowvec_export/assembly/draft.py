@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import onnx
 
@@ -14,9 +14,10 @@ from flowvec_export.assembly.parity import Reference
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
 
-__all__ = ["Attention", "Draft", "Weights", "check_steps", "describe"]
+__all__ = ["WEIGHTS", "Attention", "Draft", "Weights", "check_steps", "describe"]
 
 Weights = Literal["float32", "float16"]
+WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Draft:
         proto: the graph, in standard operators.
         dim: length of a vector.
         pooling: how token vectors become one vector, for the manifest.
-        transform: the steps between pooling and normalization, for the manifest.
+        transform: names of the steps between pooling and normalization, for the manifest.
         normalized: whether the graph ends in L2 normalization.
         reference: computes the vectors that the graph must give.
         computed_by: name of the reference, for messages.
@@ -72,7 +73,7 @@ def check_steps(steps: Sequence[Transform], width: int) -> None:
     for step in steps:
         if step.in_dim != width:
             raise ExportError(
-                f"{step.describe()} takes {step.in_dim} dimensions, but is given {width}; was it "
+                f"{step.describe()} takes {step.in_dim} dimensions, but gets {width}; was it "
                 "made for another pooling?"
             )
         width = step.out_dim

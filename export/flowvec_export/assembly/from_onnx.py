@@ -1,4 +1,4 @@
-"""From a given ONNX graph: pooling, transforms and normalization are attached to it.
+"""Attaches pooling, transforms and normalization to a given ONNX graph.
 
 It needs `onnx` only. Fitted transforms and Dense layers also need torch, which reads and folds
 them.
@@ -79,14 +79,14 @@ def draft_of_graph(
     Raises:
         ExportError: the graph cannot be run or changed.
     """
-    given = proto if weights == "float32" else _rounded(proto)
-    reference = _reference(given, outputs, steps, normalize, origin)
+    source = proto if weights == "float32" else _rounded(proto)
+    reference = _reference(source, outputs, steps, normalize, origin)
     original = None
     if weights == "float16":
         original = _reference(proto, outputs, steps, normalize, origin)
-    attached, ours = _attached(given, outputs, steps, normalize, origin)
+    attached, prefix = _attached(source, outputs, steps, normalize, origin)
     return Draft(
-        proto=_stored(attached, weights, ours),
+        proto=_stored(attached, weights, prefix),
         dim=steps[-1].out_dim if steps else sum(output.width for output in outputs),
         pooling=pooling,
         transform=describe(steps),
@@ -99,20 +99,20 @@ def draft_of_graph(
 
 
 def _attached(
-    given: onnx.ModelProto,
+    source: onnx.ModelProto,
     outputs: Sequence[PooledOutput],
     steps: Sequence[Transform],
     normalize: bool,
     origin: str,
 ) -> tuple[onnx.ModelProto, str]:
-    """A copy of a graph with the added steps, and the prefix of the names of these."""
+    """A copy of a graph with the added steps, and the prefix of their names."""
     proto = onnx.ModelProto()
-    proto.CopyFrom(given)
+    proto.CopyFrom(source)
     tail = _tail(steps)
     if tail is not None:
         proto, tail = _same_opset(proto, tail, origin)
     surgeon = Surgeon(proto, _PREFIX)
-    surgeon.take_inputs()
+    surgeon.set_inputs()
     vectors = []
     for output in outputs:
         vector = surgeon.to_float32(output.name)
@@ -121,7 +121,7 @@ def _attached(
     dim = sum(output.width for output in outputs)
     if tail is not None:
         vector, dim = surgeon.attach(tail.graph, vector), steps[-1].out_dim
-    surgeon.give(surgeon.normalize(vector) if normalize else vector, dim)
+    surgeon.set_output(surgeon.normalize(vector) if normalize else vector, dim)
     drop_unused(proto.graph)
     clean(proto)
     return proto, surgeon.prefix
@@ -156,11 +156,11 @@ def _same_opset(
     return proto, tail
 
 
-def _stored(proto: onnx.ModelProto, weights: Weights, ours: str) -> onnx.ModelProto:
+def _stored(proto: onnx.ModelProto, weights: Weights, prefix: str) -> onnx.ModelProto:
     """The graph with its weights in their storage type, checked."""
     try:
         model = ir.from_proto(proto)
-        store(model.graph, weights, [ours])
+        store(model.graph, weights, [prefix])
         stored = ir.to_proto(model)
         clean(stored)
         require_standard(stored)
@@ -179,7 +179,9 @@ def _rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
     rounded.CopyFrom(proto)
     for init in rounded.graph.initializer:
         if init.data_type == TensorProto.FLOAT and len(init.dims) >= 2:
-            with np.errstate(over="ignore"):  # too large values are refused when they are stored
+            with np.errstate(
+                over="ignore"
+            ):  # values that are too large are refused when they are stored
                 values = numpy_helper.to_array(init).astype(np.float16).astype(np.float32)
             init.CopyFrom(numpy_helper.from_array(values, init.name))
     return rounded
@@ -192,7 +194,7 @@ def _reference(
     normalize: bool,
     origin: str,
 ) -> Reference:
-    """The given graph, and the following steps in NumPy."""
+    """A reference that runs the given graph, and the steps after it in NumPy."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     try:
@@ -211,11 +213,11 @@ def _reference(
             values = session.run(names, {n: feeds[n].astype(t) for n, t in types.items()})
         except Exception as error:
             raise ExportError(f"{origin} does not run: {first_line(error)}") from None
-        given = {n: v.astype(np.float64) for n, v in zip(names, values, strict=True)}
+        values_of = {n: v.astype(np.float64) for n, v in zip(names, values, strict=True)}
         mask = attention_mask.astype(np.float64)
         parts = [
-            given[output.name] if output.mode is None
-            else _pooled(output.mode, given[output.name], mask)
+            values_of[output.name] if output.mode is None
+            else _pooled(output.mode, values_of[output.name], mask)
             for output in outputs
         ]  # fmt: skip
         vectors = _through(steps, np.concatenate(parts, axis=1))
@@ -261,7 +263,7 @@ _POOL_ONE: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]
 def _through(
     steps: Sequence[Transform], vectors: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """The transforms as they were fitted, not folded."""
+    """Apply the transforms as they were fitted, not folded."""
     if not steps:
         return vectors
     import torch

@@ -1,4 +1,4 @@
-"""From a torch checkpoint to a graph, by tracing an export-friendly form of the encoder."""
+"""Turns a torch checkpoint into a graph, by tracing an export-friendly form of the encoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["draft_of_checkpoint"]
 def draft_of_checkpoint(
     encoder: Any,
     pooling: Pooling,
-    own: Sequence[Transform],
+    source_transforms: Sequence[Transform],
     added: Sequence[Transform],
     *,
     normalize: bool,
@@ -38,8 +38,8 @@ def draft_of_checkpoint(
     Args:
         encoder: transformers' module, float32; its weights are changed if they are rounded.
         pooling: from token vectors to one vector.
-        own: transforms of the checkpoint itself; rounded with the encoder.
-        added: transforms that were fitted to it; always stored in float32.
+        source_transforms: transforms of the checkpoint itself; rounded with the encoder.
+        added: transforms that were fitted on its vectors; always stored in float32.
         normalize: whether the graph ends in L2 normalization.
         weights: storage of the weight matrices.
         pad_id: the padding token's id.
@@ -48,7 +48,7 @@ def draft_of_checkpoint(
     Raises:
         ExportError: torch cannot run or trace them.
     """
-    steps = [*own, *added]
+    steps = [*source_transforms, *added]
     config = encoder.config
     heads = getattr(config, "num_attention_heads", None) or 1
     # A factor that is not a power of two would round the stored query weights a second time.
@@ -58,14 +58,14 @@ def draft_of_checkpoint(
     original = None
     if weights == "float16":
         original = copy.deepcopy(reference)
-        _round_matrices(encoder, [pooling, *own])
+        _round_matrices(encoder, [pooling, *source_transforms])
     backbone = from_transformers(encoder, fold_scale=attention.scale_folded)
     folded = [step.fold() for step in steps]
     model = SentenceEncoder(backbone, pooling, folded, normalize).eval()
     run = _run(reference, origin)
     # Before tracing, whose errors have hundreds of lines.
     run(np.full((2, 5), pad_id, np.int64), np.ones((2, 5), np.int64))
-    fitted = range(len(own), len(steps))
+    fitted = range(len(source_transforms), len(steps))
     return Draft(
         proto=to_onnx(model, pad_id, weights, [f"transforms.{i}." for i in fitted]),
         dim=steps[-1].out_dim if steps else pooling.out_dim(config.hidden_size),
@@ -86,7 +86,7 @@ def _run(module: SentenceEncoder, origin: str) -> Reference:
         with torch.inference_mode():
             try:
                 output = module(torch.from_numpy(input_ids), torch.from_numpy(attention_mask))
-            except Exception as error:  # foreign modules may fail in any way
+            except Exception as error:  # foreign code raises anything
                 reason = first_line(error)
                 raise ExportError(
                     f"{origin} is not an encoder that goes from token ids and a mask to one vector "

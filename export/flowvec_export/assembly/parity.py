@@ -1,4 +1,4 @@
-"""Parity: compares the exported graph with its source, and with itself in other batches."""
+"""Compares the exported graph with its source, and with itself in other batches."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from flowvec import Encoder
 from flowvec.encoder.batching import Batch, pad
+from flowvec.encoder.proof import MIN_COSINE_OF
 from flowvec.errors import ExportError
 
 __all__ = ["MAX_RELATIVE_ERROR", "MIN_COSINE", "Parity", "Reference", "measure"]
 
 MAX_RELATIVE_ERROR = 1e-4
-MIN_COSINE = 0.99999
-
+MIN_COSINE = MIN_COSINE_OF["float32"]
+# Smallest cosine to the vectors of the unrounded weights.
 MIN_COSINE_OF_FLOAT16 = 0.999
 
 # Padded ids and their mask, int64 (batch, sequence), to vectors, float32 (batch, dim).
@@ -30,7 +31,7 @@ _BATCHES = ((1, 2), (1, 2048), (2, 7), (4, 512), (16, 64), (64, 24))
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a graph's vectors are from torch's.
+    """How far a graph's vectors are from those of its source.
 
         >>> parity = Parity(texts=64, max_relative_error=2e-7, min_cosine=0.9999999)
         >>> parity.max_relative_error <= 1e-4  # the limit of `export`
@@ -77,7 +78,9 @@ class Parity:
 def measure(
     encoder: Encoder, reference: Reference, vocabulary: int, seed: int = 0
 ) -> tuple[Parity, Parity]:
-    """Run both over seeded random ids, in ragged batches of 1 to 64 rows of 2 or more tokens.
+    """Compare a graph with its reference, and each row in a batch with the same row alone.
+
+    Both run over seeded random ids, in ragged batches of 1 to 64 rows of 2 or more tokens.
 
     Returns:
         The differences to the reference, and to the graph's vectors of each row alone.

@@ -26,7 +26,7 @@ def export(
     source: Annotated[
         str, typer.Argument(metavar="BUNDLE", help="A bundle's directory, or a shipped model.")
     ],
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to make.")],
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to create.")],
     layout: Annotated[
         str,
         typer.Option(
@@ -35,7 +35,7 @@ def export(
         ),
     ],
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a directory that this command made.")
+        bool, typer.Option("--overwrite", help="Replace a directory that this command wrote.")
     ] = False,
     as_json: Json = False,
 ) -> None:

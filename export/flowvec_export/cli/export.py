@@ -16,7 +16,7 @@ from flowvec.optional import require
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
-# This many texts cover nearly the ranges of a larger corpus.
+# A larger sample hardly widens the measured ranges.
 _CALIBRATION_ROWS = 5000
 NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy")
 # Packages for a given ONNX graph; reading the source checks for torch if that is needed.
@@ -37,7 +37,7 @@ RemoteCode = Annotated[
     ),
 ]
 Pickle = Annotated[
-    bool, typer.Option("--allow-pickle", help="Read weights that are kept as a pickle.")
+    bool, typer.Option("--allow-pickle", help="Read weights that are stored as a pickle.")
 ]
 
 
@@ -50,12 +50,14 @@ def export(
             ".onnx file in one."
         ),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The bundle's directory to make.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="The bundle's directory, which is created.")
+    ],
     pooling: Annotated[
         str | None,
         typer.Option(
             help="mean, cls, max, mean_sqrt_len, weighted_mean, last_token, pooler, last2_mean, "
-            "first_last_mean, or several joined by +; without it the source's own."
+            "first_last_mean, or several joined by +. Default: the source's own."
         ),
     ] = None,
     transform: Annotated[
@@ -64,10 +66,10 @@ def export(
     ] = None,
     normalize: Annotated[
         bool | None,
-        typer.Option(help="End in L2 normalization; by default as the source."),
+        typer.Option(help="Normalize vectors to length 1. Default: as the source does."),
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(help="Most tokens of a text; by default the source's own.")
+        int | None, typer.Option(help="Most tokens of a text. Default: the source's own.")
     ] = None,
     encoder_only: Annotated[
         bool,
@@ -81,8 +83,8 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="NAME=TEXT",
-            help="A prefix by name, as `query=query: ` for E5; again for another. Beside the "
-            "source's own, and before them.",
+            help="A prompt by name, for example `query=query: ` for E5; may be repeated. "
+            "It is added to the source's own prompts, and replaces one of the same name.",
         ),
     ] = None,
     default_prompt: Annotated[
@@ -95,16 +97,15 @@ def export(
     variants: Annotated[
         str | None,
         typer.Option(
-            help="Further graphs, joined by commas: float16 for GPUs, int8 and int8-openvino for "
-            "CPUs."
+            help="More graphs, joined by commas: float16 for GPUs, int8 and int8-openvino for CPUs."
         ),
     ] = None,
     calibration: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Texts like those to be served, for what is in 8 bits; without it English "
-            "sentences of the demonstration.",
+            help="Texts like those that will be encoded: they set the ranges of 8-bit vectors, and "
+            "variants are compared on them. Default: English sentences of the demo.",
         ),
     ] = None,
     sts: Annotated[
@@ -121,7 +122,7 @@ def export(
 ) -> None:
     """Export a checkpoint, its pooling and its Dense layers as one ONNX graph.
 
-    The graph is compared with its source before the bundle appears.
+    The graph is compared with its source before the bundle is written.
     """
     require("flowvec export", "cpu,export", *_GRAPHS_NEED)
     from flowvec_export.build import export as build

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from flowvec.cli.options import Format, Json, TextField, print_json
 from flowvec.errors import InputValueError
 from flowvec.optional import require
+from flowvec_export.arguments import check_output
 from flowvec_export.cli.export import NEEDS, Pickle, RemoteCode, say
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
-# Recipe settings that the released recipe fixes.
 _FIXED = (
-    "--like-the-paper fixes the method flow and its training, and takes --pooling, --seed, --rows"
+    "--like-the-paper fixes the method flow and its training; it takes only options for the "
+    "texts, the source and the output, such as --pooling, --rows and --seed"
 )
 
 
@@ -39,7 +39,7 @@ def fit(
         str,
         typer.Argument(
             help="flow, whitening, soft-zca, standardise, all-but-the-top, beta-gamma, pca, or "
-            "several joined by + and fitted in that order, as pca+flow, rotation+flow or "
+            "several joined by + and fitted in that order: pca+flow, rotation+flow, "
             "flow+whitening."
         ),
     ],
@@ -48,11 +48,13 @@ def fit(
     ],
     corpus: Annotated[
         str,
-        typer.Option(help="Texts like those to be served: txt, jsonl or csv, or - (may be .xz)."),
+        typer.Option(
+            help="Texts like those to encode: txt, jsonl or csv (may be .xz), or - for stdin."
+        ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="The .safetensors file to write.")],
     pooling: Annotated[
-        str | None, typer.Option(help="As for `flowvec export`; without it the source's own.")
+        str | None, typer.Option(help="As for `flowvec export`. Default: the source's own.")
     ] = None,
     max_length: Annotated[int | None, typer.Option(help="Most tokens of a text.")] = None,
     encoder_only: Annotated[
@@ -73,28 +75,27 @@ def fit(
     ] = 0,
     k: Annotated[
         int | None,
-        typer.Option(help="Directions that whitening, beta-gamma or a rotation keep."),
+        typer.Option(help="whitening, beta-gamma, pca, rotation: directions to keep."),
     ] = None,
-    eps: Annotated[float, typer.Option(help="Of soft-zca, in mean variances.")] = 0.05,
-    beta: Annotated[float, typer.Option(help="Of beta-gamma: share of the mean.")] = 1.0,
-    gamma: Annotated[float, typer.Option(help="Of beta-gamma: 1 whitens fully.")] = 0.5,
-    top: Annotated[
-        int | None, typer.Option(help="Directions that all-but-the-top removes.")
+    eps: Annotated[float, typer.Option(help="soft-zca: eps in units of the mean variance.")] = 0.05,
+    beta: Annotated[float, typer.Option(help="beta-gamma: share of the mean to subtract.")] = 1.0,
+    gamma: Annotated[
+        float, typer.Option(help="beta-gamma: 0 keeps the variances, 1 makes them equal.")
+    ] = 0.5,
+    top: Annotated[int | None, typer.Option(help="all-but-the-top: directions to remove.")] = None,
+    preset: Annotated[str, typer.Option(help="flow: its shape, wide, released or paper.")] = "wide",
+    levels: Annotated[int | None, typer.Option(help="flow: levels.")] = None,
+    depth: Annotated[int | None, typer.Option(help="flow: couplings per level.")] = None,
+    width: Annotated[int | None, typer.Option(help="flow: hidden units of a coupling.")] = None,
+    coupling: Annotated[str | None, typer.Option(help="flow: additive or affine.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="flow: most epochs.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="flow: vectors per training step.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="flow: initial learning rate.")
     ] = None,
-    preset: Annotated[
-        str, typer.Option(help="Shape of the flow: wide, released or paper.")
-    ] = "wide",
-    levels: Annotated[int | None, typer.Option(help="Levels of the flow.")] = None,
-    depth: Annotated[int | None, typer.Option(help="Couplings a level.")] = None,
-    width: Annotated[int | None, typer.Option(help="Hidden units of a coupling.")] = None,
-    coupling: Annotated[str | None, typer.Option(help="additive or affine.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Most epochs of the flow.")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Vectors per training step of the flow.")
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of the flow.")] = None,
     noise: Annotated[
-        float | None, typer.Option(help="Added while the flow is fitted, in mean deviations.")
+        float | None,
+        typer.Option(help="flow: training noise, in units of the mean deviation."),
     ] = None,
     like_the_paper: Annotated[
         bool,
@@ -114,8 +115,8 @@ def fit(
 ) -> None:
     """Fit a transform on a corpus, for `flowvec export --transform`.
 
-    Vectors are computed once by flowvec's own runtime. A model that was trained for cosine is
-    mostly better left alone: `flowvec compare` measures what each transform does to it.
+    Vectors are computed once, by flowvec's own runtime. A model that was trained for cosine
+    similarity is usually better without a transform: measure it with `flowvec compare`.
     """
     require("flowvec fit", "cpu,export", *NEEDS)
     from flowvec_export.fitting.corpus import read_corpus
@@ -125,6 +126,8 @@ def fit(
     from flowvec_export.transforms.file import save_transform
     from flowvec_export.trust import Trust
 
+    # A branch, not an example script: the option is part of the command and its file is an ordinary
+    # transform, so it needs the same options, checks and report as the other methods.
     if like_the_paper:
         allowed = {"method", "model", "corpus", "out", "pooling", "encoder_only", "rows", "seed",
                    "sentences", "text_field", "file_format", "like_the_paper", "plot",
@@ -183,8 +186,8 @@ def _was_given(context: typer.Context, parameter: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-# Options of some methods, with these methods.
-_OF: dict[str, tuple[str, ...]] = {
+# The methods that each option applies to; other options apply to all.
+_METHODS_OF: dict[str, tuple[str, ...]] = {
     "k": ("whitening", "beta-gamma", "pca", "rotation"),
     "eps": ("soft-zca",),
     "beta": ("beta-gamma",),
@@ -200,10 +203,10 @@ _OF: dict[str, tuple[str, ...]] = {
 
 def _check_given(context: typer.Context, parts: Sequence[str]) -> None:
     """Refuse options that the method does not use."""
-    for option, methods in _OF.items():
+    for option, methods in _METHODS_OF.items():
         if _was_given(context, option) and not set(methods) & set(parts):
             name = option.replace("_", "-")
-            raise InputValueError(f"--{name} is of {', '.join(methods)}")
+            raise InputValueError(f"--{name} applies only to {', '.join(methods)}")
 
 
 def _changed(defaults: Any, **changes: Any) -> Any:
@@ -214,14 +217,9 @@ def _check_files(out: Path, plot: Path | None, overwrite: bool, has_flow: bool) 
     """Check the output before any long work."""
     if out.suffix != ".safetensors":
         raise InputValueError(f"a transform is a .safetensors file, not {out.name}")
-    for path in (out, *([plot] if plot is not None else [])):
-        if not path.absolute().parent.is_dir():
-            raise InputValueError(f"there is no directory {path.absolute().parent}")
-        if not os.access(path.absolute().parent, os.W_OK):
-            raise InputValueError(f"cannot write to {path.absolute().parent}")
-        if path.is_dir():
-            raise InputValueError(f"{path} is a directory")
-        if path.exists() and not overwrite:
+    for path in (out, plot):
+        check_output(path)
+        if path is not None and path.exists() and not overwrite:
             raise InputValueError(f"{path} exists; ask to overwrite it, or choose another name")
     if plot is not None:
         from flowvec_export.fitting.plot import check_plot
@@ -285,18 +283,18 @@ def _report(fitted: Fitted, out: Path, as_json: bool) -> None:
         best = min(fitted.history, key=lambda epoch: epoch.held_out)
         typer.echo(
             f"held out: {best.held_out:.3f} bits/dim after epoch {best.epoch} "
-            f"(initialised: {fitted.history[0].held_out:.3f})"
+            f"(initialized: {fitted.history[0].held_out:.3f})"
             if len(fitted.history) > 1
             else f"held out: {best.held_out:.3f} bits/dim"
         )
         if not recipe.method.startswith("flow"):
-            typer.echo("(of what the flow is given: not to be compared with another method's)")
+            typer.echo("(measured on the flow's input: do not compare it with another method's)")
     if recipe.rows < transform.in_dim:
-        typer.echo(f"fewer texts than dimensions ({transform.in_dim}): other texts will fare worse")
+        typer.echo(f"fewer texts than dimensions ({transform.in_dim}): other texts will fit worse")
     before, after = fitted.mean_cosine
     typer.echo(f"mean cosine of held-out pairs: {before:.3f} before, {after:.3f} after")
     if fitted.tuned:
         typer.echo(
-            "This model was trained to be compared as it is; a transform mostly hurts such a model."
-            " Measure it with `flowvec compare`."
+            "This model was trained for cosine similarity. A transform usually makes such a model "
+            "worse: measure it with `flowvec compare`."
         )

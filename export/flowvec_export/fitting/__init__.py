@@ -1,1 +1,1 @@
-"""Fitting a transform on the vectors of a corpus."""
+"""Fits transforms on the vectors of a corpus."""

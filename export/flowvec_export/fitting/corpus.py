@@ -1,4 +1,4 @@
-"""Raw vectors: pooled, but not transformed or normalized, computed once by the fast runtime."""
+"""Samples a corpus and computes its raw vectors: pooled, not transformed, not normalized."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from flowvec_export.trust import Trust
 
 __all__ = ["embed_raw", "read_corpus", "sample_texts"]
 
-# A sample is drawn from this many times its size of texts: not from the whole of a large corpus,
-# and not only from its first articles.
-_AMONG = 5
+# A sample is drawn from the first 5 x its size of texts: a large corpus is not read to its end, and
+# the sample does not hold its first articles only.
+_POOL_FACTOR = 5
 
 
 def embed_raw(
@@ -39,11 +39,11 @@ def embed_raw(
 
     Args:
         source: as for `export`.
-        texts: any number; the source's default prompt is put before each, as in encoding.
-        pooling: as for `export`; several joined by `+` give their vectors side by side.
+        texts: any number; each gets the source's default prompt, as in encoding.
+        pooling: as for `export`; several joined by `+` are concatenated.
         max_length: as for `export`.
         encoder_only: as for `export`.
-        trust: what the source may do besides being read as data; None is nothing.
+        trust: what the source may do besides being read as data; None allows nothing.
         show_progress_bar: None shows one on a terminal for long work.
         on_step: called with a line of text before each step.
 
@@ -113,7 +113,7 @@ def sample_texts(texts: Iterable[str], rows: int, seed: int, name: str) -> list[
     """
     if rows < 1:
         raise InputValueError(f"rows must be at least 1, but is {rows}")
-    pool = list(islice(_distinct(texts), _AMONG * rows))
+    pool = list(islice(_distinct(texts), _POOL_FACTOR * rows))
     if not pool:
         raise InputValueError(f"there is no text in {name}")
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""`fit`: from a checkpoint and a corpus to a transform with its recipe."""
+"""`fit`: fits a transform on a checkpoint's vectors of a corpus, and records how."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ import torch
 from flowvec import __version__
 from flowvec.arguments import flag, number, whole_number
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec_export.arguments import callback, check_source, instance, texts_of, written
+from flowvec_export.arguments import (
+    check_callback,
+    check_instance,
+    check_source,
+    encodable_text,
+    texts_of,
+)
 from flowvec_export.fitting.corpus import embed_raw
 from flowvec_export.fitting.flow import Epoch, FlowTraining, fit_flow
 from flowvec_export.sources.load import read_source
@@ -95,16 +101,23 @@ class FitSettings:
     training: FlowTraining = field(default_factory=FlowTraining)
 
     def check(self, parts: Sequence[str], dim: int | None = None) -> None:
-        """Raise InputValueError for a setting that these methods could not follow on any data, or
-        on none of `dim` dimensions; InputTypeError for one of another type.
+        """Check the settings that these methods use.
+
+        Args:
+            parts: the methods.
+            dim: length of the vectors; None if it is not known yet.
+
+        Raises:
+            InputTypeError: a setting has the wrong type.
+            InputValueError: a setting is out of range, or does not fit `dim`.
         """
         for name in ("k", "top"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name))
         for name in ("eps", "beta", "gamma"):
             number(name, getattr(self, name))
-        instance("shape", self.shape, FlowShape)
-        instance("training", self.training, FlowTraining)
+        check_instance("shape", self.shape, FlowShape)
+        check_instance("training", self.training, FlowTraining)
         used = self.used_by(parts)
         if not 0.0 <= used.get("eps", 0.0) < math.inf:
             raise InputValueError(f"eps must not be negative, but is {self.eps}")
@@ -116,25 +129,25 @@ class FitSettings:
         if used.get("top") is not None and dim is not None and used["top"] >= dim:
             raise InputValueError(f"top is {used['top']}, but there are {dim} dimensions")
         if "flow" in parts:
-            # A step before a flow may leave it fewer dimensions, so the flow checks them again.
+            # A step before the flow may drop dimensions, so the flow checks them again.
             self.shape.check(dim)
             self.training.check()
 
     def used_by(self, parts: Sequence[str]) -> dict[str, Any]:
         """The settings that these methods use, for the recipe."""
-        mine: dict[str, Any] = {}
+        used: dict[str, Any] = {}
         for part in parts:
             if part in ("whitening", "beta-gamma", "pca", "rotation"):
-                mine["k"] = self.k
+                used["k"] = self.k
             if part == "soft-zca":
-                mine["eps"] = self.eps
+                used["eps"] = self.eps
             elif part == "beta-gamma":
-                mine |= {"beta": self.beta, "gamma": self.gamma}
+                used |= {"beta": self.beta, "gamma": self.gamma}
             elif part == "all-but-the-top":
-                mine["top"] = self.top
+                used["top"] = self.top
             elif part == "flow":
-                mine |= {"shape": asdict(self.shape), "training": asdict(self.training)}
-        return mine
+                used |= {"shape": asdict(self.shape), "training": asdict(self.training)}
+        return used
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +224,7 @@ def fit(
         pooling: as for `export`.
         max_length: as for `export`.
         encoder_only: as for `export`.
-        trust: what the source may do besides being read as data; None is nothing.
+        trust: what the source may do besides being read as data; None allows nothing.
         settings: settings of the method.
         show_progress_bar: show one while embedding; None shows one on a terminal for long work.
         on_step: called with a line of text before each step.
@@ -228,13 +241,13 @@ def fit(
         source, pooling=pooling, max_length=max_length, encoder_only=encoder_only, trust=trust
     )
     texts = texts_of("texts", texts)
-    written("corpus", corpus)
+    encodable_text("corpus", corpus)
     if show_progress_bar is not None:
         flag("show_progress_bar", show_progress_bar)
-    callback("on_step", on_step)
-    callback("on_epoch", on_epoch)
+    check_callback("on_step", on_step)
+    check_callback("on_epoch", on_epoch)
     settings = FitSettings() if settings is None else settings
-    instance("settings", settings, FitSettings)
+    check_instance("settings", settings, FitSettings)
     parts = parse_method(method)
     # Before any long work.
     settings.check(parts)
@@ -290,7 +303,7 @@ def held_out_rows(count: int, parts: Sequence[str] = ()) -> int:
     if count - held_out < least:
         raise InputValueError(
             f"{'+'.join(parts) or 'fitting'} needs at least {least} different texts to fit on, but "
-            f"of {count} there are {max(0, count - held_out)}: {held_out} are held out"
+            f"{held_out} of {count} are held out, which leaves {max(0, count - held_out)}"
         )
     return held_out
 
@@ -322,7 +335,7 @@ def fit_transform(
     settings: FitSettings,
     on_epoch: Callable[[Epoch], object] | None = None,
 ) -> tuple[Transform, list[Epoch]]:
-    """Fit the parts one after the other, each on the output of those before it.
+    """Fit the parts in order, each on the output of the part before it.
 
     Args:
         parts: parts of a method, see `parse_method`.
@@ -377,7 +390,7 @@ def _fit_linear(part: str, moments: Moments, settings: FitSettings) -> Transform
 
 @torch.no_grad()
 def _apply(fitted: list[Transform], part: str, rows: Floats) -> Floats:
-    """Rows, transformed by the last part."""
+    """Rows after the transforms of one part."""
     last = fitted[-2:] if part == "flow" and _follows_learned(fitted) else fitted[-1:]
     blocks = []
     for start in range(0, len(rows), 8192):

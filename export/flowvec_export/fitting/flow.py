@@ -1,4 +1,4 @@
-"""Fitting a flow by maximum likelihood on vectors that were computed once."""
+"""Fits a flow by maximum likelihood, on vectors that were computed once."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def fit_flow(
             f"there are {len(train)} and {len(held_out)}"
         )
     generator = torch.Generator().manual_seed(settings.seed)
-    data, kept = torch.from_numpy(train), torch.from_numpy(held_out)
-    if not (bool(torch.isfinite(data).all()) and bool(torch.isfinite(kept).all())):
+    data, unseen = torch.from_numpy(train), torch.from_numpy(held_out)
+    if not (bool(torch.isfinite(data).all()) and bool(torch.isfinite(unseen).all())):
         raise InputValueError("NaN or infinity in the vectors")
     front = _Front(rotation)
     noise = settings.noise * float(data.var(dim=0).mean().sqrt())
     with torch.no_grad():
-        _randomise(flow, generator)
-        flow.initialise(front(data[: 20 * MIN_ROWS]))
+        _draw_weights(flow, generator)
+        flow.initialize(front(data[: 20 * MIN_ROWS]))
     modules = nn.ModuleList([flow, *([rotation] if rotation is not None else [])])
     parameters = [p.requires_grad_(True) for p in modules.parameters()]
     optimizer = torch.optim.AdamW(
@@ -132,7 +132,8 @@ def fit_flow(
     batches = math.ceil(len(data) / settings.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.epochs * batches)
 
-    history = [Epoch(0, _mean_bits(flow, front, data[: len(kept)]), _mean_bits(flow, front, kept))]
+    seen = data[: len(unseen)]
+    history = [Epoch(0, _mean_bits(flow, front, seen), _mean_bits(flow, front, unseen))]
     best, state = history[0], copy.deepcopy(modules.state_dict())
     for epoch in range(1, settings.epochs + 1):
         for chosen in torch.randperm(len(data), generator=generator).split(settings.batch_size):  # type: ignore[no-untyped-call]
@@ -144,7 +145,7 @@ def fit_flow(
             nn.utils.clip_grad_norm_(parameters, settings.clip)
             optimizer.step()
             schedule.step()
-        bits = (_mean_bits(flow, front, rows) for rows in (data[: len(kept)], kept))
+        bits = (_mean_bits(flow, front, rows) for rows in (seen, unseen))
         history.append(Epoch(epoch, *bits))
         if not math.isfinite(history[-1].held_out + history[-1].train):
             raise DivergedError(
@@ -165,7 +166,7 @@ def fit_flow(
 
 
 class _Front(nn.Module):
-    """The rotation before a flow, or nothing."""
+    """Applies the rotation before the flow, if there is one."""
 
     def __init__(self, rotation: Rotation | None) -> None:
         super().__init__()
@@ -176,7 +177,7 @@ class _Front(nn.Module):
 
 
 @torch.no_grad()
-def _randomise(flow: Flow, generator: torch.Generator) -> None:
+def _draw_weights(flow: Flow, generator: torch.Generator) -> None:
     """Draw the couplings' weights again, from the training's own seed."""
     for _, step in flow.steps():
         for linear in (step.coupling.network.up, step.coupling.network.across):

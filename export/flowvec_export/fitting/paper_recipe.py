@@ -1,4 +1,4 @@
-"""BERT-flow's released recipe, which `flowvec fit flow --like-the-paper` follows.
+"""Fits a flow by BERT-flow's released recipe, as `flowvec fit flow --like-the-paper` does.
 
 Sentences go through the torch model with dropout on, and the flow is trained on its output: one
 epoch, batches of 32, at most 64 tokens, AdamW without bias correction at a constant rate of 1e-3,
@@ -19,7 +19,7 @@ from flowvec import __version__
 from flowvec.arguments import whole_number
 from flowvec.encoder.batching import Batch, pad
 from flowvec.errors import DivergedError
-from flowvec_export.arguments import callback, check_source, texts_of, written
+from flowvec_export.arguments import check_callback, check_source, encodable_text, texts_of
 from flowvec_export.fitting.fit import Fitted, held_out_rows, mean_cosine, results_of
 from flowvec_export.fitting.flow import AdamWithoutCorrection, Epoch
 from flowvec_export.layers.backbone import TransformersBackbone
@@ -63,7 +63,7 @@ def fit_like_the_paper(
         corpus: their name, for the file.
         pooling: as for `export`; None is `first_last_mean`, the authors' "last2avg".
         encoder_only: as for `export`.
-        trust: what the source may do besides being read as data; None is nothing.
+        trust: what the source may do besides being read as data; None allows nothing.
         seed: seed of order, dropout and initialization.
         on_step: called with a line of text before each step.
         on_batch: called with the number of texts after each batch.
@@ -76,10 +76,10 @@ def fit_like_the_paper(
     """
     check_source(source, pooling=pooling, encoder_only=encoder_only, trust=trust)
     texts = texts_of("texts", texts)
-    written("corpus", corpus)
+    encodable_text("corpus", corpus)
     whole_number("seed", seed, 0)
-    callback("on_step", on_step)
-    callback("on_batch", on_batch)
+    check_callback("on_step", on_step)
+    check_callback("on_batch", on_batch)
     say = on_step or (lambda _: None)
     checkpoint = read_torch_source(source, encoder_only=encoder_only, trust=trust)
     modes = pooling or "first_last_mean"
@@ -88,15 +88,16 @@ def fit_like_the_paper(
         torch.manual_seed(seed)
         vectors = _Vectors(checkpoint, modes)
         flow = Flow(vectors.dim, PRESETS["released"])
-        train, kept = texts[:-held_out], texts[-held_out:]
-        say(f"initialising from {MIN_ROWS} sentences, dropout on")
-        flow.initialise(torch.cat(list(vectors.batches(train[:MIN_ROWS], dropout=True))))
+        train, unseen = texts[:-held_out], texts[-held_out:]
+        say(f"initializing from {MIN_ROWS} sentences, dropout on")
+        flow.initialize(torch.cat(list(vectors.batches(train[:MIN_ROWS], dropout=True))))
         say(f"fitting on {len(train)} sentences, {held_out} held out")
         bits = _one_epoch(flow, vectors.batches(train, dropout=True), on_batch)
-        quiet = torch.cat(list(vectors.batches(kept, dropout=False)))
+        held_out_vectors = torch.cat(list(vectors.batches(unseen, dropout=False)))
     with torch.no_grad():
-        history = [Epoch(1, bits, float(flow.bits_per_dim(quiet).mean()))]
-        cosines = (mean_cosine(quiet.numpy()), mean_cosine(flow(quiet).numpy()))
+        history = [Epoch(1, bits, float(flow.bits_per_dim(held_out_vectors).mean()))]
+        after = flow(held_out_vectors)
+        cosines = (mean_cosine(held_out_vectors.numpy()), mean_cosine(after.numpy()))
     recipe = Recipe(
         method="flow",
         source=checkpoint.name,
@@ -117,7 +118,7 @@ def fit_like_the_paper(
 
 
 class _Vectors:
-    """Pooled vectors straight from the torch model."""
+    """Computes pooled vectors with the torch model."""
 
     def __init__(self, source: TorchSource, pooling: str) -> None:
         self.source = source

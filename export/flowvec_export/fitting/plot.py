@@ -1,4 +1,4 @@
-"""The plot of a flow's fit: bits per dimension by epoch."""
+"""Plots a flow's fit: bits per dimension by epoch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowvec.errors import InputValueError
+from flowvec.files import staged_file
 from flowvec.optional import require
 from flowvec_export.fitting.flow import Epoch
 from flowvec_export.transforms.file import Recipe
@@ -38,7 +39,7 @@ def draw_learning_curve(history: Sequence[Epoch], recipe: Recipe, path: Path) ->
 
         figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
         epochs = [epoch.epoch for epoch in history]
-        # Two colours that are distinct in the common forms of colour blindness.
+        # These two colours differ in the common forms of colour blindness.
         axes.plot(epochs, [e.train for e in history], "o-", color="#0072B2", label="training")
         axes.plot(epochs, [e.held_out for e in history], "s-", color="#D55E00", label="held out")
         best = min(history, key=lambda epoch: epoch.held_out)
@@ -57,7 +58,10 @@ def draw_learning_curve(history: Sequence[Epoch], recipe: Recipe, path: Path) ->
         axes.legend(frameon=False)
         try:
             dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-            figure.savefig(path, dpi=150, metadata=dated.get(path.suffix))
+            with staged_file(path) as staged:
+                figure.savefig(
+                    staged, format=path.suffix[1:], dpi=150, metadata=dated.get(path.suffix)
+                )
         except OSError as error:
             raise InputValueError(f"cannot write {path}: {error.strerror or error}") from None
         finally:

@@ -1,1 +1,1 @@
-"""ONNX graphs: building, editing, storing weights."""
+"""Builds and edits ONNX graphs, and stores their weights."""

@@ -1,4 +1,4 @@
-"""Changes a graph in place: adds nodes at its end, and gives it the inputs of a bundle.
+"""Edits a graph in place: appends nodes, and gives it the inputs and the output of a bundle.
 
 Written for any opset from 11 on: the axes of reductions became inputs at 13 (sums) and at 18 (the
 rest).
@@ -22,17 +22,17 @@ _AXES_ARE_INPUTS_SINCE = {"ReduceSum": 13, "Unsqueeze": 13, "ReduceMax": 18, "Re
 
 
 class Surgeon:
-    """Adds to a graph.
+    """Edits one graph.
 
     Args:
         proto: the graph, which is changed.
-        prefix: prefix of the names of added nodes. If the graph has such names already, since
+        prefix: prefix of the names of added nodes. If the graph has such names already, because
             flowvec made it, a number is added to the prefix.
 
     Attributes:
         graph: the graph.
         opset: its version of ONNX's operators.
-        prefix: the prefix that is used.
+        prefix: the prefix in use.
     """
 
     def __init__(self, proto: onnx.ModelProto, prefix: str) -> None:
@@ -65,7 +65,7 @@ class Surgeon:
         """Give x a new axis of length 1."""
         return self._along("Unsqueeze", x, axis)
 
-    def take_inputs(self) -> None:
+    def set_inputs(self) -> None:
         """Give the graph the inputs `input_ids` and `attention_mask`, int64 with free axes.
 
         Token types become zeros, since a single text has only one type.
@@ -146,9 +146,8 @@ class Surgeon:
             copy.output[:] = [names[name] for name in node.output]
         return names[tail.output[0].name]
 
-    def give(self, vector: str, dim: int) -> None:
-        """Make a vector the only output of the graph: `sentence_embedding`, float32 (batch,
-        dim)."""
+    def set_output(self, vector: str, dim: int) -> None:
+        """Make a vector the graph's only output, `sentence_embedding`, float32 (batch, dim)."""
         self.free_name(OUTPUT)
         self.graph.node.append(helper.make_node("Identity", [vector], [OUTPUT], name=self.prefix))
         value = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch_size", dim])
@@ -156,7 +155,7 @@ class Surgeon:
         self.graph.output.append(value)
 
     def free_name(self, taken: str) -> None:
-        """Rename a value of the graph that has the name of an output."""
+        """Rename a value of the graph, so that an output can have its name."""
         other = f"{self.prefix}{taken}"
         _rename(list(self.graph.node), taken, other)
         for node in self.graph.node:
@@ -164,7 +163,7 @@ class Surgeon:
 
 
 def _free_prefix(proto: onnx.ModelProto, wanted: str) -> str:
-    """A prefix that no name in the graph has."""
+    """A prefix that no name in the graph starts with."""
     taken = {init.name for graph in all_graphs(proto) for init in graph.initializer}
     taken |= {name for node in all_nodes(proto) for name in (node.name, *node.output)}
     prefix, number = wanted, 2

@@ -17,13 +17,13 @@ __all__ = [
     "all_nodes",
     "clean",
     "drop_unused",
-    "one_name_of_the_standard",
+    "normalize_domain",
     "require_standard",
     "write_onnx",
 ]
 
 OUTPUT = "sentence_embedding"
-# 20 is the first with Gelu as one operator; all engines of the last two years read it.
+# The first with Gelu as one operator; all engines of the last two years read it.
 OPSET = 20
 # Protobuf's 2 GiB, less room for the nodes beside the weights.
 MAX_BYTES = (1 << 31) - (1 << 22)
@@ -65,7 +65,7 @@ def _graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return graphs + [g for a in node.attribute if a.type == kinds.GRAPHS for g in a.graphs]
 
 
-def one_name_of_the_standard(proto: onnx.ModelProto) -> None:
+def normalize_domain(proto: onnx.ModelProto) -> None:
     """Write the domain of ONNX's standard operators as "" instead of `ai.onnx`."""
     for node in all_nodes(proto):
         if node.domain == "ai.onnx":
@@ -76,8 +76,7 @@ def one_name_of_the_standard(proto: onnx.ModelProto) -> None:
 
 
 def clean(proto: onnx.ModelProto) -> None:
-    """Drop what differs between runs or names local files, so that equal models have equal
-    bytes."""
+    """Remove names and texts that differ between runs, so that equal models have equal bytes."""
     proto.producer_name, proto.producer_version = "flowvec", ""
     proto.doc_string = ""
     del proto.metadata_props[:]

@@ -1,4 +1,4 @@
-"""Storage of weights: tables without repeated rows, whole numbers in bytes, float16 matrices."""
+"""Stores weights: tables without repeated rows, whole numbers in bytes, float16 matrices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_UNIQUE_ROWS = 0.75
 
 
 def store(graph: ir.Graph, weights: str, exact: Sequence[str] = ()) -> None:
-    """Change how a graph's weights are stored, in place; it computes the same.
+    """Change how a graph's weights are stored, in place; its result does not change.
 
     Args:
         graph: its weights in float32.
@@ -79,12 +79,12 @@ def _store_equal_rows_once(graph: ir.Graph) -> None:
         assert table.const_value is not None
         assert table.name is not None
         name, values = table.name, table.const_value.numpy()
-        # Bytes, and not numbers: -0.0 and 0.0 are equal, and would not be the same graph.
+        # Rows are compared as bytes: -0.0 equals 0.0, but is another weight.
         lines = np.ascontiguousarray(values).view(np.dtype((np.void, values.shape[1] * 4)))
         _, first, which = np.unique(lines.ravel(), return_index=True, return_inverse=True)
         if len(first) > _MAX_UNIQUE_ROWS * len(values):
             continue
-        order = np.argsort(first)  # in their order, so that equal models have equal bytes
+        order = np.argsort(first)  # in table order, so that equal models have equal bytes
         place = np.empty(len(order), dtype=np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         del graph.initializers[name]
@@ -101,13 +101,13 @@ def _store_equal_rows_once(graph: ir.Graph) -> None:
 def _store_whole_numbers_as_int8(graph: ir.Graph) -> None:
     """Store tables of whole numbers from -128 to 127 in one byte per number.
 
-    The rows that are read are cast to float32, not the table, so it is small in memory, too.
+    Only the rows that are read are cast to float32, so the table is small in memory, too.
     """
     for table, readers in _tables(graph):
         assert table.const_value is not None
         assert table.name is not None
         values = table.const_value.numpy()
-        with np.errstate(invalid="ignore"):  # values that are too large are found below
+        with np.errstate(invalid="ignore"):  # values that are too large are detected below
             small = values.astype(np.int8)
         if not np.array_equal(small, values) or np.signbit(values[small == 0]).any():
             continue
@@ -120,7 +120,7 @@ def _store_whole_numbers_as_int8(graph: ir.Graph) -> None:
             )
             cast.outputs[0].name, cast.outputs[0].shape = f"{read.name}.float32", read.shape
             ir.convenience.replace_all_uses_with(read, cast.outputs[0])
-            cast.replace_input_with(0, read)  # the line above has replaced this one as well
+            cast.replace_input_with(0, read)  # the line above replaced this input, too
             read.type = ir.TensorType(ir.DataType.INT8)
             node.replace_input_with(0, stored)
             graph.insert_after(node, cast)

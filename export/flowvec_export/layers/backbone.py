@@ -138,7 +138,7 @@ class Backbone(nn.Module):
         shape: its sizes.
         state: weights by flowvec's names: `words`, `positions`, `types`, `layer.<i>.<name>`, ...
         fold_scale: fold 1/sqrt(head width) into the query weights. Do not do so if they are stored
-            in float16 and the factor is not a power of two: they would be rounded twice.
+            in float16 and the factor is not a power of two, because they would be rounded twice.
     """
 
     def __init__(self, shape: Shape, state: dict[str, Tensor], fold_scale: bool = True) -> None:
@@ -181,7 +181,7 @@ class Backbone(nn.Module):
         """
         x = nn.functional.embedding(input_ids, self.words)
         x = self.embedding_norm(x + self._position_vectors(input_ids))
-        # Large enough to vanish in a softmax, and within the range of float16.
+        # Low enough that a softmax gives zero, and within the range of float16.
         mask = (1.0 - attention_mask.to(x.dtype))[:, None, None, :] * -3e4
         hidden_states = [x]
         for layer in self.layers:
@@ -208,7 +208,7 @@ class TransformersBackbone(nn.Module):
 
 
 def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | TransformersBackbone:
-    """A `Backbone` for a model of a known architecture; for others, the model itself, wrapped."""
+    """A `Backbone` if the architecture is known, else a wrapper of the model itself."""
     config = model.config
     names = NAMES.get(config.model_type)
     if names is None or getattr(config, "is_decoder", False):

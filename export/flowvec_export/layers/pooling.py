@@ -1,4 +1,4 @@
-"""Pooling: from token vectors of the encoder's layers to one vector per text."""
+"""Pools the token vectors of the encoder's layers into one vector per text."""
 
 from __future__ import annotations
 

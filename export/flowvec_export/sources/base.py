@@ -54,7 +54,7 @@ class Source(ABC):
         max_length: most tokens of a text; None if neither encoder nor tokenizer limits it.
         vocabulary: number of token ids that the encoder knows.
         layers: its transformer layers, if known.
-        pooling: the pooling it was made for; None for a plain encoder.
+        pooling: the pooling that it was trained with; None for a plain encoder.
         transforms: Dense layers between pooling and normalization.
         normalize: whether its vectors are normalized; None for a plain encoder.
         prompts: prefixes by name.
@@ -87,7 +87,7 @@ class Source(ABC):
 
     @property
     def is_finished(self) -> bool:
-        """Whether it only gives finished vectors, after all of its own layers."""
+        """Whether it gives finished vectors only, after all of its own layers."""
         return False
 
     @abstractmethod
@@ -145,7 +145,9 @@ class Source(ABC):
         Raises:
             ExportError: this kind of source does not support it.
         """
-        raise ExportError(f"{self.origin} weighs words, which takes torch's weights of the encoder")
+        raise ExportError(
+            f"{self.origin} has word weights, which need the checkpoint's own weights"
+        )
 
     def keep_encoder_only(self) -> None:
         """Drop the source's own pooling, Dense layers and normalization."""
@@ -160,7 +162,7 @@ class Source(ABC):
         """
         length = self.max_length if requested is None else requested
         if length is None:
-            raise ExportError(f"{self.origin} does not say how long a text may be: say max_length")
+            raise ExportError(f"{self.origin} does not say how long a text may be: give max_length")
         special = self.tokenizer.num_special_tokens_to_add(False)
         most = self.max_length or _MOST_TOKENS
         if not special < length <= most:
@@ -185,7 +187,7 @@ def bounded_length(origin: str, limit: Any, positions: int | None) -> int | None
         limit = int(limit)
     if isinstance(limit, bool) or not isinstance(limit, int | None):
         raise ExportError(f"{origin} has the max_seq_length {limit!r}, which is not a whole number")
-    # Tokenizers without a limit say 10^30.
+    # Tokenizers without a limit report 10^30.
     bounds = [b for b in (limit, positions) if b is not None and b <= _MOST_TOKENS]
     return min(bounds, default=None)
 
@@ -196,8 +198,7 @@ def require_torch(what: str) -> None:
 
 
 def model_name(root: Path, origin: str) -> str:
-    """A directory's name. A download is in .../snapshots/<commit>, so the hub name is used
-    there."""
+    """A directory's name; of a download, in .../snapshots/<commit>, the hub name."""
     real = root.resolve()
     return origin.split("/")[-1] if real.parent.name == "snapshots" else real.name
 

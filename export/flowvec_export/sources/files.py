@@ -109,7 +109,9 @@ def _entries(root: Path) -> Iterator[Path]:
             if path.name.startswith("."):
                 continue
             if (count := count + 1) > _MAX_ENTRIES:
-                raise ExportError(f"{root} holds more than {_MAX_ENTRIES} files: no checkpoint")
+                raise ExportError(
+                    f"{root} holds more than {_MAX_ENTRIES} files, so it is not a checkpoint"
+                )
             yield path
             if path.is_dir() and not path.is_symlink():
                 folders.append(path)
@@ -125,7 +127,7 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
     if (folder / _ADAPTER).is_file():
         # transformers would read another directory's weights, which may be pickles.
         raise ExportError(
-            f"{origin} is a PEFT adapter ({_ADAPTER}), which is a change of another model: merge "
+            f"{origin} is a PEFT adapter ({_ADAPTER}), which changes another model: merge "
             "it into that model (merge_and_unload), save the result, and export that"
         )
     weights = next((name for name in _SAFE if (folder / name).is_file()), None)
@@ -143,7 +145,7 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
         index = read_json(folder / weights)
         parts = index.get("weight_map")
         if not isinstance(parts, dict) or not all(isinstance(p, str) for p in parts.values()):
-            raise ExportError(f"{folder / weights} maps no weights to files")
+            raise ExportError(f"{folder / weights} does not map weights to files")
         files = [inside(folder, part) for part in sorted(set(parts.values()))]
         for file in files:
             if not trust.pickle and file.suffix != ".safetensors":
@@ -152,8 +154,8 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
                 raise ExportError(f"{file} is missing")
     if (size := sum(file.stat().st_size for file in files)) > MAX_WEIGHT_BYTES:
         raise ExportError(
-            f"{origin} has {size / 1e9:.1f} GB of weights; a graph holds 2 GiB, in float16 a "
-            "billion of them"
+            f"{origin} has {size / 1e9:.1f} GB of weights; a graph holds 2 GiB, which is a billion "
+            "weights in float16"
         )
     return files
 
@@ -170,10 +172,10 @@ def has_weights(folders: Iterable[Path], trust: Trust) -> bool:
 
 
 def _what_instead(folder: Path) -> str:
-    """Says what is there instead of weights that can be read."""
+    """What the folder has instead of weights that can be read."""
     others = [name for name in _FOREIGN if (folder / name).is_file()]
     if others:
-        return f"{others[0]} is of a kind that is not read; save it as model.safetensors"
+        return f"{others[0]} is in a format that is not read; save it as model.safetensors"
     return f"{folder / _SAFE[0]} is missing"
 
 
@@ -191,7 +193,7 @@ def check_config(path: Path, config: dict[str, Any]) -> None:
     """
     for key in ("transformers_weights", "configuration_files"):
         if config.get(key) is not None:
-            raise ExportError(f"{path} sends readers to other files ({key}); take that out")
+            raise ExportError(f"{path} sends readers to other files ({key}); remove that entry")
 
 
 def check_tokenizer(folder: Path) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def check_tokenizer(folder: Path) -> dict[str, Any]:
         # Many name an old path of the special tokens, which is not read.
         named = key.endswith(("_file", "_files")) and key != "special_tokens_map_file"
         if named and value is not None:
-            raise ExportError(f"{path} sends readers to other files ({key}); take that out")
+            raise ExportError(f"{path} sends readers to other files ({key}); remove that entry")
     for file in folder.iterdir():
         if file.suffix in (".json", ".txt", ".model", ".bpe", ".vocab") and file.is_file():
             _require_small(file, MAX_TOKENIZER_BYTES)

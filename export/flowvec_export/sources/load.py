@@ -1,4 +1,4 @@
-"""Finds a source, and reads it in its format."""
+"""Finds a source and reads it in its format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_source", "read_torch_source"]
 
-logger = logging.getLogger("flowvec.export")
+logger = logging.getLogger(__name__)
 
 # Files to download: safetensors first, older and larger formats only if there is nothing else.
 _DATA = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
@@ -51,7 +51,9 @@ def read_source(
     trust = Trust() if trust is None else trust
     root, graph = _locate(source, trust)
     if (root / MANIFEST).is_file() and not (root / "config.json").is_file():
-        raise ExportError(f"{source} is a bundle, which has been exported; name its checkpoint")
+        raise ExportError(
+            f"{source} is a bundle, which has been exported already; give its checkpoint"
+        )
     check_links(root)
     origin = str(source)
     given = read_json(root / "modules.json", list, missing_ok=True)
@@ -78,8 +80,7 @@ def read_source(
     except FlowvecError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
-        # A JSON file has unexpected content.
-        raise ExportError(f"{source} has a file that cannot be followed: {error!r}") from error
+        raise ExportError(f"{source} has a file with unexpected content: {error!r}") from error
 
 
 def read_torch_source(
@@ -92,7 +93,7 @@ def read_torch_source(
     """
     result = read_source(source, encoder_only=encoder_only, trust=trust)
     if isinstance(result, OnnxSource):
-        raise ExportError(f"{source} is an ONNX graph, and this needs a checkpoint that torch runs")
+        raise ExportError(f"{source} is an ONNX graph, but this needs a checkpoint that torch runs")
     return result  # type: ignore[return-value]
 
 
@@ -122,7 +123,7 @@ def _checkpoint_of(name: str) -> Path:
     if not checkpoint.is_dir():
         raise ExportError(
             f"{name} is a model that ships as a bundle, which has been exported already. Its "
-            f"checkpoint is models/{name}/checkpoint in flowvec's repository; name that"
+            f"checkpoint is models/{name}/checkpoint in flowvec's repository; give that"
         )
     return checkpoint
 
@@ -143,7 +144,7 @@ def _download(name: str, trust: Trust) -> Path:
                 break
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = first_line(error)
-        raise ExportError(f"{name} is not a directory, and no download: {reason}") from None
+        raise ExportError(f"{name} is not a directory and cannot be downloaded: {reason}") from None
     assert root is not None
     if not trust.pickle and not any(list(root.rglob(k)) for k in ("*.safetensors", "*.onnx")):
         _refuse_pickles(name)

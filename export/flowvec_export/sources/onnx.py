@@ -1,4 +1,4 @@
-"""A given ONNX graph as a source, for example one from Optimum.
+"""Reads a given ONNX graph as a source, for example one from Optimum.
 
 Only `onnx` is needed to read and check it. It gives token vectors, which are then pooled, or
 finished sentence vectors.
@@ -21,7 +21,7 @@ from flowvec.compat import override
 from flowvec.errors import ExportError, first_line
 from flowvec_export.assembly.draft import Draft, Weights, check_steps
 from flowvec_export.assembly.from_onnx import PooledOutput, draft_of_graph
-from flowvec_export.graph.proto import all_graphs, all_nodes, one_name_of_the_standard
+from flowvec_export.graph.proto import all_graphs, all_nodes, normalize_domain
 from flowvec_export.layers.names import OFFSET_POSITIONS, parse_pooling
 from flowvec_export.sources.base import (
     AS_EXPORTED,
@@ -93,8 +93,8 @@ class OnnxSource(Source):
                 )
             elif self.tokens is None:
                 raise ExportError(
-                    f"{self.origin} gives {_SENTENCE} and no token vectors, so it has its pooling "
-                    "already: leave it out"
+                    f"{self.origin} gives {_SENTENCE} and no token vectors, so it is pooled "
+                    "already: leave the pooling out"
                 )
         return modes
 
@@ -224,15 +224,15 @@ def _load(path: Path) -> onnx.ModelProto:
         raise ExportError(f"{path} has {size / 1e9:.1f} GB; a graph holds 2 GiB")
     try:
         proto = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf raises a kind of its own
+    except Exception as error:  # protobuf raises its own types
         raise ExportError(f"cannot read {path}: {first_line(error)}") from None
     for tensor in _external(proto):
         fields = {entry.key: entry.value for entry in tensor.external_data}
         if not all(fields.get(key, "0").isdecimal() for key in ("offset", "length")):
-            raise ExportError(f"{path} does not say where the weights of {tensor.name} lie")
+            raise ExportError(f"{path} does not say where the weights of {tensor.name} are")
         data = inside(path.parent, fields.get("location", ""))
         if not data.is_file():
-            raise ExportError(f"{data} is missing, which holds weights of {path.name}")
+            raise ExportError(f"{data} is missing; it holds weights of {path.name}")
         # Without a length, the rest of the file is read.
         stored = fields.get("length") or data.stat().st_size - int(fields.get("offset") or 0)
         size += max(_bytes_of(tensor), int(stored))
@@ -243,16 +243,16 @@ def _load(path: Path) -> onnx.ModelProto:
         if proto.functions:
             _check_functions(proto)
             proto = inliner.inline_local_functions(proto)
-        one_name_of_the_standard(proto)
+        normalize_domain(proto)
         onnx.checker.check_model(proto)
-    except Exception as error:  # onnx raises many kinds
-        raise ExportError(f"{path} is not a sound graph: {first_line(error)}") from None
+    except Exception as error:  # onnx raises many types
+        raise ExportError(f"{path} is not a valid graph: {first_line(error)}") from None
     if any(graph.sparse_initializer for graph in all_graphs(proto)):
         raise ExportError(f"{path} has sparse weights, which are not supported")
     return proto
 
 
-def _is_quantised(node: onnx.NodeProto) -> bool:
+def _is_quantized(node: onnx.NodeProto) -> bool:
     return any(part in node.op_type for part in ("Quantize", "Integer", "QLinear", "MatMulNBits"))
 
 
@@ -280,7 +280,7 @@ def _check_functions(proto: onnx.ModelProto) -> None:
                 for graph in (attribute.g, *attribute.graphs):
                     total += nodes_of(graph.node, calling)
             if total > _MOST_NODES:
-                raise ExportError(f"its functions come to more than {_MOST_NODES:,} nodes")
+                raise ExportError(f"its functions expand to more than {_MOST_NODES:,} nodes")
         return total
 
     nodes_of(proto.graph.node, frozenset())
@@ -308,15 +308,15 @@ def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict
     """Length of the vectors of each usable output; raises ExportError if the graph is not
     usable."""
     foreign = {node.domain for node in all_nodes(proto)} - {""}
-    if quantised := sorted({node.op_type for node in all_nodes(proto) if _is_quantised(node)}):
+    if quantized := sorted({node.op_type for node in all_nodes(proto) if _is_quantized(node)}):
         raise ExportError(
-            f"{origin} is quantised ({', '.join(quantised[:3])}); export the float32 graph, of "
+            f"{origin} is quantized ({', '.join(quantized[:3])}); export the float32 graph, from "
             "which flowvec makes its own variants in 8 bits"
         )
     if foreign:
         raise ExportError(
             f"{origin} uses operators of {', '.join(sorted(foreign))}; export it without "
-            "optimisation or quantisation, which belong to one engine"
+            "optimization or quantization, which are specific to one engine"
         )
     opset = max(entry.version for entry in proto.opset_import if entry.domain == "")
     if opset < _MIN_OPSET:
@@ -354,7 +354,7 @@ def _check_inputs(proto: onnx.ModelProto, origin: str) -> None:
     for name, value in inputs.items():
         tensor = value.type.tensor_type
         if tensor.elem_type not in (TensorProto.INT64, TensorProto.INT32):
-            raise ExportError(f"{origin} takes {name} as something else than whole numbers")
+            raise ExportError(f"{origin} takes {name} as another type than int32 or int64")
         dims = tensor.shape.dim
         if len(dims) != 2 or any(dim.HasField("dim_value") for dim in dims):
             shape = [dim.dim_value or dim.dim_param or "?" for dim in dims]

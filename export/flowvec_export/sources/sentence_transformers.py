@@ -1,4 +1,4 @@
-"""A sentence-transformers directory: what its modules.json and the files below it say."""
+"""Reads a sentence-transformers directory: modules.json and the files that it names."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ class Modules:
 
 
 def read_modules(root: Path, modules: Any, origin: str) -> Modules:
-    """Follow modules.json.
+    """Read modules.json and the files that it names.
 
-    It names a Transformer, perhaps WordWeights, Pooling, then Dense layers, then perhaps Normalize.
+    It lists a Transformer, optionally WordWeights, Pooling, Dense layers, and optionally Normalize.
 
     Args:
         root: the directory.
@@ -119,7 +119,7 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
         del kinds[1]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise ExportError(
-            f"{origin} must begin with Transformer, perhaps WordWeights, then Pooling, but is "
+            f"{origin} must begin with Transformer, optional WordWeights, and Pooling, but is "
             f"{kinds}"
         )
     settings: dict[str, Any] = next(
@@ -180,7 +180,7 @@ def _check_code(root: Path, modules: Any, origin: str) -> None:
         kind = str(module["type"])
         if not kind.startswith("sentence_transformers."):
             raise ExportError(
-                f"{origin} has the module {kind}, which is code of its own, and is not run"
+                f"{origin} has the module {kind}, which is code of its own and is not run"
             )
 
 
@@ -270,7 +270,7 @@ def _read_word_weights(folder: Path, source: Source, trust: Trust) -> Tensor:
     """Weight of each token id in the mean, float32 (vocabulary,)."""
     weights = _read_weights(folder, "emb_layer.weight", trust)["emb_layer.weight"]
     if weights.shape != (len(weights), 1) or len(weights) < source.tokenizer.get_vocab_size():
-        raise ExportError(f"{folder} has no weight for each token of the vocabulary")
+        raise ExportError(f"{folder} has no weight for some tokens of the vocabulary")
     return weights[:, 0].clone()
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint as a source: transformers' module, its tokenizer and its limits."""
+"""Reads a checkpoint as a source: transformers' module, its tokenizer and its limits."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def read_encoder(
             fast = _tokenizer_class(marks).from_pretrained(
                 folder, trust_remote_code=trust.remote_code, local_files_only=True
             )
-        except Exception as error:  # transformers raises many kinds
+        except Exception as error:  # transformers raises many types
             reason = first_line(error)
             raise ExportError(f"transformers cannot load {origin}: {reason}") from error
     head = _take_simcse_head(model, loading, files)
@@ -184,8 +184,8 @@ def read_encoder(
         layers=_whole_number(model.config, "num_hidden_layers", origin),
         pooler=pooler,
         licence=read_licence(root),
-        must_pool=f"{origin} is what SimCSE's training saves: say pooling cls if it was trained "
-        "without labels (its head is for training only), pooler if with them"
+        must_pool=f"{origin} was saved by SimCSE's training: choose pooling cls if it was trained "
+        "without labels (its head is for training only), or pooler if with labels"
         if head
         else None,
         unused=_heads(loading),
@@ -206,22 +206,22 @@ def _check_size(folder: Path, origin: str, kind: str, files: list[Path], trust: 
         layers = getattr(config, "num_hidden_layers", 0)
         if isinstance(layers, int) and layers > tensors:
             raise ExportError(
-                f"{origin} asks for {layers} layers, and its files hold {tensors} tensors"
+                f"{origin} asks for {layers} layers, but its files hold only {tensors} tensors"
             )
         if trust.remote_code:
-            return  # such code may be of any kind
+            return  # such code may build anything
         with torch.device("meta"):
             build: Any = getattr(transformers, kind)
             model = (build.from_config if kind == "AutoModel" else build)(config)
         weights = sum(weight.numel() for weight in model.parameters())
     except ExportError:
         raise
-    except Exception as error:  # transformers raises many kinds
+    except Exception as error:  # transformers raises many types
         raise ExportError(f"transformers cannot load {origin}: {first_line(error)}") from error
-    # A weight takes a byte at least.
+    # Each weight takes at least a byte.
     if weights > _MOST_MISSING * stored + _FEW_WEIGHTS:
         raise ExportError(
-            f"{origin} asks for {weights:,} weights, and its files have {stored:,} bytes"
+            f"{origin} asks for {weights:,} weights, but its files have only {stored:,} bytes"
         )
 
 
@@ -272,7 +272,9 @@ def _check_loaded(
     if missing:
         raise ExportError(f"{origin} lacks weights: {', '.join(sorted(missing)[:3])}, ...")
     if unused := [key for key in loading["unexpected_keys"] if ".layer." in key]:
-        raise ExportError(f"{origin} has weights as {unused[0]}, which transformers would ignore")
+        raise ExportError(
+            f"{origin} has weights such as {unused[0]}, which transformers would ignore"
+        )
     if not tokenizer.is_fast:
         raise ExportError(f"{origin} has no tokenizer that `tokenizers` can read")
     if tokenizer.truncation_side != "right":
@@ -280,15 +282,14 @@ def _check_loaded(
 
 
 def _refuse_classifier(origin: str, config: dict[str, Any], loading: dict[str, Any]) -> None:
-    """Refuse a model that was trained to give scores: without its head, its vectors mean
-    nothing."""
+    """Refuse a model that was trained to give scores: its vectors mean nothing without its head."""
     made_for = [str(name) for name in config.get("architectures") or ()]
     kind = next((name for name in made_for if name.endswith("ForSequenceClassification")), None)
     if kind is not None and (heads := _heads(loading)):
         raise ExportError(
             f"{origin} is a {kind}: a classifier or cross-encoder, which gives scores, not "
-            f"vectors, and its {', '.join(heads)} would be dropped; --encoder-only exports what is "
-            "below all the same"
+            f"vectors, and its {', '.join(heads)} would be dropped; --encoder-only exports the "
+            "encoder without them"
         )
 
 
@@ -327,7 +328,7 @@ def _pooler(model: Any) -> nn.Linear | None:
 
 
 def _positions(config: Any) -> int | None:
-    """How many tokens a text may have by the table of positions; None without such a table."""
+    """Most tokens of a text by the position table; None without such a table."""
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int):
         return None
@@ -340,7 +341,7 @@ def _whole_number(config: Any, name: str, origin: str) -> int:
     size = getattr(config, name, None)
     if isinstance(size, bool) or not isinstance(size, int):
         raise ExportError(
-            f"{origin} is not an encoder of texts: the configuration of "
+            f"{origin} is not a text encoder: the configuration of "
             f"{config.model_type!r} has no {name}"
         )
     return size

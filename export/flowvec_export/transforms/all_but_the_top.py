@@ -10,12 +10,13 @@ from torch.nn import functional
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
-from flowvec_export.transforms.base import Transform, no_density
+from flowvec_export.transforms.base import Transform, no_density, register
 from flowvec_export.transforms.moments import Moments
 
 __all__ = ["AllButTheTop"]
 
 
+@register
 class AllButTheTop(Transform):
     """(u - mean) without its components along the top k principal directions.
 

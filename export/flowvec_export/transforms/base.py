@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from flowvec.compat import override
 from flowvec.errors import ExportError
 
-__all__ = ["Identity", "Transform"]
+__all__ = ["Identity", "Transform", "build_transform", "no_density", "register"]
+
+_Kind = TypeVar("_Kind", bound="type[Transform]")
 
 
 class Transform(nn.Module, ABC):
@@ -75,11 +77,39 @@ class Transform(nn.Module, ABC):
         return cls(**config)
 
 
+_KINDS: dict[str, type[Transform]] = {}
+
+
+def register(transform: _Kind) -> _Kind:
+    """Let files name this class by its `kind`; a class decorator."""
+    _KINDS[transform.kind] = transform
+    return transform
+
+
+def build_transform(kind: str, config: dict[str, Any]) -> Transform:
+    """Build a transform whose weights are loaded later.
+
+    Args:
+        kind: the `kind` of a registered class. Importing `flowvec_export.transforms` registers all.
+        config: what the transform's `config` returned.
+
+    Raises:
+        ExportError: the kind is unknown, or the config does not fit it.
+    """
+    if kind not in _KINDS:
+        raise ExportError(f"there is no transform {kind!r}; known are {', '.join(sorted(_KINDS))}")
+    try:
+        return _KINDS[kind].from_config(config)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise ExportError(f"the configuration of a {kind} cannot be used: {error}") from None
+
+
 def no_density(u: Tensor) -> Tensor:
     """The log-determinant, (batch,), of a map that is not invertible."""
     return u.new_full((u.shape[0],), torch.nan)
 
 
+@register
 class Identity(Transform):
     """Returns the vectors unchanged.
 
@@ -95,19 +125,19 @@ class Identity(Transform):
 
     @property
     def invertible(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
+    @override
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Give u back, and zeros."""
         return u, u.new_zeros(u.shape[0])
 
+    @override
     def forward(self, u: Tensor) -> Tensor:
-        """Give u back."""
         return u
 
+    @override
     def to_observed(self, z: Tensor) -> Tensor:
-        """Give z back."""
         return z
 
     @override

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
-from flowvec_export.transforms.base import Transform
+from flowvec_export.transforms.base import Transform, build_transform, register
 from flowvec_export.transforms.folded_flow import FoldedFlow
 from flowvec_export.transforms.linear import CentredLinear
 
 __all__ = ["Compose"]
 
 
+@register
 class Compose(Transform):
     """Transforms one after another, for example a flow and a whitening that keeps k directions.
 
@@ -43,8 +44,8 @@ class Compose(Transform):
         for before, after in itertools.pairwise(parts):
             if before.out_dim != after.in_dim:
                 raise InputValueError(
-                    f"{after.describe()} cannot follow {before.describe()}: {before.out_dim} "
-                    f"dimensions come, {after.in_dim} are taken"
+                    f"{after.describe()} cannot follow {before.describe()}: it takes "
+                    f"{after.in_dim} dimensions, but gets {before.out_dim}"
                 )
         self.parts = nn.ModuleList(parts)
         self.in_dim, self.out_dim = parts[0].in_dim, parts[-1].out_dim
@@ -93,7 +94,7 @@ class Compose(Transform):
                 if isinstance(before, FoldedFlow):
                     folded[-1] = _FlowThenLinear(before, form)
                     continue
-                if isinstance(before, CentredLinear):  # it never widens, so one is cheaper
+                if isinstance(before, CentredLinear):  # the first never widens, so one is cheaper
                     folded[-1] = _TwoLinear(before, form)
                     continue
             folded.append(form)
@@ -120,8 +121,6 @@ class Compose(Transform):
     @classmethod
     @override
     def from_config(cls, config: dict[str, Any]) -> Compose:
-        from flowvec_export.transforms import build_transform
-
         return cls([build_transform(part["kind"], part["config"]) for part in config["parts"]])
 
 

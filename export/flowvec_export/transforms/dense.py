@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flowvec.compat import override
-from flowvec_export.transforms.base import Transform, no_density
+from flowvec_export.transforms.base import Transform, no_density, register
 
 __all__ = ["ACTIVATIONS", "Dense"]
 
@@ -30,6 +30,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
+@register
 class Dense(Transform):
     """activation(u W^T + b), plus u (or a projection of it) if the layer is residual.
 

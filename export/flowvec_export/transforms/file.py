@@ -1,4 +1,4 @@
-"""A fitted transform on disk: one safetensors file with its recipe in the header.
+"""Reads and writes a fitted transform: one safetensors file with its recipe in the header.
 
 The format, version 1. The header's `__metadata__` has one key, `flowvec`, whose value is a JSON
 object: `format_version` (1), `kind` and `config` (arguments of `build_transform`) and `recipe`. The
@@ -43,13 +43,13 @@ class Recipe:
     Attributes:
         method: what was fitted, e.g. `flow` or `flow+whitening`.
         source: name of the checkpoint.
-        source_sha256: of the checkpoint's weights and the layers before the transform.
+        source_sha256: SHA-256 of the checkpoint's weights and the layers before the transform.
         pooling: its pooling.
         max_length: most tokens of a text during fitting.
         corpus: file name of the corpus.
         rows: texts fitted on.
         held_out_rows: texts that were only used for measuring.
-        seed: of the sample and the training.
+        seed: seed of the sample and the training.
         settings: the method's own settings.
         results: measurements, e.g. bits per dimension on held-out rows.
         encoder_only: fitted without the source's own Dense layers.
@@ -122,7 +122,7 @@ def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:
     """
     target = path_of("path", path)
     if target.is_dir():
-        raise ExportError(f"{target} is a directory, and no transform that `flowvec fit` wrote")
+        raise ExportError(f"{target} is a directory, not a transform that `flowvec fit` wrote")
     try:
         with safetensors.safe_open(target, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -163,16 +163,18 @@ def _build(
     """A transform of this configuration without memory for its tensors."""
     try:
         _check_config(kind, config, tensors)
-        # Only shapes: the memory comes with the file's tensors.
+        # Only shapes: the file's tensors bring the memory.
         with torch.device("meta"):
             transform = build_transform(kind, config)
-        # The format has no defaults, and no numbers as texts.
+        # The format has neither defaults nor numbers as texts.
         if transform.config() != config:
             raise ExportError(f"the configuration of a {kind} is not complete")
     except ExportError as error:
-        raise ExportError(f"{path} cannot be followed: {error}") from None
+        raise ExportError(f"{path} cannot be used: {error}") from None
     except RecursionError:
-        raise ExportError(f"{path} cannot be followed: compositions lie too deep") from None
+        raise ExportError(
+            f"{path} cannot be used: its compositions are nested too deeply"
+        ) from None
     return transform
 
 
@@ -245,5 +247,5 @@ def _recipe(raw: Any, path: Path) -> Recipe | None:
         bool: ("encoder_only",),
     }
     if not all(type(raw[name]) is kind for kind, names in kinds.items() for name in names):
-        raise ExportError(f"the recipe in {path} holds values of other types than it should")
+        raise ExportError(f"the recipe in {path} has values of the wrong type")
     return Recipe(**raw)

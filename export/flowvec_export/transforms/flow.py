@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
-from flowvec_export.transforms.base import Transform
+from flowvec_export.transforms.base import Transform, register
 from flowvec_export.transforms.flow_layers import FlowShape, Step
 from flowvec_export.transforms.folded_flow import FoldedFlow, fold_flow
 
 __all__ = ["MIN_ROWS", "PRESETS", "Flow"]
 
-# The fewest rows to initialise from: on a batch of 32 some deviation is near zero by chance, and
+# The fewest rows to initialize from. In a batch of 32, some deviation is near zero by chance, and
 # its inverse explodes.
 MIN_ROWS = 1000
 
@@ -43,6 +43,7 @@ PRESETS: dict[str, FlowShape] = {
 }
 
 
+@register
 class Flow(Transform):
     """BERT-flow's invertible map, from pooled vectors u to Gaussian vectors z.
 
@@ -75,9 +76,9 @@ class Flow(Transform):
             steps = nn.ModuleList()
             size = len(active)
             for number in range(shape.depth):
-                # Every coupling of a level cuts the input's order at one place, so that an odd
-                # number of dimensions needs no gather either: after an odd number of reversals the
-                # first half is the upper one.
+                # All couplings of a level cut the input's order at the same place, so that an odd
+                # number of dimensions needs no gather: after an odd number of reversals, the first
+                # half is the upper one.
                 first = size // 2
                 order = list(range(size))[::-1]
                 if shape.permutation == "random":
@@ -102,7 +103,7 @@ class Flow(Transform):
 
     @property
     def invertible(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     @override
@@ -133,7 +134,7 @@ class Flow(Transform):
         return u
 
     @torch.no_grad()
-    def initialise(self, u: Tensor) -> None:
+    def initialize(self, u: Tensor) -> None:
         """Set every ActNorm from data, so that its output starts with mean 0 and deviation 1.
 
         Args:
@@ -144,7 +145,7 @@ class Flow(Transform):
         """
         if len(u) < MIN_ROWS:
             raise InputValueError(
-                f"a flow is initialised from at least {MIN_ROWS} vectors, but there are {len(u)}"
+                f"a flow is initialized from at least {MIN_ROWS} vectors, but there are {len(u)}"
             )
         if not bool(torch.isfinite(u).all()):
             raise InputValueError("NaN or infinity in the vectors")
@@ -153,16 +154,19 @@ class Flow(Transform):
         for level in self.levels:
             first = 0
             for step in level:  # type: ignore[attr-defined]
-                step.norm.initialise(u)
+                step.norm.initialize(u)
                 first = step.coupling.first
-                step.coupling.network.initialise(step.permute(step.norm(u))[:, :first])
+                step.coupling.network.initialize(step.permute(step.norm(u))[:, :first])
                 u, _ = step(u)
             u = u[:, :first]
 
-    def bits_per_dim(self, u: Tensor) -> Tensor:
-        """-log2 of the density of u, float (batch, dim), a dimension: (batch,).
+    # The earlier spelling, for programs that use it.
+    initialise = initialize
 
-        Raises nothing: a flow that has diverged gives infinities.
+    def bits_per_dim(self, u: Tensor) -> Tensor:
+        """-log2 of the density of u, float (batch, dim), per dimension: (batch,).
+
+        A flow that has diverged gives infinities.
         """
         z, log_det = self.to_latent(u)
         log_normal = -0.5 * (z.square() + math.log(2 * math.pi)).sum(dim=1)

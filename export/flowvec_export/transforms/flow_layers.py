@@ -1,4 +1,4 @@
-"""Parts of a flow: its shape, ActNorm, couplings with their networks, and steps."""
+"""The parts of a flow: its shape, ActNorm, couplings with their networks, and steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FlowShape:
         """Check the sizes, for vectors of `dim` dimensions.
 
         Raises:
-            InputValueError: there is no such flow.
+            InputValueError: a size or a name is not valid, or the levels are too many.
             InputTypeError: a size is not a whole number.
         """
         for name in ("levels", "depth", "width"):
@@ -63,7 +63,7 @@ class FlowShape:
 
 
 class ActNorm(nn.Module):
-    """(x + bias) exp(3 logs), dimension by dimension; initialised from data."""
+    """(x + bias) exp(3 logs), dimension by dimension; initialized from data."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -76,8 +76,8 @@ class ActNorm(nn.Module):
         return torch.exp(_LOGS_FACTOR * self.logs)
 
     @torch.no_grad()
-    def initialise(self, x: Tensor) -> None:
-        """Mean 0 and deviation 1 over x, float (rows, dim).
+    def initialize(self, x: Tensor) -> None:
+        """Set mean 0 and deviation 1 over x, float (rows, dim).
 
         Nearly constant dimensions, with a deviation below sqrt(NULL) (.3 %) of the largest one, are
         scaled like the largest one, so that their rounding does not become noise.
@@ -120,11 +120,11 @@ class Network(nn.Module):
         nn.init.zeros_(self.down.weight)
 
     @torch.no_grad()
-    def initialise(self, x: Tensor) -> None:
-        """Initialise the two hidden ActNorms from x, float (rows, in_dim)."""
+    def initialize(self, x: Tensor) -> None:
+        """Initialize the two hidden ActNorms from x, float (rows, in_dim)."""
         hidden = self.up(x)
-        self.up_norm.initialise(hidden)
-        self.across_norm.initialise(self.across(torch.relu(self.up_norm(hidden))))
+        self.up_norm.initialize(hidden)
+        self.across_norm.initialize(self.across(torch.relu(self.up_norm(hidden))))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, in_dim) to (batch, out_dim)."""
@@ -138,7 +138,7 @@ class Coupling(nn.Module):
     """z1 = x1, z2 = (x2 + shift(x1)) scale(x1); scale is 1 if the coupling is additive.
 
     Args:
-        dim: dimensions in all.
+        dim: number of dimensions.
         first: number of dimensions of x1.
         shape: of the flow.
     """

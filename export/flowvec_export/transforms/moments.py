@@ -1,4 +1,4 @@
-"""Streaming mean and covariance, and the directions of a covariance that are not rounding."""
+"""Computes mean and covariance of batches, and the directions that are more than rounding."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Moments:
         return moments
 
     def update(self, rows: npt.NDArray[np.floating]) -> None:
-        """Take in rows, float (n, dim).
+        """Add rows, float (n, dim).
 
         Raises:
             InputValueError: another shape, or NaN or infinity in a row.

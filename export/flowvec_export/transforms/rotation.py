@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from flowvec.compat import override
-from flowvec_export.transforms.base import Transform, no_density
+from flowvec_export.transforms.base import Transform, no_density, register
 from flowvec_export.transforms.linear import CentredLinear
 from flowvec_export.transforms.moments import Moments
 
 __all__ = ["Rotation"]
 
 
+@register
 class Rotation(Transform):
     """(u - mean) basis exp(S - S^T): keeps lengths and angles, and drops null directions.
 
@@ -78,14 +79,11 @@ class Rotation(Transform):
         """Map (batch, in_dim) to (batch, out_dim)."""
         return (u - self.mean) @ self._matrix()
 
+    @override
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Transform.to_latent`.
-
-        The volume within the kept directions does not change, so a flow after a rotation without
-        null directions has a density there. The log-determinant of the whole map is NaN in that
-        case.
-        """
         if not self.invertible:
+            # Volume within the kept directions does not change, so a flow after this rotation
+            # still has a density there. The whole map has none.
             return self(u), no_density(u)
         # Zero except for the rounding of the basis; the learned rotation has determinant 1.
         log_det: Tensor = torch.linalg.slogdet(self.basis)[1]

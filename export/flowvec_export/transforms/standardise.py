@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from flowvec.compat import override
-from flowvec_export.transforms.base import Transform
+from flowvec_export.transforms.base import Transform, register
 from flowvec_export.transforms.moments import NULL, Moments
 
 __all__ = ["Standardise"]
 
 
+@register
 class Standardise(Transform):
     """(u - mean) / deviation, dimension by dimension.
 
@@ -43,7 +44,7 @@ class Standardise(Transform):
         Raises:
             InputValueError: fewer than two vectors, or all are equal.
         """
-        moments.spectrum()  # says so where there is nothing to fit
+        moments.spectrum()  # raises if there is nothing to fit
         deviation = np.sqrt(moments.variance)
         largest = deviation.max()
         deviation[deviation < np.sqrt(NULL) * largest] = largest
@@ -54,7 +55,7 @@ class Standardise(Transform):
 
     @property
     def invertible(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     @override

@@ -8,12 +8,14 @@ import numpy as np
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
+from flowvec_export.transforms.base import register
 from flowvec_export.transforms.linear import CentredLinear
 from flowvec_export.transforms.moments import Moments
 
 __all__ = ["BetaGammaWhitening", "SoftZCA", "Whitening"]
 
 
+@register
 class Whitening(CentredLinear):
     """BERT-whitening (Su et al. 2021): (u - mean) U L^(-1/2), the first k columns.
 
@@ -47,6 +49,7 @@ class Whitening(CentredLinear):
         return fitted
 
 
+@register
 class BetaGammaWhitening(CentredLinear):
     """(u - beta mean) U L^(-gamma/2), the first k columns.
 
@@ -103,6 +106,7 @@ class BetaGammaWhitening(CentredLinear):
         return {**super().config(), "beta": self.beta, "gamma": self.gamma}
 
 
+@register
 class SoftZCA(CentredLinear):
     """Soft-ZCA: (u - mean) U (L + eps I)^(-1/2) U^T (Diera et al. 2024).
 

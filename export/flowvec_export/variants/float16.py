@@ -45,7 +45,8 @@ def half_precision_graph(
     """
     half = onnx.ModelProto()
     half.CopyFrom(proto)
-    floats = _float_tensors(half)  # first: unfolded, a large model is more than protobuf holds
+    # First, because a large model with unfolded weights exceeds protobuf's limit.
+    floats = _float_tensors(half)
     _unfold_casts(half.graph)
     if _fuse_attention(half.graph, heads, scale_folded):
         half.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -148,7 +149,9 @@ def _halve(graph: onnx.GraphProto, floats: set[str]) -> None:
 
     for i, node in enumerate(graph.node):
         if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute):
-            raise ExportError(f"{node.op_type} holds a graph, which float16 cannot be made of")
+            raise ExportError(
+                f"{node.op_type} contains a graph, which the float16 variant does not support"
+            )
         if i in encoder:
             node.input[:] = [stored_half(name) if name in stored else name for name in node.input]
             for attribute in node.attribute:
@@ -169,7 +172,7 @@ def _halve(graph: onnx.GraphProto, floats: set[str]) -> None:
 
 
 def _encoder(graph: onnx.GraphProto) -> set[int]:
-    """Numbers of all LayerNormalization nodes, and of the nodes that they need.
+    """Positions of all LayerNormalization nodes, and of the nodes that they need.
 
     The rest comes after the last hidden state: pooling, transform, normalization.
     """
@@ -181,7 +184,7 @@ def _encoder(graph: onnx.GraphProto) -> set[int]:
             nodes.add(i)
             wanted.update(node.input)
     if not nodes:
-        raise ExportError("the graph has no LayerNormalization: where its encoder ends is unknown")
+        raise ExportError("the graph has no LayerNormalization: the end of its encoder is unknown")
     return nodes
 
 
@@ -193,5 +196,5 @@ def _halve_attribute(kind: str, attribute: onnx.AttributeProto) -> None:
 
 
 def _half(values: npt.NDArray[np.float32], name: str) -> onnx.TensorProto:
-    """Some masks hold the lowest float32; it becomes the lowest float16."""
+    """Round to float16; the lowest float32, which some masks hold, becomes the lowest float16."""
     return numpy_helper.from_array(np.clip(values, -_LARGEST, _LARGEST).astype(np.float16), name)

@@ -1,8 +1,8 @@
-"""8-bit weights with little loss: each rounding error is compensated by later weights.
+"""Rounds weights to 8 bits with little loss: later weights compensate each rounding error.
 
-For a product x W, not W's error matters, but its product with the inputs x. GPTQ (Frantar et al.
-2023, after Hassibi and Stork 1993) rounds W row by row, and moves the error of each row into the
-rows that are still exact, weighted by how its input correlates with theirs.
+In a product x W, the error of W matters only through its product with the inputs x. GPTQ (Frantar
+et al. 2023, after Hassibi and Stork 1993) rounds W row by row, and moves the error of each row into
+the rows that are still exact, weighted by how its input correlates with theirs.
 
 A few channels of a LayerNorm's output are much larger than the rest; part of their magnitude is
 first moved into the weights (SmoothQuant, Xiao et al. 2023).
@@ -83,7 +83,7 @@ def observe(
         texts: at least one.
 
     Raises:
-        ExportError: none of them has a token.
+        ExportError: no text has a token.
     """
     ids = tokenizer(texts).ids
     batches = plan([len(row) for row in ids], _MAX_BATCH_TOKENS, tokenizer.max_length)
@@ -104,7 +104,7 @@ def observe(
                 np.maximum(loudness[name], np.abs(rows).max(axis=0), out=loudness[name])
                 sums[name] += rows.T @ rows
         if not count:
-            raise ExportError("the texts to round the weights for hold no token")
+            raise ExportError("the calibration texts have no tokens")
         yield {name: Observed(loudness[name], sums[name] / np.float32(count)) for name in names}
 
 
@@ -156,7 +156,7 @@ def round_matrix(matrix: Floats, moments: Floats) -> Rounded:
     scales = np.maximum(np.abs(matrix).max(axis=0), _TINY).astype(np.float64) / 127
     size = len(matrix)
     power = np.diag(moments).astype(np.float64)
-    # The largest inputs first: the most rows are left to compensate their errors.
+    # The largest inputs first, so that most rows are left to compensate their errors.
     order = np.argsort(-power, kind="stable")
     exact = matrix[order].astype(np.float64)
     curvature = moments[np.ix_(order, order)].astype(np.float64)

@@ -65,16 +65,16 @@ def quantize_graph(
         ExportError: the graph has no matrix products to quantize, or there are no texts.
     """
     if not texts:
-        raise ExportError("an int8 variant needs texts to round the encoder's weights for")
-    quantised = onnx.ModelProto()
-    quantised.CopyFrom(proto)
-    rewriter = (_OpenVino if kind == "int8-openvino" else _OnnxRuntime)(quantised)
+        raise ExportError("an int8 variant needs texts to calibrate the encoder's weights on")
+    quantized = onnx.ModelProto()
+    quantized.CopyFrom(proto)
+    rewriter = (_OpenVino if kind == "int8-openvino" else _OnnxRuntime)(quantized)
     if not rewriter.products:
-        raise ExportError("the graph has no products of the encoder's to compute in int8")
+        raise ExportError("the encoder has no matrix products to compute in int8")
     rewriter.round(tokenizer, pad_id, texts)
     rewriter.rewrite()
-    onnx.checker.check_model(quantised)
-    return quantised
+    onnx.checker.check_model(quantized)
+    return quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class _Rewriter:
         drop_unused(self.graph)
 
     def _begin(self) -> None:
-        """Nodes that come first."""
+        """Add the nodes that come first; none by default."""
 
     def _replace(self, product: _Product, matrix: Rounded) -> None:
         raise NotImplementedError
@@ -224,11 +224,11 @@ class _OnnxRuntime(_Rewriter):
     def _replace(self, product: _Product, matrix: Rounded) -> None:
         source, out = product.source, product.out
         rows, columns = matrix.values.shape
-        quantised, row_scales, zero = self._quantised(source, rows)
+        quantized, row_scales, zero = self._quantized(source, rows)
         products = self._node(
             "MatMulIntegerToFloat",
             [
-                quantised,
+                quantized,
                 self._constant(f"{out}.int8", matrix.values),
                 self._constant("int8.one", np.array(1, np.float32)),
                 self._constant(f"{out}.int8_scale", matrix.scales),
@@ -247,7 +247,7 @@ class _OnnxRuntime(_Rewriter):
         self._node("Reshape", [scaled, self._shape(columns)], out)
 
     def _shape(self, width: int) -> str:
-        """The shape (batch, sequence, width), computed once a run."""
+        """The shape (batch, sequence, width), computed once per run."""
         name = f"int8.shape_{width}"
         if name not in self.ready:
             constant = self._constant(f"int8.width_{width}", np.array([width], np.int64))
@@ -256,7 +256,7 @@ class _OnnxRuntime(_Rewriter):
             )
         return name
 
-    def _quantised(self, source: str, width: int) -> tuple[str, str, str]:
+    def _quantized(self, source: str, width: int) -> tuple[str, str, str]:
         """A (tokens, width) input in 8 bits, its scales (tokens, 1), and its zero point."""
         base = f"{source}.int8"
         if base in self.ready:
@@ -281,8 +281,9 @@ class _OnnxRuntime(_Rewriter):
         count = self._node("Shape", [scales], f"{base}_count")
         value = numpy_helper.from_array(np.array([zero], np.uint8))
         zeros = self._node("ConstantOfShape", [count], f"{base}_zeros", value=value)
-        quantised = self._node("QuantizeLinear", [rows, scales, zeros], f"{base}_quantised", axis=0)
+        # The name is in exported files, so its spelling stays.
+        quantized = self._node("QuantizeLinear", [rows, scales, zeros], f"{base}_quantised", axis=0)
         column = self._node("Unsqueeze", [scales, axis], f"{base}_column")
         point = self._constant(f"int8.zero_{zero}", np.array(zero, np.uint8))
-        self.ready[base] = (quantised, column, point)
-        return quantised, column, point
+        self.ready[base] = (quantized, column, point)
+        return quantized, column, point

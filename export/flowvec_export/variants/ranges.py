@@ -1,4 +1,4 @@
-"""The range of each dimension over calibration texts, for 8-bit vectors."""
+"""Measures the range of each dimension over calibration texts, for 8-bit vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["calibration_texts", "measure_ranges"]
 
 
 def calibration_texts() -> list[str]:
-    """English texts: the demo's passages, their sentences, and the first words of those."""
+    """English texts: the demo's passages, their sentences, and the first words of each sentence."""
     passages = [passage.text for passage in load_passages()]
     sentences = [sentence for passage in passages for sentence in split_sentences(passage)]
     # Vectors of short texts have larger values than those of long ones.

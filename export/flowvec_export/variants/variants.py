@@ -1,11 +1,11 @@
-"""Variants of a graph: the same model in another compute type, kept only if it is close enough."""
+"""Adds variants: the same model in another compute type, kept only if it is close enough."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import onnx
 from flowvec import Bundle, Encoder
 from flowvec.bundle.bundle import record_file
 from flowvec.bundle.manifest import REFERENCES, VARIANTS
-from flowvec.encoder.proof import compare
+from flowvec.encoder import proof
 from flowvec.encoder.references import References
 from flowvec.encoder.tokenizer import Tokenizer
 from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, Engine, why_not
@@ -40,12 +40,7 @@ __all__ = [
 
 Variant = Literal["float16", "int8", "int8-openvino"]
 
-KINDS: tuple[Variant, ...] = ("float16", "int8", "int8-openvino")
-
-# Smallest cosine to float32 on real text that is allowed.
-MIN_COSINE_OF = {"float16": 0.999, "int8": 0.995, "int8-openvino": 0.995}
-# Most points of Spearman x 100 that a variant may lose on any set.
-MAX_STS_LOSS = {"float16": 0.2, "int8": 0.5, "int8-openvino": 0.5}
+KINDS: tuple[Variant, ...] = get_args(Variant)
 
 # The provider that each variant is compared on. The CPU provider has no products in float16 and
 # computes them in float32, so for `float16` it shows the rounding between operators.
@@ -54,6 +49,11 @@ _MEASURED_ON = {
     "int8": (CPU, "int8"),
     "int8-openvino": (OPENVINO_RUNTIME, "int8"),
 }
+# Smallest cosine to float32 that is allowed on real text: the limit of proof at load, so that a
+# variant which was exported is not refused there.
+MIN_COSINE_OF = {kind: proof.MIN_COSINE_OF[compute] for kind, (_, compute) in _MEASURED_ON.items()}
+# Most points of Spearman x 100 that a variant may lose on any set.
+MAX_STS_LOSS = {"float16": 0.2, "int8": 0.5, "int8-openvino": 0.5}
 
 Floats = npt.NDArray[np.float32]
 
@@ -97,16 +97,18 @@ def add_variant(
             variant is too far from float32.
     """
     if not texts:
-        raise ExportError(f"a variant, {kind}, needs texts to be measured on")
+        raise ExportError(f"the {kind} variant needs texts to be measured on")
     provider, compute = _MEASURED_ON[kind]
     reason = provider_status()[provider]
     if reason is None and compute == "int8":
         reason = why_not(provider, cpu_features(), (kind,), compute)
     if reason:
-        raise VariantError(f"{kind} is measured on {provider}, and {reason}", kind)
+        raise VariantError(f"{kind} is measured on {provider}, but {reason}", kind)
     if kind == "float16":
         if attention is None:
-            raise ExportError("float16 is made from a checkpoint, not from somebody else's graph")
+            raise ExportError(
+                "the float16 variant is made from a checkpoint, not from a given graph"
+            )
         variant = half_precision_graph(proto, attention.heads, scale_folded=attention.scale_folded)
     else:
         tokenizer = Tokenizer(bundle.tokenizer, bundle.manifest.max_length)
@@ -140,15 +142,15 @@ def _embed(bundle: Bundle, engine: Engine, texts: Sequence[str]) -> Floats:
 
 
 def _require_references(kind: Variant, bundle: Bundle, engine: Engine) -> None:
-    """A load on this processor must not refuse the variant."""
+    """Raise VariantError if a load on this processor would refuse the variant."""
     references = References.read(bundle.path / REFERENCES, bundle.manifest.dim)
     try:
-        proof = compare(open_session(bundle, engine), references, bundle.manifest.pad_id)
+        result = proof.compare(open_session(bundle, engine), references, bundle.manifest.pad_id)
     except EngineError as error:
         raise VariantError(f"{kind} does not run on this processor: {error}", kind) from error
-    if not proof.proved:
+    if not result.proved:
         raise VariantError(
-            f"{kind} is wrong on this processor ({describe_processor()}): {proof.reason}", kind
+            f"{kind} is wrong on this processor ({describe_processor()}): {result.reason}", kind
         )
 
 
@@ -169,8 +171,8 @@ def _cosines(kind: Variant, exact: Floats, rounded: Floats) -> dict[str, float]:
     dots = (exact.astype(np.float64) * rounded).sum(axis=1)
     mean = dots / np.linalg.norm(exact, axis=1) / np.linalg.norm(rounded, axis=1)
     return {
-        f"{kind}_min_cosine": _down(parity.min_cosine),
-        f"{kind}_mean_cosine": _down(float(mean.mean())),
+        f"{kind}_min_cosine": _round_down(parity.min_cosine),
+        f"{kind}_mean_cosine": _round_down(float(mean.mean())),
     }
 
 
@@ -190,6 +192,6 @@ def _sts_loss(
     return {f"{kind}_sts_loss": math.ceil(losses[worst] * 100) / 100 + 0.0}
 
 
-def _down(cosine: float) -> float:
-    """Four digits, rounded down."""
+def _round_down(cosine: float) -> float:
+    """Round down to four digits."""
     return math.floor(cosine * 1e4) / 1e4

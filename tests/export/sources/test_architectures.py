@@ -156,5 +156,5 @@ def test_simcse_before_and_after_its_head(checkpoint, tmp_path) -> None:
 
 def test_simcse_needs_a_pooling_from_its_user(checkpoint, tmp_path) -> None:
     folder, _ = simcse(checkpoint, tmp_path)
-    with pytest.raises(ExportError, match=r"say pooling cls .*, pooler"):
+    with pytest.raises(ExportError, match=r"choose pooling cls .*, or pooler"):
         export(folder, tmp_path / "b")

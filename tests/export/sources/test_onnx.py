@@ -350,7 +350,7 @@ def test_float16_weights_are_those_of_the_graph(tmp_path) -> None:
     assert cosines.min_cosine >= 0.999
     stored = {init.data_type for init in onnx.load(half.model).graph.initializer}
     assert TensorProto.FLOAT16 in stored
-    with pytest.raises(ExportError, match="float16 is made from a checkpoint"):
+    with pytest.raises(ExportError, match="float16 variant is made from a checkpoint"):
         export(OPTIMUM / "bert", tmp_path / "gpu", variants=["float16"])
     assert not (tmp_path / "gpu").exists()
 

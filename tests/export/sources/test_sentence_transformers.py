@@ -136,7 +136,7 @@ def test_unsupported_word_weights_are_refused(checkpoint, tmp_path) -> None:
     with pytest.raises(ExportError, match="mean pooling alone, not max"):
         export(tmp_path / "max", tmp_path / "bundle")
     make(tmp_path / "few", source, word_weights(source, rows=20), Pooling(WIDTH))
-    with pytest.raises(ExportError, match="no weight for each token"):
+    with pytest.raises(ExportError, match="no weight for some tokens"):
         export(tmp_path / "few", tmp_path / "bundle")
 
 
@@ -380,7 +380,7 @@ def test_what_cannot_be_followed_is_refused(checkpoint, tmp_path, case) -> None:
         message = "after Normalize"
     elif case == "no pooling":
         del modules[1]
-        message = "must begin with Transformer, perhaps WordWeights, then Pooling"
+        message = "must begin with Transformer, optional WordWeights, and Pooling"
     elif case == "pooling":
         change_json(folder / "1_Pooling/config.json", pooling_mode_attention=True)
         message = "pooling_mode_attention"

@@ -495,4 +495,4 @@ def test_each_field_of_a_recipe_is_there_and_of_its_type(tmp_path: Path, field: 
     assert "other fields" in refused(write_transform(tmp_path, {**WHITENING, "recipe": less}))
     for wrong in (None, 1 if field == "encoder_only" else True, [], 1.5):
         recipe = {**PLAIN, field: wrong}
-        assert "other types" in refused(write_transform(tmp_path, {**WHITENING, "recipe": recipe}))
+        assert "wrong type" in refused(write_transform(tmp_path, {**WHITENING, "recipe": recipe}))
