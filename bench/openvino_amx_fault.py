@@ -1,19 +1,19 @@
-"""OpenVINO gives wrong results with AMX and several streams: a minimal script for its developers.
+"""Shows that OpenVINO gives wrong results with AMX and several streams, for its developers.
 
-    python bench/openvino_amx_fault.py            # wants numpy, onnx and openvino alone
+    python bench/openvino_amx_fault.py            # needs only numpy, onnx and openvino
 
-A chain of products by int8 matrices behind DequantizeLinear, compiled for the CPU in bfloat16 with
-1, 2 and 4 streams. It prints the smallest cosine to the same chain in numpy. Each should be 1.00.
-With AMX, OpenVINO 2026.4.1 gives far less with several streams where the inner width is at most 512
-and not a multiple of 32. DYNAMIC_QUANTIZATION_GROUP_SIZE makes no difference.
+It compiles a chain of products by int8 matrices behind DequantizeLinear for the CPU in bfloat16,
+with 1, 2 and 4 streams, and prints the smallest cosine to the same chain in numpy. Each should be
+1.00. With AMX and several streams, OpenVINO 2026.4.1 gives far less if the inner width is at most
+512 and not a multiple of 32. DYNAMIC_QUANTIZATION_GROUP_SIZE makes no difference.
 
-What seems to happen: with AMX and bfloat16 the CPU plugin does not take such a product as a
-compressed one (FullyConnected::isSupportedCompressedOperation has the conditions of oneDNN's AMX
-inner product), so the matrix is unfolded while the graph is prepared. Each stream prepares a graph
-of its own, and what they unfold is shared between them under keys that can meet. With one stream,
-with widths that are multiples of 64, or in float32 all is well.
+What seems to happen: with AMX and bfloat16 the CPU plugin does not treat such a product as
+compressed (FullyConnected::isSupportedCompressedOperation has the conditions of oneDNN's AMX inner
+product), so the matrix is unpacked while the graph is prepared. Each stream prepares its own graph,
+and unpacked matrices are shared between them under keys that can collide. Results are right with
+one stream, with widths that are multiples of 64, and in float32.
 
-Exits with 1 where a result is wrong.
+Exits with 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def chain(width: int) -> tuple[onnx.ModelProto, list[np.ndarray]]:
 
 
 def smallest_cosine(width: int, streams: int) -> float:
-    """Between OpenVINO's rows and numpy's."""
+    """The smallest cosine between OpenVINO's rows and numpy's."""
     proto, matrices = chain(width)
     core = openvino.Core()
     compiled = core.compile_model(
@@ -80,13 +80,13 @@ def smallest_cosine(width: int, streams: int) -> float:
     least = 1.0
     requests = [compiled.create_infer_request() for _ in range(streams)]
     for _ in range(4):
-        for request in requests:  # together, so that every stream runs
+        for request in requests:  # all at once, so that every stream runs
             request.start_async({"x": rows})
         for request in requests:
             request.wait()
-            found = request.get_output_tensor().data.astype(np.float64)
-            dots = (found * exact).sum(-1)
-            lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(exact, axis=-1)
+            vectors = request.get_output_tensor().data.astype(np.float64)
+            dots = (vectors * exact).sum(-1)
+            lengths = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(exact, axis=-1)
             least = min(least, float((dots / np.maximum(lengths, 1e-12)).min()))
     return least
 
@@ -98,9 +98,9 @@ def main() -> int:
     print(f"{'width':>6}" + "".join(f"{f'{n} streams':>12}" for n in STREAMS))
     wrong = 0
     for width in WIDTHS:
-        found = [smallest_cosine(width, streams) for streams in STREAMS]
-        wrong += sum(cosine < LEAST for cosine in found)
-        print(f"{width:6}" + "".join(f"{cosine:12.4f}" for cosine in found), flush=True)
+        cosines = [smallest_cosine(width, streams) for streams in STREAMS]
+        wrong += sum(cosine < LEAST for cosine in cosines)
+        print(f"{width:6}" + "".join(f"{cosine:12.4f}" for cosine in cosines), flush=True)
     return int(wrong > 0)
 
 

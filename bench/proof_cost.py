@@ -1,9 +1,9 @@
-"""What proof at load costs: opening bundles without it, with it, and from the cache.
+"""Measures what proof at load costs: loads without it, with it, and from the cache.
 
     python bench/proof_cost.py mini PATH ... [--rounds 7]
 
 For each bundle and engine the median milliseconds of `Encoder.load` with proof="never" (loading
-alone), "always" (a first load on a machine) and "cached" (every later one), taken in turn.
+alone), "always" (a first load on a machine) and "cached" (every later load), in interleaved rounds.
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundles", nargs="+")
     parser.add_argument("--rounds", type=int, default=7)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["FLOWVEC_CACHE"] = cache
         print("| bundle | engine | load alone, ms | first load | proof | later loads | figure |")
         print("|---|---|---:|---:|---:|---:|---|")
-        for bundle in asked.bundles:
+        for bundle in arguments.bundles:
             for provider in available_providers():
                 for compute in computes_of(provider):
                     if provider != TENSORRT:
-                        _print(bundle, provider, compute, asked.rounds)
+                        _print(bundle, provider, compute, arguments.rounds)
 
 
 def _print(bundle: str, provider: str, compute: Any, rounds: int) -> None:
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
     try:
-        Encoder.load(bundle, provider=provider, compute=compute).close()  # the files are read
+        Encoder.load(
+            bundle, provider=provider, compute=compute
+        ).close()  # reads the files into the system's cache
         for _ in range(rounds):
             for mode in MODES:
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 encoder = Encoder.load(bundle, provider=provider, compute=compute, proof=mode)  # type: ignore[arg-type]
-                seconds[mode].append(time.perf_counter() - begun)
+                seconds[mode].append(time.perf_counter() - started)
                 encoder.close()
     except ProviderUnavailableError as error:
         print(f"| {bundle} | {provider}, {compute} | {error} |")

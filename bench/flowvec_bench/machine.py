@@ -1,4 +1,4 @@
-"""Where a result was measured: processor, cores, memory and versions."""
+"""Describes where a result was measured: processor, cores, memory and versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Machine", "describe_machine"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Figures that every result carries; memory in GiB."""
+    """The machine's part of every result; memory in GiB."""
 
     cpu: str
     cpu_features: list[str]
@@ -29,7 +29,7 @@ class Machine:
 
 
 def describe_machine() -> Machine:
-    """Look at this machine now."""
+    """Describe this machine, now."""
     report = examine()
     return Machine(
         cpu=report.cpu,

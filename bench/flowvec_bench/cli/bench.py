@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -18,15 +17,14 @@ from flowvec.optional import require
 from flowvec.texts.inputs import read_rows
 from flowvec_bench.cli.bulk import bulk
 from flowvec_bench.cli.indexes import retrieval
+from flowvec_bench.cli.options import JsonOut, write_json
 from flowvec_bench.cli.pairs import pairs
 from flowvec_bench.cli.peers import latency, peers
+from flowvec_export.arguments import check_output
 
 _MIB = 1 << 20
 
 _BundleName = Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")]
-_JsonOut = Annotated[
-    Path | None, typer.Option("--json-out", metavar="OUT", help="Also write the result as JSON.")
-]
 
 app = typer.Typer(
     add_completion=False,
@@ -56,12 +54,12 @@ def throughput(
     bundle: _BundleName,
     texts: Annotated[
         str | None,
-        typer.Option(help="A txt, jsonl or csv file; by default a seeded mix of lengths."),
+        typer.Option(help="A txt, jsonl or csv file. Default: a seeded mix of lengths."),
     ] = None,
     text_field: TextField = "text",
     file_format: Format = None,
     batching: Annotated[
-        str | None, typer.Option(help="none, characters or tokens; by default all three.")
+        str | None, typer.Option(help="none, characters or tokens. Default: all three.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Number of texts in the seeded mix.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the mix.")] = 0,
@@ -69,7 +67,7 @@ def throughput(
     provider: Provider = None,
     compute: Compute = "auto",
     max_batch_tokens: MaxBatchTokens = None,
-    json_out: _JsonOut = None,
+    json_out: JsonOut = None,
 ) -> None:
     """Texts and tokens per second: batches in input order, by characters, and by token count."""
     require("flowvec bench", "cpu,bench", "psutil")
@@ -79,7 +77,7 @@ def throughput(
 
     if batching is not None and batching not in BATCHINGS:
         raise InputValueError(f"batching must be one of {', '.join(BATCHINGS)}, not {batching!r}")
-    _require_folder(json_out)
+    check_output(json_out)
     if texts is None:
         items = mixed_lengths(count, seed)
     else:
@@ -117,16 +115,16 @@ def throughput(
             f"{r.padding:9.1%}{r.batches:9}{r.tokenize_seconds:12.3f}{r.session_seconds:11.3f}"
             f"{r.spread:8.0%}"
         )
-    _write(
-        json_out,
-        benchmark="throughput",
-        machine=asdict(machine),
-        encoder=_named(info),
+    record = {
+        "benchmark": "throughput",
+        "machine": asdict(machine),
+        "encoder": _named(info),
         # A name, not a path: others read the result.
-        texts=Path(texts).name if texts else f"mixed lengths, seed {seed}",
-        repeats=repeats,
-        results=[asdict(r) for r in results],
-    )
+        "texts": Path(texts).name if texts else f"mixed lengths, seed {seed}",
+        "repeats": repeats,
+        "results": [asdict(r) for r in results],
+    }
+    write_json(record, json_out)
 
 
 @app.command(epilog="Example: flowvec bench memory mini --texts 200000")
@@ -137,20 +135,22 @@ def memory(
     ] = 100_000,
     warm: Annotated[
         int | None,
-        typer.Option(min=0, help="Texts before growth is counted; by default a tenth of them."),
+        typer.Option(
+            min=0, help="Texts to encode before growth is counted. Default: a tenth of them."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the texts.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the texts.")] = 0,
     provider: Provider = None,
     compute: Compute = "auto",
     max_batch_tokens: MaxBatchTokens = None,
-    json_out: _JsonOut = None,
+    json_out: JsonOut = None,
 ) -> None:
     """Growth of resident memory over a long stream of texts of mixed lengths."""
     require("flowvec bench", "cpu,bench", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.speed.memory import measure_memory
 
-    _require_folder(json_out)
+    check_output(json_out)
     with (
         _loaded(bundle, provider, compute, max_batch_tokens) as encoder,
         tqdm(total=texts, desc="texts", disable=not sys.stderr.isatty()) as progress,
@@ -169,14 +169,14 @@ def memory(
         f"{measured.resident[-1][1] / _MIB:.1f}; grown by at most {measured.grown / _MIB:.1f} MiB, "
         f"{measured.slope * 100 / _MIB:+.2f} MiB per 100,000 texts"
     )
-    _write(
-        json_out,
-        benchmark="memory",
-        machine=asdict(describe_machine()),
-        encoder=_named(info),
-        seed=seed,
+    record = {
+        "benchmark": "memory",
+        "machine": asdict(describe_machine()),
+        "encoder": _named(info),
+        "seed": seed,
         **asdict(measured),
-    )
+    }
+    write_json(record, json_out)
 
 
 def _loaded(
@@ -191,15 +191,5 @@ def _loaded(
 
 
 def _named(info: EncoderInfo) -> dict[str, Any]:
-    """What ran; the bundle by name, since others need not see its path."""
+    """What ran. The bundle's name replaces its path, because others read the result."""
     return {**asdict(info), "path": Path(info.path).name}
-
-
-def _write(out: Path | None, **result: Any) -> None:
-    if out is not None:
-        out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-
-
-def _require_folder(out: Path | None) -> None:
-    if out is not None and not out.absolute().parent.is_dir():
-        raise InputValueError(f"there is no directory {out.absolute().parent}")

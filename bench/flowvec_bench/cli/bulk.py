@@ -34,11 +34,11 @@ def bulk(
     rows: Annotated[int, typer.Option(min=1000, help="Sentences to encode.")] = 100_000,
     rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each mode.")] = 3,
     ray_workers: Annotated[
-        int, typer.Option(min=0, help="Also on Ray on this machine, with this many workers.")
+        int, typer.Option(min=0, help="Also run on Ray on this machine, with this many workers.")
     ] = 0,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Folder for temporary files; by default the system's."),
+        typer.Option(help="Folder for temporary files. Default: the system's."),
     ] = None,
     json_out: JsonOut = None,
     report: Report = None,

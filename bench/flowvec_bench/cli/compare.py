@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flowvec.cli.options import Format, TextField
-from flowvec.errors import InputValueError
 from flowvec.optional import require
+from flowvec_bench.cli.options import JsonOut, write_json
+from flowvec_export.arguments import check_output
 
 if TYPE_CHECKING:
     from flowvec_bench.quality.compare import Comparison
@@ -28,7 +28,8 @@ def compare(
         str, typer.Argument(help="A Hugging Face name, or a local directory of an encoder.")
     ],
     corpus: Annotated[
-        str, typer.Option(help="Texts to fit on, none of them from the STS sets (may be .xz).")
+        str,
+        typer.Option(help="Texts to fit on (may be .xz); sentences of the STS sets are left out."),
     ],
     sts: Annotated[
         Path,
@@ -37,12 +38,12 @@ def compare(
     poolings: Annotated[
         str | None,
         typer.Option(
-            help="For example mean,cls; own is a sentence-transformers model as it is. By default "
-            "all."
+            help="For example mean,cls. `own` is a sentence-transformers model's own pooling and "
+            "layers. Default: all."
         ),
     ] = None,
     transforms: Annotated[
-        str | None, typer.Option(help="For example whitening,flow; by default all.")
+        str | None, typer.Option(help="For example whitening,flow. Default: all.")
     ] = None,
     rows: Annotated[int, typer.Option(min=20, help="Texts for each fit.")] = 30_000,
     seeds: Annotated[int, typer.Option(min=1, help="Fits of each transform.")] = 1,
@@ -52,10 +53,7 @@ def compare(
     epochs: Annotated[int | None, typer.Option(min=1, help="Most epochs of a flow.")] = None,
     text_field: TextField = "text",
     file_format: Format = None,
-    json_out: Annotated[
-        Path | None,
-        typer.Option("--json-out", metavar="OUT", help="Also write the result as JSON."),
-    ] = None,
+    json_out: JsonOut = None,
 ) -> None:
     """Compare every pooling with every transform by STS, isotropy and cost, and recommend one."""
     require("flowvec compare", "cpu,export,bench", *_NEEDS)
@@ -67,13 +65,10 @@ def compare(
     from flowvec_export.fitting.fit import FitSettings
     from flowvec_export.sts import read_sts
 
-    if json_out is not None and not json_out.absolute().parent.is_dir():
-        raise InputValueError(f"there is no directory {json_out.absolute().parent}")
-    if json_out is not None and json_out.is_dir():
-        raise InputValueError(f"{json_out} is a directory")
+    check_output(json_out)
     chosen = parse_transforms(transforms)
     tasks = read_sts(sts)
-    # More than one fit draws, so that seeds use different texts.
+    # Several seeds draw from twice as many texts, so that each fit uses different ones.
     drawn = rows if seeds == 1 else 2 * rows
     texts = read_corpus(
         corpus, rows=drawn, sentences=sentences, text_field=text_field, file_format=file_format
@@ -104,7 +99,7 @@ def compare(
             "transforms": {name: TRANSFORMS[name] for name in chosen},
             **asdict(result),
         }
-        json_out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_json(record, json_out)
 
 
 def _lines(result: Comparison) -> list[str]:
@@ -138,7 +133,7 @@ def _lines(result: Comparison) -> list[str]:
         f"out; {seeds} seed{'s' if seeds > 1 else ''}",
         format_table(header, rows, texts=2),
         "cosine: mean over all pairs; unif., align. (pairs with gold > 4 of all sets): lower is "
-        "better; bits: held out, a dimension; us: added to a batch of 32, one thread",
+        "better; bits: per dimension, held out; us: microseconds per batch of 32 on one thread",
         *(
             f"{f.pooling} with {f.transform} could not be fitted: {f.reason}"
             for f in result.failures

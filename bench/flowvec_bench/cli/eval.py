@@ -147,7 +147,9 @@ def retrieval(
     ],
     hybrid: Annotated[
         bool,
-        typer.Option("--hybrid", help="Also a collection's hybrid search, by vectors and words."),
+        typer.Option(
+            "--hybrid", help="Also score a collection's hybrid search, by vectors and words."
+        ),
     ] = False,
     provider: Provider = None,
     compute: Compute = "auto",
@@ -217,7 +219,7 @@ def isotropy(
         str | None, typer.Option(help="A checkpoint, for its word embeddings by frequency.")
     ] = None,
     sts_folder: Annotated[
-        Path | None, typer.Option("--sts", metavar="DIR", help="Labelled pairs, as for eval sts.")
+        Path | None, typer.Option("--sts", metavar="DIR", help="Labelled pairs, as for `eval sts`.")
     ] = None,
     rows: Annotated[int, typer.Option(min=100, help="Number of texts to sample.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every sample.")] = 0,

@@ -43,24 +43,32 @@ _NEEDS = ("psutil", "matplotlib")
 def retrieval(
     corpus: Annotated[
         Path | None,
-        typer.Option(help="A file of paragraphs, one a line (may be .xz): its sentences."),
+        typer.Option(
+            help="A file with one paragraph per line (may be .xz); its sentences are embedded."
+        ),
     ] = None,
     vectors: Annotated[
         Path | None,
-        typer.Option(help="Instead of a corpus: float32 vectors (.npy); the last are queries."),
+        typer.Option(
+            help="Instead of a corpus: float32 vectors (.npy); the last ones are the queries."
+        ),
     ] = None,
     model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
     rows: Annotated[int, typer.Option(min=100, help="Vectors to search.")] = 100_000,
-    queries: Annotated[int, typer.Option(min=1, help="Further vectors, as queries.")] = 2000,
+    queries: Annotated[
+        int, typer.Option(min=1, help="More vectors, which are the queries.")
+    ] = 2000,
     recall: Annotated[
         float,
-        typer.Option(min=0.01, max=1.0, help="Recall of the ten nearest that all must reach."),
+        typer.Option(
+            min=0.01, max=1.0, help="Recall of the ten nearest that every index must reach."
+        ),
     ] = 0.95,
     only: Annotated[
-        str | None, typer.Option(help="Indexes, for example hnswlib,faiss; by default all.")
+        str | None, typer.Option(help="Indexes, for example hnswlib,faiss. Default: all.")
     ] = None,
-    m: Annotated[int, typer.Option(min=2, help="Links per element.")] = 16,
-    ef_construction: Annotated[int, typer.Option(min=10, help="Effort at building.")] = 200,
+    m: Annotated[int, typer.Option(min=2, help="M: links per element of the graph.")] = 16,
+    ef_construction: Annotated[int, typer.Option(min=10, help="ef while a graph is built.")] = 200,
     rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each index.")] = 5,
     builds: Annotated[int, typer.Option(min=1, help="Timed builds of each index.")] = 1,
     save_vectors: Annotated[
@@ -71,7 +79,7 @@ def retrieval(
 ) -> None:
     """Compare recall, queries per second, build time and bytes of flowvec's collection and others.
 
-    All search the same vectors with the same cores, each with the smallest ef that reaches the
+    All search the same vectors on the same cores, each with the smallest ef that reaches the
     recall. flowvec's rows are on disk with checksums once they are added; the others hold vectors
     in memory and write one file.
     """
@@ -125,7 +133,7 @@ def _read(path: Path, count: int) -> Floats:
     except (OSError, EOFError, ValueError) as error:
         raise InputValueError(f"cannot read {path}: {error}") from None
     if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "fiu":
-        raise InputValueError(f"{path} holds no single array of real numbers")
+        raise InputValueError(f"{path} is not a single array of real numbers")
     if matrix.ndim != 2 or len(matrix) < count:
         raise InputValueError(
             f"{path} has the shape {matrix.shape}; --rows and --queries need {count} vectors"

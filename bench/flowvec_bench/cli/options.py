@@ -1,4 +1,4 @@
-"""Options that commands of `flowvec bench` share: peers, texts and outputs."""
+"""Options that the commands of `flowvec bench` share: peers, texts and outputs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from flowvec.errors import InputValueError
+from flowvec.files import write_file
+from flowvec_export.arguments import check_output
 
 __all__ = [
     "EXTRAS",
@@ -35,7 +37,10 @@ __all__ = [
 EXTRAS = "cpu,export,bench"
 
 Corpus = Annotated[
-    Path, typer.Option(help="A file of paragraphs, one a line (may be .xz): texts to race on.")
+    Path,
+    typer.Option(
+        help="A file with one paragraph per line (may be .xz), from which texts are drawn."
+    ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the sample of texts.")]
 JsonOut = Annotated[
@@ -47,16 +52,16 @@ Report = Annotated[
 
 
 def say() -> Callable[[str], object] | None:
-    """Prints each step on a terminal."""
+    """A function that prints each step; None if stderr is not a terminal."""
     return (lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None
 
 
-def chosen(only: str | None, known: dict[str, Any]) -> list[Any]:
-    """The requested peers, after flowvec with its defaults."""
-    names = list(known) if only is None else ["flowvec", *only.split(",")]
-    if unknown := [name for name in names if name not in known]:
-        raise InputValueError(f"{unknown[0]!r} is not a peer here; choose from {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names)]
+def chosen(only: str | None, peers: dict[str, Any]) -> list[Any]:
+    """The requested peers, after flowvec with its defaults; None requests all."""
+    names = list(peers) if only is None else ["flowvec", *only.split(",")]
+    if unknown := [name for name in names if name not in peers]:
+        raise InputValueError(f"{unknown[0]!r} is not a peer here; choose from {', '.join(peers)}")
+    return [peers[name] for name in dict.fromkeys(names)]
 
 
 def check_corpus(corpus: Path) -> None:
@@ -78,22 +83,17 @@ def check_outputs(json_out: Path | None, report: Path | None) -> None:
         InputValueError: a file could not be written.
     """
     for path in (json_out, report):
-        if path is None:
-            continue
-        if not path.absolute().parent.is_dir():
-            raise InputValueError(f"there is no directory {path.absolute().parent}")
-        if path.is_dir():
-            raise InputValueError(f"{path} is a directory")
+        check_output(path)
     if report is not None and report.suffix != ".md":
         raise InputValueError(f"a report is a .md file, not {report.name}")
 
 
 def sample(texts: Iterator[str], count: int, seed: int, among: int = 200_000) -> list[str]:
     """`flowvec_bench.texts.sample`; its error becomes InputValueError."""
-    from flowvec_bench import texts as real
+    from flowvec_bench import texts as corpus
 
     try:
-        return real.sample(texts, count, seed, among)
+        return corpus.sample(texts, count, seed, among)
     except ValueError as error:
         raise InputValueError(str(error)) from None
 
@@ -102,7 +102,7 @@ def whole_numbers(name: str, listed: str) -> list[int]:
     """Parse whole numbers joined by commas; raises InputValueError for anything else."""
     values = numbers(name, listed)
     if not all(number.is_integer() for number in values):
-        raise InputValueError(f"{name} must be whole numbers with commas, not {listed!r}")
+        raise InputValueError(f"{name} must be whole numbers separated by commas, not {listed!r}")
     return [int(number) for number in values]
 
 
@@ -111,7 +111,9 @@ def numbers(name: str, listed: str) -> list[float]:
     try:
         return [float(number) for number in listed.split(",") if number]
     except ValueError:
-        raise InputValueError(f"{name} must be numbers with commas, not {listed!r}") from None
+        raise InputValueError(
+            f"{name} must be numbers separated by commas, not {listed!r}"
+        ) from None
 
 
 def about_machine(benchmark: str, **figures: Any) -> dict[str, Any]:
@@ -124,4 +126,4 @@ def about_machine(benchmark: str, **figures: Any) -> dict[str, Any]:
 def write_json(record: dict[str, Any], out: Path | None) -> None:
     """Write a result, if a file was named."""
     if out is not None:
-        out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_file(out, (json.dumps(record, indent=2) + "\n").encode())

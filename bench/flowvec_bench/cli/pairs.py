@@ -45,13 +45,13 @@ def pairs(
     count: Annotated[int, typer.Option(min=2, help="Sentences to compare.")] = 10_000,
     top_k: Annotated[int, typer.Option(min=1, help="Pairs to find.")] = 1000,
     max_length: MaxLength = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each peer.")] = 3,
     seed: Seed = 0,
     name: Name = None,
     json_out: JsonOut = None,
     report: Report = None,
 ) -> None:
-    """Seconds to find the most similar pairs of sentences, from raw text, compared with peers."""
+    """Seconds from raw text to the most similar pairs of sentences, compared with peers."""
     require("flowvec bench pairs", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
     from flowvec_bench.peers.model_forms import check_model, opened_forms
     from flowvec_bench.peers.pairs import pair_peers, race_pairs

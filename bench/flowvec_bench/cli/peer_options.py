@@ -1,4 +1,4 @@
-"""Options of commands that race encoders, and the head of their results."""
+"""Options of the commands that race encoders, and the head of their results."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ Tokenizer = Annotated[
 ]
 Only = Annotated[
     str | None,
-    typer.Option(help="Peers, for example st-default,st-bfloat16,fastembed; by default all."),
+    typer.Option(help="Peers, for example st-default,st-bfloat16,fastembed. Default: all."),
 ]
 MaxLength = Annotated[
     int | None,
     typer.Option(
         min=8,
-        help="Most tokens of a text for all peers; by default 256, or the model's own if less.",
+        help="Most tokens of a text for all peers. Default: 256, or the model's own if less.",
     ),
 ]
 Name = Annotated[
     str | None,
-    typer.Option(help="The model's name in reports; by default its directory's."),
+    typer.Option(help="The model's name in reports. Default: its directory's."),
 ]
 
 
 def options_of(forms: Forms) -> dict[str, Any]:
-    """What engines must know of a model."""
+    """Facts about a model that engines need."""
     from flowvec.machine import available_cores
 
     return {"max_length": forms.max_length, "dim": forms.dim, "threads": available_cores()}

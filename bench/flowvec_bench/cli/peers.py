@@ -59,24 +59,29 @@ def peers(
     corpus: Corpus,
     tokenizer: Tokenizer = None,
     only: Only = None,
-    natural: Annotated[int, typer.Option(min=0, help="Sentences of 8 to 60 words.")] = 4000,
-    long: Annotated[int, typer.Option(min=0, help="Paragraphs of 150 words or more.")] = 400,
+    natural: Annotated[
+        int, typer.Option(min=0, help="Number of sentences of 8 to 60 words.")
+    ] = 4000,
+    long: Annotated[
+        int, typer.Option(min=0, help="Number of paragraphs of 150 words or more.")
+    ] = 400,
     sts: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Also the sentences of these pairs with scores (TSV)."),
+        typer.Option(
+            metavar="FOLDER", help="Also race on the sentences of these scored pairs (TSV)."
+        ),
     ] = None,
     max_length: MaxLength = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each peer.")] = 5,
     seed: Seed = 0,
     name: Name = None,
     json_out: JsonOut = None,
     report: Report = None,
 ) -> None:
-    """Compare texts per second with other libraries: same weights and texts, one run, best
-    settings.
+    """Compare texts per second with other libraries: same weights, same texts, best settings.
 
     Every peer has its own environment, which is kept in the user's cache. Do not use the machine
-    for other work meanwhile.
+    for other work during the race.
     """
     require("flowvec bench peers", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
     from flowvec_bench.peers.model_forms import check_model, opened_forms
@@ -115,29 +120,31 @@ def latency(
     model: Annotated[
         str,
         typer.Argument(
-            help="A shipped model (mini) or a bundle's directory, for flowvec alone; minilm-l6, "
-            "bert-base or a sentence-transformers directory, compared with peers."
+            help="A shipped model (mini) or a bundle's directory: measures flowvec alone. "
+            "minilm-l6, bert-base or a sentence-transformers directory: compared with peers."
         ),
     ],
     callers: Annotated[
-        str, typer.Option(help="Numbers of callers who each wait for their answer.")
+        str, typer.Option(help="Numbers of callers, who each wait for their answer.")
     ] = "1,8,64,256",
     rates: Annotated[
         str | None,
         typer.Option(
-            help="Arrivals per second; by default 25, 50 and 75 % of what flowvec reaches. 0: none."
+            help="Arrivals per second; 0: none. Default: 25, 50 and 75 % of what flowvec reaches."
         ),
     ] = None,
     corpus: Annotated[
         Path | None,
-        typer.Option(help="A file of paragraphs, one per line; by default the demonstration's."),
+        typer.Option(help="A file with one paragraph per line. Default: the demo's passages."),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Sentences of 4 to 12 words.")] = 128,
+    count: Annotated[int, typer.Option(min=1, help="Number of sentences of 4 to 12 words.")] = 128,
     tokenizer: Tokenizer = None,
     only: Only = None,
     max_length: MaxLength = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each level and round.")] = 3.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Of each level.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="Seconds per load level and round.")
+    ] = 3.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds per load level.")] = 3,
     seed: Seed = 0,
     name: Name = None,
     json_out: JsonOut = None,
@@ -145,8 +152,8 @@ def latency(
 ) -> None:
     """Measure how long callers with one short text each wait, and how many are served.
 
-    First with a fixed number of callers, who send the next text when they have their vector; then
-    with arrivals at random times, which do not wait for earlier answers.
+    First a fixed number of callers send the next text when they have their vector. Then texts
+    arrive at random times, without waiting for earlier answers.
     """
     require("flowvec bench latency", EXTRAS, *NEEDS)
     from flowvec_bench.peers.latency import measure_latency
@@ -156,11 +163,11 @@ def latency(
 
     levels = whole_numbers("callers", callers)
     speeds = None if rates is None else [rate for rate in numbers("rates", rates) if rate]
-    alone = model in shipped_bundles() or (Path(model) / MANIFEST).is_file()
-    known = FLOWVEC if alone else {**FLOWVEC, **PEERS}
+    is_bundle = model in shipped_bundles() or (Path(model) / MANIFEST).is_file()
+    available = FLOWVEC if is_bundle else {**FLOWVEC, **PEERS}
     # Without peers, a bundle is measured with its defaults.
-    racers = chosen("flowvec" if alone and only is None else only, known)
-    if not alone:
+    racers = chosen("flowvec" if is_bundle and only is None else only, available)
+    if not is_bundle:
         require("flowvec bench latency", EXTRAS, *NEEDS_FOR_PEERS)
         from flowvec_bench.peers.model_forms import check_model, opened_forms
 
@@ -175,8 +182,8 @@ def latency(
         sentences = natural_sentences(corpus, *_SHORT_WORDS)
     check_outputs(json_out, report)
     texts = sample(sentences, count, seed)
-    made = _bundle(model) if alone else opened_forms(model, tokenizer, max_length, racers)
-    with made as (forms, folder):
+    opened = _bundle(model) if is_bundle else opened_forms(model, tokenizer, max_length, racers)
+    with opened as (forms, folder):
         result = measure_latency(
             racers,
             forms.paths,
@@ -198,9 +205,6 @@ def latency(
         write_latency_report(result, record, report)
 
 
-# --- what both do ---------------------------------------------------------------------------------
-
-
 @contextmanager
 def _bundle(model: str) -> Iterator[tuple[Forms, Path]]:
     from flowvec import Bundle
@@ -212,9 +216,6 @@ def _bundle(model: str) -> Iterator[tuple[Forms, Path]]:
             Forms({"bundle": bundle.path}, bundle.manifest.max_length, bundle.manifest.dim),
             Path(temporary),
         )
-
-
-# --- tables ---------------------------------------------------------------------------------------
 
 
 def _race_lines(result: Race) -> list[str]:

@@ -1,4 +1,4 @@
-"""Virtual environments of peers, with pinned versions, kept in the user's cache."""
+"""Creates virtual environments of peers, with pinned versions, in the user's cache."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from flowvec.errors import FlowvecError, first_line
+from flowvec.files import write_file
 
 __all__ = ["Environment", "PeerEnvironmentError", "make_environment"]
 
@@ -43,7 +44,7 @@ def make_environment(
     without: tuple[str, ...] = (),
     on_step: Callable[[str], object] | None = None,
 ) -> Environment:
-    """Create an environment, or find an earlier one.
+    """Create an environment, or use an existing one.
 
     Args:
         requirements: pinned requirements for pip; none means this process's environment.
@@ -83,7 +84,7 @@ def make_environment(
             reason = lines[-1] if lines else first_line(RuntimeError(done.stderr))
             raise PeerEnvironmentError(f"{', '.join(requirements)}: {reason}")
     versions = _versions(python)
-    (folder / _READY).write_text(json.dumps(versions))
+    write_file(folder / _READY, json.dumps(versions).encode())
     return Environment(python, versions)
 
 

@@ -20,8 +20,8 @@ __all__ = ["EFS", "INDEXES", "IndexRow", "least_effort", "race_indexes", "recall
 
 _WORKER = Path(__file__).parents[1] / "workers" / "indexes.py"
 K = 10
-# Steps of about a tenth; the smallest ef is then sought between two of them. With coarser steps, an
-# index that just misses the recall looks slow.
+# Steps of about a tenth; the smallest ef is then searched between two of them. With coarser steps,
+# an index that just misses the recall would look slow.
 EFS = (
     10, 12, 14, 17, 20, 24, 28, 32, 36, 40, 44, 48, 53, 58, 64, 70, 76, 82, 88, 96, 104, 112, 124,
     136, 150, 165, 180, 200, 220, 240, 265, 290, 320, 350, 385, 425, 470, 520, 570, 640,
@@ -31,7 +31,7 @@ _SINGLE = 500
 FLOWVEC = "flowvec, ids and scores"
 INDEXES: dict[str, Peer] = {
     "flowvec": Peer(FLOWVEC, "flowvec", (), {}, (None,), "vectors"),
-    # Reads what the first one built, in its own process.
+    # Reads the collection that the first one built, in its own process.
     "flowvec-rows": Peer(
         "flowvec, whole rows", "flowvec", (), {"rows": True, "built_by": FLOWVEC}, (None,),
         "vectors",
@@ -132,7 +132,7 @@ def race_indexes(
     """Build every index, find the smallest ef for the recall, and time them in interleaved rounds.
 
     Args:
-        peers: of `INDEXES`; the first is what the others are compared with.
+        peers: from `INDEXES`; the others are compared with the first.
         vectors: float32 (rows, dim), of length one.
         queries: float32 (queries, dim), of length one.
         folder: folder for temporary files.
@@ -149,7 +149,7 @@ def race_indexes(
         FlowvecError: the first peer fails.
     """
     if len(vectors) < K or not len(queries) or not peers:
-        raise InputValueError("there must be indexes, ten vectors and a query")
+        raise InputValueError("there must be an index, ten vectors and a query")
     say = on_step or (lambda _: None)
     exact, _ = top_k(queries, vectors, K, "ip")
     file, batch, single = (folder / f"{name}.npy" for name in ("vectors", "queries", "single"))
@@ -176,14 +176,14 @@ def race_indexes(
 
     def prepare(runner: Runner) -> None:
         row = rows_of[runner.peer.name]
-        say(f"how far to search {row.name}")
+        say(f"choosing the ef of {row.name}")
         row.open_seconds = round(runner.ask(do="open")["seconds"], 3)
-        saved = folder / "found.npy"
+        neighbours = folder / "neighbours.npy"
 
         def recall_with(ef: int) -> float:
             if ef not in row.curve:
-                search(runner, ef, saved)
-                row.curve[ef] = round(recall_at_10(np.load(saved), exact), 4)
+                search(runner, ef, neighbours)
+                row.curve[ef] = round(recall_at_10(np.load(neighbours), exact), 4)
             return row.curve[ef]
 
         row.ef = least_effort(recall_with, recall)
@@ -214,8 +214,10 @@ def race_indexes(
             lineup.each(once)
             lineup.each(singly)
     for name, seconds in waits.items():
-        tiles = 1000 * np.percentile(seconds, (50, 99))
-        rows_of[name].single_p50, rows_of[name].single_p99 = (round(float(t), 4) for t in tiles)
+        percentiles = 1000 * np.percentile(seconds, (50, 99))
+        rows_of[name].single_p50, rows_of[name].single_p99 = (
+            round(float(milliseconds), 4) for milliseconds in percentiles
+        )
     _finish(rows_of, lineup, times, len(queries))
     return list(rows_of.values())
 
@@ -238,5 +240,5 @@ def _finish(
         taken = times.get(name, [])
         if taken and not row.error:
             row.per_second = round(queries / statistics.median(taken), 1)
-            ratios = [mine / other for mine, other in zip(taken, base, strict=False)]
+            ratios = [seconds / first for seconds, first in zip(taken, base, strict=False)]
             row.ratio = round(statistics.median(ratios), 3) if ratios else None

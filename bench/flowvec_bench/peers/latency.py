@@ -21,10 +21,10 @@ __all__ = ["RATE_SHARES", "Latency", "LatencyRow", "measure_latency"]
 # Default rates: shares of what the first peer reached with the most callers.
 RATE_SHARES = (0.25, 0.5, 0.75)
 
-# Number of callers with which an engine that gathers calls into batches chooses its batch size.
+# Callers while an engine that gathers calls into batches chooses its batch size.
 _CHOOSING_CALLERS = 64
 _CHOOSING_SECONDS = 1.5
-# An engine that answers a smaller share of the arrivals falls behind.
+# An engine that answers less than this share of the arrivals falls behind.
 _KEEPS_UP = 0.95
 
 
@@ -214,7 +214,7 @@ def _best_size(runner: Runner, file: Path) -> int:
 
 
 def _shares(figures: _Figures, name: str, callers: Sequence[int]) -> list[float]:
-    """Rates from what a peer reached."""
+    """Default rates: shares of what a peer reached."""
     reached = statistics.median(figures.rates[name, "callers", max(callers)])
     return [float(f"{share * reached:.2g}") for share in RATE_SHARES]
 
@@ -231,16 +231,16 @@ def _row(name: str, load: str, level: float, lineup: Lineup, figures: _Figures) 
     error = lineup.errors.get(name)
     waits = [] if error else figures.waits.get(key, [])
     arrived = (len(waits) + figures.unanswered.get(key, 0)) / figures.seconds.get(key, 1.0)
-    tiles: list[float | None] = [None] * 3
+    percentiles: list[float | None] = [None] * 3
     if waits:
-        tiles = [round(1000 * float(t), 3) for t in np.percentile(waits, (50, 95, 99))]
+        percentiles = [round(1000 * float(t), 3) for t in np.percentile(waits, (50, 95, 99))]
     return LatencyRow(
         name=name,
         load=load,
         level=level,
-        p50=tiles[0],
-        p95=tiles[1],
-        p99=tiles[2],
+        p50=percentiles[0],
+        p95=percentiles[1],
+        p99=percentiles[2],
         per_second=round(statistics.median(figures.rates[key]), 2) if waits else None,
         calls=len(waits),
         unanswered=figures.unanswered.get(key, 0),

@@ -1,4 +1,4 @@
-"""One model in the forms that peers read; weights and tokenizer are the same in all of them."""
+"""Writes one model in the forms that peers read, all with the same weights and tokenizer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flowvec_export.variants.variants import Variant, VariantError
 
 __all__ = ["SHAPES", "check_model", "make_forms", "opened_forms", "random_model"]
 
-logger = logging.getLogger("flowvec.bench")
+logger = logging.getLogger(__name__)
 
 _MAX_LENGTH = 256
 
@@ -45,7 +45,7 @@ def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> 
 
     Args:
         shape: one of `SHAPES`.
-        tokenizer: a directory with a tokenizer of transformers'.
+        tokenizer: a directory with a transformers tokenizer.
         max_length: most tokens of a text.
         folder: the folder to create.
 
@@ -84,7 +84,7 @@ def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> 
 
 
 def check_model(model: str, tokenizer: Path | None) -> None:
-    """Whether a model can race.
+    """Check that a model can race.
 
     Raises:
         InputValueError: it is neither a shape with a tokenizer nor a directory with its own.
@@ -133,14 +133,15 @@ def make_forms(
         ExportError: the model cannot be exported.
     """
     checkpoint = read_torch_source(source)
-    able = provider_status()
+    # Why each provider cannot run; None if it can.
+    reasons = provider_status()
     variants: list[Variant] = []
     # A model without layers has no matrix products to compute in 8 bits.
     if "int8" in computes and checkpoint.layers:
         variants.append("int8")
-        if able[OPENVINO_RUNTIME] is None:
+        if reasons[OPENVINO_RUNTIME] is None:
             variants.append("int8-openvino")
-    if "float16" in computes and able[CUDA] is None:
+    if "float16" in computes and reasons[CUDA] is None:
         variants.append("float16")
     while True:
         try:
@@ -167,7 +168,7 @@ def _write_onnx_form(source: Path, checkpoint: TorchSource, max_length: int, fol
             shutil.copy(source / name, folder / name)
     file = folder / "tokenizer_config.json"
     settings = json.loads(file.read_text())
-    # fastembed truncates at the smaller of the two; a tokenizer may contain another one.
+    # fastembed truncates at the smaller of these two, and the tokenizer may have other values.
     settings |= {"model_max_length": max_length, "max_length": max_length}
     file.write_text(json.dumps(settings))
     special = folder / "special_tokens_map.json"

@@ -1,7 +1,7 @@
 """Compares seconds to find the most similar of all pairs of texts, from raw text.
 
-Sentence-BERT's own example: 10,000 sentences are 50 million pairs, which took a cross-encoder 65
-hours and an encoder of sentences 5 seconds on a GPU (Reimers and Gurevych 2019).
+This is Sentence-BERT's own example: 10,000 sentences are 50 million pairs, which took a
+cross-encoder 65 hours and a sentence encoder 5 seconds on a GPU (Reimers and Gurevych 2019).
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ class PairRow:
 
 def pair_peers() -> dict[str, Peer]:
     """Peers with a function for this task; flowvec's has no batch size to choose."""
-    able = {
-        name: peer for name, peer in PEERS.items() if peer.engine == "sentence-transformers"
-    }  # fmt: skip
-    return {name: replace(peer, batch_sizes=(None,)) for name, peer in FLOWVEC.items()} | able
+    flowvec = {name: replace(peer, batch_sizes=(None,)) for name, peer in FLOWVEC.items()}
+    others = {name: peer for name, peer in PEERS.items() if peer.engine == "sentence-transformers"}
+    return flowvec | others
 
 
 def race_pairs(
@@ -82,26 +81,26 @@ def race_pairs(
 
     Each first chooses its fastest batch size on a sample of the texts.
 
-        Args:
-            peers: the peers; the others are compared with the first.
-            models: path of each form of the model, see `Peer.form`.
-            options: facts about the model for engines (`max_length`, `dim`, `threads`).
-            texts: all of them are compared with one another.
-            folder: folder for temporary files.
-            top_k: number of pairs.
-            rounds: timed passes.
-            on_step: called with a line of text before each step.
+    Args:
+        peers: the peers; the others are compared with the first.
+        models: path of each form of the model, see `Peer.form`.
+        options: facts about the model for engines (`max_length`, `dim`, `threads`).
+        texts: texts, which are all compared with one another.
+        folder: folder for temporary files.
+        top_k: number of pairs.
+        rounds: timed passes.
+        on_step: called with a line of text before each step.
 
-        Raises:
-            InputValueError: fewer than two texts, or no peers.
-            FlowvecError: the first peer fails.
+    Raises:
+        InputValueError: fewer than two texts, or no peers.
+        FlowvecError: the first peer fails.
     """
     if not peers or len(texts) < 2 or rounds < 1:
         raise InputValueError("there must be peers, two texts and a round")
     say = on_step or (lambda _: None)
-    some = part_of(texts)
+    sample = part_of(texts)
     whole, part, few = (folder / f"pairs{end}.json" for end in ("", "-part", "-few"))
-    for path, items in ((whole, texts), (part, some), (few, some[:WARM])):
+    for path, items in ((whole, texts), (part, sample), (few, sample[:WARM])):
         path.write_text(json.dumps(list(items)), encoding="utf-8")
     rows = {peer.name: PairRow(peer.name) for peer in peers}
     first: list[list[float]] = []
@@ -113,7 +112,7 @@ def race_pairs(
     def prepare(runner: Runner) -> None:
         row = rows[runner.peer.name]
         say(f"preparing {row.name}")
-        row.batch_size, row.by_batch_size = sweep(runner, part, few, len(some))
+        row.batch_size, row.by_batch_size = sweep(runner, part, few, len(sample))
         ask(runner, part)
 
     def once(runner: Runner) -> None:
@@ -130,7 +129,7 @@ def race_pairs(
             lineup.each(once)
     base = next(iter(rows.values())).seconds
     for name, row in rows.items():
-        ratios = [mine / other for mine, other in zip(row.seconds, base, strict=False)]
+        ratios = [seconds / first for seconds, first in zip(row.seconds, base, strict=False)]
         row.ratio = round(statistics.median(ratios), 3) if ratios else None
         row.error, row.versions = lineup.errors.get(name), lineup.versions.get(name, {})
     return list(rows.values())
@@ -138,5 +137,5 @@ def race_pairs(
 
 def shared_pairs(first: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> float:
     """Share of the first row's pairs that the other also found, whatever their scores."""
-    wanted = {frozenset((i, j)) for _, i, j in first}
-    return len(wanted & {frozenset((i, j)) for _, i, j in other}) / len(wanted) if wanted else 1.0
+    pairs = {frozenset((i, j)) for _, i, j in first}
+    return len(pairs & {frozenset((i, j)) for _, i, j in other}) / len(pairs) if pairs else 1.0

@@ -1,4 +1,4 @@
-"""The race: every peer in its own process, in interleaved rounds, on the same texts."""
+"""Races peers on the same texts: each in its own process, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["WARM", "Race", "Row", "part_of", "race", "sweep", "time_sizes"]
 
 _LEAST_PART = 256
 WARM = 16
-# How near the best a batch size must be in one pass to be tried again.
+# A batch size is timed again if its first time is within this factor of the best.
 _NEAR = 1.15
 
 
@@ -91,21 +91,21 @@ def race(
 ) -> Race:
     """Time peers in one run.
 
-    Each first chooses its batch size on a sample of the texts, and is then warm. Every round goes
-    through all peers, so a time in which the machine is slow affects all of them.
+    Each first chooses its batch size on a sample of the texts, which also warms it up. Every round
+    goes through all peers, so a slow minute of the machine affects all of them.
 
-        Args:
-            peers: the peers; the others are compared with the first, in vectors and in speed.
-            models: path of each form of the model, see `Peer.form`.
-            options: facts about the model for engines (`max_length`, `dim`, `threads`).
-            texts: texts by kind.
-            folder: folder for temporary files.
-            rounds: timed passes.
-            on_step: called with a line of text before each step.
+    Args:
+        peers: the peers; the others are compared with the first, in vectors and in speed.
+        models: path of each form of the model, see `Peer.form`.
+        options: facts about the model for engines (`max_length`, `dim`, `threads`).
+        texts: texts by kind.
+        folder: folder for temporary files.
+        rounds: timed passes.
+        on_step: called with a line of text before each step.
 
-        Raises:
-            InputValueError: no peers, no texts or no rounds.
-            FlowvecError: the first peer fails.
+    Raises:
+        InputValueError: no peers, no texts or no rounds.
+        FlowvecError: the first peer fails.
     """
     if not peers or not texts or not all(texts.values()) or rounds < 1:
         raise InputValueError("there must be peers, texts and rounds")
@@ -169,7 +169,7 @@ def sweep(
         return sizes[0], {}
 
     def seconds(size: int | None) -> float:
-        runner.encode(few, size)  # the first run of a shape compiles
+        runner.encode(few, size)  # the first run of a batch size may compile
         return runner.encode(texts, size)
 
     taken = time_sizes(sizes, seconds)
@@ -194,7 +194,7 @@ def _row(peer: Peer, kind: str, count: int, lineup: Lineup, figures: _Figures) -
     error = lineup.errors.get(peer.name)
     seconds = [] if error else figures.times.get(key, [])
     base = figures.times.get((lineup.peers[0].name, kind), [])
-    ratios = [mine / other for mine, other in zip(seconds, base, strict=False)]
+    ratios = [time / first for time, first in zip(seconds, base, strict=False)]
     return Row(
         name=peer.name,
         texts=kind,

@@ -1,4 +1,4 @@
-"""The peers, each with its best settings and pinned versions."""
+"""Lists the peers, each with its best settings and pinned versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Peer:
         options: options of the engine; those that depend on the model are added.
         batch_sizes: sizes to choose the best from. If None is among them, the library's default is
             raced, and the others are only shown; flowvec's are budgets of padded tokens.
-        without: packages to uninstall from its environment, since they break it.
+        without: packages to uninstall from its environment, because they break it.
         form: the form that it reads: the sentence-transformers directory (`source`), an ONNX file
             of token vectors beside a tokenizer (`onnx`), or a flowvec bundle (`bundle`).
         gathers: whether it gathers waiting calls into batches of a size that it chooses.
@@ -100,7 +100,7 @@ PEERS: dict[str, Peer] = {
             "backend": "openvino",
             "model_kwargs": {"ov_config": {"INFERENCE_PRECISION_HINT": "bf16"}},
         },
-        without=("torchvision",),  # for another torch
+        without=("torchvision",),  # it needs another torch
     ),
     "st-onnx": Peer(
         "sentence-transformers 5.7, ONNX Runtime", "sentence-transformers",

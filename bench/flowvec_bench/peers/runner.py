@@ -1,4 +1,4 @@
-"""The process of a peer, and loading of several peers."""
+"""Runs a peer's process, and loads several peers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flowvec_bench.peers.registry import Peer
 
 __all__ = ["LEAST_COSINE", "Lineup", "PeerError", "Runner", "least_cosine", "lined_up"]
 
-# A row whose vectors are further from the first row's is void: it computes something different.
+# A row is void if a vector has a smaller cosine to the first row's: it computes something else.
 LEAST_COSINE = 0.999
 
 # Longest time of one command: an hour is more than any pass takes.
@@ -45,12 +45,12 @@ class Runner:
         self, peer: Peer, python: Path, model: str, options: Any, worker: Path = _WORKER
     ) -> None:
         self.peer = peer
-        self.chatter = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self.process = subprocess.Popen(
             [str(python), str(worker)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.chatter,
+            stderr=self.stderr,
             text=True,
         )
         try:
@@ -58,7 +58,7 @@ class Runner:
         except PeerError:
             self.end()
             raise
-        # What computes, if the peer says.
+        # What computes the vectors, if the peer says so.
         self.about: dict[str, str] = answer.get("about", {})
 
     def ask(self, **command: Any) -> dict[str, Any]:
@@ -77,16 +77,16 @@ class Runner:
             self.process.stdin.flush()
             answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         except (OSError, ValueError):
-            answer = {"error": f"its process has ended; its last words: {self._last_words()}"}
+            answer = {"error": f"its process ended; the last line it printed: {self._last_line()}"}
         finally:
             watch.cancel()
         if "error" in answer:
             raise PeerError(f"{self.peer.name}: {answer['error']}")
         return answer
 
-    def _last_words(self) -> str:
-        self.chatter.seek(0)
-        lines = self.chatter.read().decode("utf-8", "replace").strip().splitlines()
+    def _last_line(self) -> str:
+        self.stderr.seek(0)
+        lines = self.stderr.read().decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:200] if lines else "none"
 
     def encode(self, texts: Path, batch_size: int | None, save: Path | None = None) -> float:
@@ -108,7 +108,7 @@ class Runner:
         """Kill the process."""
         self.process.kill()
         self.process.communicate()
-        self.chatter.close()
+        self.stderr.close()
 
 
 @dataclass(slots=True)
@@ -117,9 +117,9 @@ class Lineup:
 
     Attributes:
         peers: all requested peers; the others are compared with the first.
-        runners: processes of the peers that run, by name.
-        versions: versions of the relevant packages, and what computes, if the peer says so, by
-            peer.
+        runners: processes of the running peers, by name.
+        versions: by peer, versions of the relevant packages, and what computes the vectors if the
+            peer says so.
         errors: why the others do not run, by name.
     """
 
@@ -138,9 +138,9 @@ class Lineup:
             try:
                 work(runner)
             except PeerError as error:
-                self.out(name, error)
+                self.remove(name, error)
 
-    def out(self, name: str, error: FlowvecError) -> None:
+    def remove(self, name: str, error: FlowvecError) -> None:
         """Remove a peer from the run; raises the error if it is the first."""
         if name == self.peers[0].name:
             raise error
@@ -192,7 +192,7 @@ def lined_up(
                 lineup.versions[peer.name] |= lineup.runners[peer.name].about
             except (PeerError, PeerEnvironmentError) as error:
                 say(str(error))
-                lineup.out(peer.name, error)
+                lineup.remove(peer.name, error)
         yield lineup
     finally:
         for runner in lineup.runners.values():

@@ -1,1 +1,1 @@
-"""Quality of vectors: similarity, retrieval, isotropy, words."""
+"""Measures the quality of vectors: similarity, retrieval, isotropy, words."""

@@ -69,9 +69,9 @@ def advise(candidates: Sequence[Candidate], encoder_only: bool = False) -> tuple
         encoder_only: whether poolings other than `own` were measured without the source's own
             steps.
 
-    A transform must gain one point, and two of its deviations: it makes the model slower, and
-    thresholds must be set again. Averaged word vectors are shown for comparison; flowvec does not
-    export them, so they are not recommended.
+    A transform must gain one point, and twice its standard deviation, because it makes the model
+    slower and thresholds must be set again. Averaged word vectors are shown for comparison only:
+    flowvec does not export them.
     """
     names = list(candidates[0].sts)
     dev = [name for name in names if name.endswith(" dev")]
@@ -98,12 +98,16 @@ def advise(candidates: Sequence[Candidate], encoder_only: bool = False) -> tuple
 
     best_index = next((i for i in order if worth_it(candidates[i])), base_index)
     best, top = candidates[best_index], candidates[order[0]]
-    notes = [] if dev else ["These are the sets that were scored: the choice flatters itself."]
+    notes = (
+        []
+        if dev
+        else ["The choice was made on the scored sets themselves, so its gain is overestimated."]
+    )
     if best.transform != NONE and best.seeds == 1:
         notes.append("One seed: its spread was not measured.")
-    words = [c for c in candidates if c.pooling == WORD_VECTORS]
-    if words and value(words[0]) > value(best):
-        notes.append(f"Averaged word vectors alone have {value(words[0]):.1f}.")
+    averages = [c for c in candidates if c.pooling == WORD_VECTORS]
+    if averages and value(averages[0]) > value(best):
+        notes.append(f"Averaged word vectors alone have {value(averages[0]):.1f}.")
     if best is base:
         why = "nothing scores higher"
         if top is not base:
@@ -120,7 +124,7 @@ def advise(candidates: Sequence[Candidate], encoder_only: bool = False) -> tuple
         options += " --encoder-only" if encoder_only and best.pooling != OWN else ""
         options += f" --preset {preset}" if "flow" in method and preset != "wide" else ""
         notes.append(
-            f"Make it with `flowvec fit {method}{options}`, confirm it on data of your own, and "
+            f"Fit it with `flowvec fit {method}{options}`, confirm it on data of your own, and "
             "set thresholds on its scores again."
         )
     return chosen_on, best_index, " ".join([advice, *notes])

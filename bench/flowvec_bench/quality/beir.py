@@ -28,8 +28,8 @@ class RetrievalSet:
         queries: their texts.
         qrels: relevance (0 and up) by query id and document id.
         warnings: what could not be used, one sentence each.
-        own: ids of queries that are also documents, as in ArguAna: a document of the same id has
-            the query's text. Finding it does not count.
+        queries_that_are_documents: ids of queries whose text is also a document of the same id, as
+            in ArguAna. Finding that document does not count.
     """
 
     name: str
@@ -39,7 +39,7 @@ class RetrievalSet:
     queries: list[str]
     qrels: dict[str, dict[str, int]]
     warnings: list[str]
-    own: frozenset[str] = frozenset()
+    queries_that_are_documents: frozenset[str] = frozenset()
 
 
 def read_retrieval(folder: str | Path) -> list[RetrievalSet]:
@@ -63,7 +63,7 @@ def read_retrieval(folder: str | Path) -> list[RetrievalSet]:
     folders = [path for path in sorted(root.iterdir()) if (path / _FILES[0]).exists()]
     if not folders:
         raise InputValueError(
-            f"{folder} is not a retrieval set ({', '.join(_FILES)}), and has none"
+            f"{folder} is not a retrieval set ({', '.join(_FILES)}) and contains none"
         )
     return [_read_set(path) for path in folders]
 
@@ -94,7 +94,7 @@ def _read_set(folder: Path) -> RetrievalSet:
         queries=[texts_by_query[i] for i in relevant],
         qrels={i: qrels[i] for i in relevant},
         warnings=warnings,
-        own=frozenset(
+        queries_that_are_documents=frozenset(
             i for i in relevant if texts_by_query[i] and texts_by_query[i] in documents.get(i, "")
         ),
     )
@@ -137,7 +137,7 @@ def _jsonl(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _check_id(key: str, where: str) -> None:
-    """Check an id: trec_eval takes UTF-8 C strings, and others end the process."""
+    """Check an id: trec_eval takes UTF-8 C strings only, and ends the process for others."""
     if "\0" in key or any("\ud800" <= character <= "\udfff" for character in key):
         raise InputValueError(f"{where} has the id {key!r}, which is not plain text")
 

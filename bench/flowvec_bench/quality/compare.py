@@ -1,7 +1,8 @@
 """Measures all poolings and transforms of a model on one corpus and STS.
 
 Vectors of all poolings are computed once, in one graph. Every transform is fitted once per seed,
-each time on another draw of the corpus without the scored sentences.
+each time on another sample of the corpus, without the scored sentences.
+
 `flow-released` is the released shape under flowvec's own training; `flowvec fit flow
 --like-the-paper` is the released recipe.
 """
@@ -206,7 +207,7 @@ def _embed(
     show_progress_bar: bool | None,
     on_step: Callable[[str], object] | None,
 ) -> Iterator[tuple[str, Floats]]:
-    """Raw vectors of all texts by pooling; the plain poolings through one graph."""
+    """Raw vectors of all texts by pooling; one graph computes all plain poolings."""
     options: dict[str, Any] = {"show_progress_bar": show_progress_bar, "on_step": on_step}
     if OWN in names:
         yield OWN, embed_raw(source, texts, **options)
@@ -248,8 +249,7 @@ class _Measure:
         self, pooling: str, name: str, corpus: Floats, sts: Floats, rows: int, seeds: int,
         settings: FitSettings,
     ) -> Candidate:  # fmt: skip
-        """A pooling with a transform, fitted once per seed, each time on another draw of the
-        corpus."""
+        """A pooling with a transform, fitted once per seed on another sample of the corpus."""
         method, preset = TRANSFORMS[name]
         figures: list[dict[str, float | None]] = []
         dims: list[int] = []
@@ -258,12 +258,12 @@ class _Measure:
         for seed in range(seeds):
             chosen = np.random.default_rng(seed).permutation(len(corpus))[:rows]
             train, held_out = split(np.ascontiguousarray(corpus[chosen]))
-            mine = replace(
+            seeded = replace(
                 settings,
                 shape=replace(PRESETS[preset], seed=seed),
                 training=replace(settings.training, seed=seed),
             )
-            transform, history = fit_transform(parse_method(method), train, held_out, mine)
+            transform, history = fit_transform(parse_method(method), train, held_out, seeded)
             with torch.no_grad():
                 latent = transform(torch.from_numpy(np.ascontiguousarray(sts))).numpy()
             figures.append(self._figures(latent))
@@ -310,5 +310,5 @@ class _Measure:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    present = [value for value in values if value is not None]
+    return statistics.fmean(present) if present else None

@@ -1,4 +1,4 @@
-"""Measures for `flowvec eval isotropy`: the figures of one bundle, or of two side by side."""
+"""Measures for `flowvec eval isotropy`: the figures of one bundle or of two bundles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class BundleIsotropy:
-    """One bundle's figures; `sts` is empty without labels."""
+    """One bundle's figures, which become JSON; `sts` is empty without labelled pairs."""
 
     label: str
     fingerprint: str
@@ -81,7 +81,7 @@ class IsotropyReport:
         sts: the STS folder's name, if any.
         bundles: one or two.
         word_frequency: the checkpoint's table, if one was given.
-        notes: what a reader must know about the figures.
+        notes: how to read the figures.
         machine: the machine that computed them.
     """
 

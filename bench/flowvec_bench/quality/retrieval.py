@@ -1,8 +1,8 @@
-"""Retrieval on folders in BEIR's layout: an encoder's exact search compared with BM25.
+"""Scores retrieval on sets in BEIR's layout: an encoder's exact search compared with BM25.
 
 nDCG@10, recall@10, recall@100 and MRR@10 are computed by ir-measures, over the first 100 documents
-of a system; a query that is also a document does not find itself (`RetrievalSet.own`). BM25 is
-bm25s with its defaults (Lucene's variant, k1 1.5, b .75, words of two letters or more,
+of a system. A query that is also a document does not find itself (`queries_that_are_documents`).
+BM25 is bm25s with its defaults (Lucene's variant, k1 1.5, b .75, words of two letters or more,
 lower-cased), its English stop words and the Snowball English stemmer.
 """
 
@@ -126,10 +126,10 @@ def score_run(
     # Ranks as scores: trec_eval would order equal scores by document id.
     run: dict[str, dict[str, float]] = {}
     for query, rows in zip(dataset.query_ids, ranking, strict=True):
-        found_ids = [dataset.document_ids[row] for row in rows]
-        if query in dataset.own:
-            found_ids = [document for document in found_ids if document != query]
-        run[query] = {document: -float(rank) for rank, document in enumerate(found_ids[:_DEPTH])}
+        ids = [dataset.document_ids[row] for row in rows]
+        if query in dataset.queries_that_are_documents:
+            ids = [document for document in ids if document != query]
+        run[query] = {document: -float(rank) for rank, document in enumerate(ids[:_DEPTH])}
     measures = [nDCG @ 10, R @ 10, R @ 100, RR @ 10]
     means = ir_measures.calc_aggregate(measures, dataset.qrels, run)
     ndcg, recall, recall_100, mrr = (float(means[measure]) for measure in measures)

@@ -1,4 +1,4 @@
-"""Norms and neighbourhoods of input word embeddings by word frequency.
+"""Measures norms and neighbourhoods of input word embeddings by word frequency.
 
 Li et al. (2020), "On the sentence embeddings from pre-trained language models", Table 1: frequent
 words are near the origin and dense, rare ones far out and sparse.
@@ -95,7 +95,7 @@ def nearest_neighbours(embeddings: Matrix, rows: Ids, k: int) -> Ids:
 
     Args:
         embeddings: (words, width).
-        rows: rows whose neighbours are sought, int64 (queries,).
+        rows: rows whose neighbours to find, int64 (queries,).
         k: number of neighbours; less than the number of words.
 
     Returns:
@@ -110,7 +110,7 @@ def nearest_neighbours(embeddings: Matrix, rows: Ids, k: int) -> Ids:
     # Distances do not depend on the origin; with the mean as origin, float32 loses least.
     centred = (exact - exact.mean(0)).astype(np.float32)
     squares = np.square(centred).sum(1)
-    # float32 may order near ties wrongly, so a few more are taken and ordered in float64.
+    # float32 may order near ties wrongly, so a few more are kept and ordered in float64.
     taken = min(k + 4, len(exact) - 1)
     neighbours = np.empty((len(rows), k), dtype=np.int64)
     step = max(1, _BLOCK_ELEMENTS // len(exact))
@@ -131,7 +131,7 @@ def frequency_table(
     """Norms and neighbourhoods by band of ranks.
 
     Args:
-        embeddings: (words, width); neighbours are sought among all of them.
+        embeddings: (words, width); any of them may be a neighbour.
         ranked: int64 (ranked words,), rows of `embeddings`, the most frequent first.
         bands: the first rank of each band, ascending.
     """
@@ -172,15 +172,15 @@ def measure_word_frequency(
     """
     added = tokenizer.get_added_tokens_decoder()
     special = {i for i, token in added.items() if token.special}
-    known = sorted(i for i in tokenizer.get_vocab().values() if i < len(embeddings))
-    words = np.array([i for i in known if i not in special], dtype=np.int64)
+    ids = sorted(i for i in tokenizer.get_vocab().values() if i < len(embeddings))
+    words = np.array([i for i in ids if i not in special], dtype=np.int64)
     used = counts[words]
     ranked = np.argsort(-used, kind="stable")[: np.count_nonzero(used)]
     return WordFrequency(
         source=source,
         tokens=int(used.sum()),
-        vocabulary=len(known),
-        special=len(known) - len(words),
+        vocabulary=len(ids),
+        special=len(ids) - len(words),
         unused=len(words) - len(ranked),
         bands=frequency_table(embeddings[words], ranked.astype(np.int64)),
     )

@@ -1,1 +1,1 @@
-"""Tables, charts and pages of measurements."""
+"""Shows measurements: tables for the terminal, Markdown pages with charts."""

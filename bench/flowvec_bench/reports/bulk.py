@@ -9,13 +9,13 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from flowvec_bench.reports.parts import STYLE, machine_line
+from flowvec_bench.reports.parts import STYLE, machine_line, save_chart, write_lines
 from flowvec_bench.speed.bulk import MODES, BulkRow, grown
 
 __all__ = ["HEADER", "WARM_SHARE", "cells", "write_bulk_report"]
 
 HEADER = ("mode", "rows/s", "of in memory", "seconds", "survey s", "MB on disk", "RAM grown, MB")
-# Rows after which a job is warm.
+# The share of the rows after which a job is warm.
 WARM_SHARE = 0.05
 
 
@@ -58,7 +58,7 @@ def write_bulk_report(rows: Sequence[BulkRow], record: Mapping[str, Any], path: 
         "",
         f"On {rows[0].provider} in {rows[0].compute} ({rows[0].proof}).",
     ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_lines(lines, path)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 3.2), layout="constrained")
         axes = figure.subplots()
@@ -74,4 +74,4 @@ def write_bulk_report(rows: Sequence[BulkRow], record: Mapping[str, Any], path: 
         axes.set_ylabel("memory, MB")
         axes.set_ylim(bottom=0)
         figure.legend(loc="outside upper center", ncols=3)
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        save_chart(figure, path.with_suffix(".svg"))

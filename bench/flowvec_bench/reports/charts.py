@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from flowvec_bench.quality.isotropy_report import BundleIsotropy, IsotropyReport, Picture
 from flowvec_bench.quality.word_frequency import NEIGHBOURS, WordFrequency
-from flowvec_bench.reports.parts import COLOURS, MARKERS, STYLE
+from flowvec_bench.reports.parts import COLOURS, MARKERS, STYLE, save_chart
 
 __all__ = ["draw_charts"]
 
@@ -62,7 +62,7 @@ def draw_charts(report: IsotropyReport, pictures: Sequence[Picture], path: Path)
             chart.paint(axes)
         for axes in grid[len(charts) :]:
             axes.set_axis_off()
-        figure.savefig(path, metadata={"Date": None})
+        save_chart(figure, path)
 
 
 def _named(bundle: BundleIsotropy) -> str:

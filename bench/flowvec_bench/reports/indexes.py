@@ -10,7 +10,16 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from flowvec_bench.peers.indexes import IndexRow
-from flowvec_bench.reports.parts import COLOURS, MARKERS, STYLE, bars, machine_line, version_lines
+from flowvec_bench.reports.parts import (
+    COLOURS,
+    MARKERS,
+    STYLE,
+    bars,
+    machine_line,
+    save_chart,
+    version_lines,
+    write_lines,
+)
 
 __all__ = ["HEADER", "cells", "write_index_report"]
 
@@ -73,7 +82,7 @@ def write_index_report(rows: Sequence[IndexRow], record: Mapping[str, Any], path
         "",
         *version_lines({row.name: row.versions for row in rows}),
     ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_lines(lines, path)
     _draw(rows, path.with_suffix(".svg"))
 
 
@@ -95,4 +104,4 @@ def _draw(rows: Sequence[IndexRow], path: Path) -> None:
         curves.spines[["top", "right"]].set_visible(False)
         rates = {row.name: row.per_second or 0.0 for row in ran}
         bars(rate_axis, rates, "{:,.0f}".format, "queries per second")
-        figure.savefig(path, metadata={"Date": None})
+        save_chart(figure, path)

@@ -14,6 +14,7 @@ from flowvec_bench.reports.charts import draw_charts
 from flowvec_bench.reports.isotropy_figures import figures
 from flowvec_bench.reports.parts import markdown_table
 from flowvec_bench.reports.tables import format_figure
+from flowvec_export.arguments import check_output
 
 __all__ = ["check_report_path", "report_markdown", "write_report"]
 
@@ -25,14 +26,11 @@ def check_report_path(path: Path) -> None:
     """Check the report's path before the work is done.
 
     Raises:
-        InputValueError: it does not end in .md, is a directory, or its directory does not exist.
+        InputValueError: it does not end in .md, or cannot be written.
     """
     if path.suffix.lower() != ".md":
         raise InputValueError(f"the report must be a .md file, not {path.name}")
-    if path.is_dir():
-        raise InputValueError(f"{path} is a directory")
-    if not path.absolute().parent.is_dir():
-        raise InputValueError(f"there is no directory {path.absolute().parent}")
+    check_output(path)
 
 
 def write_report(

@@ -23,10 +23,10 @@ class Figure:
 
 
 def explain(bundles: Sequence[BundleIsotropy], has_sts: bool) -> list[str]:
-    """What a reader must know about the figures."""
+    """Notes on how to read the figures."""
     notes = [
-        f"{b.label} normalizes inside its graph: its vectors have unit length, so every figure is "
-        "of directions alone."
+        f"{b.label} normalizes inside its graph: its vectors have unit length, so every figure "
+        "describes directions only."
         if b.normalised
         else f"{b.label} does not normalize: longer vectors weigh more in the spectrum, "
         "participation ratio, effective rank and IsoScore; the cosine figures, alignment and "
@@ -42,8 +42,8 @@ def explain(bundles: Sequence[BundleIsotropy], has_sts: bool) -> list[str]:
     claim = "A higher isotropy score does not by itself mean better vectors"
     if not has_sts:
         notes.append(
-            f"{claim}, and without labelled pairs (--sts) nothing here tells. Uniformity is over "
-            "the corpus's sample; alignment is not available."
+            f"{claim}, and only labelled pairs (--sts) can show it. Uniformity is over the "
+            "corpus's sample; alignment is not available."
         )
         return notes
     notes.append(f"{claim}: read the figures together with the STS scores.")
@@ -60,14 +60,14 @@ _FIGURES = (
     (
         "participation_ratio",
         "Participation ratio",
-        "how many equal directions would spread as the variance does, by squares",
+        "number of equal directions with the same spread of variance, by squares",
         "higher",
     ),
-    ("effective_rank", "Effective rank", "the same by entropy: small directions count", "higher"),
+    ("effective_rank", "Effective rank", "the same, by entropy: small directions count", "higher"),
     (
         "isoscore",
         "IsoScore",
-        "the participation ratio from 0, a single direction, to 1, all alike",
+        "the participation ratio, scaled from 0 (one direction) to 1 (all equal)",
         "higher",
     ),
     (
@@ -77,7 +77,7 @@ _FIGURES = (
         "lower",
     ),
     ("alignment", "Alignment", "squared distance of pairs that people scored above 4", "lower"),
-    ("mean_norm", "Mean norm", "L2 length before any normalization outside", "-"),
+    ("mean_norm", "Mean norm", "L2 length of the graph's vectors", "-"),
     ("dim", "Dimensions", "of a vector", "-"),
 )
 
@@ -118,7 +118,7 @@ def report_lines(result: IsotropyReport) -> Iterator[str]:
         words = result.word_frequency
         yield (
             f"\nword embeddings of {words.source}: of {words.vocabulary:,} entries {words.special} "
-            f"special ones are left out, {words.unused:,} never counted are not ranked"
+            f"special ones are left out; {words.unused:,} that never occur are not ranked"
         )
         bands = [
             (

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flowvec_bench.peers.latency import Latency, LatencyRow
-from flowvec_bench.reports.parts import STYLE, machine_line, version_lines
+from flowvec_bench.reports.parts import STYLE, machine_line, save_chart, version_lines, write_lines
 
 __all__ = ["cells", "level_name", "write_latency_report"]
 
@@ -77,7 +77,7 @@ def write_latency_report(result: Latency, record: Mapping[str, Any], path: Path)
     if result.batch_sizes:
         sizes = ", ".join(f"{name} {size}" for name, size in result.batch_sizes.items())
         lines += [f"Batch sizes (the best of those tried with 64 callers): {sizes}.", ""]
-    path.write_text("\n".join([*lines, *version_lines(result.versions)]) + "\n", encoding="utf-8")
+    write_lines([*lines, *version_lines(result.versions)], path)
     _draw(result, path.with_suffix(".svg"))
 
 
@@ -115,7 +115,7 @@ def _draw(result: Latency, path: Path) -> None:
         figure.legend(
             legend.values(), legend.keys(), loc="outside lower center", ncols=3, frameon=False
         )
-        figure.savefig(path, metadata={"Date": None})
+        save_chart(figure, path)
 
 
 def _lines(left: Axes, right: Axes, rows: Sequence[LatencyRow], series: int) -> None:

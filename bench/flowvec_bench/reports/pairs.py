@@ -10,7 +10,14 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from flowvec_bench.peers.pairs import PairRow
-from flowvec_bench.reports.parts import STYLE, bars, machine_line, version_lines
+from flowvec_bench.reports.parts import (
+    STYLE,
+    bars,
+    machine_line,
+    save_chart,
+    version_lines,
+    write_lines,
+)
 
 __all__ = ["HEADER", "cells", "write_pair_report"]
 
@@ -54,9 +61,9 @@ def write_pair_report(rows: Sequence[PairRow], record: Mapping[str, Any], path: 
         "",
         *version_lines({row.name: row.versions for row in rows}),
     ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_lines(lines, path)
     seconds = {row.name: row.median for row in rows if row.median is not None and not row.void}
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 0.34 * len(seconds) + 0.9), layout="constrained")
         bars(figure.subplots(), seconds, "{:.1f}".format, "seconds, from raw text")
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        save_chart(figure, path.with_suffix(".svg"))

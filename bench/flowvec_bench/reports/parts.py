@@ -1,15 +1,27 @@
-"""Parts of all reports: tables, a line about the machine, versions, and the style of charts."""
+"""The common parts of reports: tables, machine, versions, the style of charts, writing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flowvec.files import staged_file, write_file
 
 __all__ = [
-    "COLOURS", "MARKERS", "STYLE", "bars", "machine_line", "markdown_table", "version_lines",
-]  # fmt: skip
+    "COLOURS",
+    "MARKERS",
+    "STYLE",
+    "bars",
+    "machine_line",
+    "markdown_table",
+    "save_chart",
+    "version_lines",
+    "write_lines",
+]
 
 # Text stays text in the SVG, and equal data give equal bytes.
 STYLE: dict[Any, Any] = {"svg.hashsalt": "flowvec", "svg.fonttype": "none", "font.size": 9}
@@ -48,6 +60,17 @@ def version_lines(versions: Mapping[str, Mapping[str, str]]) -> list[str]:
             listed = ", ".join(f"{package} {version}" for package, version in packages.items())
             lines.append(f"- {name}: {listed}")
     return lines
+
+
+def write_lines(lines: Iterable[str], path: Path) -> None:
+    """Write a page, atomically."""
+    write_file(path, ("\n".join(lines) + "\n").encode())
+
+
+def save_chart(figure: Figure, path: Path) -> None:
+    """Write a figure as SVG, atomically. It has no date, so that equal data give equal bytes."""
+    with staged_file(path) as staged:
+        figure.savefig(staged, format="svg", metadata={"Date": None})
 
 
 def bars(axis: Axes, values: Mapping[str, float], text: Callable[[float], str], of: str) -> None:

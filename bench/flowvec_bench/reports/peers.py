@@ -17,7 +17,9 @@ from flowvec_bench.reports.parts import (
     STYLE,
     bars,
     machine_line,
+    save_chart,
     version_lines,
+    write_lines,
 )
 
 __all__ = [
@@ -67,7 +69,7 @@ def write_peer_report(result: Race, record: Mapping[str, Any], path: Path) -> No
     versions: dict[str, dict[str, str]] = {}
     for row in result.rows:
         versions.setdefault(row.name, row.versions)
-    path.write_text("\n".join([*lines, *version_lines(versions)]) + "\n", encoding="utf-8")
+    write_lines([*lines, *version_lines(versions)], path)
     _draw(result, path.with_suffix(".svg"))
 
 
@@ -96,7 +98,7 @@ def _draw(result: Race, path: Path) -> None:
                 _budgets(axis, [row for row in swept if row.texts == kind])
             grid[1][0].set_ylabel("texts per second (a sample of the texts)")
             grid[1][-1].legend(fontsize=7, frameon=False)
-        figure.savefig(path, metadata={"Date": None})
+        save_chart(figure, path)
 
 
 def _bars(axis: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:

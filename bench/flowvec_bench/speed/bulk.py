@@ -55,7 +55,7 @@ class BulkRow:
     """Figures of one mode.
 
     Attributes:
-        mode: of `MODES`.
+        mode: a key of `MODES`.
         rows: texts.
         seconds: seconds of each pass, from the first text to the last vector (on disk, for a job),
             without loading and the survey of a job.
@@ -88,9 +88,8 @@ class BulkRow:
 
 
 def grown(resident: list[Resident], warm: int) -> int:
-    """Growth of memory after `warm` rows, in bytes: the largest value minus the one at that
-    point."""
-    later = [one.bytes for one in resident if one.rows >= warm]
+    """Growth of memory after `warm` rows, in bytes: the largest value minus the first one."""
+    later = [reading.bytes for reading in resident if reading.rows >= warm]
     return max(later) - later[0] if later else 0
 
 
@@ -120,11 +119,11 @@ def measure_bulk(
         for mode, row in rows_by_mode.items():
             if on_step is not None:
                 on_step(f"round {number + 1}: {MODES[mode]}")
-            told, row.resident = _watched(model, file, mode, folder / "out", ray_workers)
-            row.seconds.append(told["seconds"])
-            row.survey_seconds.append(told["survey_seconds"])
-            row.provider, row.compute = told["provider"], told["compute"]
-            row.proof = told["proof"]
+            answer, row.resident = _watched(model, file, mode, folder / "out", ray_workers)
+            row.seconds.append(answer["seconds"])
+            row.survey_seconds.append(answer["survey_seconds"])
+            row.provider, row.compute = answer["provider"], answer["compute"]
+            row.proof = answer["proof"]
             row.megabytes = sum(f.stat().st_size for f in folder.glob("out/*")) / 1e6
             shutil.rmtree(folder / "out", ignore_errors=True)
     return list(rows_by_mode.values())
@@ -134,41 +133,41 @@ def _watched(
     model: str, file: Path, mode: str, out: Path, ray_workers: int
 ) -> tuple[dict[str, Any], list[Resident]]:
     """Run one pass in its own process, and watch its memory; on Ray, that of the workers."""
-    words = [sys.executable, "-m", "flowvec_bench.speed.bulk", model, str(file), mode, str(out)]
-    words.append(str(ray_workers))
+    command = [sys.executable, "-m", "flowvec_bench.speed.bulk", model, str(file), mode, str(out)]
+    command.append(str(ray_workers))
     progress = out.with_name("progress")
     progress.write_text("")
-    process = subprocess.Popen([*words, str(progress)], stdout=subprocess.PIPE, text=True)  # noqa: S603
+    process = subprocess.Popen([*command, str(progress)], stdout=subprocess.PIPE, text=True)  # noqa: S603
     watched = psutil.Process(process.pid)
     resident: list[Resident] = []
     while process.poll() is None:
         lines = progress.read_text().splitlines()
         rows, seconds = json.loads(lines[-1]) if lines else (0, -1.0)
         try:
-            used = _workers_of(watched) if mode == "ray" else _own_memory(watched)
+            used = _workers_of(watched) if mode == "ray" else _private_bytes(watched)
         except psutil.NoSuchProcess:
             break
         resident.append(Resident(seconds, rows, used))
         time.sleep(_EVERY_ON_RAY if mode == "ray" else _EVERY)
-    told = (process.stdout or sys.stdin).read()
+    output = (process.stdout or sys.stdin).read()
     if process.wait():
         raise RuntimeError(f"the pass {mode} failed")
-    return json.loads(told.splitlines()[-1]), [one for one in resident if one.seconds >= 0]
+    return json.loads(output.splitlines()[-1]), [r for r in resident if r.seconds >= 0]
 
 
-def _own_memory(process: psutil.Process) -> int:
-    """Bytes in RAM that belong to a process."""
+def _private_bytes(process: psutil.Process) -> int:
+    """Bytes in RAM that belong to a process, without pages of files."""
     memory = process.memory_info()
     return int(memory.rss - memory.shared)
 
 
 def _workers_of(process: psutil.Process) -> int:
-    """The same for the Encoders that Ray started below a process, added up."""
+    """The same, summed over the Encoders that Ray started below a process."""
     total = 0
     for child in process.children(recursive=True):
         try:
             if "_ShardEncoder" in " ".join(child.cmdline()):
-                total += _own_memory(child)
+                total += _private_bytes(child)
         except psutil.NoSuchProcess:
             continue
     return total
@@ -180,22 +179,22 @@ def _work(model: str, file: Path, mode: str, out: Path, ray_workers: int, progre
         encoder.warmup()
         if mode == "memory":
             texts = [json.loads(line)["text"] for line in file.open(encoding="utf-8")]
-            begun = time.perf_counter()
+            started = time.perf_counter()
             encoder.encode(texts, show_progress_bar=False)
-            seconds, survey_seconds = time.perf_counter() - begun, 0.0
+            seconds, survey_seconds = time.perf_counter() - started, 0.0
         else:
             workers = None
             if mode == "ray":  # the cluster starts before the job
                 workers = RayWorkers(ray_workers)
                 connected_ray(workers)
-            with progress.open("a", buffering=1) as told:
+            with progress.open("a", buffering=1) as lines:
                 done = encode_files(
                     encoder,
                     file,
                     out,
                     out_format="npy" if mode == "npy" else "parquet",
                     workers=workers,
-                    on_progress=lambda p: told.write(f"{json.dumps([p.rows, p.seconds])}\n"),
+                    on_progress=lambda p: lines.write(f"{json.dumps([p.rows, p.seconds])}\n"),
                 )
             seconds, survey_seconds = done.seconds, done.survey_seconds
         info = encoder.info()

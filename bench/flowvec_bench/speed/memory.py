@@ -26,8 +26,8 @@ class Memory:
     Attributes:
         texts: number of encoded texts.
         warm: number of texts after which growth is counted.
-        resident: number of texts, and bytes of this process in RAM after them.
-        grown: the largest of them after the warm-up, minus the one at its end, in bytes.
+        resident: pairs of a number of texts and this process's bytes in RAM after them.
+        grown: largest bytes after the warm-up, minus the bytes at its end.
         slope: bytes per thousand texts, by least squares after the warm-up.
     """
 
@@ -58,7 +58,9 @@ def measure_memory(
         InputValueError: there are not at least two texts beyond the warm-up.
     """
     if not 0 <= warm < count - 1:
-        raise InputValueError(f"of {count} texts, {warm} cannot be the warm-up")
+        raise InputValueError(
+            f"of {count} texts, {warm} cannot be the warm-up: at least two must follow it"
+        )
     process = psutil.Process(os.getpid())
     every = max(1, count // _STEPS)
     resident = []

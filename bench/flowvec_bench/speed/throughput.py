@@ -1,4 +1,4 @@
-"""Throughput of one bundle with three kinds of batching, interleaved in one run."""
+"""Measures the throughput of a bundle with three kinds of batching, interleaved in one run."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def measure_throughput(
 
     Tokenizing and the graph run in sequence here, to measure each; `Encoder.encode` overlaps them.
 
-        Raises:
-            InputValueError: no texts, or no repeats.
-            ArithmeticError: two kinds of batching gave different vectors (cosine below 0.999).
+    Raises:
+        InputValueError: no texts, or no repeats.
+        ArithmeticError: two kinds of batching gave different vectors (cosine below 0.999).
     """
     if not texts or repeats < 1:
         raise InputValueError("there must be at least one text and one repeat")
@@ -96,7 +96,7 @@ def measure_throughput(
     lengths: list[int] = []
     for repeat in range(repeats + 1):  # the first is the warm-up
         for batching in batchings:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             tokenized = encoder.tokenize(texts)
             tokenized_at = time.perf_counter()
             lengths = tokenized.lengths
@@ -106,7 +106,7 @@ def measure_throughput(
             done = time.perf_counter()
             plans[batching] = batches
             if repeat:
-                times[batching].append((done - begun, tokenized_at - begun, done - planned_at))
+                times[batching].append((done - started, tokenized_at - started, done - planned_at))
         if on_repeat is not None:
             on_repeat()
     _require_agreement([vectors[b] for b in batchings])

@@ -36,7 +36,7 @@ def added_microseconds(transform: Transform, batch_size: int = BATCH_SIZE) -> fl
     rows = {"u": rng.normal(size=(batch_size, transform.in_dim)).astype(np.float32)}
     times = []
     for _ in range(_WARM_UP + _RUNS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         session.run(None, rows)
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - started)
     return 1e6 * statistics.median(times[_WARM_UP:])

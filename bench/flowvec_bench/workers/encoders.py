@@ -1,4 +1,4 @@
-"""One engine that embeds texts, in one process.
+"""Serves one engine that embeds texts, in one process.
 
 It runs in a peer's environment without flowvec, so it imports flowvec only for flowvec's own
 engine. Commands, see `lines.py`:
@@ -16,38 +16,60 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING or __package__:
-    from flowvec_bench.workers import lines, load
-else:  # run as a file, where flowvec is not installed: this file's folder is searched
+if not (TYPE_CHECKING or __package__):
+    # Run as a file, where flowvec is not installed: Python searches this file's folder.
     import lines
     import load
+    from lines import override
+else:
+    from flowvec.compat import override
+    from flowvec_bench.workers import lines, load
 
 __all__ = ["main"]
 
 Floats = npt.NDArray[np.float32]
 
 
-class Blocking:
-    """An engine that computes one call at a time; other callers wait in a queue."""
+class Engine(ABC):
+    """The base class of all engines."""
 
+    @abstractmethod
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
         """Unit vectors of texts; None leaves the batch size to the library."""
-        raise NotImplementedError
 
+    @abstractmethod
     def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
         """Run a number of callers, who send one text after another."""
-        return load.closed_loop(lambda t: self.encode([t], size), callers, texts, seconds)
 
+    @abstractmethod
     def open(
         self, moments: list[float], texts: list[str], wait: float, size: int | None
     ) -> load.Load:
         """Send one text at each time."""
+
+    def pairs(self, texts: list[str], top_k: int, size: int | None) -> list[list[float]]:
+        """The most similar pairs: score and both indices."""
+        raise NotImplementedError
+
+
+class Blocking(Engine):
+    """An engine that computes one call at a time; other callers wait in a queue."""
+
+    @override
+    def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
+        return load.closed_loop(lambda t: self.encode([t], size), callers, texts, seconds)
+
+    @override
+    def open(
+        self, moments: list[float], texts: list[str], wait: float, size: int | None
+    ) -> load.Load:
         return load.open_loop(lambda t: self.encode([t], size), moments, texts, wait)
 
 
@@ -69,21 +91,21 @@ class SentenceTransformers(Blocking):
         self.model: Any = sentence_transformers.SentenceTransformer(model, **arguments)
         self.model.max_seq_length = options["max_length"]
 
+    @override
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
-        """Unit vectors of texts; None leaves the batch size to the library."""
         kwargs = {} if batch_size is None else {"batch_size": batch_size}
         vectors: Floats = self.model.encode(
             texts, show_progress_bar=False, normalize_embeddings=True, **kwargs
         )
         return vectors
 
+    @override
     def pairs(self, texts: list[str], top_k: int, size: int | None) -> list[list[float]]:
-        """The most similar pairs: score and both indices."""
         from sentence_transformers.util import paraphrase_mining
 
         kwargs: dict[str, Any] = {} if size is None else {"batch_size": size}
-        # As many for each text as in all, so that it finds all pairs. Version 5 counts a pair
-        # twice, and returns half as many as requested.
+        # As many neighbours per text as pairs in total, so that no pair is missed. Version 5 counts
+        # each pair twice and returns half of what was requested, so twice as many are requested.
         mined: list[list[float]] = paraphrase_mining(
             self.model, texts, show_progress_bar=False, max_pairs=2 * top_k,
             top_k=min(top_k, 100), **kwargs,
@@ -111,13 +133,13 @@ class FastEmbed(Blocking):
             name, specific_model_path=model, threads=options["threads"], local_files_only=True
         )
 
+    @override
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
-        """Unit vectors of texts; None leaves the batch size to the library."""
         kwargs = {} if batch_size is None else {"batch_size": batch_size}
         return np.stack(list(self.model.embed(texts, **kwargs)))
 
 
-class Infinity:
+class Infinity(Engine):
     """infinity's engine in its own process, as in a service."""
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
@@ -137,7 +159,7 @@ class Infinity:
         self.make: Any = lambda size: AsyncEmbeddingEngine.from_args(
             EngineArgs(batch_size=size, **self.arguments)
         )
-        # One for each batch size: starting one takes longer than most passes.
+        # By batch size: starting an engine takes longer than most passes.
         self.engines: dict[int, Any] = {}
 
     def _with_batch_size(self, batch_size: int | None) -> Any:
@@ -147,31 +169,31 @@ class Infinity:
             self.loop.run_until_complete(self.engines[size].astart())
         return self.engines[size]
 
+    @override
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
-        """Unit vectors of texts; None leaves the batch size to the library."""
         engine = self._with_batch_size(batch_size)
         vectors, _ = self.loop.run_until_complete(engine.embed(sentences=texts))
         return np.asarray(vectors, dtype=np.float32)
 
+    @override
     def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
-        """Run a number of callers, who send one text after another."""
         embed = self._with_batch_size(size).embed
         return self.loop.run_until_complete(
             load.closed_loop_async(lambda t: embed(sentences=[t]), callers, texts, seconds)
         )
 
+    @override
     def open(
         self, moments: list[float], texts: list[str], wait: float, size: int | None
     ) -> load.Load:
-        """Send one text at each time."""
         embed = self._with_batch_size(size).embed
         return self.loop.run_until_complete(
             load.open_loop_async(lambda t: embed(sentences=[t]), moments, texts, wait)
         )
 
 
-class Flowvec:
-    """flowvec; batch_size is its budget of tokens."""
+class Flowvec(Engine):
+    """flowvec; `batch_size` is its budget of padded tokens."""
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         from flowvec import Encoder
@@ -183,17 +205,16 @@ class Flowvec:
         info = self.encoder.info()
         self.about = {"runs": f"{info.provider} in {info.compute} ({info.proof})"}
 
+    @override
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
-        """Unit vectors of texts; None leaves the batch size to the library."""
         vectors: Floats = self.encoder.encode(
             texts, max_batch_tokens=batch_size, normalize_embeddings=True
         )
         return vectors
 
+    @override
     def closed(self, callers: int, texts: list[str], seconds: float, size: int | None) -> load.Load:
-        """Run a number of callers, who send one text after another; a single one calls the
-        Encoder."""
-        if callers == 1:
+        if callers == 1:  # calls the Encoder, as one caller would
             return load.closed_loop(self.encoder.encode, 1, texts, seconds)
 
         async def work() -> load.Load:
@@ -202,10 +223,10 @@ class Flowvec:
 
         return asyncio.run(work())
 
+    @override
     def open(
         self, moments: list[float], texts: list[str], wait: float, size: int | None
     ) -> load.Load:
-        """Send one text at each time."""
 
         async def work() -> load.Load:
             async with self._shared(size) as model:
@@ -213,8 +234,9 @@ class Flowvec:
 
         return asyncio.run(work())
 
+    @override
     def pairs(self, texts: list[str], top_k: int, size: int | None) -> list[list[float]]:
-        """The most similar pairs: score and both indices, with the Encoder's own budget."""
+        # With the Encoder's own batch size.
         from flowvec import most_similar_pairs
 
         mined = most_similar_pairs(texts, encoder=self.encoder, top_k=top_k)
@@ -223,7 +245,7 @@ class Flowvec:
     def _shared(self, size: int | None) -> Any:
         from flowvec import AsyncEncoder
 
-        # No call is refused, so that all peers answer the same calls.
+        # Never refuses a call, so that all peers answer the same calls.
         return AsyncEncoder(self.encoder, max_waiting=1 << 20, max_batch_tokens=size)
 
 
@@ -236,18 +258,18 @@ ENGINES: dict[str, Any] = {
 
 
 def _encode(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str, Any]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     vectors = engine.encode(texts, command["batch_size"])
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     if command["save"]:
         np.save(command["save"], np.asarray(vectors, dtype=np.float32))
     return {"seconds": seconds}
 
 
 def _pairs(engine: Any, texts: list[str], command: dict[str, Any]) -> dict[str, Any]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     mined = engine.pairs(texts, command["top_k"], command["batch_size"])
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     return {"seconds": seconds, "pairs": [[float(s), int(i), int(j)] for s, i, j in mined]}
 
 

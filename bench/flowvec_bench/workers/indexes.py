@@ -1,4 +1,4 @@
-"""One index in one process.
+"""Serves one index, in one process.
 
 It runs in a peer's environment without flowvec, so it imports flowvec only for flowvec's own index.
 Commands, see `lines.py`:
@@ -15,16 +15,20 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING or __package__:
-    from flowvec_bench.workers import lines
-else:  # run as a file, where flowvec is not installed: this file's folder is searched
+if not (TYPE_CHECKING or __package__):
+    # Run as a file, where flowvec is not installed: Python searches this file's folder.
     import lines
+    from lines import override
+else:
+    from flowvec.compat import override
+    from flowvec_bench.workers import lines
 
 __all__ = ["main"]
 
@@ -33,8 +37,28 @@ Ids = npt.NDArray[np.int64]
 K = 10
 
 
-class Engine:
+class Engine(ABC):
     """The base class of all indexes."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Drop what was built."""
+
+    @abstractmethod
+    def build(self) -> None:
+        """Add all vectors."""
+
+    @abstractmethod
+    def save(self) -> int:
+        """Write the index, and return its bytes on disk."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Read the index again."""
+
+    @abstractmethod
+    def search(self, queries: Floats, ef: int) -> Any:
+        """The nearest ten of each query, as the engine gives them."""
 
     def numbers(self, hits: Any) -> Ids:
         """The result of `search` as numbers of vectors, int64 (queries, 10)."""
@@ -56,30 +80,30 @@ class Hnswlib(Engine):
         index.set_num_threads(self.options["threads"])
         return index
 
+    @override
     def clear(self) -> None:
-        """Drop what was built."""
         self.index = None
 
+    @override
     def build(self) -> None:
-        """Add all vectors."""
         self.index = self._new()
         self.index.init_index(
             len(self.vectors), ef_construction=self.options["ef_construction"], M=self.options["m"]
         )
         self.index.add_items(self.vectors)
 
+    @override
     def save(self) -> int:
-        """Write it, and return its bytes on disk."""
         self.index.save_index(str(self.file))
         return self.file.stat().st_size
 
+    @override
     def open(self) -> None:
-        """Read it again."""
         self.index = self._new()
         self.index.load_index(str(self.file))
 
+    @override
     def search(self, queries: Floats, ef: int) -> Any:
-        """The nearest ten of each query, as the engine gives them."""
         self.index.set_ef(ef)
         return self.index.knn_query(queries, k=K)[0]
 
@@ -96,29 +120,29 @@ class Faiss(Engine):
         self.file = Path(options["folder"]) / "faiss.bin"
         self.index: Any = None
 
+    @override
     def clear(self) -> None:
-        """Drop what was built."""
         self.index = None
 
+    @override
     def build(self) -> None:
-        """Add all vectors."""
         self.index = self.faiss.IndexHNSWFlat(
             self.vectors.shape[1], self.options["m"], self.faiss.METRIC_INNER_PRODUCT
         )
         self.index.hnsw.efConstruction = self.options["ef_construction"]
         self.index.add(self.vectors)
 
+    @override
     def save(self) -> int:
-        """Write it, and return its bytes on disk."""
         self.faiss.write_index(self.index, str(self.file))
         return self.file.stat().st_size
 
+    @override
     def open(self) -> None:
-        """Read it again."""
         self.index = self.faiss.read_index(str(self.file))
 
+    @override
     def search(self, queries: Floats, ef: int) -> Any:
-        """The nearest ten of each query, as the engine gives them."""
         self.index.hnsw.efSearch = ef
         return self.index.search(queries, K)[1]
 
@@ -131,12 +155,12 @@ class Usearch(Engine):
         self.file = Path(options["folder"]) / "usearch.bin"
         self.index: Any = None
 
+    @override
     def clear(self) -> None:
-        """Drop what was built."""
         self.index = None
 
+    @override
     def build(self) -> None:
-        """Add all vectors."""
         from usearch.index import Index
 
         self.index = Index(
@@ -145,17 +169,17 @@ class Usearch(Engine):
         )  # fmt: skip
         self.index.add(np.arange(len(self.vectors)), self.vectors, threads=self.options["threads"])
 
+    @override
     def save(self) -> int:
-        """Write it, and return its bytes on disk."""
         self.index.save(str(self.file))
         return self.file.stat().st_size
 
+    @override
     def open(self) -> None:
-        """Read it again."""
         self.index.load(str(self.file))
 
+    @override
     def search(self, queries: Floats, ef: int) -> Any:
-        """The nearest ten of each query, as the engine gives them."""
         self.index.expansion_search = ef
         return self.index.search(queries, K, threads=self.options["threads"]).keys
 
@@ -168,20 +192,21 @@ class Flowvec(Engine):
         self.folder = Path(options["folder"]) / "collection"
         self.collection: Any = None
 
+    @override
     def clear(self) -> None:
-        """Drop what was built."""
         if self.collection is not None:
             self.collection.close()
             shutil.rmtree(self.folder)
 
+    @override
     def build(self) -> None:
-        """Add all vectors, ten thousand at a time, and let the graph grow with them."""
         from flowvec import Collection
 
         # Always use the graph, even for few rows.
         self.collection = Collection.create(
             self.folder, dim=self.vectors.shape[1], metric="ip", exact_below=0
         )
+        # Ten thousand rows at a time; the graph grows with them.
         for first in range(0, len(self.vectors), 10_000):
             rows = self.vectors[first : first + 10_000]
             self.collection.add_vectors(
@@ -189,14 +214,15 @@ class Flowvec(Engine):
             )
         self.collection.search(self.vectors[0], k=1)
 
+    @override
     def save(self) -> int:
-        """Write it, and return its bytes on disk."""
         self.collection.close()
         self.open()
         return sum(file.stat().st_size for file in self.folder.iterdir())
 
+    @override
     def open(self) -> None:
-        """Read it again, up to the first answer."""
+        # Up to the first answer.
         from flowvec import Collection
 
         if self.collection is not None:
@@ -204,14 +230,14 @@ class Flowvec(Engine):
         self.collection = Collection.open(self.folder, exact_below=0)
         self.collection.search(self.vectors[0], k=1)
 
+    @override
     def search(self, queries: Floats, ef: int) -> Any:
-        """The nearest ten of each query, as the collection gives them."""
         if self.options.get("rows"):
             return self.collection.search_batch(queries, K, ef=ef)
         return self.collection.search_ids(queries, K, ef=ef)[0]
 
+    @override
     def numbers(self, hits: Any) -> Ids:
-        """Ids of hits as numbers of vectors."""
         if self.options.get("rows"):
             hits = [[hit.id for hit in line] for line in hits]
         return super().numbers(hits)
@@ -229,24 +255,24 @@ def _search(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
     queries = np.load(command["queries"])
     ef = command["ef"]
     if not command["singly"]:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         hits = engine.search(queries, ef)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         if command["save"]:
             np.save(command["save"], engine.numbers(hits))
         return {"seconds": seconds}
     waits = []
     for query in queries:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         engine.search(query[None], ef)
-        waits.append(time.perf_counter() - begun)
+        waits.append(time.perf_counter() - started)
     return {"waits": [round(wait, 7) for wait in waits]}
 
 
 def _timed(work: Any) -> dict[str, Any]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     work()
-    return {"seconds": time.perf_counter() - begun}
+    return {"seconds": time.perf_counter() - started}
 
 
 def _make(command: dict[str, Any]) -> Any:
@@ -258,7 +284,7 @@ def _work(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
         engine.clear()
         return {**_timed(engine.build), "bytes": engine.save()}
     if command["do"] == "open":
-        # Otherwise the next one that flushes a file waits for what another has just written.
+        # Otherwise this engine's flush would wait for what another engine has just written.
         if hasattr(os, "sync"):
             os.sync()
         return _timed(engine.open)

@@ -1,7 +1,7 @@
 """Protocol of workers: commands as JSON lines on standard input, answers as JSON lines.
 
-It runs in a peer's environment, so it only imports the standard library. Only answers go to
-standard output; messages of libraries go to standard error.
+It runs in a peer's environment, so it imports the standard library only. Standard output carries
+answers and nothing else: what libraries print goes to standard error.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["serve"]
+__all__ = ["override", "serve"]
 
 Command = dict[str, Any]
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def override(method: _Method) -> _Method:
+    """Mark a method that overrides one of a base class, like `flowvec.compat.override`."""
+    return method
 
 
 def serve(load: Callable[[Command], Any], work: Callable[[Any, Command], Command]) -> None:
-    """Answer commands until `{"do": "end"}`; the answer to a command that fails is `{"error":
-    ...}`.
+    """Answer commands until `{"do": "end"}`. A command that fails is answered by `{"error": ...}`.
 
     Args:
         load: creates the engine of `{"do": "load", ...}`. The answer is its `about`, if it has one.

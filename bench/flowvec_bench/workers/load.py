@@ -48,8 +48,8 @@ def arrivals(rate: float, seconds: float, seed: int) -> list[float]:
 def closed_loop(call: Call, callers: int, texts: Sequence[str], seconds: float) -> Load:
     """Run threads that call an engine which serves one call at a time, in order of arrival."""
     waits: list[float] = []
-    begun = time.perf_counter()
-    end = begun + seconds
+    started = time.perf_counter()
+    end = started + seconds
 
     def caller(first: int, send: Call) -> None:
         place = first
@@ -60,7 +60,7 @@ def closed_loop(call: Call, callers: int, texts: Sequence[str], seconds: float) 
 
     if callers == 1:  # no other callers, so no other thread is needed
         caller(0, call)
-        return Load(waits, time.perf_counter() - begun)
+        return Load(waits, time.perf_counter() - started)
     # One worker acts as a lock with a fair queue, which shortens the longest waits.
     with ThreadPoolExecutor(1) as engine, ThreadPoolExecutor(callers) as crowd:
 
@@ -69,7 +69,7 @@ def closed_loop(call: Call, callers: int, texts: Sequence[str], seconds: float) 
 
         for done in [crowd.submit(caller, i, send) for i in range(callers)]:
             done.result()
-    return Load(waits, time.perf_counter() - begun)
+    return Load(waits, time.perf_counter() - started)
 
 
 async def closed_loop_async(
@@ -77,8 +77,8 @@ async def closed_loop_async(
 ) -> Load:
     """Run tasks that call an engine which takes any number of calls."""
     waits: list[float] = []
-    begun = time.perf_counter()
-    end = begun + seconds
+    started = time.perf_counter()
+    end = started + seconds
 
     async def caller(place: int) -> None:
         while (now := time.perf_counter()) < end:
@@ -87,13 +87,13 @@ async def closed_loop_async(
             place += callers
 
     await asyncio.gather(*(caller(i) for i in range(callers)))
-    return Load(waits, time.perf_counter() - begun)
+    return Load(waits, time.perf_counter() - started)
 
 
 def open_loop(call: Call, moments: Sequence[float], texts: Sequence[str], patience: float) -> Load:
     """Arrivals at an engine that serves one call at a time; `patience` in seconds."""
     waits: list[float] = []
-    begun = time.perf_counter()
+    started = time.perf_counter()
 
     def serve(text: str, arrived: float) -> None:
         call(text)
@@ -102,8 +102,8 @@ def open_loop(call: Call, moments: Sequence[float], texts: Sequence[str], patien
     engine = ThreadPoolExecutor(1)
     futures = []
     for place, moment in enumerate(moments):
-        time.sleep(max(0.0, begun + moment - time.perf_counter()))
-        futures.append(engine.submit(serve, texts[place % len(texts)], begun + moment))
+        time.sleep(max(0.0, started + moment - time.perf_counter()))
+        futures.append(engine.submit(serve, texts[place % len(texts)], started + moment))
     end = time.perf_counter() + patience
     while not all(future.done() for future in futures) and time.perf_counter() < end:
         time.sleep(0.01)
@@ -111,7 +111,7 @@ def open_loop(call: Call, moments: Sequence[float], texts: Sequence[str], patien
     for future in futures:
         if not future.cancelled():
             future.result()
-    return Load(waits, time.perf_counter() - begun, len(moments) - len(waits))
+    return Load(waits, time.perf_counter() - started, len(moments) - len(waits))
 
 
 async def open_loop_async(
@@ -119,7 +119,7 @@ async def open_loop_async(
 ) -> Load:
     """Arrivals at an engine that takes any number of calls; `patience` in seconds."""
     waits: list[float] = []
-    begun = time.perf_counter()
+    started = time.perf_counter()
 
     async def serve(text: str, arrived: float) -> None:
         await call(text)
@@ -127,8 +127,8 @@ async def open_loop_async(
 
     tasks = []
     for place, moment in enumerate(moments):
-        await asyncio.sleep(max(0.0, begun + moment - time.perf_counter()))
-        tasks.append(asyncio.create_task(serve(texts[place % len(texts)], begun + moment)))
+        await asyncio.sleep(max(0.0, started + moment - time.perf_counter()))
+        tasks.append(asyncio.create_task(serve(texts[place % len(texts)], started + moment)))
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=patience)
         for task in late:
@@ -137,4 +137,4 @@ async def open_loop_async(
         for task in tasks:
             if not task.cancelled():
                 task.result()
-    return Load(waits, time.perf_counter() - begun, len(moments) - len(waits))
+    return Load(waits, time.perf_counter() - started, len(moments) - len(waits))

@@ -172,7 +172,7 @@ def test_a_query_that_is_a_document_does_not_find_itself(tmp_path: Path, tiny: E
     queries = [{"_id": "d4", "text": "is eaten by dogs"}, {"_id": "d3", "text": "something else"}]
     judged = "query-id\tcorpus-id\tscore\nd4\td3\t1\nd3\td3\t1\n"
     (retrieval_set,) = read_retrieval(write_set(tmp_path, queries=queries, qrels=judged))
-    assert retrieval_set.own == {"d4"}
+    assert retrieval_set.queries_that_are_documents == {"d4"}
     score = score_run(retrieval_set, "x", [[3, 2, 0, 1], [2, 3, 0, 1]])
     assert (score.mrr_at_10, score.ndcg_at_10) == (1.0, 1.0)
     for score in score_retrieval(tiny, retrieval_set):  # both systems would find it first
