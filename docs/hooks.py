@@ -1,4 +1,4 @@
-"""Lets pages of the site link to files of the repository outside `docs`.
+"""Lets pages of the site link to files of the repository that are outside `docs`.
 
 Pages link to reports, model cards and tests by relative paths (`../bench/results/x.md`), which work
 in the repository. The site gets a copy of each file that a page links to, under `repository/`.
@@ -43,7 +43,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if target is None:
             return link[0]
         uri = _uri_of(target)
-        if files.get_file_from_path(uri) is None:  # a folder, say: nothing to show
+        if files.get_file_from_path(uri) is None:  # for example a folder, which has no page
             return link[0]
         path = os.path.relpath(uri, PurePosixPath(page.file.src_uri).parent)
         return f"{link[1]}{path}{link[3] or ''}{link[4]}"
@@ -53,12 +53,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _targets(page: Path) -> list[Path]:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    found = (_resolved(page, link[2]) for link in LINK.finditer(text))
-    return [target for target in found if target is not None]
+    targets = (_resolved(page, link[2]) for link in LINK.finditer(text))
+    return [target for target in targets if target is not None]
 
 
 def _resolved(page: Path, link: str) -> Path | None:
-    """The file of the repository that a link leads to; None for a URL or what is not a file."""
+    """The file of the repository that a link leads to; None for a URL or a folder."""
     if re.match(r"[a-z]+:", link):
         return None
     target = (page.parent / link).resolve()

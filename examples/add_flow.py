@@ -33,7 +33,8 @@ def main(
     sts: recipe.Sts,
     out: recipe.Out,
     corpus: Annotated[
-        str | None, typer.Option(help="Texts like those to be served; without it those of --sts.")
+        str | None,
+        typer.Option(help="Texts like those to encode. Default: the sentences of --sts."),
     ] = None,
     rows: Annotated[int, typer.Option(min=20, help="Texts to draw.")] = 30_000,
     sentences: Annotated[
@@ -50,10 +51,10 @@ def main(
     else:
         name = Path(corpus).name
         texts = read_corpus(corpus, rows=rows, seed=seed, sentences=sentences)
-    begun = perf_counter()
+    started = perf_counter()
     settings = FitSettings(training=FlowTraining(epochs=epochs, seed=seed))
     fitted = fit("flow", model, texts, corpus=name, settings=settings)
-    seconds = perf_counter() - begun
+    seconds = perf_counter() - started
     with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
         before = recipe.score_bundle(Path(model), Path(folder) / "bundle", tasks, calibration=())
     out.mkdir(parents=True)

@@ -3,10 +3,10 @@
     python examples/derive_pairs.py --scored sts/STSB/train.tsv -o derived
 
 Writes `derived/classes.tsv` (scores below 2, below 4, and the rest, as 0, 1, 2) and
-`derived/triplets.tsv`: both sentences of each pair with a score of at least 4, and a sentence that
-scored at most 1 with one of them or, if there is none, one drawn from such pairs. This replaces NLI
-and is easier: the classes are ranges of similarity, which STS measures, and a random sentence is a
-weak negative.
+`derived/triplets.tsv`. A triplet is the two sentences of a pair with a score of at least 4, and a
+sentence that scored at most 1 with one of them; if there is none, one is drawn from all such pairs.
+This replaces NLI and is easier: the classes are ranges of similarity, which STS measures, and a
+random sentence is a weak negative.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def triplets(pairs: Columns, seed: int) -> Columns:
     like = [(left, right) for left, right, score in rows if score >= LIKE and left != right]
     if not others or not like:
         raise InputValueError(f"there must be scores of {LIKE:g} or more and of {UNLIKE:g} or less")
-    found: Columns = {"anchor": [], "positive": [], "negative": []}
+    columns: Columns = {"anchor": [], "positive": [], "negative": []}
     for left, right in like:
-        known = unlike.get(left, []) + unlike.get(right, [])
-        found["anchor"].append(left)
-        found["positive"].append(right)
-        found["negative"].append(draw.choice(known or others))
-    return found
+        negatives = unlike.get(left, []) + unlike.get(right, []) or others
+        columns["anchor"].append(left)
+        columns["positive"].append(right)
+        columns["negative"].append(draw.choice(negatives))
+    return columns
 
 
 @app.command()
@@ -64,9 +64,9 @@ def main(
     """Write classes.tsv and triplets.tsv."""
     recipe.check_out(out)
     pairs = read_columns(scored, {"sentence1": text, "sentence2": text, "score": number})
-    made = {"classes": classes(pairs), "triplets": triplets(pairs, seed)}
+    derived = {"classes": classes(pairs), "triplets": triplets(pairs, seed)}
     out.mkdir(parents=True)
-    for name, columns in made.items():
+    for name, columns in derived.items():
         write_tsv(out / f"{name}.tsv", columns)
         typer.echo(f"{out / name}.tsv: {len(next(iter(columns.values())))} rows")
 

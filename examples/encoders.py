@@ -20,7 +20,7 @@ def load_model(name: str, pooling: str | None) -> SentenceTransformer:
     if name.startswith((".", "/")) and not Path(name).is_dir():
         raise InputValueError(f"{name} is not a directory")
     try:
-        # Always in float32, since half precision cannot be trained this way.
+        # Always in float32, because half precision cannot be trained this way.
         with quiet_transformers():
             model = SentenceTransformer(name, model_kwargs={"dtype": torch.float32})
     except (OSError, ValueError) as error:

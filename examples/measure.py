@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 BASE = HERE.parent / "models/backbone/checkpoint"
 WIKI_ROWS = 30_000
 
-# Names in braces are folders and files, which are filled in when a command runs.
+# Names in braces stand for folders and files; they are filled in when a command runs.
 RUNS = {
     "regression": "sbert_regression --train {stsb} --epochs 2 --learning-rate 3e-4 --bf16",
     "classification": "sbert_classification --train {derived}/classes.tsv --learning-rate 3e-4 "
@@ -63,7 +63,7 @@ def slug(name: str) -> str:
 
 
 def letters(sentence: str) -> str:
-    """A sentence without differences of tokenization."""
+    """A sentence's letters and digits, to compare sentences that are tokenized differently."""
     return re.sub(r"\W+", "", sentence.lower())
 
 
@@ -119,25 +119,25 @@ def flows(data: Data, work: Work) -> None:
         out = work / f"{slug(name)}.flows.json"
         if name not in WITHOUT_FLOWS and model.is_dir() and not out.exists():
             typer.echo(name, err=True)
-            found = measure_flows(model, tasks, wiki)
-            out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            figures = measure_flows(model, tasks, wiki)
+            out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 def measure_flows(model: Path, tasks: list[StsTask], wiki: list[str]) -> dict[str, object]:
     """Scores of a model alone and with each flow, from vectors that are computed once."""
     rows = sentence_rows(tasks)
     target = sample_texts(rows, len(rows), 0, "the sets")
-    begun = perf_counter()
+    started = perf_counter()
     sentences, texts = (torch.from_numpy(embed_raw(model, t)) for t in (list(rows), wiki))
-    seconds = {"embedding": round(perf_counter() - begun, 1)}
+    seconds = {"embedding": round(perf_counter() - started, 1)}
     in_order = sentences[[rows[text] for text in target]]
     scored = {"none": sentences.numpy()}
     for corpus, vectors in (("wiki", texts), ("target", in_order)):
-        begun = perf_counter()
+        started = perf_counter()
         flow, _ = fit_transform(("flow",), *split(vectors.numpy()), FitSettings())
         with torch.no_grad():
             scored[f"flow, {corpus}"] = flow(sentences).numpy()
-        seconds[f"flow, {corpus}"] = round(perf_counter() - begun, 1)
+        seconds[f"flow, {corpus}"] = round(perf_counter() - started, 1)
     return {
         "rows": {"wiki": len(wiki), "target": len(target)},
         "seconds": seconds,
@@ -153,7 +153,7 @@ def measure_flows(model: Path, tasks: list[StsTask], wiki: list[str]) -> dict[st
 def report(work: Work, out: Annotated[Path, typer.Option("-o", "--out")]) -> None:
     """Write all results to one file, and print the table in Markdown."""
     runs = {name: run for name in ("base", *RUNS) if (run := read_run(work, name))}
-    found = {
+    record = {
         "evaluation": "recipes",
         "machine": asdict(describe_machine()),
         "base": "models/backbone/checkpoint",
@@ -161,7 +161,7 @@ def report(work: Work, out: Annotated[Path, typer.Option("-o", "--out")]) -> Non
         "pairs": {task.name: count(task.subsets) for task in read_sts(work / "sts")},
         "runs": runs,
     }
-    out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     typer.echo("| trained by | transform | STS-B dev | STS-B test | STS12 | STS13 | STS14 |")
     typer.echo("|---|---|---|---|---|---|---|")
     for name, run in runs.items():
@@ -172,14 +172,14 @@ def report(work: Work, out: Annotated[Path, typer.Option("-o", "--out")]) -> Non
 def read_run(work: Path, name: str) -> dict[str, Any]:
     """A run's command, report, and scores without and with a flow."""
     trained, with_flows = work / slug(name) / "report.json", work / f"{slug(name)}.flows.json"
-    found: dict[str, Any] = {}
+    run: dict[str, Any] = {}
     if trained.exists():
-        found["command"] = f"python examples/{RUNS[name]}"
-        found["report"] = json.loads(trained.read_text(encoding="utf-8"))
-        found["scores"] = {"none": found["report"]["after"]}
+        run["command"] = f"python examples/{RUNS[name]}"
+        run["report"] = json.loads(trained.read_text(encoding="utf-8"))
+        run["scores"] = {"none": run["report"]["after"]}
     if with_flows.exists():
-        found |= json.loads(with_flows.read_text(encoding="utf-8"))
-    return found
+        run |= json.loads(with_flows.read_text(encoding="utf-8"))
+    return run
 
 
 def cells(scores: list[dict[str, Any]]) -> list[str]:

@@ -52,8 +52,8 @@ Sts = Annotated[
 Out = Annotated[Path, typer.Option("-o", "--out", help="The directory to create.")]
 Epochs = Annotated[float, typer.Option(help="Passes over the data.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Stop after this number of steps.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Rows a step.")]
-LearningRate = Annotated[float, typer.Option(help="The highest.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows per step.")]
+LearningRate = Annotated[float, typer.Option(help="Highest learning rate.")]
 Warmup = Annotated[
     float,
     typer.Option(
@@ -65,13 +65,15 @@ PoolingMode = Annotated[
     str | None,
     typer.Option(
         "--pooling",
-        help="mean, cls or max; by default the model's own, or mean for a plain encoder.",
+        help="mean, cls or max. Default: the model's own, or mean for a plain encoder.",
     ),
 ]
 Bfloat16 = Annotated[
-    bool, typer.Option("--bf16", help="Compute in bfloat16 where that is safe (autocast).")
+    bool, typer.Option("--bf16", help="Compute in bfloat16 where this is safe (autocast).")
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything drawn.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**32 - 1, help="Seed of weights, dropout and order.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Figures of a training: rows of data, steps, seconds, and ten mean losses in order."""
+    """Figures of a training: rows of data, steps, seconds, and about ten mean losses in order."""
 
     rows: int
     steps: int
@@ -164,7 +166,7 @@ def check_out(out: Path) -> None:
 def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Columns) -> None:
     """Train with the library's trainer: Adam, linear warm-up and decay, gradients clipped at 1.
 
-    Meanwhile the model's token limit is lowered.
+    The model's token limit is lowered during training.
     """
     settings = run.settings
     if not sys.stderr.isatty():
@@ -173,7 +175,7 @@ def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Column
     batches = math.ceil(len(data) / settings.batch_size)
     steps = settings.steps or max(1, math.ceil(batches * settings.epochs))
     limit, model.max_seq_length = model.max_seq_length, settings.max_length
-    begun = perf_counter()
+    started = perf_counter()
     with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
         arguments = SentenceTransformerTrainingArguments(
             output_dir=folder,
@@ -202,7 +204,7 @@ def train(run: Run, model: SentenceTransformer, loss: nn.Module, columns: Column
     run.training = Training(
         rows=len(data),
         steps=steps,
-        seconds=round(perf_counter() - begun, 1),
+        seconds=round(perf_counter() - started, 1),
         losses=[round(entry["loss"], 4) for entry in trainer.state.log_history if "loss" in entry],
     )
     typer.echo(f"{run.training}", err=True)
@@ -242,12 +244,12 @@ def write_report(
 ) -> None:
     """Write `report.json`, and print Spearman x 100 before and after."""
     packages = ("flowvec", "sentence-transformers", "transformers", "torch")
-    found = facts | {
+    report = facts | {
         "before": [asdict(score) for score in before],
         "after": [asdict(score) for score in after],
         "packages": {name: version(name) for name in packages},
     }
-    text = json.dumps(found, indent=2, default=str) + "\n"
+    text = json.dumps(report, indent=2, default=str) + "\n"
     (out / "report.json").write_text(text, encoding="utf-8")
     lines = []
     for old, new in zip(before, after, strict=True):

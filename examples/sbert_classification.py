@@ -38,17 +38,17 @@ def main(
 ) -> None:
     """Train on pairs with classes: sentence1, sentence2, label."""
     columns = read_columns(train, {"sentence1": text, "sentence2": text, "label": class_number})
-    found = sorted(set(columns["label"]))
-    if len(found) < 2 or found != list(range(len(found))):
-        raise InputValueError(f"{train} has the labels {found}; they must be 0, 1 and so on")
+    labels = sorted(set(columns["label"]))
+    if len(labels) < 2 or labels != list(range(len(labels))):
+        raise InputValueError(f"{train} has the labels {labels}; they must be 0, 1 and so on")
     settings = recipe.Settings(
         model, sts, out, epochs, steps, batch_size, learning_rate, warmup, max_length, bf16, seed
     )
     run = recipe.begin(settings, pooling)
     width = run.model.get_embedding_dimension()
-    loss = SoftmaxLoss(run.model, width, num_labels=len(found))
+    loss = SoftmaxLoss(run.model, width, num_labels=len(labels))
     recipe.train(run, run.model, loss, columns)
-    recipe.finish(run, run.model, pooling=pooling, classes=len(found))
+    recipe.finish(run, run.model, pooling=pooling, classes=len(labels))
 
 
 if __name__ == "__main__":

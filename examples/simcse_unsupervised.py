@@ -1,4 +1,4 @@
-"""Unsupervised SimCSE: find a sentence among those of its batch, under other dropout.
+"""Unsupervised SimCSE: find a sentence in its batch, by a copy with other dropout.
 
     python examples/simcse_unsupervised.py --model bert-base-uncased --train wiki.txt --sts sts \\
         --rows 1000000 -o simcse
@@ -41,7 +41,7 @@ def main(
         float, typer.Option(help="Temperature of the softmax over cosines.")
     ] = 0.05,
     dropout: Annotated[
-        float, typer.Option(help="The only difference between the two copies.")
+        float, typer.Option(help="Dropout, the only difference between the two copies.")
     ] = 0.1,
     rows: Annotated[int, typer.Option(min=2, help="Sentences to draw.")] = 1_000_000,
     sentences: Annotated[

@@ -22,24 +22,24 @@ def text(value: object) -> str:
 
 
 def number(value: object) -> float:
-    """A finite number, as JSON's or in digits."""
+    """A finite number, from JSON or as text."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("is not a number")
     try:
-        found = float(value)
+        result = float(value)
     except ValueError:
         raise ValueError("is not a number") from None
-    if not math.isfinite(found):
+    if not math.isfinite(result):
         raise ValueError("is not a number")
-    return found
+    return result
 
 
 def class_number(value: object) -> int:
     """A whole number from 0."""
-    found = number(value)
-    if found < 0 or found != int(found):
+    result = number(value)
+    if result < 0 or result != int(result):
         raise ValueError("is not a whole number from 0")
-    return int(found)
+    return int(result)
 
 
 def read_columns(path: Path, readers: Mapping[str, Reader]) -> Columns:

@@ -1,10 +1,10 @@
-"""The pre-trained weights as a Hugging Face directory in float16.
+"""Saves the pre-trained weights as a Hugging Face directory in float16.
 
     python models/backbone/save.py
 
-Writes models/backbone/checkpoint, with the masked-language head, so that training can go on. The
-saved configuration names BERT's usual dropout of .1, which BERT-flow's released recipe needs;
-pre-training itself ran without, since one pass over part of a corpus has nothing to overfit.
+Writes models/backbone/checkpoint, with the masked-language head, so that training can continue. The
+saved configuration has BERT's usual dropout of .1, which BERT-flow's released recipe needs.
+Pre-training itself used no dropout, because one pass over part of a corpus cannot overfit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
         model_max_length=sizes["max_position_embeddings"],
         **special,
     ).save_pretrained(args.out)
-    # Transformers 5 names a class that transformers 4 does not know.
+    # Transformers 5 writes a class name that transformers 4 does not have.
     file = args.out / "tokenizer_config.json"
     settings = json.loads(file.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")

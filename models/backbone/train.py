@@ -1,14 +1,14 @@
-"""Masked-language pre-training of a small BERT, resumable. No contrastive loss, no labels.
+"""Pre-trains a small BERT with masked language modelling only; an interrupted run continues.
 
     python models/mini/prepare.py --tokenizer models/backbone/checkpoint/tokenizer.json \\
         --out models/backbone/work
     python models/backbone/train.py --steps 6750 --decay-steps 2000
 
-Rows are runs of whole sentences of one paragraph, 15 % of their tokens are predicted (80 % of those
-masked, 10 % replaced, 10 % kept, as in BERT). The learning rate warms up, stays, and falls to zero
-over the last `--decay-steps` steps. What step s trains on depends on the seed and s alone, so a run
-that was interrupted goes on where it was, and `--steps` can be chosen while it is still at its
-constant rate. Writes models/backbone/work/state.pt every `--save-every` steps.
+A row is a sequence of whole sentences of one paragraph. As in BERT, 15 % of its tokens are
+predicted (80 % of them masked, 10 % replaced, 10 % kept). The learning rate warms up, stays
+constant, and falls to zero over the last `--decay-steps` steps. The data of a step depends only on
+the seed and the step, so an interrupted run continues where it stopped, and `--steps` can be chosen
+while the rate is still constant. Writes models/backbone/work/state.pt every `--save-every` steps.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from transformers import BertConfig, BertForMaskedLM
 
 HERE = Path(__file__).resolve().parent
 CLS, SEP, MASK, SPECIAL = 2, 3, 4, 5
-# Batches of a pool are cut from rows sorted by length, so that little is padding.
+# The batches of a pool are cut from rows sorted by length, so that there is little padding.
 POOL = 16
-HELD_OUT = 20_000  # the last sentences; but for the paragraph across the edge never trained on
+# The last sentences. None is trained on, except those of the paragraph at the boundary.
+HELD_OUT = 20_000
 
 
 class Rows:
-    """Runs of sentences, as batches of (ids, mask, positions to predict, their tokens)."""
+    """Sequences of sentences, as batches of (ids, mask, positions to predict, their tokens)."""
 
     def __init__(self, work: Path, tokens: int, limit: int, vocabulary: int) -> None:
         self.ids = np.load(work / "ids.npy")
@@ -45,7 +46,7 @@ class Rows:
         self.trained = len(paragraph) - HELD_OUT
 
     def row(self, i: int, wanted: int) -> np.ndarray:
-        """Sentence i and those after it in its paragraph, while they fit into `wanted` tokens."""
+        """Sentence i and the next ones of its paragraph that fit into `wanted` tokens."""
         start, stop = self.offsets[i], i + 1
         while stop < self.last[i] and self.offsets[stop + 1] - start <= wanted - 2:
             stop += 1
@@ -53,12 +54,12 @@ class Rows:
         return np.concatenate(([CLS], body, [SEP])).astype(np.int64)
 
     def pool(self, seed: int, first: int, stop: int) -> list[list[np.ndarray]]:
-        """POOL batches of rows of sentences first..stop, of like lengths within each."""
+        """POOL batches of rows of sentences first..stop, of similar lengths within a batch."""
         rng = np.random.default_rng(seed)
         rows: list[np.ndarray] = []
         size = 0
         while size < POOL * self.tokens:
-            # Single sentences are what will be embedded; longer runs teach context.
+            # Single sentences, because these will be embedded; longer rows teach context.
             wanted = int(rng.choice([16, 64, self.limit], p=[0.3, 0.3, 0.4]))
             rows.append(self.row(int(rng.integers(first, stop)), wanted))
             size += len(rows[-1])
@@ -90,7 +91,7 @@ class Rows:
 
 
 def mlm_loss(model: BertForMaskedLM, batch: tuple[Tensor, ...]) -> Tensor:
-    """Cross entropy at the chosen positions; the head runs on those alone."""
+    """Cross entropy at the chosen positions; the head runs only on these."""
     ids, mask, chosen, targets = batch
     hidden = model.bert(input_ids=ids, attention_mask=mask).last_hidden_state
     logits = model.cls(hidden.reshape(-1, hidden.shape[-1])[chosen])
@@ -99,7 +100,7 @@ def mlm_loss(model: BertForMaskedLM, batch: tuple[Tensor, ...]) -> Tensor:
 
 @torch.no_grad()
 def held_out_loss(model: BertForMaskedLM, rows: Rows) -> float:
-    """Mean masked-language loss over a fixed set of held-out rows, in nats a token."""
+    """Mean masked-language loss over a fixed set of held-out rows, in nats per token."""
     model.eval()
     batches = rows.pool(12345, rows.trained, rows.trained + HELD_OUT)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -109,7 +110,7 @@ def held_out_loss(model: BertForMaskedLM, rows: Rows) -> float:
 
 
 def rate(step: int, steps: int, warmup: int, decay: int) -> float:
-    """Factor of the peak learning rate: warm up, stay, fall to zero."""
+    """Factor of the peak learning rate: it rises, stays constant and falls to zero."""
     return max(0.0, min((step + 1) / warmup, 1.0, (steps - step) / decay))
 
 
@@ -120,7 +121,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6750)
     parser.add_argument("--decay-steps", type=int, default=2000)
     parser.add_argument("--warmup-steps", type=int, default=300)
-    parser.add_argument("--tokens", type=int, default=4096, help="a batch")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens per batch")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--save-every", type=int, default=250)
     parser.add_argument("--threads", type=int, default=2)
@@ -151,7 +152,7 @@ def main() -> None:
         step, tokens, seconds = state["step"], state["tokens"], state["seconds"]
         print(f"resumed at step {step}", flush=True)
 
-    begun, losses, batches = time.perf_counter() - seconds, [], []
+    started, losses, batches = time.perf_counter() - seconds, [], []
     while step < args.steps:
         if not batches or step % POOL == 0:
             batches = rows.pool(args.seed + 1_000_003 * (1 + step // POOL), 0, rows.trained)
@@ -160,7 +161,7 @@ def main() -> None:
             group["lr"] = args.learning_rate * rate(
                 step, args.steps, args.warmup_steps, args.decay_steps
             )
-        torch.manual_seed(args.seed + step)  # dropout, too, depends on the step alone
+        torch.manual_seed(args.seed + step)  # dropout also depends only on the step
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = mlm_loss(model, batch)
         optimizer.zero_grad(set_to_none=True)
@@ -170,7 +171,7 @@ def main() -> None:
         step += 1
         tokens += int(batch[1].sum())
         losses.append(loss.item())
-        now = time.perf_counter() - begun
+        now = time.perf_counter() - started
         if step % 50 == 0:
             print(
                 f"{step} loss {np.mean(losses[-50:]):.3f} {tokens / now:.0f} tokens/s", flush=True

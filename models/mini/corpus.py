@@ -1,4 +1,4 @@
-"""The prepared sentences as flat arrays of token ids, and the pairs of texts to learn from."""
+"""Reads the prepared sentences as flat arrays of token ids, and draws pairs to train on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
-# Texts end to end: token ids, and where each text begins.
+# Concatenated texts: token ids, and where each text starts.
 Texts = tuple[Ids, Ids]
 Pairs = tuple[Texts, Texts]
 
-SENTENCE, PASSAGE = 62, 190  # tokens at most
-# Every fiftieth paragraph is never trained on; retrieval is watched there.
+SENTENCE, PASSAGE = 62, 190  # most tokens
+# Every fiftieth paragraph is never trained on; retrieval is measured on it.
 HELD_OUT, HELD_OUT_OF = 7, 50
 
 
@@ -28,7 +28,7 @@ def ragged(flat: npt.NDArray[np.integer], starts: Ids, lengths: Ids) -> Texts:
 
 @dataclass
 class Corpus:
-    """Token ids of all sentences, and the paragraph that each belongs to."""
+    """Token ids of all sentences, and the paragraph of each."""
 
     ids: npt.NDArray[np.uint16]
     offsets: Ids
@@ -62,7 +62,7 @@ class Corpus:
         return ragged(self.ids, begin, np.minimum(self.offsets[stop] - begin, limit))
 
     def rest_of_paragraph(self, index: Ids) -> Texts:
-        """What comes before a sentence in its paragraph or what follows, whichever is more."""
+        """The part of its paragraph before a sentence or after it, whichever is longer."""
         first, last = self.first[index], self.last[index]
         before = index - first > last - index - 1
         return self.spans(
@@ -71,7 +71,7 @@ class Corpus:
 
 
 def without_some(texts: Texts, share: float, rng: np.random.Generator) -> Texts:
-    """The texts without a random share of their tokens; the first of each stays."""
+    """The texts without a random share of their tokens; the first token of each is kept."""
     ids, offsets = texts
     keep = rng.random(len(ids)) > share
     keep[offsets] = True
@@ -80,7 +80,7 @@ def without_some(texts: Texts, share: float, rng: np.random.Generator) -> Texts:
 
 @dataclass
 class PairSource:
-    """Draws pairs of texts that belong together, of four kinds.
+    """Draws pairs of related texts, of four kinds.
 
     neighbour: a sentence and the next or the one after; passage: a sentence and the rest of its
     paragraph; drop: a sentence twice, each time without 40 % of its tokens; wordnet: two words or

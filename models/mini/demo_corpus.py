@@ -1,10 +1,10 @@
-"""Choose the passages that `flowvec demo` searches: short opening paragraphs of Wikipedia articles.
+"""Chooses the passages that `flowvec demo` searches: short opening paragraphs of Wikipedia.
 
     python models/mini/demo_corpus.py
 
 Writes runtime/flowvec/demo/passages.jsonl: id, title, text. A title is the paragraph's subject, up
-to its first "is" or "are", since the text file holds no titles. The queries in
-pairs.jsonl beside it were written by hand.
+to its first "is" or "are", because the text file has no titles. The queries in pairs.jsonl beside
+it were written by hand.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ OUT = HERE.parents[1] / "runtime/flowvec/demo/passages.jsonl"
 _SUBJECT = re.compile(
     r"^(?:(?:The|An?) )?(\w[^.,;:()]{2,40}?)(?: \([^)]*\))?,? (?:is|are) (?:an?|the) "
 )
-# People, places, bands and seasons fill an encyclopedia, and make a dull search: a passage must be
-# about something that has a common name, and not of one of these kinds.
+# An encyclopedia is full of people, places, bands and seasons, which make a dull search. A passage
+# must be about something with a common name, and not about one of these.
 _DULL = re.compile(
     r"\b(born|footballer|politician|village|commune|municipality|census|township|album|song|"
     r"single|band|season|football|cricket|film|episode|television|actor|actress|singer|railway|"
@@ -34,7 +34,7 @@ _DULL = re.compile(
     r"unincorporated|population|player|tournament)\b",
     re.IGNORECASE,
 )
-# Nothing that a demonstration in an office should not show.
+# Topics that a demonstration in an office should not show.
 _ADULT = re.compile(
     r"\b(sex\w*|penis|semen|vagina\w*|bondage|restraint|suicid\w*|euthanasia|torture|urin\w*|"
     r"genital\w*|racis\w*|antagonist|agonists?|inhibitor|chemical compound)\b",
@@ -43,7 +43,7 @@ _ADULT = re.compile(
 
 
 def openings(path: Path) -> Iterator[str]:
-    """Paragraphs that follow a blank line: an article's first."""
+    """Paragraphs after a blank line, which are the first of their articles."""
     after_blank = True
     for line in open_text(path):
         text = line.strip()

@@ -1,13 +1,13 @@
-"""Step 7: the bundle beside plain baselines, in one run: STS, retrieval and isotropy.
+"""Step 7: compares the bundle with plain baselines in one run: STS, retrieval and isotropy.
 
     python models/mini/evaluate.py
     python models/mini/evaluate.py --first ../first/runtime/flowvec/models/mini --final
 
-Without `--final` of the STS sets STS-B dev alone is read: it may choose, the others only report.
-Baselines are fitted on wiki sentences alone: TF-IDF weights on 200,000 of them, word frequencies on
-all, the whitening on 40,000. `--first` is another bundle to put beside, as the first `mini`, which
-`git worktree add ../first 500c76a` brings back. Writes models/mini/evaluation.json and prints
-its tables.
+Without `--final`, STS-B dev is the only STS set that is read: settings may be chosen on it, and not
+on the others. Baselines are fitted on Wikipedia sentences only: TF-IDF weights on 200,000 of them,
+word frequencies on all, the whitening on 40,000. `--first` is another bundle to compare with, such
+as the first `mini`, which `git worktree add ../first 500c76a` restores. Writes
+models/mini/evaluation.json and prints its tables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Cosines = Callable[[list[str], list[str]], Floats]
 
 
 class WordVectors:
-    """Averages of the skip-gram vectors of step 3, plain or weighted by frequency (SIF)."""
+    """Averages the skip-gram vectors of step 3, plain or weighted by frequency (SIF)."""
 
     def __init__(self, work: Path, *, weighted: bool) -> None:
         self.tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
@@ -58,7 +58,7 @@ class WordVectors:
 
 
 def whitened(embed: Embed, sample: list[str]) -> Embed:
-    """An encoder whose vectors go through the soft-ZCA of those of a sample."""
+    """An encoder followed by a soft-ZCA whitening that was fitted on a sample."""
     mean, matrix = soft_zca(embed(sample), eps=0.05)
     return lambda texts: (embed(texts) - mean) @ matrix
 
@@ -73,7 +73,7 @@ def cosines_of(embed: Embed) -> Cosines:
 
 
 def tfidf_cosines(wiki: list[str]) -> Cosines:
-    """Cosine of TF-IDF rows; they stay sparse and come normalised."""
+    """Cosine of TF-IDF rows, which are sparse and already normalized."""
     weights = TfidfVectorizer(sublinear_tf=True).fit(wiki)
 
     def cosines(left: list[str], right: list[str]) -> Floats:
@@ -86,14 +86,14 @@ def tfidf_cosines(wiki: list[str]) -> Cosines:
 def rank(embed: Embed, dataset: RetrievalSet) -> list[list[int]]:
     """The first hundred documents of each query by cosine."""
     queries, documents = unit(embed(dataset.queries)), unit(embed(dataset.documents))
-    found: list[list[int]] = top_k(queries, documents, 101, "cosine")[0].tolist()
-    return found
+    ranking: list[list[int]] = top_k(queries, documents, 101, "cosine")[0].tolist()
+    return ranking
 
 
 def print_table(
     title: str, columns: Sequence[str], rows: Mapping[str, Mapping[str, object]]
 ) -> None:
-    """A table in Markdown."""
+    """Print a table in Markdown."""
     print(f"\n| {title} | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     for name, figures in rows.items():
         print(f"| {name} | {' | '.join(str(figures.get(column, '')) for column in columns)} |")
@@ -103,11 +103,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--bundle", default="mini")
-    parser.add_argument("--first", type=Path, help="another bundle, as the first mini")
+    parser.add_argument("--first", type=Path, help="another bundle, for example the first mini")
     parser.add_argument("--text", type=Path, default=Path("../shared/data/text/wiki.txt.xz"))
     parser.add_argument("--sts", type=Path, default=Path("../shared/data/sts"))
     parser.add_argument("--retrieval", type=Path, default=Path("../shared/data/retrieval"))
-    parser.add_argument("--final", action="store_true", help="all STS sets, not STS-B dev alone")
+    parser.add_argument("--final", action="store_true", help="all STS sets, not only STS-B dev")
     parser.add_argument("--out", type=Path, default=HERE / "evaluation.json")
     args = parser.parse_args()
     benchmark = read_sts(args.sts / "STSB")[0]

@@ -1,13 +1,13 @@
-"""Step 2: wiki text -> token ids on disk.
+"""Step 2: tokenizes Wikipedia text, and writes the token ids to disk.
 
     python models/mini/prepare.py --text ../shared/data/text/wiki.txt.xz
 
 Writes to models/mini/work: `tokenizer.json` (lower-cased WordPiece), `ids.npy` (uint16, all
-sentences end to end, without special tokens), `offsets.npy` (int64, sentences + 1) and
+sentences concatenated, without special tokens), `offsets.npy` (int64, sentences + 1) and
 `paragraph.npy` (int32, the paragraph of each sentence).
 
-The vocabulary is that of the checkpoint, which `vocabulary.py` made once: its trainer breaks ties
-in another way each time, so that making it again gives other pieces.
+The vocabulary is the checkpoint's, which `vocabulary.py` created once: its trainer breaks ties
+differently in each run, so another run gives other pieces.
 """
 
 from __future__ import annotations

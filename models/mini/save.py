@@ -1,15 +1,15 @@
-"""Step 6: the trained words as a sentence-transformers directory.
+"""Step 6: saves the trained words as a sentence-transformers directory.
 
     python models/mini/save.py
     flowvec export models/mini/checkpoint -o runtime/flowvec/models/mini --name mini \\
         --weights float16 --overwrite
 
-A BERT without layers is a table of words and a LayerNorm, which leaves a row's direction and takes
-its length away. So rows can be whole numbers up to 127, and the bundle stores a byte for each; the
-length goes into the row's weight, by which `WordWeights` multiplies it before the mean. A soft-ZCA
-whitening without its shift, fitted on 20,000 wiki sentences, is multiplied into the rows. Writes
-models/mini/checkpoint. Numbers are rounded once, here, so that the checkpoint and the bundle hold
-the same.
+A BERT without layers is a table of words and a LayerNorm, which keeps a row's direction and removes
+its length. So rows can be whole numbers up to 127, for which the bundle stores a byte each. The
+length goes into the row's weight, by which `WordWeights` multiplies the row before the mean. A
+soft-ZCA whitening without its shift, fitted on 20,000 Wikipedia sentences, is multiplied into the
+rows. Writes models/mini/checkpoint. Numbers are rounded only here, so that the checkpoint and the
+bundle are equal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 HERE = Path(__file__).resolve().parent
 CARD = "---\nlicense: apache-2.0\n---\n\nThe checkpoint behind `mini`; its card is ../README.md.\n"
 SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-# They say nothing, but a text of nothing else must have a vector: of each word's share.
+# Special tokens mean nothing, but a text without other tokens must have a vector. This is their
+# share of the largest weight.
 SPECIAL_WEIGHT = 1e-4
 
 
@@ -53,12 +54,12 @@ def whitened(work: Path, eps: float, seed: int) -> tuple[Floats, Floats]:
 def table(vectors: Floats, weights: Floats, group: Floats) -> tuple[Floats, Floats]:
     """Rows of whole numbers from -127 to 127, (tokens, width), and each row's weight (tokens,).
 
-    The mean of a row's numbers, which LayerNorm takes away, is one direction of many: lost.
+    LayerNorm removes the mean of a row's numbers, so that direction, one of many, is lost.
     """
     rows = vectors - vectors.mean(1, keepdims=True)
     largest = np.abs(rows).max(1, keepdims=True)
-    largest[largest == 0] = 1.0  # of what never occurs
-    whole = np.rint(rows / largest * 127) + 0.0  # without -0.0
+    largest[largest == 0] = 1.0  # words that never occur
+    whole = np.rint(rows / largest * 127) + 0.0  # no -0.0
     weights = weights * rows.std(1)
     weights = (weights / np.median(weights))[group]
     weights[: len(SPECIAL)] = SPECIAL_WEIGHT * weights.max()
@@ -69,7 +70,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--out", type=Path, default=HERE / "checkpoint")
-    parser.add_argument("--eps", type=float, default=2.0, help="of the whitening; 0 is none")
+    parser.add_argument(
+        "--eps", type=float, default=2.0, help="eps of the whitening; 0 leaves it out"
+    )
     parser.add_argument("--seed", type=int, default=5)
     args = parser.parse_args()
     tokenizer = (args.work / "tokenizer.json").resolve()
@@ -110,7 +113,7 @@ def main() -> None:
 
 
 def name_as_older_versions_do(folder: Path) -> None:
-    """Name classes as transformers 4 and sentence-transformers 2 to 6 all know them."""
+    """Write class names that transformers 4 and sentence-transformers 2 to 6 have."""
     modules = json.loads((folder / "modules.json").read_text())
     for module in modules:
         module["type"] = f"sentence_transformers.models.{module['type'].rsplit('.', 1)[-1]}"

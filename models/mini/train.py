@@ -1,14 +1,14 @@
-"""Step 5: contrastive training of word vectors and word weights; resumes where it stopped.
+"""Step 5: trains word vectors and word weights contrastively; an interrupted run continues.
 
     python models/mini/train.py
 
-A text's vector is the weighted sum of its words' vectors, L2-normalised; all forms of a word share
-one vector and one weight. The vectors begin as random directions, to which WordNet adds what is
-related and skip-gram what is used alike; the weights begin as SIF's. Then InfoNCE with in-batch
-negatives over four kinds of pairs (`corpus.PairSource`). Writes `state.pt` and, at the end,
-`trained.npz` (vectors float32 (words, width), weights float32 (words,)) to models/mini/work.
+A text's vector is the weighted sum of its words' vectors, L2-normalized. All forms of a word share
+one vector and one weight. A word's vector is initialized with a random direction, plus its WordNet
+relatives, plus its skip-gram vector; its weight with SIF's. Then it is trained with InfoNCE and
+in-batch negatives, over four kinds of pairs (`corpus.PairSource`). Writes `state.pt` and, at the
+end, `trained.npz` (vectors float32 (words, width), weights float32 (words,)) to models/mini/work.
 
-STS-B dev and a retrieval task on paragraphs that are held out are printed on the way; neither is
+Scores on STS-B dev and on a search in held-out paragraphs are printed during training; neither is
 trained on.
 """
 
@@ -36,7 +36,7 @@ RELATIONS = ("synonym", "hypernym", "similar", "derivation")
 
 
 class WordModel(nn.Module):
-    """Vectors and weights of words: token ids -> vectors float32 (texts, width), length 1."""
+    """Vectors and weights of words: token ids -> unit vectors, float32 (texts, width)."""
 
     def __init__(self, group: Tensor, vectors: Tensor, weights: Tensor) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class WordModel(nn.Module):
 
 
 def unit(rows: Floats) -> Floats:
-    """Rows of length 1; zero rows stay."""
+    """Rows scaled to length 1; zero rows stay zero."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
 
 
@@ -76,7 +76,7 @@ def sif_weights(frequency: Floats, a: float) -> Floats:
 def initial_model(
     work: Path, corpus: Corpus, width: int, related: float, meaning: float, seed: int
 ) -> WordModel:
-    """Random directions, what WordNet relates, and the skip-gram vectors of step 3."""
+    """The initial model: random directions, WordNet's relations, step 3's skip-gram vectors."""
     words = np.load(work / "words.npz")
     group = words["group"]
     count = int(group.max()) + 1
@@ -91,7 +91,7 @@ def initial_model(
         left, right = words[relation].T
         edges = sparse.csr_matrix((np.ones(len(left)), (left, right)), shape=(count, count))
         edges = ((edges + edges.T) > 0).astype(np.float64)
-        # A word with many relations is no nearer to each for it.
+        # Scaled, so that a word with many relations is not nearer to each of them.
         scale = sparse.diags(np.maximum(np.asarray(edges.sum(1)).ravel(), 1) ** -0.5)
         vectors += related * (scale @ edges @ scale @ identity)
     vectors = unit(vectors)
@@ -106,7 +106,7 @@ def initial_model(
         means /= np.diff(offsets, append=len(ids))[:, None]
         used = used @ soft_zca(means, eps=0.3)[1]
         used = unit(used - used.mean(0))
-        # Directions at right angles: the angles between skip-gram's vectors stay what they are.
+        # An orthogonal map, which keeps the angles between skip-gram vectors.
         size = max(width, used.shape[1]), min(width, used.shape[1])
         turn = np.linalg.qr(rng.normal(size=size))[0]
         vectors += meaning * used @ (turn.T if width >= used.shape[1] else turn)
@@ -118,7 +118,7 @@ def initial_model(
 
 
 class Watch:
-    """Scores of a model in training: STS-B dev, and sentences that look for their paragraph."""
+    """Scores a model in training: STS-B dev, and a search of sentences for their paragraphs."""
 
     def __init__(self, sts: Path, tokenizer: Tokenizer, corpus: Corpus) -> None:
         pairs = read_sts(sts)[0].subsets["dev"]
@@ -132,7 +132,7 @@ class Watch:
         )
         rng = np.random.default_rng(9)
         long = rng.permutation(np.flatnonzero(corpus.held_out & (corpus.last - corpus.first > 3)))
-        # One sentence of each paragraph: two would look for nearly the same text.
+        # One sentence per paragraph, because two would search for nearly the same text.
         _, index = np.unique(corpus.first[long], return_index=True)
         chosen = rng.permutation(long[index])[:12_000]
         self.queries = corpus.sentences(chosen[:2000])
@@ -144,8 +144,8 @@ class Watch:
         half = len(self.gold)
         cosine = (vectors[:half] * vectors[half:]).sum(1).numpy()
         scores = model(self.queries) @ model(self.passages).T
-        own = scores.diagonal()[:, None]
-        rank = (scores > own).sum(1) + 1
+        correct = scores.diagonal()[:, None]
+        rank = (scores > correct).sum(1) + 1
         return {
             "STS-B dev": spearman(cosine, self.gold),
             "MRR@10": 100 * float(torch.where(rank <= 10, 1 / rank, 0.0).mean()),
@@ -153,7 +153,7 @@ class Watch:
 
 
 def info_nce(a: Tensor, b: Tensor, temperature: float) -> Tensor:
-    """Symmetric InfoNCE over cosine, the other rows of the batch as negatives."""
+    """Symmetric InfoNCE over cosines; the other rows of the batch are the negatives."""
     logits = a @ b.T / temperature
     target = torch.arange(len(a))
     cross_entropy = nn.functional.cross_entropy
@@ -202,7 +202,9 @@ def main() -> None:
     if state_file.exists():
         state = torch.load(state_file, weights_only=True)
         if state["options"] != options:
-            raise SystemExit(f"{state_file} is of another run ({state['options']}): move it away")
+            raise SystemExit(
+                f"{state_file} is from a run with other options ({state['options']}): move it away"
+            )
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         schedule.load_state_dict(state["schedule"])
@@ -210,11 +212,11 @@ def main() -> None:
         rng.bit_generator.state = state["rng"]
         print(f"resumed at step {done}")
     else:
-        print(f"begins with {watch(model)}", flush=True)
+        print(f"before training: {watch(model)}", flush=True)
 
     kinds, shares = list(MIX), list(MIX.values())
     losses: dict[str, list[float]] = {kind: [] for kind in kinds}
-    begun = time.perf_counter() - seconds
+    started = time.perf_counter() - seconds
     for step in range(done + 1, args.steps + 1):
         kind = kinds[rng.choice(len(kinds), p=shares)]
         left, right = source.draw(kind, args.batch, rng)
@@ -225,7 +227,7 @@ def main() -> None:
         schedule.step()
         losses[kind].append(loss.item())
         if step % args.save_every == 0 or step == args.steps:
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - started
             recent = {k: round(float(np.mean(v[-50:])), 3) for k, v in losses.items() if v}
             scores = {name: round(score, 2) for name, score in watch(model).items()}
             print(f"{step} loss {recent} {scores} {seconds:.0f} s", flush=True)

@@ -1,12 +1,12 @@
-"""Step 1: the vocabulary, made once: it is committed with the checkpoint.
+"""Step 1: creates the vocabulary. It was run once; the result is committed with the checkpoint.
 
     python models/mini/vocabulary.py --wordnet /usr/share/wordnet
 
-WordPiece, lower-cased. All forms of a word share one row of the model, so that a form costs a few
-bytes, and whole words are what the vocabulary is made of: the words (all forms together) that
-Wikipedia has most often, those that WordNet knows counting five times, since an encyclopedia is
-full of names; each with all its forms. The rest are single characters and what a WordPiece trainer
-finds to end words with. Writes `tokenizer.json` to models/mini/work.
+The vocabulary is lower-cased WordPiece. All forms of a word share one row of the model, so a form
+costs only a few bytes, and the vocabulary can consist of whole words. They are the most frequent
+words of Wikipedia, counted with all their forms. Words of WordNet count five times, because an
+encyclopedia is full of names. The rest are single characters, and pieces that a WordPiece trainer
+finds at the ends of words. Writes `tokenizer.json` to models/mini/work.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from flowvec_bench.texts import read_paragraphs
 
 HERE = Path(__file__).resolve().parent
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-KNOWN = 5  # how often a word counts that WordNet has
-LEAST = 4  # how often a form must occur
+IN_WORDNET = 5  # factor of the counts of WordNet's words
+LEAST = 4  # fewest occurrences of a form
 
 
 def empty_tokenizer(model: models.WordPiece) -> Tokenizer:
@@ -55,7 +55,7 @@ def count_words(text: Path) -> Counter[str]:
 
 
 def train_pieces(text: Path, size: int, paragraphs: int) -> list[str]:
-    """Single characters, and pieces that go on with a word."""
+    """Single characters, and pieces that continue a word."""
     tokenizer = empty_tokenizer(models.WordPiece(unk_token="[UNK]"))
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -69,14 +69,14 @@ def train_pieces(text: Path, size: int, paragraphs: int) -> list[str]:
 
 
 def choose_words(counts: Counter[str], lemmatizer: Lemmatizer, rows: int) -> list[str]:
-    """All forms of the `rows` words that occur most, the forms of one word side by side."""
+    """All forms of the `rows` most frequent words; the forms of a word are adjacent."""
     forms: dict[str, list[str]] = defaultdict(list)
     weight: Counter[str] = Counter()
     for form, count in counts.most_common():
         if count >= LEAST and len(form) > 1:
             word = lemmatizer(form)
             forms[word].append(form)
-            weight[word] += count * (KNOWN if lemmatizer.knows(word) else 1)
+            weight[word] += count * (IN_WORDNET if lemmatizer.knows(word) else 1)
     return [form for word, _ in weight.most_common(rows) for form in forms[word]]
 
 
@@ -85,9 +85,11 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=Path("../shared/data/text/wiki.txt.xz"))
     parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"))
     parser.add_argument("--out", type=Path, default=HERE / "work/tokenizer.json")
-    parser.add_argument("--rows", type=int, default=33_000, help="of the model")
-    parser.add_argument("--pieces", type=int, default=5_000, help="that the trainer makes")
-    parser.add_argument("--paragraphs", type=int, default=400_000, help="that it reads")
+    parser.add_argument("--rows", type=int, default=33_000, help="rows of the model")
+    parser.add_argument("--pieces", type=int, default=5_000, help="pieces that the trainer creates")
+    parser.add_argument(
+        "--paragraphs", type=int, default=400_000, help="paragraphs that the trainer reads"
+    )
     args = parser.parse_args()
     pieces = train_pieces(args.text, args.pieces, args.paragraphs)
     counts = count_words(args.text)

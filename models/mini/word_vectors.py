@@ -1,4 +1,4 @@
-"""Step 3: skip-gram vectors of the word pieces, a part of what the words' vectors begin with.
+"""Step 3: trains skip-gram vectors of the word pieces, from which step 5 initializes words.
 
     python models/mini/word_vectors.py
 
@@ -35,13 +35,14 @@ def main() -> None:
     vocabulary = Tokenizer.from_file(str(args.work / "tokenizer.json")).get_vocab_size()
     np.save(args.work / "frequency.npy", np.bincount(ids, minlength=vocabulary))
 
-    # gensim's fast path reads a text file, one sentence a line, without the interpreter's lock.
+    # gensim's fast path reads a text file with one sentence per line, without the interpreter's
+    # lock.
     corpus = args.work / "pieces.txt"
     with corpus.open("w") as out:
         for start, stop in pairwise(offsets):
             out.write(" ".join(map(str, ids[start:stop].tolist())) + "\n")
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     model = Word2Vec(
         corpus_file=str(corpus),
         vector_size=args.width,
@@ -59,7 +60,7 @@ def main() -> None:
         vectors[int(key)] = model.wv.vectors[index]
     np.save(args.work / "word_vectors.npy", vectors)
     corpus.unlink()
-    print(f"{len(model.wv)} pieces in {time.perf_counter() - begun:.0f} s")
+    print(f"{len(model.wv)} pieces in {time.perf_counter() - started:.0f} s")
 
 
 if __name__ == "__main__":

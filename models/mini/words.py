@@ -1,15 +1,15 @@
-"""Step 4: which tokens are forms of one word, and which words WordNet relates.
+"""Step 4: finds which tokens are forms of one word, and which words WordNet relates.
 
     python models/mini/words.py --wordnet /usr/share/wordnet
 
-Of WordNet 3.0 the words, their irregular forms and their relations are read (synonyms, hypernyms,
-similar adjectives and derivations between the first two senses of words): never a gloss or an
-example, which some STS sets were made from. Debian has the files as the package wordnet-base.
-Writes to models/mini/work `words.npz`:
+It reads words, irregular forms and relations of WordNet 3.0 (synonyms, hypernyms, similar
+adjectives and derivations between the first two senses of words). Glosses and examples are not
+read, because some STS sets were made from them. Debian has the files as the package wordnet-base.
+Writes `words.npz` to models/mini/work:
 
 - group: int64 (vocabulary,), the word that each token is a form of;
 - synonym, hypernym, similar, derivation: int64 (edges, 2), related groups;
-- ids, offsets: terms as token ids, end to end; pairs: int64 (pairs, 2), terms that are related.
+- ids, offsets: terms as concatenated token ids; pairs: int64 (pairs, 2), related terms.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tokenizers import Tokenizer
 HERE = Path(__file__).resolve().parent
 PARTS = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 RELATIONS = {"@": "hypernym", "&": "similar", "+": "derivation"}
-LAST_SENSE = 1  # counted from 0: rarer senses of a word relate it to what it seldom means
-# Of the twelve files read, one after another in the order of `wordnet_files`.
+LAST_SENSE = 1  # counted from 0; rarer senses would relate a word to what it seldom means
+# SHA-256 of the twelve files, in the order of `wordnet_files`.
 SHA256 = "186220b806452fb73737eaf7df4c4b389a44fd9639a2966de98aa4757689a272"
 
 
@@ -46,14 +46,14 @@ DOUBLED = ("ed", "ing", "er", "est")  # "stopped", "bigger"
 
 
 class Synset(NamedTuple):
-    """Words of one meaning, and (relation, part of speech, synset) that it points to."""
+    """Words of one meaning, and its relations as (relation, part of speech, synset)."""
 
     lemmas: list[str]
     pointers: list[tuple[str, str, str]]
 
 
 def wordnet_files(folder: Path) -> list[Path]:
-    """The files that are read, in a fixed order; SystemExit where one is missing or another."""
+    """The files to read, in a fixed order; SystemExit if one is missing."""
     files = [
         folder / name
         for part in PARTS.values()
@@ -62,18 +62,18 @@ def wordnet_files(folder: Path) -> list[Path]:
     if missing := [path.name for path in files if not path.exists()]:
         raise SystemExit(
             f"{folder} lacks {', '.join(missing)} of WordNet 3.0: on Debian and Ubuntu they come "
-            "with `apt-get install wordnet-base`; --wordnet says where else they are"
+            "with `apt-get install wordnet-base`; if they are elsewhere, give --wordnet"
         )
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())
     if digest.hexdigest() != SHA256:
-        print(f"{folder} is not the WordNet that mini was made with: {digest.hexdigest()}")
+        print(f"{folder} is not the WordNet that mini was trained with: {digest.hexdigest()}")
     return files
 
 
 def read_wordnet(folder: Path) -> tuple[dict[tuple[str, str], Synset], dict[tuple[str, ...], int]]:
-    """Synsets by (part of speech, name), and which sense (lemma, part, name) is."""
+    """Synsets by (part of speech, name), and the number of each sense (lemma, part, name)."""
     synsets: dict[tuple[str, str], Synset] = {}
     senses: dict[tuple[str, ...], int] = {}
     for part, file in PARTS.items():
@@ -82,11 +82,11 @@ def read_wordnet(folder: Path) -> tuple[dict[tuple[str, str], Synset], dict[tupl
                 continue
             name, _, _, count, *fields = line.split("|")[0].split()
             words = int(count, 16)
-            # Symbol, synset, part of speech and which words; what follows are verbs' frames.
+            # Symbol, synset, part of speech and word numbers; frames of verbs follow.
             first = 2 * words + 1
             pointers = fields[first : first + 4 * int(fields[first - 1])]
             synsets[part, name] = Synset(
-                # A marker like "(a)" says where an adjective may stand.
+                # Without the marker of an adjective's position, such as "(a)".
                 [
                     re.sub(r"\(.*\)", "", word).replace("_", " ").lower()
                     for word in fields[: 2 * words : 2]
@@ -109,10 +109,11 @@ def read_wordnet(folder: Path) -> tuple[dict[tuple[str, str], Synset], dict[tupl
 
 
 class Lemmatizer:
-    """The word that a form belongs to: WordNet's, and else the stem that Snowball gives.
+    """Finds the word of a form: WordNet's, or else the stem that Snowball gives.
 
-    A form that is a noun of its own stays one unless WordNet derives it from the word ("building"
-    is "build", but "evening" is not "even"), and so does what is far more common than the word.
+    A form that is itself a noun stays one unless WordNet derives it from the word ("building" is a
+    form of "build", but "evening" is not one of "even"). A form that is far more common than the
+    word also stays.
     """
 
     def __init__(
@@ -142,11 +143,11 @@ class Lemmatizer:
         self.stemmer = Stemmer("english")
 
     def knows(self, word: str) -> bool:
-        """Whether it is one of WordNet's."""
+        """Whether WordNet has this word."""
         return word in self.parts
 
     def __call__(self, form: str) -> str:
-        """The word; a stem, which is none, begins with "~"."""
+        """The word; a stem starts with "~", because it is not a word."""
         if not form.isalpha() or len(form) <= 2:
             return form
         is_noun = "n" in self.parts.get(form, ())
@@ -168,7 +169,7 @@ class Lemmatizer:
         yield from self.irregular.get(form, ())
         for part, ending, instead in REGULAR:
             word = form.removesuffix(ending) + instead
-            # "gas" is not a plural of "ga", but "does" is of "do".
+            # "gas" is not the plural of "ga", but "does" is a form of "do".
             short = len(word) < (2 if part == "v" else 3)
             if not form.endswith(ending) or form.endswith("ss") or short:
                 continue
@@ -181,7 +182,7 @@ class Lemmatizer:
 
 
 def group_forms(vocabulary: Mapping[str, int], lemmatizer: Lemmatizer) -> np.ndarray:
-    """The group of each token: int64 (vocabulary,), numbered as they come."""
+    """The group of each token, numbered in order of appearance: int64 (vocabulary,)."""
     groups: dict[str, int] = {}
     group = np.zeros(len(vocabulary), dtype=np.int64)
     for token, number in sorted(vocabulary.items(), key=lambda item: item[1]):
@@ -227,8 +228,8 @@ def main() -> None:
     }
     encodings = tokenizer.encode_batch_fast(list(terms), add_special_tokens=False)
     unknown = tokenizer.token_to_id("[UNK]")
-    # A term in many pieces would teach its pieces what they do not mean elsewhere.
-    known = np.array(
+    # A term of many pieces would teach its pieces a meaning that they do not have elsewhere.
+    usable = np.array(
         [
             0 < len(e.ids) <= len(term.split()) + 1 and unknown not in e.ids
             for term, e in zip(terms, encodings, strict=True)
@@ -240,7 +241,7 @@ def main() -> None:
     pairs: list[tuple[int, int]] = []
     for relation, first, second in relations:
         a, b = terms[first], terms[second]
-        if known[a] and known[b]:
+        if usable[a] and usable[b]:
             pairs.append((a, b))
             one = [encodings[term].ids for term in (a, b)]
             if all(len(ids) == 1 for ids in one):
