@@ -1,10 +1,11 @@
-"""Every public name of flowvec has an example in its docstring, and the examples run."""
+"""Every public name of flowvec and flowvec.bulk has an example in its docstring that runs."""
 
 from __future__ import annotations
 
 import asyncio
 import doctest
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,29 @@ import numpy as np
 import pytest
 
 import flowvec
+import flowvec.bulk
 
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-# What the examples may use: all of flowvec, numpy, asyncio and Path.
-NAMES: dict[str, Any] = {name: getattr(flowvec, name) for name in flowvec.__all__} | {
-    "np": np, "asyncio": asyncio, "Path": Path,
-}  # fmt: skip
-# Classes whose methods teach by example as well.
-CLASSES = [flowvec.Encoder, flowvec.Collection, flowvec.AsyncEncoder, flowvec.SharedEncoder]
+# Public names; an alias of a type cannot have a docstring.
+PUBLIC: dict[str, Any] = {
+    name: getattr(module, name)
+    for module in (flowvec, flowvec.bulk)
+    for name in module.__all__
+    if name not in ("__version__", "BulkPrecision", "OutFormat")
+}
+# What the examples may use.
+NAMES = PUBLIC | {"np": np, "asyncio": asyncio, "json": json, "Path": Path}
 
 
 def examples_of(value: object) -> list[doctest.Example]:
     return doctest.DocTestParser().get_examples(inspect.getdoc(value) or "")
 
 
-@pytest.mark.parametrize("name", sorted({*flowvec.__all__} - {"__version__"}))
+@pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_a_public_name_has_an_example_that_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nan_dir: Path
 ) -> None:
-    value = getattr(flowvec, name)
+    value = PUBLIC[name]
     assert examples_of(value), f"the docstring of {name} has no example"
     if name == "ExportError":
         pytest.importorskip("torch", reason="needs the extra [export]")
@@ -39,10 +44,13 @@ def test_a_public_name_has_an_example_that_runs(
     run(value, name)
 
 
-def test_examples_of_the_package_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", [flowvec, flowvec.bulk], ids=lambda module: module.__name__)
+def test_examples_of_the_packages_run(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "__version__" in (flowvec.__doc__ or "")
-    run(flowvec, "flowvec")
+    assert examples_of(module)
+    run(module, module.__name__)
 
 
 def run(value: object, name: str) -> None:

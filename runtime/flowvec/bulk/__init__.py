@@ -1,8 +1,11 @@
 """Bulk encoding: millions of texts from files to vectors, at constant memory, in jobs that resume.
 
-from flowvec.bulk import encode_files
-
-summary = encode_files("mini", ["articles/*.jsonl"], "vectors", text_field="body", id_field="url")
+>>> from flowvec.bulk import encode_files, verify_folder
+>>> articles = '{"url": "/a", "body": "The cat sleeps."}\\n{"url": "/b", "body": "Stocks fell."}'
+>>> size = Path("articles.jsonl").write_text(articles)
+>>> summary = encode_files("mini", "articles.jsonl", "out", text_field="body", id_field="url")
+>>> summary.rows, summary.dim, verify_folder("out").problems
+(2, 384, ())
 """
 
 from flowvec.bulk.encoding import encode_files

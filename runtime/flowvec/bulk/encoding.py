@@ -76,6 +76,11 @@ def encode_files(
     If a job is killed or stopped, the same call continues it, and writes the same bytes in the end.
     Rows that cannot be embedded go to `_dead_letter.jsonl`.
 
+        >>> size = Path("texts.txt").write_text("The cat sleeps.\\nStocks fell.\\n")
+        >>> summary = encode_files("mini", "texts.txt", "vectors.npy")
+        >>> np.load("vectors.npy").shape  # row i is line i
+        (2, 384)
+
     Args:
         encoder: an Encoder, or what `Encoder.load` takes.
         inputs: files, folders or globs of txt, jsonl, csv (each also .gz, .bz2, .xz or .zst) and

@@ -35,6 +35,11 @@ _SAMPLE_ROWS = 256
 class Estimate:
     """The estimated cost of a bulk job.
 
+        >>> size = Path("estimated.txt").write_text("The cat sleeps.\\n" * 1000)
+        >>> estimate = estimate_files(Encoder.load("mini"), "estimated.txt", precision="int8")
+        >>> estimate.bytes  # one byte for each of 384 dimensions
+        384000
+
     Attributes:
         rows: rows of the inputs.
         sampled: rows of the sample.
@@ -68,6 +73,23 @@ def estimate_files(
     max_text_bytes: int = MAX_TEXT_BYTES,
 ) -> Estimate:
     """Estimate what `encode_files` would take: count the rows, and encode a sample.
+
+        >>> size = Path("counted.txt").write_text("The cat sleeps.\\n" * 1000)
+        >>> estimate = estimate_files(Encoder.load("mini"), "counted.txt", rows_per_shard=300)
+        >>> estimate.rows, estimate.shards
+        (1000, 4)
+
+    Args:
+        encoder: the model.
+        inputs: as for `encode_files`, without standard input.
+        input_format: as for `encode_files`.
+        text_field: as for `encode_files`.
+        id_field: as for `encode_files`.
+        keep: as for `encode_files`.
+        precision: as for `encode_files`.
+        prompt_name: as for `encode_files`.
+        rows_per_shard: as for `encode_files`.
+        max_text_bytes: as for `encode_files`.
 
     Raises:
         InputValueError: an input cannot be read, or is standard input.

@@ -34,6 +34,10 @@ __all__ = ["RayWorkers", "cause_of", "connected_ray", "cpus_of", "imported_ray",
 class RayWorkers:
     """The Ray workers of a job.
 
+        >>> workers = RayWorkers(4, cpus=8)  # encode_files(..., workers=workers)
+        >>> workers.gpus
+        0.0
+
     Attributes:
         workers: how many Encoders.
         cpus: cores per worker; None divides the cluster's cores.

@@ -55,6 +55,14 @@ _MOST_NAMED = 5
 class BulkProgress:
     """Progress of a bulk job.
 
+        >>> size = Path("progress.txt").write_text("The cat sleeps.\\nStocks fell.\\n")
+        >>> progress: list[BulkProgress] = []
+        >>> summary = encode_files(
+        ...     "mini", "progress.txt", "progress.npy", on_progress=progress.append
+        ... )
+        >>> progress[-1].rows, progress[-1].total
+        (2, 2)
+
     Attributes:
         rows: rows that are done, including dead letters and rows of earlier runs.
         total: rows of the whole job; None for standard input.

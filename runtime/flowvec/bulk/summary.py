@@ -18,6 +18,11 @@ __all__ = ["BulkSummary", "summarize"]
 class BulkSummary:
     """The result of a bulk job.
 
+        >>> size = Path("summary.jsonl").write_text('{"text": "A cat."}\\n{"text": null}\\n')
+        >>> summary = encode_files("mini", "summary.jsonl", "summary")
+        >>> summary.complete, summary.rows, summary.dead_letters, summary.codes
+        (True, 1, 1, {'null': 1})
+
     Attributes:
         out: where the vectors are.
         complete: whether the job is complete; False if it was stopped.

@@ -30,6 +30,12 @@ __all__ = ["FolderCheck", "FolderInfo", "folder_info", "is_bulk_folder", "verify
 class FolderCheck:
     """The result of `verify_folder`.
 
+        >>> size = Path("checked.txt").write_text("The cat sleeps.\\nStocks fell.\\n")
+        >>> summary = encode_files("mini", "checked.txt", "checked", out_format="npy")
+        >>> Path("checked/part-000000.npy").unlink()
+        >>> verify_folder("checked").problems
+        ('part-000000.npy is missing',)
+
     Attributes:
         rows: written vectors, according to the manifests.
         shards: files of vectors.
@@ -124,6 +130,12 @@ def folder_info(path: str | Path) -> FolderInfo:
 
 def verify_folder(path: str | Path) -> FolderCheck:
     """Read every shard again, and compare it with the manifest.
+
+        >>> size = Path("verified.txt").write_text("The cat sleeps.\\nStocks fell.\\n")
+        >>> summary = encode_files("mini", "verified.txt", "verified", out_format="npy")
+        >>> check = verify_folder("verified")
+        >>> check.rows, check.shards, check.problems
+        (2, 1, ())
 
     Compared are the size, SHA-256 and number of rows of each shard, the SHA-256 of each row map,
     and the number of dead letters.

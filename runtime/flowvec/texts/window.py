@@ -60,6 +60,12 @@ Columns = dict[str, str]
 class DeadLetter:
     """A row that cannot be embedded.
 
+        >>> size = Path("dead.jsonl").write_text('{"text": "The cat sleeps."}\\n{"text": null}\\n')
+        >>> summary = encode_files("mini", "dead.jsonl", "dead")
+        >>> letter = DeadLetter(**json.loads(Path("dead/_dead_letter.jsonl").read_text()))
+        >>> letter.row, letter.code, letter.reason
+        (1, 'null', 'text is null')
+
     Attributes:
         source: the file.
         row: its number in the file: line, csv record after the header, or Parquet row.
