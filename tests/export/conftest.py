@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ torch.set_num_threads(1)
 import tokenizers  # noqa: E402
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers  # noqa: E402
 
+from flowvec import Bundle  # noqa: E402
+from flowvec_export import export  # noqa: E402
 from tests import trace_memo  # noqa: E402
 
 CORPUS = [
@@ -178,6 +181,11 @@ def make_texts(count: int, seed: int = 0) -> list[str]:
     return list(made)
 
 
+@pytest.fixture(scope="module")
+def bert_bundle(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return export(checkpoint("bert"), tmp_path_factory.mktemp("bundles") / "bert")
+
+
 def mean_in_torch(folder: Path, texts: list[str], kind: Any = None) -> np.ndarray:
     """Normalized mean vectors straight from transformers, one text at a time."""
     kind = kind or transformers.AutoModel
@@ -190,3 +198,14 @@ def mean_in_torch(folder: Path, texts: list[str], kind: Any = None) -> np.ndarra
             hidden = model(**inputs).last_hidden_state[0]
         rows.append(torch.nn.functional.normalize(hidden.mean(0), dim=0).numpy())
     return np.stack(rows)
+
+
+def with_weights(folder: Path, tmp_path: Path, change) -> Path:
+    """A copy of a checkpoint with changed weights."""
+    from safetensors.torch import load_file, save_file
+
+    copy = Path(shutil.copytree(folder, tmp_path / "source"))
+    weights = load_file(copy / "model.safetensors")
+    change(weights)
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    return copy

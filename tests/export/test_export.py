@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import sys
 import threading
@@ -20,24 +19,14 @@ import transformers
 
 from flowvec import Bundle, Encoder, InputValueError
 from flowvec.encoder.batching import Batch, pad
-from flowvec.engine.providers import CPU, OPENVINO, OPENVINO_RUNTIME
-from flowvec.engine.selection import available_providers
 from flowvec.errors import ExportError
 from flowvec_export import Dense, Identity, export
-from flowvec_export.assembly import from_torch
 from flowvec_export.assembly.parity import Parity
-from flowvec_export.graph import weights
-from flowvec_export.layers.backbone import Backbone
 from flowvec_export.staging import staged_directory
 from tests import trace_memo
-from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH, mean_in_torch
+from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH, mean_in_torch, with_weights
 
 ARCHITECTURES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
-
-
-@pytest.fixture(scope="module")
-def bert_bundle(checkpoint, tmp_path_factory) -> Bundle:
-    return export(checkpoint("bert"), tmp_path_factory.mktemp("bundles") / "bert")
 
 
 @pytest.mark.parity
@@ -209,130 +198,7 @@ def test_positions_limit_the_length_if_the_tokenizer_does_not(checkpoint, tmp_pa
         assert bundle.manifest.max_length == POSITIONS
 
 
-def with_words(folder: Path, tmp_path: Path, change) -> Path:
-    """A copy of a checkpoint with other word embeddings."""
-
-    def replace(weights: dict[str, torch.Tensor]) -> None:
-        name = next(name for name in weights if name.endswith("word_embeddings.weight"))
-        weights[name] = change(weights[name]).contiguous()
-
-    return with_weights(folder, tmp_path, replace)
-
-
-def table_of(bundle: Bundle) -> dict[str, onnx.TensorProto]:
-    """The weights of a graph that hold word embeddings, by the rest of their names."""
-    stored = onnx.load(bundle.model).graph.initializer
-    words = re.compile(r"backbone\.(words|model\.embeddings\.word_embeddings\.weight)")
-    return {words.sub("", i.name): i for i in stored if words.match(i.name)}
-
-
-@pytest.mark.parametrize(
-    ("architecture", "weights"), [("roberta", "float16"), ("mpnet", "float32")]
-)
-def test_words_that_share_a_vector_store_it_once(
-    checkpoint, tmp_path, architecture, weights
-) -> None:
-    def share(rows: torch.Tensor) -> torch.Tensor:
-        owner = torch.arange(len(rows)) // 3 * 3
-        owner[7] = 9  # and one whose copy is not beside it
-        return rows[owner]
-
-    source = with_words(checkpoint(architecture), tmp_path, share)
-    bundle = export(source, tmp_path / "b", weights=weights)
-    table = table_of(bundle)
-    row_of = table.pop(".row_of")
-    (rows,) = table.values()
-    assert row_of.data_type == onnx.TensorProto.INT32
-    assert rows.dims[0] == -(-row_of.dims[0] // 3)
-    expected = mean_in_torch(source, TEXTS)
-    for provider in {CPU, OPENVINO, OPENVINO_RUNTIME} & set(available_providers()):
-        with Encoder.load(bundle.path, provider=provider, compute="float32") as encoder:
-            parity = Parity.of(encoder.encode(TEXTS), expected)
-        assert parity.min_cosine >= (0.99999 if weights == "float32" else 0.999), provider
-    again = export(source, tmp_path / "d", weights=weights)
-    assert again.manifest.files == bundle.manifest.files  # byte for byte
-
-
-def test_a_few_equal_rows_change_nothing(checkpoint, tmp_path, bert_bundle) -> None:
-    def share(rows: torch.Tensor) -> torch.Tensor:
-        return torch.cat([rows[:1].expand(20, -1), rows[20:]])
-
-    bundle = export(with_words(checkpoint("bert"), tmp_path, share), tmp_path / "b")
-    assert table_of(bundle).keys() == table_of(bert_bundle).keys() == {""}
-
-
-def test_whole_numbers_are_stored_in_a_byte_each(checkpoint, tmp_path) -> None:
-    def round_rows(rows: torch.Tensor) -> torch.Tensor:
-        # LayerNorm takes the scale away: as good as any rounding to 8 bits.
-        whole = torch.round(rows / rows.abs().amax(1, keepdim=True) * 127)
-        return whole.abs() * whole.sign().where(whole != 0, 1.0)  # no -0.0
-
-    source = with_words(checkpoint("bert"), tmp_path, round_rows)
-    bundle = export(source, tmp_path / "b", weights="float16", variants=["int8", "float16"])
-    table = table_of(bundle)
-    assert [(name, tensor.data_type) for name, tensor in table.items()] == [
-        (".int8", onnx.TensorProto.INT8)
-    ]
-    assert bundle.manifest.parity["min_cosine"] >= 0.99999
-    expected = mean_in_torch(source, TEXTS)
-    for provider in {CPU, OPENVINO, OPENVINO_RUNTIME} & set(available_providers()):
-        with Encoder.load(bundle.path, provider=provider, compute="float32") as encoder:
-            parity = Parity.of(encoder.encode(TEXTS), expected)
-        assert parity.min_cosine >= 0.999, provider  # other matrices are rounded to float16
-    with Encoder.load(bundle.path, provider="cpu", compute="int8") as encoder:
-        assert np.isfinite(encoder.encode(TEXTS)).all()
-
-
-@pytest.mark.parametrize("value", [128.0, 0.5, -0.0, 1e9])
-def test_what_a_byte_cannot_hold_is_stored_as_before(checkpoint, tmp_path, value) -> None:
-    def one_other(rows: torch.Tensor) -> torch.Tensor:
-        whole = torch.round(rows * 10).clamp(-100, 100) + 0.0
-        whole[5, 3] = value
-        return whole
-
-    source = with_words(checkpoint("bert"), tmp_path, one_other)
-    if value == 1e9:
-        with pytest.raises(ExportError, match="float16"):
-            export(source, tmp_path / "b", weights="float16")
-    else:
-        assert table_of(export(source, tmp_path / "b", weights="float16")).keys() == {".float16"}
-
-
-def test_weights_that_float16_would_ruin_are_refused(checkpoint, tmp_path) -> None:
-    def shrink(weights: dict[str, torch.Tensor]) -> None:
-        for name in weights:
-            if name.startswith("embeddings.") and "LayerNorm" not in name:
-                weights[name] = weights[name] * 1e-7
-
-    source = with_weights(checkpoint("bert", layer_norm_eps=1e-20), tmp_path, shrink)
-    export(source, tmp_path / "whole")
-    with pytest.raises(ExportError, match="rounding the weights to float16"):
-        export(source, tmp_path / "half", weights="float16")
-
-
-def test_float16_figures_compare_with_the_weights_as_they_were(checkpoint, tmp_path) -> None:
-    figures = export(checkpoint("bert"), tmp_path / "b", weights="float16").manifest.parity
-    assert 0.999 <= figures["min_cosine_to_float32_weights"] <= 1
-
-
 # --- failing --------------------------------------------------------------------------------------
-
-
-def test_an_export_that_misses_parity_leaves_nothing_behind(
-    checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = from_torch.from_transformers
-
-    def slightly_wrong(model, fold_scale=True) -> Backbone:
-        backbone = original(model, fold_scale)
-        with torch.no_grad():
-            backbone.layers[0].up.bias[0] += 0.05
-        return backbone
-
-    monkeypatch.setattr(from_torch, "from_transformers", slightly_wrong)
-    with pytest.raises(ExportError, match="does not compute what torch does"):
-        export(checkpoint("bert"), tmp_path / "b")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_existing_directory_is_overwritten_only_if_requested(checkpoint, tmp_path) -> None:
@@ -389,17 +255,6 @@ def test_a_failed_overwrite_keeps_the_old_bundle(checkpoint, tmp_path) -> None:
     Bundle.load(target)
 
 
-def with_weights(folder: Path, tmp_path: Path, change) -> Path:
-    """A copy of a checkpoint with changed weights."""
-    from safetensors.torch import load_file, save_file
-
-    copy = Path(shutil.copytree(folder, tmp_path / "source"))
-    weights = load_file(copy / "model.safetensors")
-    change(weights)
-    save_file(weights, copy / "model.safetensors", {"format": "pt"})
-    return copy
-
-
 def test_weights_with_nan_are_a_typed_error_and_leave_nothing(checkpoint, tmp_path) -> None:
     def spoil(weights: dict[str, torch.Tensor]) -> None:
         weights["encoder.layer.0.output.dense.bias"][0] = float("nan")
@@ -418,42 +273,6 @@ def test_weights_that_transformers_would_ignore_are_refused(checkpoint, tmp_path
 
     with pytest.raises(ExportError, match="distance_embedding"):
         export(with_weights(checkpoint("bert"), tmp_path, add), tmp_path / "b")
-
-
-@pytest.mark.parametrize("fault", ["padding", "position", "batch"])
-def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
-    checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch, fault
-) -> None:
-    original = from_torch.from_transformers
-
-    class Faulty(torch.nn.Module):
-        def __init__(self, backbone) -> None:
-            super().__init__()
-            self.backbone = backbone
-
-        def forward(self, input_ids, attention_mask):
-            if fault == "padding":
-                attention_mask = torch.ones_like(attention_mask)
-            states = self.backbone(input_ids, attention_mask)
-            if fault == "position":
-                late = (torch.arange(input_ids.shape[1]) >= POSITIONS - 2).to(torch.float32)
-                states[-1] = states[-1] + late[None, :, None]
-            elif fault == "batch":
-                states[-1] = states[-1] + 0.1 * states[-1].mean(0, keepdim=True)
-            return states
-
-    monkeypatch.setattr(from_torch, "from_transformers", lambda *a, **k: Faulty(original(*a, **k)))
-    with pytest.raises(ExportError, match="does not compute what torch does"):
-        export(checkpoint("bert"), tmp_path / "b", normalize=False)
-
-
-def test_a_graph_above_two_gigabytes_says_so(
-    checkpoint, tmp_path, traced_anew, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weights, "MAX_BYTES", 90_000)
-    with pytest.raises(ExportError, match="float16 weights"):
-        export(checkpoint("bert"), tmp_path / "b")
-    export(checkpoint("bert"), tmp_path / "half", weights="float16")
 
 
 def damaged(folder: Path, tmp_path: Path, change: str) -> Path:

@@ -1,16 +1,10 @@
-"""The load generator and the latency benchmark: who is counted, and from when. Nothing is timed
-against a wall clock: waits are compared with what the engine under test says of itself.
-"""
+"""The latency benchmark: every peer is measured at every load."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,137 +18,8 @@ from flowvec_bench.peers.latency import LatencyRow, measure_latency
 from flowvec_bench.peers.registry import FLOWVEC, PEERS, Peer
 from flowvec_bench.reports import latency as latency_report
 from flowvec_bench.reports.latency import cells, write_latency_report
-from flowvec_bench.workers.load import (
-    arrivals,
-    closed_loop,
-    closed_loop_async,
-    open_loop,
-    open_loop_async,
-)
 
 TEXTS = ["a", "b", "c"]
-
-
-# --- the load generator ---------------------------------------------------------------------------
-
-
-def test_arrivals_are_poisson_and_the_same_for_all() -> None:
-    moments = arrivals(200, 50, seed=3)
-    assert moments == arrivals(200, 50, seed=3) != arrivals(200, 50, seed=4)
-    assert moments == sorted(moments)
-    assert moments[0] > 0
-    assert moments[-1] < 50
-    assert len(moments) == pytest.approx(10_000, abs=400)  # four standard deviations
-    gaps = [b - a for a, b in pairwise(moments)]
-    mean = sum(gaps) / len(gaps)
-    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
-    assert spread == pytest.approx(mean, rel=0.1)  # an exponential's
-
-
-def test_a_blocking_engine_is_never_called_twice_at_once() -> None:
-    running, most, seen = 0, 0, []
-    lock = threading.Lock()
-
-    def call(text: str) -> None:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.002)
-        seen.append(text)
-        with lock:
-            running -= 1
-
-    measured = closed_loop(call, 5, TEXTS, 0.2)
-    assert most == 1
-    assert len(measured.waits) == len(seen) >= 5
-    assert set(seen) == set(TEXTS)
-    assert measured.unanswered == 0
-    # Five callers in front of one engine: each waits for the other four, save the first ones.
-    assert sorted(measured.waits)[len(measured.waits) // 2] >= 3 * 0.002
-    alone = closed_loop(call, 1, TEXTS, 0.05)
-    assert most == 1
-    assert sum(alone.waits) <= alone.seconds
-
-
-def test_tasks_call_an_engine_all_at_once() -> None:
-    running = most = 0
-
-    async def call(_: str) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.005)
-        running -= 1
-
-    measured = asyncio.run(closed_loop_async(call, 7, TEXTS, 0.1))
-    assert most == 7
-    assert min(measured.waits) >= 0.004
-    assert measured.seconds >= 0.1
-
-
-def test_a_wait_counts_from_the_arrival_and_not_from_the_call() -> None:
-    moments = [0.0, 0.001, 0.002, 0.003]
-    took = 0.03
-
-    measured = open_loop(lambda _: time.sleep(took), moments, TEXTS, 5.0)
-    assert measured.unanswered == 0
-    # The fourth arrives at 3 ms, and is begun after three others.
-    assert max(measured.waits) >= 4 * took - 0.003
-    assert sorted(measured.waits) == measured.waits
-
-    async def call(_: str) -> None:
-        await asyncio.sleep(took)
-
-    together = asyncio.run(open_loop_async(call, moments, TEXTS, 5.0))
-    assert len(together.waits) == 4
-    assert min(together.waits) >= took - 0.001
-
-
-def test_who_is_taken_in_late_has_waited_since_the_arrival() -> None:
-    """Arrivals of an hour ago: were waits counted from when they are sent, they would be short."""
-    moments = [-3600.0, -3600.0]
-
-    async def call(_: str) -> None:
-        pass
-
-    for measured in (
-        open_loop(lambda _: None, moments, TEXTS, 5.0),
-        asyncio.run(open_loop_async(call, moments, TEXTS, 5.0)),
-    ):
-        assert len(measured.waits) == 2
-        assert min(measured.waits) >= 3600
-
-
-def test_who_is_not_answered_in_time_is_given_up_and_counted() -> None:
-    measured = open_loop(lambda _: time.sleep(0.05), [0.0] * 40, TEXTS, 0.2)
-    assert 0 < measured.unanswered < 40
-    assert len(measured.waits) + measured.unanswered == 40
-
-    async def never(_: str) -> None:
-        await asyncio.Event().wait()
-
-    assert asyncio.run(open_loop_async(never, [0.0] * 3, TEXTS, 0.05)).unanswered == 3
-    assert asyncio.run(open_loop_async(never, [], TEXTS, 0.05)).waits == []
-
-
-def test_an_engine_that_fails_is_not_chosen() -> None:
-    def call(_: str) -> None:
-        raise ValueError("no")
-
-    async def acall(_: str) -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        closed_loop(call, 1, TEXTS, 0.1)
-    with pytest.raises(ValueError, match="no"):
-        closed_loop(call, 3, TEXTS, 0.1)
-    with pytest.raises(ValueError, match="no"):
-        open_loop(call, [0.0], TEXTS, 1.0)
-    with pytest.raises(ValueError, match="no"):
-        asyncio.run(closed_loop_async(acall, 3, TEXTS, 0.1))
-    with pytest.raises(ValueError, match="no"):
-        asyncio.run(open_loop_async(acall, [0.0], TEXTS, 1.0))
 
 
 # --- the benchmark --------------------------------------------------------------------------------

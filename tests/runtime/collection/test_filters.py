@@ -15,8 +15,6 @@ from flowvec import (
     InputValueError,
 )
 from flowvec.collection.index import search
-from flowvec.collection.store.filters import Condition
-from flowvec.collection.store.store import Store
 from tests.makers import vectors
 from tests.runtime.collection.store.test_filters import matches
 
@@ -57,43 +55,6 @@ def test_a_date_is_filtered_by_its_stored_text(tmp_path: Path) -> None:
         c.add_vectors([1, 2], vectors(2, dim=4), metadata=when)
         hits = c.search(vectors(1, dim=4)[0], filter={"when": {">": date(2026, 2, 1)}})
         assert [hit.id for hit in hits] == [2]
-
-
-def test_a_repeated_filter_follows_every_change(tmp_path: Path) -> None:
-    wanted = {"kind": "x"}
-    with Collection.create(tmp_path / "c", dim=8) as c, Collection.open(tmp_path / "c") as reader:
-        expected: set[int] = set()
-        for n in range(12):
-            c.add_vectors([n], vectors(1, seed=n), metadata=[{"kind": "x" if n % 2 else "y"}])
-            if n % 2:
-                expected.add(n)
-            if n % 4 == 3:
-                c.delete([n - 2])
-                expected.discard(n - 2)
-            for handle in (c, reader, c, reader):
-                assert {h.id for h in handle.search(vectors(1)[0], k=99, filter=wanted)} == expected
-
-
-def test_a_filter_is_evaluated_once_until_something_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statements: list[str] = []
-    labels = Store.labels
-
-    def watched(self: Store, condition: Condition | None = None, after: int = 0) -> np.ndarray:
-        if condition is not None:
-            statements.append(condition.sql)
-        return labels(self, condition, after)
-
-    monkeypatch.setattr(Store, "labels", watched)
-    with Collection.create(tmp_path / "c", dim=8) as c:
-        c.add_vectors([1, 2], vectors(2), metadata=[{"n": 1}, {"n": 2}])
-        for _ in range(5):
-            assert [h.id for h in c.search(vectors(1)[0], filter={"n": 2})] == [2]
-        assert len(statements) == 1
-        for n in range(100):  # more than are kept
-            c.search(vectors(1)[0], filter={"n": n})
-        assert len(c._index._eligible) == 32
 
 
 @pytest.mark.parametrize("exact_below", [0, 20, 10_000])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 WORDS = [
     "the", "cat", "dog", "sleeps", "runs", "stocks", "fell", "rose", "man", "woman",
@@ -17,10 +14,3 @@ def texts(count: int, seed: int = 0, longest: int = 40) -> list[str]:
     """Texts of fewer than `longest` random words, some of them empty."""
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, size=rng.integers(0, longest))) for _ in range(count)]
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of tuned settings and proofs."""
-    monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"

@@ -10,7 +10,6 @@ import pytest
 
 from flowvec import (
     Collection,
-    InputValueError,
 )
 from flowvec.vectors import Metric, top_k
 from tests.makers import vectors
@@ -164,20 +163,6 @@ def test_k_above_what_a_graph_reaches_is_searched_exactly(tmp_path: Path) -> Non
         assert [h.id for h in c.search(vectors(1)[0], k=500)] == [199]
 
 
-def test_an_outdated_recall_is_not_shown(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
-        c.add_vectors(range(10), vectors(10, dim=4))
-        assert c.info().recall == 1.0  # searched exactly
-        c.add_vectors(range(100), vectors(100, dim=4))
-        assert c.info().recall is None
-        measured = c.tune_recall(0.9, queries=vectors(50, seed=3, dim=4))
-        assert c.info().recall == measured >= 0.9
-        c.add_vectors(range(140), vectors(140, dim=4))
-        assert c.info().recall == measured
-        c.add_vectors(range(200), vectors(200, dim=4))
-        assert c.info().recall is None
-
-
 @pytest.mark.parametrize("place", [0, 700, 1999])
 def test_one_long_vector_does_not_spoil_inner_products(
     tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
@@ -194,24 +179,3 @@ def test_one_long_vector_does_not_spoil_inner_products(
     assert np.mean(shared) > 8.5
     products = np.take_along_axis(queries @ vectors.T, np.asarray(ids), axis=1)
     np.testing.assert_allclose(scores, products, rtol=1e-4, atol=1e-5)
-
-
-def test_recall_is_measured_and_kept(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
-        c.add_vectors(range(30), vectors(30))
-        assert c.tune_recall(0.99) == 1.0  # searched exactly
-        c.add_vectors(range(30, 900), vectors(870, seed=1))
-        assert c.info().recall is None or c.info().recall == 1.0
-        low = c.tune_recall(0.3)
-        first = c.info()
-        high = c.tune_recall(0.99)
-        second = c.info()
-        assert first.recall == low >= 0.3
-        assert second.recall == high >= 0.99
-        assert first.ef_search <= second.ef_search
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
-        assert (c.info().ef_search, c.info().recall) == (second.ef_search, second.recall)
-        assert len(c.search(vectors(1)[0], k=5)) == 5
-        for wrong in (0, 1.1, float("nan")):
-            with pytest.raises(InputValueError):
-                c.tune_recall(wrong)

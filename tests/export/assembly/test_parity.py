@@ -1,0 +1,56 @@
+"""The comparison with torch that every export passes before anything is written."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flowvec.errors import ExportError
+from flowvec_export import export
+from flowvec_export.assembly import from_torch
+from flowvec_export.layers.backbone import Backbone
+from tests.export.conftest import POSITIONS
+
+
+def test_an_export_that_misses_parity_leaves_nothing_behind(
+    checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = from_torch.from_transformers
+
+    def slightly_wrong(model, fold_scale=True) -> Backbone:
+        backbone = original(model, fold_scale)
+        with torch.no_grad():
+            backbone.layers[0].up.bias[0] += 0.05
+        return backbone
+
+    monkeypatch.setattr(from_torch, "from_transformers", slightly_wrong)
+    with pytest.raises(ExportError, match="does not compute what torch does"):
+        export(checkpoint("bert"), tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", ["padding", "position", "batch"])
+def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
+    checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch, fault
+) -> None:
+    original = from_torch.from_transformers
+
+    class Faulty(torch.nn.Module):
+        def __init__(self, backbone) -> None:
+            super().__init__()
+            self.backbone = backbone
+
+        def forward(self, input_ids, attention_mask):
+            if fault == "padding":
+                attention_mask = torch.ones_like(attention_mask)
+            states = self.backbone(input_ids, attention_mask)
+            if fault == "position":
+                late = (torch.arange(input_ids.shape[1]) >= POSITIONS - 2).to(torch.float32)
+                states[-1] = states[-1] + late[None, :, None]
+            elif fault == "batch":
+                states[-1] = states[-1] + 0.1 * states[-1].mean(0, keepdim=True)
+            return states
+
+    monkeypatch.setattr(from_torch, "from_transformers", lambda *a, **k: Faulty(original(*a, **k)))
+    with pytest.raises(ExportError, match="does not compute what torch does"):
+        export(checkpoint("bert"), tmp_path / "b", normalize=False)
