@@ -246,17 +246,17 @@ def _add_prompts(
     if default_prompt_name is None:
         return
     if default_prompt_name not in source.prompts:
-        known = ", ".join(source.prompts) or "none"
-        raise ExportError(f"there is no prompt {default_prompt_name!r}; there are: {known}")
+        names = ", ".join(source.prompts) or "none"
+        raise ExportError(f"there is no prompt {default_prompt_name!r}; there are: {names}")
     source.default_prompt_name = default_prompt_name
 
 
-def _checked_pooling(recipe: Recipe, source: Source, wanted: str | None) -> str | None:
+def _checked_pooling(recipe: Recipe, source: Source, requested: str | None) -> str | None:
     """The pooling that a transform was fitted on; raises ExportError if it does not fit the
     source."""
-    if wanted is not None and wanted.split("+") != recipe.pooling.split("+"):
+    if requested is not None and requested.split("+") != recipe.pooling.split("+"):
         raise ExportError(
-            f"the transform was fitted on {recipe.pooling} pooling and cannot follow {wanted}"
+            f"the transform was fitted on {recipe.pooling} pooling and cannot follow {requested}"
         )
     if recipe.source_sha256 != source.sha256():
         raise ExportError(

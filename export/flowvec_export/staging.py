@@ -34,16 +34,16 @@ def staged_directory(
         ExportError: it cannot be written, or may not be replaced.
     """
     staged = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    made = _make_folders(staged)
+    created = _make_folders(staged)
     try:
         yield staged
         check_target(target, overwrite, is_ours)
         _put_in_place(staged, target)
-        for folder in made:
+        for folder in created:
             sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
-        for folder in made:
+        for folder in created:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise
@@ -113,5 +113,5 @@ def _exchanged(one: Path, other: Path) -> bool:
     except (AttributeError, OSError, TypeError):  # only Linux has it
         return False
     names = os.fsencode(one), os.fsencode(other)
-    done: int = rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
-    return done == 0
+    result: int = rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
+    return result == 0

@@ -70,10 +70,10 @@ def bulk(
             ray_workers=ray_workers, on_step=say(),
         )  # fmt: skip
     typer.echo(format_table(HEADER, [cells(row, measured) for row in measured], texts=1))
-    about = about_machine(
+    record = about_machine(
         "bulk", model=Path(model).name, corpus=corpus.name, count=rows, rounds=rounds,
         rows=[asdict(row) for row in measured],
     )  # fmt: skip
-    write_json(about, json_out)
+    write_json(record, json_out)
     if report is not None:
-        write_bulk_report(measured, about, report)
+        write_bulk_report(measured, record, report)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
+from flowvec.files import staged_file
 from flowvec.optional import require
 from flowvec_bench.cli.options import (
     EXTRAS,
@@ -99,7 +100,7 @@ def retrieval(
         check_corpus(corpus)
         matrix, source = _embedded(corpus, model, rows + queries), f"{corpus.name} by {model}"
         if save_vectors is not None:
-            np.save(save_vectors, matrix)
+            _save(matrix, save_vectors)
     from flowvec.machine import available_cores
 
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
@@ -125,6 +126,13 @@ def retrieval(
     write_json(record, json_out)
     if report is not None:
         write_index_report(result, record, report)
+
+
+def _save(matrix: Floats, path: Path) -> None:
+    """Save vectors atomically; like `np.save`, it adds .npy to a name without it."""
+    target = path if path.name.endswith(".npy") else path.with_name(f"{path.name}.npy")
+    with staged_file(target) as staged, staged.open("wb") as file:
+        np.save(file, matrix)
 
 
 def _read(path: Path, count: int) -> Floats:

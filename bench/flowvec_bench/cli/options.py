@@ -124,6 +124,10 @@ def about_machine(benchmark: str, **figures: Any) -> dict[str, Any]:
 
 
 def write_json(record: dict[str, Any], out: Path | None) -> None:
-    """Write a result, if a file was named."""
+    """Write a result atomically, if a file was named."""
     if out is not None:
-        write_file(out, (json.dumps(record, indent=2) + "\n").encode())
+        content = (json.dumps(record, indent=2) + "\n").encode()
+        if out.exists() and not out.is_file():  # a pipe or a device, such as /dev/stdout
+            out.write_bytes(content)
+        else:
+            write_file(out, content)

@@ -237,8 +237,8 @@ def _finish(
     for name, row in rows.items():
         row.error = lineup.errors.get(name)
         row.versions = lineup.versions.get(name, {})
-        taken = times.get(name, [])
-        if taken and not row.error:
-            row.per_second = round(queries / statistics.median(taken), 1)
-            ratios = [seconds / first for seconds, first in zip(taken, base, strict=False)]
+        own_times = times.get(name, [])
+        if own_times and not row.error:
+            row.per_second = round(queries / statistics.median(own_times), 1)
+            ratios = [seconds / first for seconds, first in zip(own_times, base, strict=False)]
             row.ratio = round(statistics.median(ratios), 3) if ratios else None

@@ -172,21 +172,21 @@ def sweep(
         runner.encode(few, size)  # the first run of a batch size may compile
         return runner.encode(texts, size)
 
-    taken = time_sizes(sizes, seconds)
-    rates = {"own" if size is None else str(size): round(count / t, 1) for size, t in taken.items()}
+    times = time_sizes(sizes, seconds)
+    rates = {"own" if size is None else str(size): round(count / t, 1) for size, t in times.items()}
     # If the library has a default, it is used, and the others are only shown.
-    return (None if None in taken else min(taken, key=lambda size: taken[size])), rates
+    return (None if None in times else min(times, key=lambda size: times[size])), rates
 
 
 def time_sizes(
     sizes: Sequence[int | None], seconds: Callable[[int | None], float]
 ) -> dict[int | None, float]:
     """Time each batch size once, and those near the best twice; the better time counts."""
-    taken = {size: seconds(size) for size in sizes}
-    limit = _NEAR * min(taken.values())
-    for size in [size for size, t in taken.items() if t <= limit]:
-        taken[size] = min(taken[size], seconds(size))
-    return taken
+    times = {size: seconds(size) for size in sizes}
+    limit = _NEAR * min(times.values())
+    for size in [size for size, t in times.items() if t <= limit]:
+        times[size] = min(times[size], seconds(size))
+    return times
 
 
 def _row(peer: Peer, kind: str, count: int, lineup: Lineup, figures: _Figures) -> Row:

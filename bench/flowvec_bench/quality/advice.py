@@ -75,14 +75,14 @@ def advise(candidates: Sequence[Candidate], encoder_only: bool = False) -> tuple
     """
     names = list(candidates[0].sts)
     dev = [name for name in names if name.endswith(" dev")]
-    by = dev or [name for name in names if not name.endswith(" wmean")]
+    deciding = dev or [name for name in names if not name.endswith(" wmean")]
     chosen_on = " and ".join(dev) if dev else "the mean of all sets"
 
     def value(candidate: Candidate) -> float:
-        return statistics.fmean(candidate.sts[name] for name in by)
+        return statistics.fmean(candidate.sts[name] for name in deciding)
 
     def spread(candidate: Candidate) -> float:
-        return 2 * statistics.fmean(candidate.sts_deviation[name] for name in by)
+        return 2 * statistics.fmean(candidate.sts_deviation[name] for name in deciding)
 
     usable = [i for i, c in enumerate(candidates) if c.pooling != WORD_VECTORS]
     order = sorted(usable, key=lambda i: -value(candidates[i]))

@@ -111,15 +111,15 @@ def nearest_neighbours(embeddings: Matrix, rows: Ids, k: int) -> Ids:
     centred = (exact - exact.mean(0)).astype(np.float32)
     squares = np.square(centred).sum(1)
     # float32 may order near ties wrongly, so a few more are kept and ordered in float64.
-    taken = min(k + 4, len(exact) - 1)
+    candidates = min(k + 4, len(exact) - 1)
     neighbours = np.empty((len(rows), k), dtype=np.int64)
     step = max(1, _BLOCK_ELEMENTS // len(exact))
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
         scores = squares - 2.0 * (centred[block] @ centred.T)
         scores[np.arange(len(block)), block] = np.inf
-        near = np.sort(np.argpartition(scores, taken - 1, axis=1)[:, :taken], axis=1)
-        for i, (row, others) in enumerate(zip(block, near, strict=True), start):
+        nearest = np.sort(np.argpartition(scores, candidates - 1, axis=1)[:, :candidates], axis=1)
+        for i, (row, others) in enumerate(zip(block, nearest, strict=True), start):
             distances = np.square(exact[others] - exact[row]).sum(1)
             neighbours[i] = others[np.argsort(distances, kind="stable")[:k]]
     return neighbours
@@ -136,10 +136,10 @@ def frequency_table(
         bands: the first rank of each band, ascending.
     """
     words = np.asarray(embeddings, dtype=np.float64)
-    near = nearest_neighbours(words, ranked, max(NEIGHBOURS))
+    nearest = nearest_neighbours(words, ranked, max(NEIGHBOURS))
     table = []
     for first, last in zip(bands, (*bands[1:], None), strict=True):
-        rows, neighbours = ranked[first:last], near[first:last]
+        rows, neighbours = ranked[first:last], nearest[first:last]
         vectors = words[rows]
         distance: dict[int, float | None] = dict.fromkeys(NEIGHBOURS)
         dot: dict[int, float | None] = dict.fromkeys(NEIGHBOURS)

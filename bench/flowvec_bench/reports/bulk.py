@@ -64,10 +64,10 @@ def write_bulk_report(rows: Sequence[BulkRow], record: Mapping[str, Any], path: 
         axes = figure.subplots()
         for row in rows:
             if row.mode != "memory":
-                working = [one for one in row.resident if one.rows < row.rows]
+                working = [reading for reading in row.resident if reading.rows < row.rows]
                 axes.plot(
-                    [one.rows / 1e3 for one in working],
-                    [one.bytes / 1e6 for one in working],
+                    [reading.rows / 1e3 for reading in working],
+                    [reading.bytes / 1e6 for reading in working],
                     label=MODES[row.mode],
                 )
         axes.set_xlabel("rows done, thousands")

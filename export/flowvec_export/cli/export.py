@@ -177,10 +177,10 @@ def export(
         )
 
 
-def _parse_prompts(given: Sequence[str]) -> dict[str, str]:
-    """Parse prompts given as `NAME=TEXT`; raises InputValueError for anything else."""
+def _parse_prompts(lines: Sequence[str]) -> dict[str, str]:
+    """Parse prompts written as `NAME=TEXT`; raises InputValueError for anything else."""
     prompts: dict[str, str] = {}
-    for line in given:
+    for line in lines:
         name, sign, text = line.partition("=")
         if not (sign and name.strip()):
             raise InputValueError(f"a prompt is NAME=TEXT, not {line!r}")

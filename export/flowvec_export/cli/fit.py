@@ -132,8 +132,8 @@ def fit(
         allowed = {"method", "model", "corpus", "out", "pooling", "encoder_only", "rows", "seed",
                    "sentences", "text_field", "file_format", "like_the_paper", "plot",
                    "trust_remote_code", "allow_pickle", "overwrite", "as_json"}  # fmt: skip
-        given = {p for p in context.params if _was_given(context, p)}
-        if method != "flow" or given - allowed:
+        used = {p for p in context.params if _was_given(context, p)}
+        if method != "flow" or used - allowed:
             raise InputValueError(_FIXED)
     parts = parse_method(method)
     if not like_the_paper:

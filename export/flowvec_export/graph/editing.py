@@ -109,11 +109,11 @@ class Surgeon:
             return self._along("ReduceMax", kept, 1, keepdims=0)
         if mode in ("weighted_mean", "last_token"):
             axis = self.constant(np.array(1, np.int64))
-            places = self.node("Mul", self.node("CumSum", counted, axis), counted)
+            positions = self.node("Mul", self.node("CumSum", counted, axis), counted)
             if mode == "last_token":
                 last = self._along("ReduceSum", counted, 1, keepdims=1)
-                places = self.to_float32(self.node("Equal", places, last))
-            counted = places
+                positions = self.to_float32(self.node("Equal", positions, last))
+            counted = positions
         weights = self.unsqueeze(counted, 2)
         total = self._along("ReduceSum", self.node("Mul", tokens, weights), 1, keepdims=0)
         if mode == "last_token":

@@ -114,7 +114,7 @@ def drop_unused(graph: onnx.GraphProto) -> None:
             within = [node, *(n for g in _graphs_of(node) for n in _nodes_of(g))]
             used.update(name for n in within for name in n.input)
             used.update(v.name for n in within for g in _graphs_of(n) for v in g.output)
-    left = [init for init in graph.initializer if init.name in used]
+    weights = [init for init in graph.initializer if init.name in used]
     del graph.node[:], graph.initializer[:]
     graph.node.extend(reversed(kept))
-    graph.initializer.extend(left)
+    graph.initializer.extend(weights)

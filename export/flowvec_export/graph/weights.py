@@ -141,7 +141,7 @@ def _store_as_float16(graph: ir.Graph, exact: tuple[str, ...]) -> None:
             continue
         values = tensor.numpy()
         if np.abs(values).max() > np.finfo(np.float16).max:
-            raise ExportError(f"{name} holds values that float16 cannot; use float32 weights")
+            raise ExportError(f"{name} has values that float16 cannot hold; use float32 weights")
         del graph.initializers[name]
         stored = _stored(graph, f"{name}.float16", values.astype(np.float16))
         cast = ir.node("Cast", [stored], attributes={"to": ir.DataType.FLOAT}, name=f"{name}.cast")

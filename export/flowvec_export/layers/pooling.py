@@ -34,7 +34,7 @@ class Pooling(nn.Module):
         super().__init__()
         self.modes = modes
         if word_weights is not None and modes != ("mean",):
-            raise ExportError(f"word weights go with mean pooling alone, not {'+'.join(modes)}")
+            raise ExportError(f"word weights need mean pooling, not {'+'.join(modes)}")
         self.word_weights: Tensor | None
         self.register_buffer("word_weights", word_weights)
         if "pooler" in modes and pooler is None:

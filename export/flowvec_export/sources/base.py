@@ -203,9 +203,9 @@ def model_name(root: Path, origin: str) -> str:
     return origin.split("/")[-1] if real.parent.name == "snapshots" else real.name
 
 
-def plain_tokenizer(given: tokenizers.Tokenizer, *, lower_case: bool) -> tokenizers.Tokenizer:
+def plain_tokenizer(source: tokenizers.Tokenizer, *, lower_case: bool) -> tokenizers.Tokenizer:
     """A copy without truncation and padding, which lower-cases first if requested."""
-    tokenizer = tokenizers.Tokenizer.from_str(given.to_str())
+    tokenizer = tokenizers.Tokenizer.from_str(source.to_str())
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if lower_case:

@@ -56,9 +56,9 @@ def read_source(
         )
     check_links(root)
     origin = str(source)
-    given = read_json(root / "modules.json", list, missing_ok=True)
+    listed = read_json(root / "modules.json", list, missing_ok=True)
     try:
-        modules = None if given is None else read_modules(root, given, origin)
+        modules = None if listed is None else read_modules(root, listed, origin)
         folder = root if modules is None else modules.encoder
         settings = {} if modules is None else modules.settings
         if graph is None and not has_weights((root, folder), trust):

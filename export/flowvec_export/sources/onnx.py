@@ -191,10 +191,10 @@ def read_graph(
     config = read_json(folder / "config.json")
     marks = check_tokenizer(folder)
     special = read_json(folder / "special_tokens_map.json", missing_ok=True) or {}
-    given = _read_tokenizer(folder / "tokenizer.json")
-    if "left" in (marks.get("truncation_side"), (given.truncation or {}).get("direction")):
+    loaded = _read_tokenizer(folder / "tokenizer.json")
+    if "left" in (marks.get("truncation_side"), (loaded.truncation or {}).get("direction")):
         raise ExportError(f"{origin} cuts long texts on the left, which is not supported")
-    tokenizer = plain_tokenizer(given, lower_case=bool(settings.get("do_lower_case")))
+    tokenizer = plain_tokenizer(loaded, lower_case=bool(settings.get("do_lower_case")))
     proto = _load(graph)
     widths = _widths(proto, origin, config)
     pad_id = _pad_id(config, marks | special, tokenizer)
@@ -263,7 +263,7 @@ def _check_functions(proto: onnx.ModelProto) -> None:
         ExportError: there would be more nodes than any model has, or a function calls itself.
     """
     functions = {(f.domain, f.name): f for f in proto.functions}
-    known: dict[tuple[str, str], int] = {}
+    sizes: dict[tuple[str, str], int] = {}
 
     def nodes_of(nodes: Iterable[onnx.NodeProto], calling: frozenset[tuple[str, str]]) -> int:
         total = 0
@@ -271,11 +271,11 @@ def _check_functions(proto: onnx.ModelProto) -> None:
             key = (node.domain, node.op_type)
             if key in calling:
                 raise ExportError(f"the function {node.op_type} calls itself")
-            if key in functions and key not in known:
+            if key in functions and key not in sizes:
                 if len(calling) == _DEEPEST_CALLS:
                     raise ExportError(f"functions call each other more than {_DEEPEST_CALLS} deep")
-                known[key] = nodes_of(functions[key].node, calling | {key})
-            total += known.get(key, 1)
+                sizes[key] = nodes_of(functions[key].node, calling | {key})
+            total += sizes.get(key, 1)
             for attribute in node.attribute:
                 for graph in (attribute.g, *attribute.graphs):
                     total += nodes_of(graph.node, calling)
@@ -335,9 +335,9 @@ def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict
             raise ExportError(f"{origin} does not say how long the vectors of {value.name} are")
         widths[value.name] = width
     if not widths:
-        given = ", ".join(value.name for value in proto.graph.output)
+        outputs = ", ".join(value.name for value in proto.graph.output)
         raise ExportError(
-            f"{origin} gives {given}; it should give {', '.join(_TOKENS)} or {_SENTENCE}, as "
+            f"{origin} gives {outputs}; it should give {', '.join(_TOKENS)} or {_SENTENCE}, as "
             "Optimum's task feature-extraction does"
         )
     return widths

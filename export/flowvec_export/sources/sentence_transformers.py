@@ -203,15 +203,15 @@ def _check_settings(settings: dict[str, Any], origin: str) -> None:
     A `model_max_length` of the tokenizer becomes `max_seq_length`, which means the same.
     """
     for key in _LENGTH_SETTINGS:
-        given = settings.pop(key, None) or {}
-        if not isinstance(given, dict):
-            raise ExportError(f"{origin} sets {key} to {given!r}, which is not supported")
-        given = dict(given)
-        length = given.pop("model_max_length", None)
+        arguments = settings.pop(key, None) or {}
+        if not isinstance(arguments, dict):
+            raise ExportError(f"{origin} sets {key} to {arguments!r}, which is not supported")
+        arguments = dict(arguments)
+        length = arguments.pop("model_max_length", None)
         if length is not None and not settings.get("max_seq_length"):
             settings["max_seq_length"] = length
-        if given:
-            raise ExportError(f"{origin} sets {key} {sorted(given)}, which is not supported")
+        if arguments:
+            raise ExportError(f"{origin} sets {key} {sorted(arguments)}, which is not supported")
     for key, value in settings.items():
         if key in ("max_seq_length", "do_lower_case") or value in ({}, []):
             continue
@@ -229,17 +229,16 @@ def _check_names(config: dict[str, Any], folder: Path) -> None:
 def _pooling_modes(config: dict[str, Any], origin: str) -> list[str]:
     """flowvec's names of a Pooling module's modes, from an old or new file."""
     if "pooling_mode" in config:
-        given = config["pooling_mode"]
-        names = [given] if isinstance(given, str) else list(given)
+        pooling = config["pooling_mode"]
+        names = [pooling] if isinstance(pooling, str) else list(pooling)
         if not names:
             raise ExportError(f"{origin} names no pooling")
         if unknown := [name for name in names if name not in _POOLING_NAMES]:
             raise ExportError(f"{origin} pools by {', '.join(unknown)}, which is not supported")
         return [_POOLING_NAMES[name] for name in names]
-    known = set(_POOLING_FLAGS)
     on = {key for key, value in config.items() if key.startswith("pooling_mode_") and value is True}
-    if on - known:
-        raise ExportError(f"{origin} pools by {', '.join(on - known)}, which is not supported")
+    if unknown := sorted(on - _POOLING_FLAGS.keys()):
+        raise ExportError(f"{origin} pools by {', '.join(unknown)}, which is not supported")
     return [mode for flag, mode in _POOLING_FLAGS.items() if flag in on] or ["mean"]
 
 

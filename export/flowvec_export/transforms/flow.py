@@ -71,7 +71,7 @@ class Flow(Transform):
         self.levels = nn.ModuleList()
         rng = np.random.default_rng(shape.seed)
         active = list(range(dim))
-        left: list[int] = []
+        finished: list[int] = []
         for _ in range(shape.levels):
             steps = nn.ModuleList()
             size = len(active)
@@ -88,10 +88,10 @@ class Flow(Transform):
                 steps.append(Step(size, first, order, shape))
                 active = [active[i] for i in order]
             self.levels.append(steps)
-            left = active[first:] + left
+            finished = active[first:] + finished
             active = active[:first]
         # Place of each input dimension in the concatenation of all finished dimensions.
-        self.restore = [int(i) for i in np.argsort(active + left)]
+        self.restore = [int(i) for i in np.argsort(active + finished)]
 
     def steps(self) -> Iterator[tuple[int, Step]]:
         """All steps, each with the number of its level."""
@@ -109,16 +109,16 @@ class Flow(Transform):
     @override
     def to_latent(self, u: Tensor) -> tuple[Tensor, Tensor]:
         log_det = u.new_zeros(u.shape[0])
-        left: list[Tensor] = []
+        finished: list[Tensor] = []
         for level in self.levels:
             first = 0
             for step in level:  # type: ignore[attr-defined]
                 u, step_log_det = step(u)
                 log_det = log_det + step_log_det
                 first = step.coupling.first
-            left.insert(0, u[:, first:])
+            finished.insert(0, u[:, first:])
             u = u[:, :first]
-        return torch.cat((u, *left), dim=1)[:, self.restore], log_det
+        return torch.cat((u, *finished), dim=1)[:, self.restore], log_det
 
     @override
     def to_observed(self, z: Tensor) -> Tensor:

@@ -133,11 +133,11 @@ class _Rewriter:
             source: self.stored[products[0].stored].dims[0] for source, products in readers.items()
         }
         for group in observe(self.proto, widths, tokenizer, pad_id, texts):
-            for source, seen in group.items():
+            for source, observed in group.items():
                 matrices = [self._matrix(product) for product in readers[source]]
-                moments = seen.moments
+                moments = observed.moments
                 if self._is(source, "LayerNormalization"):
-                    factors = smoothing(seen.loudness, matrices)
+                    factors = smoothing(observed.loudness, matrices)
                     self.smoothings[source] = factors
                     matrices = [matrix * factors[:, None] for matrix in matrices]
                     moments = moments / np.outer(factors, factors)
