@@ -61,7 +61,7 @@ def _no_tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """STS sets, retrieval sets and Wikipedia text; tests that need them skip without."""
+    """STS sets, retrieval sets and Wikipedia text; tests that need them are skipped without."""
     folder = SHARED / "data"
     if not folder.is_dir():
         pytest.skip("needs the data folder ../shared/data, which is not here")
@@ -125,8 +125,8 @@ def first_layers_of_backbone(folder: Path, layers: int) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained BERT of two layers, followed by mean, Dense and normalization.
 
-    As a sentence-transformers directory: the repository's backbone but for its last layer, and a
-    Dense that hardly turns.
+    A sentence-transformers directory: the first two layers of the repository's backbone, and a
+    Dense layer close to the identity.
     """
     from safetensors.numpy import save_file
 
@@ -222,7 +222,7 @@ def flowvec_here(
             for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
                 patch.setenv(name, value)
             handler = signal.getsignal(signal.SIGTERM)
-            capsys.readouterr()  # what others printed
+            capsys.readouterr()  # discards what was printed before
             try:
                 with pytest.raises(SystemExit) as stop:
                     main()

@@ -1,4 +1,4 @@
-"""Odd values for every argument of a function; only flowvec's own errors may come of them."""
+"""Odd values for every argument of a function; only flowvec's own errors may be raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that have torch and its like imported when they begin, for the many that pages start.
+"""Processes that start with torch and other slow packages imported, for the commands of pages.
 
 `python -m tests.docs.forking SOCKET` imports what takes seconds, and from then on each call of
 `CLIENT` gets a process of its own, forked from that one: with the caller's arguments, folder,
@@ -48,7 +48,7 @@ sys.exit(int(answer) if answer else 1)
 
 def _serve(place: str) -> None:
     for name in PRELOADED:
-        # A page that needs what is missing says so by itself.
+        # A page that needs a missing package reports it itself.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     with socket.socket(socket.AF_UNIX) as server:

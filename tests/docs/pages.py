@@ -12,7 +12,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 
 SHELL = ("sh", "bash", "console")
-# Other spellings of what is run: they would pass unseen.
+# Other spellings of languages that are run: their blocks would not be run.
 MISSPELT = ("py", "python3", "pycon", "shell", "zsh", "shell-session", "")
 
 _FENCE = re.compile(r"^( *)(`{3,}|~{3,}) *([\w+-]*).*$")

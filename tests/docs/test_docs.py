@@ -51,12 +51,12 @@ each_page = pytest.mark.parametrize(
 
 @pytest.fixture(scope="session")
 def my_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export of `my-checkpoint`, which is dear, made once."""
+    """An export of `my-checkpoint`, made once because it takes long."""
     from flowvec_export import export
 
     folder = tmp_path_factory.mktemp("exported")
     READERS_FILES["my-checkpoint"](folder / "my-checkpoint")
-    logging.disable(logging.INFO)  # torch's tracing says a lot, before whatever fails later
+    logging.disable(logging.INFO)  # torch's tracing logs a lot, which would hide what fails later
     try:
         export(folder / "my-checkpoint", folder / "my-bundle")
     finally:
@@ -67,7 +67,7 @@ def my_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def fork() -> Iterator[list[str]]:
     """The words before a piece of code and its arguments that run it in a process of its own."""
-    # A socket's path may have a hundred characters.
+    # The path of a socket is limited to about a hundred characters.
     with tempfile.TemporaryDirectory(prefix="flowvec-docs-") as folder:
         place = Path(folder) / "socket"
         command = [sys.executable, "-m", "tests.docs.forking", str(place)]
@@ -126,7 +126,7 @@ def test_the_pages_code_runs(
 
 
 def _prepare(folder: Path, code: str, request: pytest.FixtureRequest) -> None:
-    """Give a page what its code names, but for what it makes itself."""
+    """Provide the files that a page's code names, except those it creates."""
     (folder.parent / "shared").symlink_to(SHARED)
     for name, write in READERS_FILES.items():
         if re.search(rf"(?<![\w./-])(\./)?{re.escape(name)}(?![\w.-])", code):

@@ -33,8 +33,8 @@ CORPUS = [
     "Numbers such as 12, 345 and 6.78 occur; so do names like São Paulo.",
 ] * 20
 
-# Each layer takes longer to trace than most tests run. What goes from layer to layer is tried with
-# DEEP ones.
+# Tracing a layer takes longer than most tests. What passes from layer to layer is tested with DEEP
+# layers.
 WIDTH, LAYERS, DEEP, HEADS, POSITIONS = 48, 1, 2, 4, 40
 
 Checkpoint = Callable[..., Path]
@@ -48,7 +48,7 @@ def _traces_are_remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def traced_anew(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """For tests of what tracing does."""
+    """For tests of tracing itself: no trace is taken from the cache."""
     monkeypatch.setattr(trace_memo, "FOLDER", tmp_path_factory.mktemp("traces"))
 
 
@@ -123,7 +123,7 @@ def make_checkpoint(folder: Path, architecture: str, **changes: Any) -> Path:
     torch.manual_seed(0)
     kind = transformers.T5EncoderModel if architecture == "t5" else transformers.AutoModel
     model = kind(config) if architecture == "t5" else kind.from_config(config)
-    # Freshly initialized models are nearly the identity: mistakes would hide in them.
+    # Freshly initialized models are close to the identity, which would hide mistakes.
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(std=0.25)

@@ -58,7 +58,7 @@ def test_what_is_straightened_is_crooked(checkpoint: Path) -> None:
 
 
 def test_the_cpu_provider_meets_parity_with_torch(bundle: Bundle) -> None:
-    # `export` has refused anything else; the figures are in the manifest.
+    # `export` refuses anything else; the figures are in the manifest.
     assert bundle.manifest.parity["max_relative_error"] <= 1e-4
     assert bundle.manifest.parity["min_cosine"] >= 0.99999
 
@@ -81,6 +81,6 @@ def test_bfloat16_on_openvino_keeps_the_cosine(bundle: Bundle) -> None:
         rounded[list(batch.rows)] = compiled(names)[0][: len(batch.rows)]
     cosine = (exact * rounded).sum(1) / np.linalg.norm(rounded, axis=1)
     assert cosine.min() >= 0.999
-    # What outliers among the reference texts lose is within the limit, too.
+    # The outliers among the reference texts stay within the limit, too.
     with Encoder.load(bundle.path, provider=OPENVINO_RUNTIME, compute="bfloat16") as encoder:
         assert encoder.proof.proved

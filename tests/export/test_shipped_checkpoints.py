@@ -1,4 +1,4 @@
-"""The checkpoints in this repository: what trained the shipped model's graph is what it says."""
+"""The checkpoints in this repository give the vectors of the shipped model."""
 
 from __future__ import annotations
 

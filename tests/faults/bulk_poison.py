@@ -1,4 +1,4 @@
-"""Rows that cannot be embedded, among those that can: each is named, and none else is lost.
+"""Rows that cannot be embedded, among others that can: each is named, and no other row is lost.
 
     python -m tests.faults.bulk_poison --jobs 1000 --seed 0
 
@@ -73,7 +73,7 @@ class Result:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row as it is written; `code` is None of a good one, and `blank` of what is none."""
+    """A row as it is written; `code` is None for a good row and `blank` for a blank line."""
 
     written: Any
     code: str | None = None
@@ -210,7 +210,7 @@ def _job(seed: str, pair: int, limit: int, encoder: Encoder, folder: Path) -> Re
         for place in range(rng.randint(8, 90)):
             text = " ".join(rng.choices(_WORDS, k=rng.randint(1, 9)))
             row = _ROWS[kind](rng, key, text, limit)
-            # What a field holds goes by most of the first rows, and these are few.
+            # The type of a field is that of most of the first rows, and there are few rows here.
             while place < 4 and number == 0 and row.code is not None:
                 row = _ROWS[kind](rng, key, text, limit)
             rows.append(row)

@@ -93,7 +93,7 @@ def replace(path: Path, draw: random.Random) -> str:
 
 
 def craft(path: Path, draw: random.Random) -> str:
-    """Change the structure of a graph, and let the store believe that it wrote it so."""
+    """Change the structure of a graph, and update the store's checksum to match."""
     data = bytearray(path.read_bytes())
     header = np.frombuffer(data, HEADER, count=1)[0]
     element = int(header["element_bytes"])
@@ -148,7 +148,7 @@ def sqlite_case(folder: Path, change: Change, draw: random.Random) -> str:
     expected = vectors(ROWS, DIM)
     try:
         with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
-            # Ids are read by another way than rows, whose checksums might speak first.
+            # Ids are read separately: reading rows might fail on their checksums first.
             ids = collection.search_ids(expected, k=1)[0]
             assert ids == [[i] for i in range(ROWS)], "a wrong id was given"
             stored = list(collection.rows())
@@ -162,7 +162,7 @@ def sqlite_case(folder: Path, change: Change, draw: random.Random) -> str:
         np.testing.assert_array_equal(item.vector, expected[i])
     for hit in hits:
         assert hit.text == f"text {hit.id}"
-    # A row that cannot be reached any more is not wrong, but must not go without a word.
+    # A row that can no longer be reached is not wrong, but it must be reported.
     assert len(stored) == ROWS, f"{ROWS - len(stored)} rows are gone without a word"
     assert hits[0].id == 7
     return "every row equal"
@@ -214,7 +214,9 @@ def plan(flips: int, cuts: int, pages: int, crafted: int) -> Iterator[tuple[str,
 
 def run(cases: list[tuple[str, Change]], seed: int, work: Path) -> Counter[tuple[str, str, str]]:
     """Outcomes by file, damage and what came out; a failure's text is its outcome."""
-    warnings.simplefilter("ignore")  # forking beside OpenBLAS's threads, which the child never uses
+    warnings.simplefilter(
+        "ignore"
+    )  # forking while OpenBLAS has threads, which the child never uses
     build(work / "whole")
     outcomes: Counter[tuple[str, str, str]] = Counter()
     for first in range(0, len(cases), _A_BATCH):

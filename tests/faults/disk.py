@@ -119,7 +119,7 @@ def child(folder: Path, at: int, error: int, once: bool, limit: int) -> None:
         else:
             print(f"done {number}", flush=True)
         if kind != "close":
-            # The old state, or the new one, is there whatever the disk does.
+            # Whatever the disk does, the collection has the old state or the new one.
             assert len(collection.search(np.ones(DIM), k=10_000)) == len(collection)
     print(f"calls {disk.faulty_disk_calls()}", flush=True)
     disk.faulty_disk_arm(None, 0, 0, 0)
@@ -205,7 +205,7 @@ def campaign(folder: Path, *, step: int = 1, first: int = 1) -> Counter[str]:
             while True:
                 lines = _one(folder, rows, library, counts, at, error, once)
                 if at > int(lines[-1].split()[1]):
-                    break  # there was no such call any more
+                    break  # there were no more calls
                 at += step
     for limit in (1, 4096, 20_000, 60_000, 200_000):
         _one(folder, rows, library, counts, 0, 0, False, limit)

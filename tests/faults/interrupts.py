@@ -72,7 +72,7 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
 
     other = threading.Thread(target=search, daemon=True)
     other.start()
-    # For each group of rows: may it be there, may it be absent. Never a part of it.
+    # For each group of rows, whether it may be present, absent or both. It is never there in part.
     known: dict[int, set[bool]] = {group: {False} for group in range(1, 6)}
     while result.interrupts < interrupts and not result.wrong:
         group = rng.randint(1, 5)

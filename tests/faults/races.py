@@ -108,7 +108,7 @@ def once(folder: Path, draw: random.Random) -> Counter[str]:
         said = Counter(line.strip() for line in pipe)
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
     said.update(f"FAILED signal {-code}" for code in codes if code < 0 and -code != signal.SIGKILL)
-    # The next one may write without more ado.
+    # The next process may write at once.
     with Collection.open(folder) as collection:
         assert len(collection) % _A_CHANGE == 0
         collection.add_vectors(["last"], np.ones((1, DIM)))

@@ -45,7 +45,7 @@ class Case:
     """One collection, and what is done to it."""
 
     rows: int
-    values: int  # of whole numbers that vectors are drawn of: few make many equal
+    values: int  # of the whole numbers that vectors consist of: few numbers make many equal vectors
     metric: str
     exact: bool
     deleted: list[int]
@@ -181,7 +181,7 @@ def _judge(
 
 
 def campaign(cases: int, start: int, folder: Path) -> Counter[str]:
-    """So many cases, each in a new folder."""
+    """Play a number of cases, each in a new folder."""
     counts: Counter[str] = Counter()
 
     @seed(start)

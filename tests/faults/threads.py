@@ -98,7 +98,7 @@ def campaign(seconds: float, seed: int, folder: Path) -> dict[str, float]:
             assert not thread.is_alive()
         assert not wrong, wrong[:3]
         assert len(collection) == FIXED + len(live)
-        # One that grew, and one that was built in one go.
+        # The graph that grew, and one that is built at once.
         names = [*(f"fixed-{i}" for i in range(FIXED)), *live]
         rows = np.concatenate((fixed, *([np.stack(list(live.values()))] if live else [])))
         queries = rng.normal(size=(300, DIM)).astype(np.float32)

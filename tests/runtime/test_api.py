@@ -25,7 +25,7 @@ PUBLIC = {
 
 
 def methods(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What a user calls of a public name, by its name: a function itself, a class's methods."""
+    """The callables of a public name: the function itself, or the methods of a class."""
     if inspect.isfunction(thing):
         yield thing.__name__, thing
     for name, value in vars(thing).items() if inspect.isclass(thing) else ():
@@ -124,7 +124,7 @@ except flowvec.MissingDependencyError as error:
 
 
 def test_no_engine_reports_to_its_maker(python, tmp_path, monkeypatch) -> None:
-    # What they leave behind: a file of ONNX Runtime's, a folder of OpenVINO's.
+    # What their reports would leave: a file of ONNX Runtime, a folder of OpenVINO.
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("CI", "TF_BUILD", "JENKINS_URL", "ORT_DISABLE_TELEMETRY"):

@@ -1,4 +1,4 @@
-"""What an earlier version wrote: every later one opens it, and finds in it what was put there."""
+"""Every version opens what earlier versions wrote, and finds the same content in it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_graph_that_was_saved_is_not_built_again(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not list((FORMATS / name).glob("graph-*")):
-        return  # so few rows that there is none
+        return  # too few rows for a graph
     monkeypatch.setattr(
         IndexState, "build_graph", lambda *_, **__: pytest.fail("it was built anew")
     )

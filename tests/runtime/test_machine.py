@@ -1,4 +1,4 @@
-"""Cores that a process may use: affinity and cgroup quotas; memory that goes back."""
+"""Cores that a process may use (affinity, cgroup quotas), and memory that is given back."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_processor_has_a_name() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this C library is not glibc")
 def test_what_threads_left_behind_is_given_back() -> None:
-    """Half of what many threads held stays in their arenas, among the other half."""
+    """The freed half of what threads allocated stays in their arenas, between the other half."""
     buffers: list[list[bytearray]] = []
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""What only looks like a list of texts or ids is refused, with what to write instead."""
+"""Values that only look like lists of texts or ids are refused; the error says what to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexes and pairs side by side: what is compared, and what makes a row void. Nothing is timed."""
+"""Indexes and pairs side by side: what is compared, and which rows are void. No time is asserted."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from flowvec_export.variants import variants
 BACKBONE = Path(__file__).resolve().parents[3] / "models/backbone/checkpoint"
 SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)]
 TEXTS = {"natural": SENTENCES[:40], "short": [s[:20] for s in SENTENCES[:16]]}
-# In this environment, so that nothing is installed.
+# It runs in this environment, so nothing is installed.
 HERE = replace(PEERS["st-float32"], requirements=(), batch_sizes=(4, 16))
 CUT = Peer("cut", "sentence-transformers", (), {"dtype": "float32", "max_length": 6}, (8,))
 BROKEN = Peer("broken", "no such engine", ())
@@ -148,7 +148,7 @@ def test_a_model_with_own_layers_is_not_raced_by_peers_that_only_pool(
 
 
 def test_the_shipped_model_races_in_the_forms_that_it_can_have(tmp_path: Path) -> None:
-    # Its words have weights, which others' means do not know, and no layers that int8 could be of.
+    # Its words have weights, which the peers' mean pooling lacks, and it has no layers for int8.
     forms = make_forms(Path(__file__).resolve().parents[3] / "models/mini/checkpoint", tmp_path)
     assert sorted(forms.paths) == ["bundle", "source"]
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}

@@ -30,7 +30,7 @@ TEXTS = list(dict.fromkeys([*SENTENCES, *HALVES]))
 
 
 def write_sts(folder: Path, name: str, subsets: list[str]) -> Path:
-    """Pairs of a sentence and its own beginning: the more is left, the higher the score."""
+    """Pairs of a sentence and its own beginning: the longer the beginning, the higher the score."""
     (folder / name).mkdir(parents=True)
     for number, subset in enumerate(subsets):
         rows = ["score\tsentence1\tsentence2"]
@@ -133,7 +133,7 @@ def test_a_transform_that_cannot_be_fitted_does_not_lose_the_others(tasks, train
     (failure,) = comparison.failures
     assert (failure.pooling, failure.transform) == ("mean", "flow-released")
     assert "diverged" in failure.reason
-    # As it was measured: without the Dense layer that this checkpoint has behind its pooling.
+    # As measured: without the Dense layer that follows the pooling of this checkpoint.
     assert "`flowvec fit whitening --pooling mean --encoder-only`" in comparison.advice
 
 
@@ -148,7 +148,7 @@ def test_word_vectors_are_the_means_of_the_input_embeddings(tasks, trained) -> N
 
     expected = figure_names(score_sts(tasks, embed))
     assert pick(result, WORD_VECTORS).sts == pytest.approx(expected, abs=1e-3)
-    # Without being asked: all poolings that this checkpoint has; it has no pooler.
+    # By default all poolings that this checkpoint supports; it has no pooler.
     poolings = [c.pooling for c in result.candidates]
     assert poolings == [WORD_VECTORS, "own", "cls", "mean", "first_last_mean"]
 
@@ -182,7 +182,7 @@ def test_advice_is_to_leave_a_model_alone_for_a_small_or_uncertain_gain(dev, dev
 
 
 def test_a_transform_is_weighed_against_the_model_as_it_is() -> None:
-    # Better than its own bare pooling, and no better than what the model's makers ship.
+    # Better than the bare pooling, but not better than the model as it is published.
     candidates = [
         candidate("own", NONE, 76), candidate("mean", NONE, 60), candidate("mean", "flow", 76.5),
     ]  # fmt: skip
@@ -217,7 +217,7 @@ def test_another_pooling_may_be_the_advice_without_a_transform() -> None:
 def test_advice_says_how_to_make_it() -> None:
     candidates = [candidate("mean", NONE, 60), candidate("mean", "flow-released", 65)]
     assert "`flowvec fit flow --pooling mean --preset released`" in advise(candidates)[2]
-    # Of a sentence-transformers model, whether or not `own` was compared.
+    # For any sentence-transformers model, whether or not `own` was compared.
     advice = advise(candidates, encoder_only=True)[2]
     assert "`flowvec fit flow --pooling mean --encoder-only --preset released`" in advice
     candidates = [candidate("own", NONE, 60), candidate("own", "whitening", 65)]

@@ -101,7 +101,7 @@ def test_the_spectrum_is_of_centred_vectors() -> None:
     values = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
     isotropy = measure_isotropy(vectors)
     np.testing.assert_allclose(isotropy.spectrum, values / values[0], rtol=1e-8)
-    # The mean cosine is not: all these point one way.
+    # The mean cosine is of the vectors as they are: all of these point one way.
     assert isotropy.mean_cosine > 0.99
 
 

@@ -1,4 +1,4 @@
-"""Retrieval: BEIR's layout, the metrics, BM25 beside, and the command."""
+"""Retrieval: BEIR's layout, the metrics, BM25 as the baseline, and the command."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_folder_without_sets_is_an_error(tmp_path: Path, name: str) -> None:
 
 
 def made_set(qrels: dict[str, dict[str, int]], documents: int) -> RetrievalSet:
-    # Ids whose order is not that of the rows: ties must not be broken by them.
+    # The order of these ids differs from that of the rows: ties must not be broken by id.
     ids = [f"d{(7 * i) % documents}" for i in range(documents)]
     queries = list(qrels)
     return RetrievalSet("made", ids, ["x"] * documents, queries, queries, qrels, [])
@@ -168,7 +168,7 @@ def test_a_query_that_finds_nothing_counts_as_zero() -> None:
 
 
 def test_a_query_that_is_a_document_does_not_find_itself(tmp_path: Path, tiny: Encoder) -> None:
-    """ArguAna asks with its own documents; equal ids alone (CISI, Cranfield) mean nothing."""
+    """ArguAna's queries are its own documents; equal ids alone (CISI, Cranfield) mean nothing."""
     queries = [{"_id": "d4", "text": "is eaten by dogs"}, {"_id": "d3", "text": "something else"}]
     judged = "query-id\tcorpus-id\tscore\nd4\td3\t1\nd3\td3\t1\n"
     (retrieval_set,) = read_retrieval(write_set(tmp_path, queries=queries, qrels=judged))
@@ -252,7 +252,7 @@ def test_a_hybrid_search_is_scored_beside_both(tmp_path: Path, tiny: Encoder) ->
     assert scores[2].recall_at_10 == 1
     ranking = search_hybrid(tiny, retrieval_set)
     assert [sorted(line) for line in ranking] == [[0, 1, 2, 3]] * len(retrieval_set.queries)
-    # "stock" is in one document alone, which no other can pass by its vector.
+    # "stock" is in one document only, which no other can beat by its vector.
     assert ranking[1][0] == 1
 
 

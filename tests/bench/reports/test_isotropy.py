@@ -191,7 +191,7 @@ def test_every_text_of_a_corpus_is_drawn_as_often(monkeypatch) -> None:
         rows = [places[text] for text in sample]
         drawn[rows] += 1
         first[rows[0]] += 1
-    # 150 of 600 each, deviation 10.6; the first place is anyone's.
+    # 150 of 600 each, with a standard deviation of 10.6.
     assert np.abs(drawn - 150).max() < 5 * 10.6
     assert first[:30].sum() == pytest.approx(150, abs=5 * 10.6)
 

@@ -1,4 +1,4 @@
-"""`bench bulk`: every way is timed on the same rows, and a job's memory is watched from outside."""
+"""`bench bulk`: every mode runs on the same rows, and a job's memory is measured from outside."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def test_the_bench_bulk_command_races_and_reports(flowvec, tmp_path: Path, tiny_
     assert str(tmp_path) not in page + json.dumps(report)
     assert (tmp_path / "r.svg").is_file()
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["c.txt", "r.json", "r.md", "r.svg"]  # what it wrote is gone
+    assert left == ["c.txt", "r.json", "r.md", "r.svg"]  # the outputs of the jobs were removed
     few = flowvec("bench", "bulk", "--corpus", "c.txt", "--model", tiny_dir, "--rows", "5000")
     assert (few.returncode, "has only 1200 sentences" in few.stderr) == (2, True)

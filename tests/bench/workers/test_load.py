@@ -55,7 +55,7 @@ def test_a_blocking_engine_is_never_called_twice_at_once() -> None:
     assert len(measured.waits) == len(seen) >= 5
     assert set(seen) == set(TEXTS)
     assert measured.unanswered == 0
-    # Five callers in front of one engine: each waits for the other four, save the first ones.
+    # Five callers of one engine: each call waits for four others, except the first ones.
     assert sorted(measured.waits)[len(measured.waits) // 2] >= 3 * 0.002
     alone = closed_loop(call, 1, TEXTS, 0.05)
     assert most == 1
@@ -84,7 +84,7 @@ def test_a_wait_counts_from_the_arrival_and_not_from_the_call() -> None:
 
     measured = open_loop(lambda _: time.sleep(took), moments, TEXTS, 5.0)
     assert measured.unanswered == 0
-    # The fourth arrives at 3 ms, and is begun after three others.
+    # The fourth arrives at 3 ms and starts after three others.
     assert max(measured.waits) >= 4 * took - 0.003
     assert sorted(measured.waits) == measured.waits
 
@@ -96,8 +96,8 @@ def test_a_wait_counts_from_the_arrival_and_not_from_the_call() -> None:
     assert min(together.waits) >= took - 0.001
 
 
-def test_who_is_taken_in_late_has_waited_since_the_arrival() -> None:
-    """Arrivals of an hour ago: were waits counted from when they are sent, they would be short."""
+def test_a_call_that_is_sent_late_has_waited_since_its_arrival() -> None:
+    """The arrivals are an hour ago: waits that were counted from sending would be short."""
     moments = [-3600.0, -3600.0]
 
     async def call(_: str) -> None:
@@ -111,7 +111,7 @@ def test_who_is_taken_in_late_has_waited_since_the_arrival() -> None:
         assert min(measured.waits) >= 3600
 
 
-def test_who_is_not_answered_in_time_is_given_up_and_counted() -> None:
+def test_calls_without_an_answer_in_time_are_given_up_and_counted() -> None:
     measured = open_loop(lambda _: time.sleep(0.05), [0.0] * 40, TEXTS, 0.2)
     assert 0 < measured.unanswered < 40
     assert len(measured.waits) + measured.unanswered == 40

@@ -168,13 +168,13 @@ def test_each_part_is_fitted_on_what_those_before_it_give(raw) -> None:
     for method in ("flow+whitening", "rotation+flow+whitening", "standardise+pca+flow+whitening"):
         whole, _ = fit_transform(parse_method(method), train, held_out, SETTINGS)
         z = whole(torch.from_numpy(train)).numpy().astype(np.float64)
-        # Whitened is white over the very rows that were fitted on.
+        # The covariance is the identity only over the rows that were fitted on.
         np.testing.assert_allclose(z.mean(axis=0), 0, atol=1e-3)
         np.testing.assert_allclose(np.cov(z.T), np.eye(z.shape[1]), atol=5e-3)
 
 
 def test_a_learned_rotation_has_learned(raw) -> None:
-    # Slowly, so that each epoch is better than the last: the best is kept.
+    # A low learning rate, so that each epoch is better than the one before.
     slow = FlowTraining(epochs=6, batch_size=64, learning_rate=1e-3, seed=5)
     settings = FitSettings(shape=SHAPE, training=slow)
     rotation, flow = fitted_on(raw, "rotation+flow", settings).transforms()  # type: ignore[attr-defined]
@@ -209,7 +209,7 @@ def test_held_out_rows_are_not_fitted_on(bert, texts) -> None:
     vectors = embed_raw(bert, texts)
     mean = vectors[:-held_out].mean(axis=0)
     np.testing.assert_allclose(made.transform.state_dict()["mean"], mean, atol=1e-5)
-    # Else the line above would pass whatever was held out.
+    # Otherwise the line above would pass whichever rows were held out.
     assert np.abs(mean - vectors.mean(axis=0)).max() > 1e-3
 
 
@@ -279,7 +279,7 @@ def test_an_unknown_method_is_refused(method: str, part: str) -> None:
 
 @pytest.fixture(scope="module")
 def pair(bert, texts) -> list[Fitted]:
-    """The same fit twice, with the random state of torch elsewhere each time."""
+    """The same fit twice, with another random state of torch each time."""
     made = []
     for elsewhere in (1, 2):
         torch.manual_seed(elsewhere)
@@ -332,7 +332,7 @@ def test_the_recipe_says_how_it_was_fitted(pair, bert, texts) -> None:
     after = again(torch.from_numpy(kept)).numpy()
     assert made.mean_cosine == pytest.approx((mean_cosine(kept), mean_cosine(after)))
     assert recipe.results["mean_cosine"] == [round(c, 4) for c in made.mean_cosine]
-    # What it is for: vectors that all point one way no longer do.
+    # The purpose of a fit: vectors no longer all point one way.
     assert made.mean_cosine[0] > 0.3 > abs(made.mean_cosine[1])
 
 
@@ -452,7 +452,7 @@ def test_encoder_only_leaves_out_a_directorys_own_steps(directory, bert, texts, 
     save_transform(from_source.transform, from_source.recipe, tmp_path / "own.safetensors")
     with pytest.raises(ExportError, match="other weights"):
         export(directory, tmp_path / "b", transform=tmp_path / "own.safetensors", encoder_only=True)
-    # That it was fitted on the encoder alone is in the file, and need not be said again.
+    # The file records that it was fitted on the encoder alone; export needs no option.
     assert bare.recipe.encoder_only
     made = export(directory, tmp_path / "b", transform=tmp_path / "bare.safetensors").manifest
     assert (made.pooling, made.transform) == ("mean", (f"whitening({WIDTH}->5)",))
@@ -508,7 +508,7 @@ def test_a_sample_is_of_distinct_texts_that_hold_something(tmp_path) -> None:
     sample = read_corpus(corpus(tmp_path, lines), rows=len(LINES))
     assert len(sample) == len(LINES)
     assert set(sample) == set(LINES)
-    # Repetitions at the beginning do not use up the rows that are drawn from.
+    # Repeated lines at the beginning do not count as rows to draw from.
     repeated = ["again"] * 500 + LINES
     assert len(read_corpus(corpus(tmp_path, repeated), rows=30)) == 30
 
@@ -519,7 +519,7 @@ def test_a_sample_is_drawn_by_its_seed_in_random_order(tmp_path) -> None:
     assert first == read_corpus(path, rows=12, seed=1)
     assert len(set(first)) == 12
     assert set(first) != set(read_corpus(path, rows=12, seed=2))
-    # The last rows are held out: a corpus in the order of its articles would hold out the last.
+    # The last rows are held out, so they must not be the last articles of the corpus.
     whole = read_corpus(path, rows=40, seed=1)
     assert whole != LINES
     assert sorted(whole) == sorted(LINES)

@@ -31,7 +31,7 @@ def run(tmp_path: Path, monkeypatch, capsys) -> Run:
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["flowvec", *map(str, arguments)])
-        capsys.readouterr()  # what making a checkpoint printed
+        capsys.readouterr()  # discards what creating a checkpoint printed
         with pytest.raises(SystemExit) as stop:
             main()
         out, err = capsys.readouterr()
@@ -62,7 +62,7 @@ def test_a_flow_is_fitted_drawn_and_exported(run: Run, checkpoint, corpus, tmp_p
     assert lines[2].startswith("held out: ")
     assert "bits/dim after epoch " in lines[2]
     assert lines[3].startswith("mean cosine of held-out pairs: 0.")
-    assert len(lines) == 4  # no warning: a plain encoder was not trained to be compared
+    assert len(lines) == 4  # no warning: a plain encoder was not trained for similarity
 
     code, out, err = run(*common, "-o", "b.safetensors", "--plot", "b.svg", "--json")
     assert (code, err) == (0, "")
@@ -133,7 +133,7 @@ def test_a_model_that_was_trained_to_be_compared_is_named(
     code, out, _ = run(*common, "-o", "a.safetensors")
     assert code == 0
     assert "A transform usually makes such a model worse" in out.splitlines()[-1]
-    # Its encoder was trained for that too.
+    # Its encoder was trained for similarity too.
     code, out, _ = run(*common, "-o", "b.safetensors", "--encoder-only")
     assert code == 0
     assert "A transform usually makes such a model worse" in out.splitlines()[-1]

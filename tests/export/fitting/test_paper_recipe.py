@@ -1,4 +1,4 @@
-"""BERT-flow's released recipe, on a random BERT: what it takes in, and how it trains."""
+"""BERT-flow's released recipe, on a random BERT: its vectors and its training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def long_bert(tmp_path_factory) -> Path:
-    """A BERT that would take 100 tokens."""
+    """A BERT with 100 positions, more than the recipe uses."""
     folder = make_checkpoint(
         tmp_path_factory.mktemp("long") / "bert", "bert",
         max_position_embeddings=100, num_hidden_layers=3,
@@ -82,7 +82,7 @@ def test_dropout_is_on_on_request_and_everything_is_restored(bert) -> None:
     assert source.tokenizer.truncation is None
     assert len(source.tokenizer.encode(long).ids) > POSITIONS
 
-    # Also where the caller stops half-way, as on an error.
+    # Also if the caller stops half-way, as on an error.
     begun = vectors.batches(texts * 40, dropout=True)
     next(begun)
     assert source.model.training
@@ -131,7 +131,7 @@ def test_the_fit_is_the_released_one_and_repeats_itself(bert, texts, tmp_path) -
     assert made.mean_cosine[1] < made.mean_cosine[0]
 
     save_transform(flow, recipe, tmp_path / "first.safetensors")
-    torch.manual_seed(456)  # nothing of the surroundings comes in
+    torch.manual_seed(456)  # independent of torch's random state
     again = fit_like_the_paper(bert, texts, corpus="target.txt", seed=4)
     save_transform(again.transform, again.recipe, tmp_path / "second.safetensors")
     first, second = (path.read_bytes() for path in sorted(tmp_path.iterdir()))

@@ -19,7 +19,7 @@ from flowvec_export import export
 from flowvec_export.assembly.parity import Parity
 from tests.export.conftest import POSITIONS, TEXTS, WIDTH, mean_in_torch
 
-# Tiny random configurations, each with what makes its architecture another than BERT.
+# Tiny random configurations, each with what distinguishes its architecture from BERT.
 ENCODERS: dict[str, dict[str, Any]] = {
     "camembert": {},
     "albert": {"embedding_size": 16},
@@ -57,7 +57,7 @@ def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture)
         parity = Parity.of(encoder.encode(TEXTS), expected)
         assert parity.max_relative_error <= 1e-4
         assert parity.min_cosine >= 0.99999
-        # Alone, a text has the vector that it has in a crowd.
+        # A text has the same vector alone and in a batch.
         alone = np.stack([encoder.encode(text) for text in TEXTS])
         assert Parity.of(alone, expected).max_relative_error <= 1e-4
 

@@ -158,7 +158,7 @@ def branch(value: str) -> onnx.GraphProto:
 
 def test_what_only_a_graph_within_the_graph_reads_is_kept(tmp_path, copy) -> None:
     def choose(proto: onnx.ModelProto) -> None:
-        """Take the token vectors, or (never) their negatives."""
+        """Put the token vectors behind a branch that could give their negatives, but never does."""
         for node in proto.graph.node:
             node.output[:] = ["inner" if n == "last_hidden_state" else n for n in node.output]
         proto.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
@@ -285,7 +285,7 @@ def test_torchs_weights_come_first(tmp_path, checkpoint) -> None:
     folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "both"))
     shutil.copy(OPTIMUM / "bert/model.onnx", folder / "model.onnx")
     assert export(folder, tmp_path / "b").manifest.dim == 48
-    # But a graph before a pickle that is not allowed.
+    # A graph is used before a pickle that is not allowed.
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     shutil.copy(OPTIMUM / "bert/config.json", folder / "config.json")
     shutil.copy(OPTIMUM / "bert/tokenizer.json", folder / "tokenizer.json")

@@ -1,4 +1,4 @@
-"""A checkpoint comes from anywhere: nothing of it is run, and nothing outside it is read."""
+"""A checkpoint is untrusted: none of its code is run, and nothing outside it is read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pickled(folder: Path, content: object | None = None) -> Path:
 
 
 class Bomb:
-    """Unpickled without care, this writes a file."""
+    """Writes a file if it is unpickled without protection."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -107,8 +107,8 @@ def test_export_and_fit_have_the_options_of_trust(flowvec_here, folder, tmp_path
 
 # --- code -----------------------------------------------------------------------------------------
 
-# An encoder after Nomic's manner, which transformers does not know: rotary positions, no biases, a
-# gated feed-forward network. It leaves a mark where it is run.
+# An encoder like Nomic's that transformers does not know: rotary positions, no biases, a gated
+# feed-forward network. It writes a file where it is run.
 CODE = """
 from pathlib import Path
 import torch

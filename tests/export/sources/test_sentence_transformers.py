@@ -295,7 +295,7 @@ def test_a_length_given_for_the_tokenizer_counts(checkpoint, tmp_path, key) -> N
     assert export(folder, tmp_path / "bundle").manifest.max_length == 7
 
 
-def test_dropout_is_nothing(checkpoint, tmp_path) -> None:
+def test_dropout_modules_are_ignored(checkpoint, tmp_path) -> None:
     folder = write_old_form(tmp_path / "old", checkpoint("bert"))
     plain = export(folder, tmp_path / "plain")
     modules = json.loads((folder / "modules.json").read_text())

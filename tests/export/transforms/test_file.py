@@ -1,4 +1,4 @@
-"""The file of a transform as a contract: what is written, and every way in which it can be broken.
+"""The file format of a transform: what is written, and every way in which a file can be broken.
 
 A file may come from anywhere. One that is not whole is an `ExportError` that names it, and never
 takes more memory than its own size warrants.

@@ -49,7 +49,7 @@ def skewed_vectors(dim: int, rows: int = ROWS, seed: int = 0) -> np.ndarray:
 
 
 def randomized(flow: Flow, data: np.ndarray) -> Flow:
-    """A flow with all parameters away from where they begin, its couplings doing real work."""
+    """A flow whose parameters all differ from their initial values, its couplings included."""
     generator = torch.Generator().manual_seed(3)
     flow.initialize(torch.from_numpy(data))
     with torch.no_grad():
@@ -70,7 +70,7 @@ SHAPES = {
 
 
 def flow_of(dim: int, shape: FlowShape, data: np.ndarray | None = None) -> Flow:
-    torch.manual_seed(1)  # the couplings' first weights, whatever ran before
+    torch.manual_seed(1)  # the couplings' initial weights, independent of other tests
     levels = min(shape.levels, 2) if dim < 8 else shape.levels
     changed = FlowShape(levels, shape.depth, shape.width, shape.coupling, shape.permutation)
     return randomized(Flow(dim, changed), skewed_vectors(dim) if data is None else data)
@@ -284,7 +284,7 @@ def fitted() -> tuple[Flow, list[float], np.ndarray]:
 def test_fitting_lowers_the_held_out_negative_log_likelihood(fitted) -> None:
     flow, held_out, data = fitted
     assert min(held_out) < held_out[0] - 0.05
-    # The weights kept are those of the best epoch.
+    # The kept weights are those of the best epoch.
     kept = flow.bits_per_dim(torch.from_numpy(data[5000:])).mean()
     assert float(kept) == pytest.approx(min(held_out), abs=1e-5)
 

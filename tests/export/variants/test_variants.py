@@ -30,16 +30,16 @@ from flowvec_export.variants.variants import KINDS
 from tests.export.conftest import CORPUS, LAYERS
 
 TRAINED_LAYERS = 2
-# A third of what is calibrated on by default, and for what does not depend on it a few.
+# A third of the default calibration texts, and a few where the number does not matter.
 SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)][::3]
 FEW = SENTENCES[::8]
 ENGINES = {
-    # No GPU is needed to see what halves cost: the CPU provider computes those in float32.
+    # The loss of float16 weights shows without a GPU: the CPU provider computes them in float32.
     "float16": Engine(CPU, "float16", 2),
     "int8": Engine(CPU, "int8", 2),
     "int8-openvino": Engine(OPENVINO_RUNTIME, "int8", 2),
 }
-# Rounded activations fall to the next step by a last bit, so bytes move where floats do not.
+# A difference in the last bit can round an activation to the next step.
 ATOL = {"float16": 1e-3, "int8": 1e-5, "int8-openvino": 2e-3}
 
 
@@ -192,7 +192,7 @@ def test_in_float16_what_follows_the_encoder_stays_in_float32(bundle: Bundle) ->
 def test_a_processor_without_vnni_computes_the_same(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # There ONNX Runtime is told to take the way that does not clip; it runs here as well.
+    # Without VNNI, ONNX Runtime is told to use the kernel that does not clip; it also runs here.
     with Encoder.load(bundle.path, provider="cpu", compute="int8") as encoder:
         expected = encoder.encode(SENTENCES[:50])
     monkeypatch.setattr(onnxruntime_session, "cpu_features", lambda: ["avx2"])
@@ -272,12 +272,12 @@ def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
         np.square(inputs @ m - exact).mean() for m in (rounded.values * rounded.scales, nearest)
     ]
     assert errors[0] < errors[1] / 4
-    # In how many rows at a time makes no difference, last bits aside.
+    # The number of rows per block makes no difference, apart from last bits.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gptq, "_BLOCK", 7)
         again = round_matrix(matrix, inputs.T @ inputs / len(inputs))
     assert (again.values == rounded.values).mean() > 0.99
-    # Inputs of which nothing is known: the nearest, save that loud channels come first.
+    # Without knowledge of the inputs it rounds to the nearest, the loudest channels first.
     blind = round_matrix(matrix, np.eye(200, dtype=np.float32))
     np.testing.assert_array_equal(blind.values, np.rint(matrix / blind.scales))
 

@@ -19,7 +19,7 @@ COMMON: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 24}
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a small shard has several."""
+    """Windows so small that a small shard has several."""
     monkeypatch.setattr(windows, "WINDOW", 16)
 
 
@@ -66,7 +66,7 @@ def rows(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """1,000 rows, a few of which cannot be embedded: more than are on their way at a time."""
+    """1,000 rows, a few of which cannot be embedded: more than are in flight at once."""
     texts = texts_of(1000)
     return write_jsonl(
         tmp_path / "many.jsonl",

@@ -69,7 +69,7 @@ def test_skip_unchanged_compares_kept_fields(index, tmp_path: Path, tiny: Encode
     row = {"id": 1, "text": "a \ud800 text", "n": None, "lang": "en"}
     index(row, keep=["lang", "n"])
     assert content(tmp_path / "c") == {1: ("a \ufffd text", {"lang": "en"})}
-    # A field that is null is as one that is missing, and a field that is not kept does not count.
+    # A null field equals a missing one, and a field that is not kept does not count.
     del row["n"]
     assert index({**row, "other": 3}, {"id": 2, "text": "b", "n": 1}, keep=["lang", "n"]
                  ).unchanged == 1  # fmt: skip
@@ -89,7 +89,7 @@ def test_skip_unchanged_compares_kept_fields(index, tmp_path: Path, tiny: Encode
 def test_ids_may_be_texts_and_numbers_of_any_size_with_skip_unchanged_or_without(
     tmp_path: Path, tiny: Encoder, first: Any, skip_unchanged: bool
 ) -> None:
-    """Whatever the first rows have, which decide the types of other fields."""
+    """Whatever ids the first rows have; for other fields those rows decide the type."""
     ids = [first] * 3 + [1] * 2 + list(range(2, WINDOW)) + ["1", 2, "x", 10**30, -5, 10**30, "x"]
     file = write_jsonl(tmp_path / "a.jsonl", [{"id": k, "text": f"{i}"} for i, k in enumerate(ids)])
     done = encode_files(tiny, file, tmp_path / "c", id_field="id", out_format="collection",
@@ -112,7 +112,7 @@ def test_skip_unchanged_compares_the_last_of_duplicates(index, tmp_path: Path) -
 def test_skip_unchanged_on_stdin_takes_the_last_of_duplicates(
     tmp_path: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second row is compared while the first, which changes the text, may not be written."""
+    """The second row may be compared before the first, which changes the text, is written."""
 
     def index(rows: list[Row]) -> BulkSummary:
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -192,7 +192,7 @@ def test_skip_unchanged_is_refused_where_it_cannot_apply(
 ) -> None:
     for options, message in (
         ({"out_format": "npy"}, "only a collection can skip"),
-        ({"share": (1, 2)}, "cannot be shared out"),
+        ({"share": (1, 2)}, "cannot be divided into shares"),
         ({"precision": "binary"}, "float32 or float16"),
         ({"text_field": "body"}, "no field 'body'"),
     ):

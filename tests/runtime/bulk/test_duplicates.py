@@ -70,7 +70,7 @@ def test_duplicates_are_written_counted_or_dead_letters(
     tmp_path_factory: pytest.TempPathFactory, tiny: Encoder, ids: list[Any], rule: Any,
     rows_per_shard: int,
 ) -> None:  # fmt: skip
-    # What a field holds is what most of the first rows hold; so those are of one kind here.
+    # The type of a field is that of most of the first rows, so all ids are of one type here.
     ids = [key if isinstance(key, int) == isinstance(ids[0], int) else ids[0] for key in ids]
     folder = tmp_path_factory.mktemp("job")
     file, out = write_rows(folder / "a.jsonl", ids), folder / "out"

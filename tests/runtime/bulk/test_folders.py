@@ -60,7 +60,7 @@ def test_duckdb_and_polars_read_the_folder(vector_folder: Path) -> None:
         f"select count(*), max(n), min(len(vector)) from read_parquet('{vector_folder}/*.parquet')"
     )
     assert duckdb.sql(query).fetchall() == [(44, 49, 16)]
-    # A folder in which other files lie is refused by polars, whatever their names: hence the glob.
+    # polars refuses a folder with other files, whatever their names: hence the glob.
     frame = polars.read_parquet(f"{vector_folder}/*.parquet")
     assert frame.shape == (44, 3)
     assert frame["vector"].dtype == polars.Array(polars.Float32, 16)
@@ -109,7 +109,7 @@ def test_shares_of_another_job_are_refused(tmp_path: Path, tiny: Encoder, other:
     encode_files(tiny, out=tmp_path / "out", out_format="npy", **first)
     with pytest.raises(BulkError, match="a share of another job"):
         encode_files(tiny, out=tmp_path / "out", out_format="npy", **second)
-    # Nothing was written by it, and what was begun can be completed.
+    # It wrote nothing, and the job that was begun can be completed.
     encode_files(tiny, out=tmp_path / "out", out_format="npy", **first | {"share": (2, 2)})
     assert not verify_folder(tmp_path / "out").problems
 

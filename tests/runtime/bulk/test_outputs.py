@@ -137,13 +137,13 @@ def test_a_single_file_has_a_row_map_only_if_needed(tmp_path: Path, tiny: Encode
     assert rows == [{"row": 0, "id": 0}, {"row": 2, "id": 2}]
     (letter,) = map(json.loads, (tmp_path / "out.dead_letter.jsonl").read_text().splitlines())
     assert (letter["row"], letter["code"]) == (1, "null")
-    # What an earlier run left must not be taken for this one's.
+    # Files of an earlier run must not be mistaken for files of this one.
     (tmp_path / "b.txt").write_text("the cat\n")
     encode_files(tiny, tmp_path / "b.txt", out, resume=False)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "b.txt", "out.npy"]
 
 
-def test_nothing_in_is_nothing_out(tmp_path: Path, tiny: Encoder) -> None:
+def test_an_empty_input_gives_an_empty_output(tmp_path: Path, tiny: Encoder) -> None:
     (tmp_path / "a.txt").write_text("")
     for out in ("one.npy", "folder"):
         done = encode_files(tiny, tmp_path / "a.txt", tmp_path / out, out_format="npy")

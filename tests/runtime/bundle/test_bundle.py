@@ -1,4 +1,4 @@
-"""A bundle is a contract: one test for each way in which it can be broken."""
+"""The format of a bundle: one test for each way in which it can be broken."""
 
 from __future__ import annotations
 

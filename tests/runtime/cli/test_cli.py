@@ -141,7 +141,7 @@ RAY = ["index", "c", "-", "--model", "TINY", "--engine", "ray", "--shards", "2"]
         (
             ["encode", "TINY", "-", "-o", "c", "--out-format", "npy", "--shard", "1/2"],
             "x",
-            "cannot be shared out",
+            "cannot be divided into shares",
         ),
         (["encode", "TINY", "-", "-o", "c", "--shard", "half"], "x", "--shard is I/N"),
         (
@@ -207,7 +207,7 @@ def test_an_interrupted_index_of_stdin_says_how_to_resume(
     from flowvec.texts.window import WINDOW
 
     lines = [f"{i} the cat\n" for i in range(6 * WINDOW)]
-    # Where tests run in the background a shell has set Ctrl-C to be ignored.
+    # If tests run in the background, the shell has set Ctrl-C to be ignored.
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [sys.executable, "-c", f"{listen}; from flowvec.cli.main import main; main()"]
     with subprocess.Popen(
@@ -267,7 +267,7 @@ def test_a_field_that_no_row_has_is_refused(flowvec, tmp_path: Path, tiny_dir) -
     assert flowvec("index", "c", "-", *options, "lang,year", stdin=lines).returncode == 0
     again = flowvec("index", "c", "-", *options, "langg", "--resume", stdin=lines)
     assert_mistake(again, "has no field 'langg'")
-    # What was there is there still.
+    # The rows that were there are still there.
     assert flowvec("search", "c", "a", "--filter", '{"year": 1}').stdout != "no rows\n"
     options = ("--model", tiny_dir, "--format", "jsonl", "--keep", "lang")
     lines = '{"text": "a", "lang": NaN}\n'
@@ -327,7 +327,7 @@ def test_index_resumes_stdin_with_new_and_changed_rows(flowvec, tmp_path: Path, 
     assert index(*rows[:2]) == (2, 0, 2)
     assert index(*rows) == (2, 2, 4)
     assert index(*rows) == (0, 4, 4)
-    # Of rows of one id the last counts, again and again.
+    # The last row of an id counts, in every run.
     twice = [{**rows[0], "text": "old"}, rows[0]]
     assert index(*twice) == (0, 2, 4)
     assert index(*twice[::-1])[::2] == (1, 4)
@@ -403,7 +403,7 @@ def test_a_command_without_its_extra_prints_the_pip_line(
     python, tmp_path: Path, command, package, extra
 ) -> None:
     if command[0] == "export":
-        # What it needs depends on what is there: a graph is read without torch.
+        # The packages it needs depend on the files: a graph is read without torch.
         command = [command[0], str(tmp_path), *command[2:]]
         (tmp_path / "config.json").write_text("{}")
         (tmp_path / "model.safetensors").touch()

@@ -146,7 +146,7 @@ def test_a_sum_over_rows_that_overflows_is_not_a_fault_of_theirs(tmp_path: Path)
             c.add_vectors([4, 5], [[1.5e19, 0], [float("nan"), 1]])
 
 
-def test_adding_nothing_is_nothing(tmp_path: Path, tiny: Encoder) -> None:
+def test_adding_nothing_changes_nothing(tmp_path: Path, tiny: Encoder) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add([], [])
         c.add_vectors([], [])
@@ -228,7 +228,7 @@ class Twice:
         lambda c: c.add_vectors([1, 2], vectors(2, dim=4), metadata=Twice()),
     ],
 )
-def test_what_cannot_be_meant_is_refused_and_changes_nothing(
+def test_senseless_arguments_are_refused_and_change_nothing(
     tmp_path: Path, call: Callable[[Collection], Any]
 ) -> None:
     with Collection.create(tmp_path / "c", dim=4) as c:

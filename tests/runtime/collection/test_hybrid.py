@@ -34,7 +34,7 @@ def test_a_hybrid_search_takes_no_write_lock(tmp_path: Path, mini: Encoder) -> N
         with pytest.raises(CollectionError, match=r"writer can create one with index_texts\(\)"):
             reader.search("cat", hybrid=True)
         writer.index_texts()
-        writer.index_texts()  # again is nothing
+        writer.index_texts()  # a second call does nothing
         assert reader.search("cat", k=1, hybrid=True)[0].id == "a"
     with Collection.create(tmp_path / "d", encoder=mini) as writer:
         writer.add(["a", "b"], ["a cat sleeps", "stocks fell"])
@@ -148,7 +148,7 @@ def test_hybrid_fusion_accepts_no_rows_and_equal_scores() -> None:
 
 @pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
 def test_a_hybrid_score_combines_nearness_and_words(tmp_path: Path, tiny: Encoder, metric) -> None:
-    """Also of rows that have the words and are far: more rows than are looked at."""
+    """Including distant rows that have the words; there are more rows than candidates."""
     many = 150
     texts = [f"row {i}" for i in range(many)]
     texts[70], texts[71] = "zyxwv", "a text with zyxwv and ten other words that make it longer"
@@ -199,7 +199,7 @@ def test_a_hybrid_search_finds_rows_with_the_words(tmp_path: Path, mini: Encoder
         assert hits[0].id == 1
         assert len(hits) == 4
         assert 0.5 <= hits[0].score <= 1.0
-        # The index follows what comes and goes.
+        # The index follows rows that are added and deleted.
         c.add(["new"], ["Another zyxwv, and zyxwv again."])
         c.delete([1])
         assert [hit.id for hit in c.search("zyxwv", k=1, hybrid=True)] == ["new"]

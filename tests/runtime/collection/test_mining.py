@@ -23,7 +23,7 @@ from tests.makers import unit
 
 
 def random_items(rows: int, dim: int = 6, seed: int = 0, values: int = 0) -> np.ndarray:
-    """Random vectors; with `values` of few whole numbers, so that many cosines are equal."""
+    """Random vectors; with `values`, of a few whole numbers, so that many cosines are equal."""
     rng = np.random.default_rng(seed)
     if values:
         return rng.integers(-values, values + 1, size=(rows, dim)).astype(np.float32)

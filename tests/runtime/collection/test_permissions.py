@@ -16,7 +16,7 @@ import pytest
 from flowvec import Collection
 from tests.makers import vectors
 
-# Modules may lie where that user cannot read: whatever is needed is imported before.
+# That user may not be able to read the modules, so all are imported before.
 SOMEBODY = """
 import mmap, os, sys, tempfile
 from pathlib import Path
@@ -49,7 +49,7 @@ posix = pytest.mark.skipif(os.name == "nt", reason="Windows has other permission
 
 
 def as_somebody(folder: Path, code: str) -> str:
-    """What a program prints that is run by a user for whom permissions hold, as for root not."""
+    """The output of a program run by another user: permissions do not apply to root."""
     done = subprocess.run(
         [sys.executable, "-c", SOMEBODY + code, str(folder)],
         capture_output=True, text=True, timeout=120, check=False,
@@ -84,7 +84,7 @@ with Collection.open(folder / "c") as c:
 
 
 @posix
-def test_who_may_only_read_sees_what_another_writes_meanwhile(public: Path) -> None:
+def test_a_read_only_handle_sees_later_writes(public: Path) -> None:
     with Collection.create(public / "c", dim=4) as c:
         c.add_vectors(range(5), vectors(5, dim=4))
         for file in (public / "c").iterdir():

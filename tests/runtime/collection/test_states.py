@@ -178,7 +178,7 @@ def test_a_writer_that_never_rests_does_not_keep_searches_waiting(
 
 
 def failing_add(c: Collection, ids: list[object], rows: np.ndarray) -> None:
-    """An `add_vectors` whose commit fails when all has been prepared."""
+    """An `add_vectors` whose commit fails after everything has been prepared."""
 
     def fail() -> None:
         with c._access.changing():

@@ -163,7 +163,7 @@ def test_what_can_change_a_vector_needs_a_new_proof(
 
 
 def record(folder: Path) -> None:
-    """Enter the references as they are into a manifest."""
+    """Record the references file, as it is, in the manifest."""
     import hashlib
 
     raw = json.loads((folder / "manifest.json").read_text())
@@ -495,7 +495,7 @@ def test_a_bundle_of_format_1_is_proved_by_references_made_once(
     assert made == [CPU]
     assert [p.name for p in (cache / "references").iterdir()] == [f"{bundle.fingerprint}.npz"]
     assert {p.name: p.read_bytes() for p in bundle.path.iterdir()} == before
-    # What is kept of them is not trusted blindly.
+    # The cached references are verified.
     (cache / "references" / f"{bundle.fingerprint}.npz").write_bytes(b"nonsense")
     with Encoder.load(bundle.path, provider="cpu", proof="always") as encoder:
         assert encoder.proof.proved
@@ -522,7 +522,7 @@ def test_without_onnx_runtime_format_1_is_not_called_proved(
 
 
 def test_a_race_of_streams_needs_a_proof_at_each_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenVINO's int8 with AMX and several streams, of bundles whose widths are not filled up."""
+    """OpenVINO's int8 with AMX and several streams, for bundles whose widths are not padded."""
     old, new = Bundle.load(FORMATS / "bundle-v1"), Bundle.load(FORMATS / "bundle-v2")
     engine = Engine(OPENVINO_RUNTIME, "int8", 2)
     monkeypatch.setattr(proof, "cpu_features", lambda: ["avx2", "amx_int8"])

@@ -52,7 +52,7 @@ def test_equal_texts_fill_the_budget_oldest_first() -> None:
 
 
 def test_a_long_text_does_not_make_short_ones_pay() -> None:
-    # The long one waits longest: it goes alone, or with its like.
+    # The long one waits longest: it goes alone, or with others of its length.
     assert pack([200, *[8] * 20], 1024, 256).rows == (0,)
     assert pack([200, 8, 196, 8, 190], 1024, 256).rows == (0, 2, 4)
     # A short one waits longest: the long ones stay behind.
@@ -69,7 +69,7 @@ def test_the_oldest_is_served_however_many_fit_better() -> None:
 
 
 def test_of_equally_good_batches_the_older_texts_win() -> None:
-    # The oldest goes with shorter ones or with longer ones: those who have waited longer.
+    # The oldest text goes with shorter or longer ones, whichever have waited longer.
     for first, later in ((14, 18), (18, 14)):
         chosen = pack([16, *[first] * 40, *[later] * 40], 16 * 18, 256).rows
         assert sum(1 <= row <= 40 for row in chosen) > sum(row > 40 for row in chosen)

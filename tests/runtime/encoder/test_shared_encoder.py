@@ -399,7 +399,7 @@ def test_closing_computes_what_waits(one: Encoder, gate: Gate) -> None:
     assert one.encode("a").shape == (one.dim,)  # the Encoder stays open
 
 
-def test_closing_at_once_tells_those_who_wait(one: Encoder, gate: Gate) -> None:
+def test_closing_without_drain_fails_waiting_calls(one: Encoder, gate: Gate) -> None:
     shared = SharedEncoder(one)
     gate.shut()
     first = shared.submit("the cat")
@@ -414,7 +414,7 @@ def test_closing_at_once_tells_those_who_wait(one: Encoder, gate: Gate) -> None:
     assert first.result(0).shape == (one.dim,)  # it had begun
 
 
-def test_closing_at_once_while_texts_are_tokenized(
+def test_closing_without_drain_while_texts_are_tokenized(
     one: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, go_on = threading.Event(), threading.Event()

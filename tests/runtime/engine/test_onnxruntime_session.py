@@ -29,7 +29,7 @@ from flowvec.errors import BundleError
 def test_a_provider_that_does_not_really_run_is_an_error(
     tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
-    # A session on the CPU provider, asked to be another's: what a silent fallback looks like.
+    # The session runs on the CPU provider although another was requested: a silent fallback.
     monkeypatch.setattr(onnxruntime_session, "_add_openvino", lambda *_: None)
     monkeypatch.setattr(onnxruntime_session, "_gpu_providers", lambda *_: [CPU])
     with pytest.raises(ProviderUnavailableError, match="ONNX Runtime runs CPUExecutionProvider"):

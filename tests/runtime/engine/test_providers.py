@@ -39,7 +39,7 @@ EVERYTHING = status(*PROVIDERS)
         ([CPU, OPENVINO, CUDA], "cpu", OPENVINO),
         ([CPU, CUDA], "cpu", CPU),
         ([CPU, CUDA], "cuda", CUDA),
-        # Minutes of building are nothing to come upon.
+        # TensorRT builds for minutes, so it must be chosen by name.
         ([CPU, TENSORRT], "auto", CPU),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_short_name_means_the_provider_that_has_the_compute_type() -> None:
 def test_streams_are_one_a_core_and_one_on_a_gpu() -> None:
     assert choose(EVERYTHING, BF16, 6, provider="cpu").streams == 6
     assert choose(EVERYTHING, BF16, 6, provider="cpu", streams=3).streams == 3
-    # Cores are shared out: what one batch takes is not there for another.
+    # Cores are divided between streams: the more threads a batch has, the fewer streams.
     for threads, streams in ((1, 6), (2, 3), (4, 1), (6, 1), (9, 1)):
         engine = choose(EVERYTHING, BF16, 6, provider="cpu", threads=threads)
         assert (engine.streams, engine.threads) == (streams, threads)

@@ -77,12 +77,12 @@ def test_a_remote_folder_gives_the_same_as_a_local_one(
 
 
 def test_a_survey_hashes_the_stored_bytes(tmp_path: Path, store: Any) -> None:
-    """In the same pass in which it counts; a compressed file's bytes, not those within."""
+    """In the same pass that counts rows; the bytes of the compressed file, not its content."""
     import hashlib
 
     fill(store)
     store.rm("/texts/b.jsonl.gz")
-    # What a decompressor does not look at, after the end of what it has to read.
+    # Bytes after the end of the stream, which a decompressor ignores.
     store.pipe("/texts/b.jsonl.bz2", bz2.compress(lines(TEXTS[10:20])) + b"?" * 3_000_000)
     known = survey(find_sources(["memory://texts"]), 7, 1 << 20)
     for source in known.sources:

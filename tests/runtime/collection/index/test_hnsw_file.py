@@ -1,4 +1,4 @@
-"""What hnswlib would read: every file that is not a sound graph is refused before it does."""
+"""Every file that is not a sound graph is refused before hnswlib reads it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_a_graph_is_built_in_huge_pages() -> None:
     before = huge_bytes()
     graph = graph_of(rows, room=4 * ROWS)
     grown = huge_bytes() - before
-    # No more than what is written: room for rows to come takes no memory.
+    # Only what is written: room for later rows takes no memory.
     assert rows.nbytes * 0.7 < grown < rows.nbytes * 2
     result = graph.search(rows[:50], 1, 1000)
     assert result is not None

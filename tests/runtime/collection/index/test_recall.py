@@ -1,4 +1,4 @@
-"""Recall: measured, tuned, kept, and not shown once it is outdated."""
+"""Recall is measured, tuned and stored, and is not shown once it is outdated."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ NUMBERS = st.sampled_from([0, 1, -1, 2, 1.0, 1.5, -0.0, 1e300, 2**53 + 1, 2**63 
 SCALARS = st.none() | st.booleans() | TEXTS | NUMBERS
 
 
-# SQLite's own functions stop at a NUL; and what only looks like an escaped one is none.
+# SQLite's own functions stop at a NUL; a text that looks like an escaped NUL is not one.
 WITH_NUL = st.sampled_from(["a\0", "a\0b", "\0", "ab\0", "\\u0000", "a\\u0000"])
 
 

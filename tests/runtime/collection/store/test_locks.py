@@ -1,4 +1,4 @@
-"""The locks: who goes when, and what dies with a process."""
+"""The locks: their order, and what is released when a process ends."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_readers_that_waited_go_before_the_next_writer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["reading", "writing"])
-def test_who_stops_waiting_leaves_nothing_behind(
+def test_an_abandoned_wait_leaves_nothing_behind(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Ctrl-C while one waits must not stop the others."""
@@ -229,7 +229,7 @@ def test_a_ctrl_c_leaves_the_lock_free(kind: str, python) -> None:
     assert int(done.stdout) > 1000
 
 
-def test_who_is_soon_done_is_waited_for(tmp_path: Path) -> None:
+def test_a_brief_holder_is_waited_for(tmp_path: Path) -> None:
     brief, other = WriterLock(tmp_path), WriterLock(tmp_path)
     brief.acquire(briefly=True)
     ending = threading.Timer(0.3, brief.release)
@@ -255,7 +255,7 @@ lock.release()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_a_full_disk_hinders_no_lock(tmp_path: Path) -> None:
-    """What it writes is for the others' messages alone."""
+    """The content of a lock file is only used in other processes' messages."""
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], timeout=60, check=False)
     assert done.returncode == 0
 
@@ -342,7 +342,7 @@ def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> Non
 
 
 def test_a_lock_that_was_just_taken_is_looked_at_again(tmp_path: Path) -> None:
-    """Between taking the lock and writing who it is there is a moment."""
+    """A process takes the lock a moment before it writes its id into it."""
     first, second = WriterLock(tmp_path), WriterLock(tmp_path)
     first.acquire(briefly=True)
     (tmp_path / LOCK_FILE).write_bytes(b"")  # not written yet

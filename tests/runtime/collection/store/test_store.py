@@ -27,7 +27,7 @@ from tests.runtime.collection.conftest import SETTINGS
 
 
 def counted(store: Store) -> Counts:
-    """What is counted of rows; the sum over ids has a test of its own."""
+    """The counts of rows; the sum over ids has tests of its own."""
     return replace(store.meta.counts(), id_sum=None)
 
 
@@ -101,7 +101,7 @@ def test_rows_are_counted_as_they_come_and_go(store: Store) -> None:
 
 @pytest.mark.parametrize("read", ["count", "labels", "scan"])
 def test_a_row_that_vanishes_is_noticed(store: Store, read: str) -> None:
-    """Its checksum goes with it: only the count tells."""
+    """The row's checksum vanishes with it: only the count shows it."""
     store.database.connection.execute("DELETE FROM items WHERE label = 2")
     with pytest.raises(CorruptCollectionError, match="holds 3 rows, but 4 were written"):
         list(store.scan()) if read == "scan" else getattr(store, read)()

@@ -1,4 +1,4 @@
-"""A window of jsonl that is parsed at once holds what parsing it line by line gives."""
+"""A window of JSON Lines that is parsed at once equals the same lines parsed one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowvec.texts.window import Fields, Window
 
 PLAIN = b'{"text": "a cat", "key": 7, "score": 0.5, "good": true, "name": "caf\\u00e9"}'
 FIELDS = Fields("text", "key", ("score", "good", "name"))
-# Lines that one parser may read in another way than the other.
+# Lines that the two parsers might read differently.
 ODD = [
     b"",
     b"   ",
@@ -116,7 +116,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Fields], list[
         with monkeypatch.context() as patched:
             patched.setattr(jsonl, "_arrow_json", lambda: None)
             alone = windows_of(path, fields)
-        # As texts: NaN equals itself there, and 1 is neither 1.0 nor True.
+        # Compared as text: there NaN equals itself, and 1 differs from 1.0 and True.
         assert [repr(asdict(w)) for w in at_once] == [repr(asdict(w)) for w in alone]
         return at_once
 
@@ -128,7 +128,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Fields], list[
 def test_an_odd_line_is_read_as_by_itself(
     tmp_path: Path, both_ways: Callable[[Path, Fields], list[Window]], odd: bytes, second: bytes
 ) -> None:
-    """A blank line beside it: two rows on one line must not make up for it."""
+    """With a blank line next to it: two rows on one line must not compensate for it."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([PLAIN] * 4 + [odd, second] + [PLAIN] * 9))
     for fields in (FIELDS, Fields(), Fields(max_text_bytes=200)):

@@ -66,7 +66,7 @@ def test_reading_can_begin_at_any_shard(
     sources = find_sources([folder])
     known = survey(sources, per_shard, 1 << 20)
     expected = [text for texts in files for text in texts]
-    if kind == "txt":  # a byte order mark is none
+    if kind == "txt":  # a byte order mark alone is not a row
         expected = [
             text.removeprefix("\ufeff") if place == 0 else text
             for texts in files
