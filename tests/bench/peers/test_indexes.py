@@ -1,4 +1,4 @@
-"""Indexes and pairs side by side: what is compared, and which rows are void. No time is asserted."""
+"""Indexes and pairs side by side: what is compared, which rows are void. No time is asserted."""
 
 from __future__ import annotations
 

@@ -406,8 +406,8 @@ class Hide:
         if name.split(".")[0] in hidden:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Hide())
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name: None if name in hidden else found(name)
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name in hidden else find_spec(name)
 from flowvec.cli.main import main
 sys.argv = ["flowvec", "export", *sys.argv[1:]]
 main()

@@ -1,4 +1,4 @@
-"""Bulk jobs: estimates, the command, and windows."""
+"""Bulk jobs: the command, signals, and windows."""
 
 from __future__ import annotations
 
@@ -7,34 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files, estimate_files, windows
+from flowvec.bulk import encode_files, windows
 from flowvec.bulk.part_files import ShardFile
 from flowvec.errors import BulkError
-from flowvec.texts.window import Fields
 from tests.makers import contents, texts_of, write_jsonl
 from tests.runtime.bulk.conftest import COMMON, letters_of
-
-
-def test_an_estimate_counts_rows_and_scales_a_sample(tmp_path: Path, tiny: Encoder) -> None:
-    texts = texts_of(400)
-    rows = [{"text": None if i % 4 == 0 else text} for i, text in enumerate(texts)]
-    file = write_jsonl(tmp_path / "a.jsonl", rows)
-    estimate = estimate_files(tiny, file, rows_per_shard=50)
-    assert (estimate.rows, estimate.shards) == (400, 8)
-    assert estimate.dead_share == pytest.approx(0.25)
-    tokens = sum(map(len, tiny.tokenize([r["text"] for r in rows if r["text"]]).ids))
-    assert estimate.tokens == pytest.approx(tokens, rel=0.01)
-    assert estimate.bytes == 300 * 16 * 4
-    assert estimate.seconds > 0
-    half = estimate_files(tiny, file, rows_per_shard=50, precision="float16")
-    assert half.bytes == estimate.bytes // 2
 
 
 def test_the_encode_command_encodes_folders_and_prints_a_summary(
@@ -122,12 +105,6 @@ def test_nothing_is_written_after_a_window_that_could_not_be(
     monkeypatch.setattr(windows, "WINDOW", 8)
     encode_files(tiny, rows, tmp_path / "whole", **COMMON)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
-def test_fields_beside_the_id_are_named_once() -> None:
-    fields = Fields(id="key", keep=("key", "n", "n"))
-    assert (fields.named, fields.beside_id) == (("key", "n"), ("n",))
-    assert replace(fields, id=None).beside_id == ("key", "n")
 
 
 def test_values_that_cannot_be_ids_do_not_change_the_column_of_those_that_can(

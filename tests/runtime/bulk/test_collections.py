@@ -12,18 +12,13 @@ import numpy as np
 import pytest
 
 from flowvec import Collection, Encoder
-from flowvec.bulk import BulkSummary, encode_files, runner
-from flowvec.bulk.journal import Folder
-from flowvec.bulk.options import BulkOptions
-from flowvec.bulk.runner import job_of, run_shard
+from flowvec.bulk import BulkSummary, encode_files
 from flowvec.errors import (
     BulkError,
     FingerprintMismatchError,
     InputValueError,
 )
-from flowvec.texts.inventory import survey
-from flowvec.texts.sources import find_sources
-from flowvec.texts.window import WINDOW, Fields
+from flowvec.texts.window import WINDOW
 from tests.makers import texts_of, write_jsonl
 from tests.runtime.bulk.conftest import StopAfter, letters_of
 
@@ -237,25 +232,6 @@ def test_a_dead_letter_of_the_model_is_not_in_the_collection(tmp_path: Path, nan
         encode_files(encoder, tmp_path / "a.txt", tmp_path / "c", out_format="collection")
     with Collection.open(tmp_path / "c") as c:
         assert [item and item.text for item in c.get([0, 1, 2])] == ["cat", None, "dog"]
-
-
-def test_a_worker_gives_memory_back_after_each_shard(
-    tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[bool] = []
-    monkeypatch.setattr(runner, "trim_memory", lambda: given.append(True))
-    known = survey(find_sources([rows]), 24, 1 << 20)
-    options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 24)
-    (tmp_path / "out").mkdir()
-    for shard in (0, 3):
-        shard_run = run_shard(tiny, known, options, None, Folder(tmp_path / "out"), shard)
-        assert shard_run.record.file == f"part-00000{shard}.npy"
-    assert len(given) == 2
-
-
-def test_batches_depend_on_no_number_of_cores(tiny: Encoder) -> None:
-    options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 100)
-    assert not job_of(tiny, options).shared_out
 
 
 @pytest.mark.usefixtures("small_windows")

@@ -12,7 +12,6 @@ import pytest
 
 from flowvec import Encoder
 from flowvec.bulk import RayWorkers, encode_files, encoding
-from flowvec.bulk.prefetch import run_ahead
 from flowvec.errors import BulkError, FlowvecError, MissingDependencyError
 from tests.makers import contents
 from tests.runtime.bulk.conftest import COMMON, StopAfter
@@ -225,30 +224,3 @@ def test_two_jobs_cannot_write_one_folder(tmp_path: Path, tiny: Encoder, rows: P
 
     assert encode_files(tiny, rows, tmp_path / "out", on_progress=second, **COMMON).complete
     assert "is being written by another process" in str(refused[0])
-
-
-def test_a_reader_that_fails_comes_after_what_it_gave() -> None:
-    def source():
-        yield from range(5)
-        raise ValueError("broken")
-
-    items: list[int] = []
-    with pytest.raises(ValueError, match="broken"):
-        items.extend(run_ahead(source(), 2, threading.Event()))
-    assert items == list(range(5))
-
-
-def test_a_consumer_that_leaves_ends_the_reader() -> None:
-    closed = threading.Event()
-
-    def source():
-        try:
-            yield from range(1000)
-        finally:
-            closed.set()
-
-    running = run_ahead(source(), 2, threading.Event())
-    assert next(running) == 0
-    running.close()
-    assert closed.is_set()
-    assert not [t for t in threading.enumerate() if t.name == "flowvec-read"]

@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -520,73 +519,6 @@ def test_what_the_output_cannot_show_is_replaced(
     assert "berraschungsei" in run("search", "c", "cat").decode(written)
     (hit,) = json.loads(run("search", "c", "cat", "--json").decode(written))
     assert hit["text"] == "das Überraschungsei 日本語"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
-@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4])
-def test_ctrl_c_during_startup_shows_no_traceback(tmp_path: Path, delay: float) -> None:
-    code = (
-        "import builtins, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from flowvec_command import main\n"
-        "known = builtins.__import__\n"
-        "def tell(name, *given, **more):\n"
-        "    if name == 'flowvec.cli.main': print('begun', flush=True)\n"
-        "    return known(name, *given, **more)\n"
-        "builtins.__import__ = tell\n"
-        "main()"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "index", "c", "-", "--model", "mini"], cwd=tmp_path,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(delay)
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
-    assert (process.returncode, b"Traceback" in told) == (130, False), told
-
-
-def test_an_interrupt_that_an_import_has_dropped_still_stops_a_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Extension modules of engines drop a KeyboardInterrupt while they are imported."""
-    from flowvec.cli import interrupts
-
-    monkeypatch.setattr(interrupts, "_INTERRUPTED", threading.Event())
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        with interrupts.stopping() as stop:
-            assert not stop.event.is_set()
-        with pytest.raises(KeyboardInterrupt):
-            interrupts.interrupt()
-        with pytest.raises(KeyboardInterrupt), interrupts.stopping():
-            pass
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_an_interrupt_that_an_import_has_made_an_error_is_not_a_mistake(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """onnxruntime then says that its initialization failed."""
-    from flowvec.cli import interrupts
-    from flowvec.cli.main import main
-
-    monkeypatch.setattr(sys, "argv", ["flowvec", "info", "nowhere"])
-    monkeypatch.setattr(interrupts, "_INTERRUPTED", threading.Event())
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        with pytest.raises(SystemExit) as mistake:
-            main()
-        interrupts._INTERRUPTED.set()
-        with pytest.raises(SystemExit) as interrupted:
-            main()
-    finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-            signal.signal(number, handler)
-    assert (mistake.value.code, interrupted.value.code) == (2, 128 + signal.SIGINT)
-    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes are POSIX's")

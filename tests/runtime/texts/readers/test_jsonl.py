@@ -214,9 +214,9 @@ from flowvec.bulk.windows import read_windows
 from flowvec.texts.sources import find_sources
 from flowvec.texts.window import Fields
 for _ in range(20):
-    found = list(read_windows(find_sources([{str(tmp_path / "a.jsonl")!r}]), Fields(),
+    windows = list(read_windows(find_sources([{str(tmp_path / "a.jsonl")!r}]), Fields(),
                               rows_per_shard=10, columns={{}}))
-assert sum(len(w.dead) for w in found) == {len(text.splitlines())}
+assert sum(len(w.dead) for w in windows) == {len(text.splitlines())}
 """
     )
     assert done.returncode == 0, done.stderr

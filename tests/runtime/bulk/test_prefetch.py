@@ -1,0 +1,36 @@
+"""Reading ahead of the model, in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from flowvec.bulk.prefetch import run_ahead
+
+
+def test_an_error_of_the_reader_comes_after_the_items_before_it() -> None:
+    def source():
+        yield from range(5)
+        raise ValueError("broken")
+
+    items: list[int] = []
+    with pytest.raises(ValueError, match="broken"):
+        items.extend(run_ahead(source(), 2, threading.Event()))
+    assert items == list(range(5))
+
+
+def test_closing_the_consumer_ends_the_reader() -> None:
+    closed = threading.Event()
+
+    def source():
+        try:
+            yield from range(1000)
+        finally:
+            closed.set()
+
+    running = run_ahead(source(), 2, threading.Event())
+    assert next(running) == 0
+    running.close()
+    assert closed.is_set()
+    assert not [t for t in threading.enumerate() if t.name == "flowvec-read"]
