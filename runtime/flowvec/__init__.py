@@ -91,5 +91,5 @@ __all__ = [
     "semantic_search",
 ]
 
-# Here, so that whatever imports onnxruntime after flowvec finds it done.
+# On import, so that it also applies to code that imports onnxruntime after flowvec.
 silence_onnxruntime()

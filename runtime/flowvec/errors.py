@@ -92,7 +92,7 @@ class MissingDependencyError(FlowvecError, ImportError):
 
 
 class ProviderUnavailableError(FlowvecError, RuntimeError):
-    """The provider or compute type that was asked for cannot run on this machine.
+    """The requested provider or compute type cannot run on this machine.
 
     >>> Encoder.load("mini", provider="cpu", compute="int8")  # mini has no int8 variant
     Traceback (most recent call last):
@@ -103,7 +103,7 @@ class ProviderUnavailableError(FlowvecError, RuntimeError):
 class EngineNotProvedError(ProviderUnavailableError):
     """The engine's vectors are not the bundle's reference vectors on this machine.
 
-    It is raised for an engine that was asked for by name; `auto` skips such an engine.
+    It is raised for an engine that was requested by name; `auto` skips such an engine.
 
         >>> try:
         ...     encoder = Encoder.load("mini", provider="cpu", proof="always")

@@ -238,7 +238,7 @@ def _metadata(
 
 
 def _without_nulls(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Metadata as `_metadata` makes it, whoever added the row."""
+    """Stored metadata as `_metadata` returns it; it may have been added with nulls."""
     return {name: value for name, value in (metadata or {}).items() if value is not None}
 
 

@@ -148,14 +148,14 @@ def encode_files(
     sources = find_sources(as_inputs(inputs), input_format)
     is_stdin = sources[0].path == STDIN
     if is_stdin and (share[1] > 1 or workers is not None):
-        raise InputValueError("standard input cannot be shared out")
+        raise InputValueError("standard input cannot be divided into shares or among workers")
     rule = _duplicate_rule(on_duplicate, can_be_last=is_collection or not is_stdin)
     options = BulkOptions(
         out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, rule
     )
     check_options(options, share, is_file, path)
     if skip_unchanged and share[1] > 1:
-        raise InputValueError("work that skips unchanged rows cannot be shared out")
+        raise InputValueError("a job that skips unchanged rows cannot be divided into shares")
     if workers is not None and (is_file or is_collection):
         raise InputValueError("on Ray the output is a folder of shards")
     if is_file and resume and path.exists():

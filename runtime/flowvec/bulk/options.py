@@ -118,7 +118,9 @@ def out_format_of(path: Path, wanted: OutFormat | None) -> OutFormat:
         named = cast(OutFormat, path.suffix[1:])
         if wanted is not None and choice("out_format", wanted, get_args(OutFormat)) != named:
             what = (
-                "a collection is a directory" if wanted == "collection" else f"asked for {wanted}"
+                "a collection is a directory"
+                if wanted == "collection"
+                else f"out_format is {wanted}"
             )
             raise InputValueError(f"{path.name} names a {named} file, but {what}")
         return named
@@ -147,7 +149,7 @@ def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, p
     flag("dedup", options.dedup)
     text_or_none("prompt_name", options.prompt_name)
     if is_file and share[1] > 1:
-        raise InputValueError("a single file cannot be shared out; name a folder")
+        raise InputValueError("a single file cannot be divided into shares; name a folder")
     if is_file and path.is_dir():
         raise InputValueError(f"{path} is a directory")
     if is_file and not path.absolute().parent.is_dir():

@@ -213,7 +213,7 @@ def _refuse(repeats: Repeats, columns: Columns | None) -> None:
     raise BulkError(
         f"{source}, row {row}: its id{named} is that of row {before_row} of {before}; "
         f"{len(repeats.rows)} in all have the id of an earlier row. --on-duplicate (on_duplicate=) "
-        "last, first or dead-letter says which is written"
+        "last, first or dead-letter chooses the row that is written"
     )
 
 
@@ -221,7 +221,7 @@ def _digests(ids: Sequence[Any], kind: str) -> _Digests:
     """128-bit hashes of ids, (ids, 2)."""
     if kind != "int64":
         return np.frombuffer(b"".join(map(_digest, ids)), np.uint64).reshape(-1, 2)
-    # The ids of a collection may also be texts and larger numbers, whatever the first rows have.
+    # For a collection, texts and larger numbers may follow first rows with int64 ids.
     is_plain = [type(key) is int and -_INT64 <= key < _INT64 for key in ids]
     numbers = [key for key, plain in zip(ids, is_plain, strict=True) if plain]
     plain_rows = np.array(is_plain, np.bool_)

@@ -76,5 +76,5 @@ def stopping() -> Iterator[Stop]:
 
 
 def _end(number: int, _: Any) -> None:
-    """End the process now, as a kill would; the next run removes what is left."""
+    """End the process at once, without cleaning up; the next run removes temporary files."""
     os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""Who may read and change an open collection: threads take turns, one process writes."""
+"""Controls access to an open collection: one process writes, and its threads take turns."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Access:
     def close(self) -> None:
         """Save the graph, close the files and release the writer lock. Twice is harmless."""
         if self._process != os.getpid():
-            # A thread of the parent may have held the turn when this process was forked.
+            # At the fork, a thread of the parent may have held the lock `_turn`.
             self._is_closed = True
             self._writer_lock.forget()
             return

@@ -189,8 +189,8 @@ class Collection:
     ) -> Collection:
         """Open an existing collection.
 
-        A read-only collection is opened without locking if no writer has it open: nobody may write
-        it until it is closed.
+        A read-only collection is opened without locking if no writer has it open: no process may
+        write it until it is closed.
 
         Args:
             path: its directory.

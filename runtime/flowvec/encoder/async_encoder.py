@@ -69,12 +69,12 @@ class AsyncEncoder:
     async def _submit(self, texts: str | Iterable[str], options: EncodeOptions) -> _Vectors:
         if isinstance(texts, str) or (isinstance(texts, list | tuple) and len(texts) <= _FEW_TEXTS):
             return self._shared.submit(texts, **options)
-        taking = asyncio.ensure_future(asyncio.to_thread(self._shared.submit, texts, **options))
+        submitting = asyncio.ensure_future(asyncio.to_thread(self._shared.submit, texts, **options))
         try:
-            return await asyncio.shield(taking)
+            return await asyncio.shield(submitting)
         except asyncio.CancelledError:
             # The thread cannot be stopped; the texts that it queues are dropped.
-            taking.add_done_callback(_drop)
+            submitting.add_done_callback(_drop)
             raise
 
     def statistics(self) -> QueueStatistics:
@@ -97,7 +97,7 @@ class AsyncEncoder:
         await self.close(drain=kind is None)
 
 
-def _drop(taking: asyncio.Task[_Vectors]) -> None:
-    """Cancel a call that nobody waits for any more."""
-    if not taking.cancelled() and taking.exception() is None:
-        taking.result().cancel()
+def _drop(submitting: asyncio.Task[_Vectors]) -> None:
+    """Cancel the call of a task that was cancelled."""
+    if not submitting.cancelled() and submitting.exception() is None:
+        submitting.result().cancel()

@@ -102,7 +102,7 @@ class Postprocess:
 
     Attributes:
         dim: length of the input vectors.
-        normalize: L2-normalize, because the caller asked for it and the graph does not.
+        normalize: L2-normalize; set if the caller wants it and the graph does not do it.
         truncate_dim: keep this many dimensions; None keeps all.
         renormalize: L2-normalize truncated vectors, because they had length one before.
         precision: see `quantize`. Quantized vectors are truncated but not normalized again: the

@@ -1,5 +1,4 @@
-"""Scheduling: which of the waiting texts to compute next. A pure function of lengths and
-arrival."""
+"""Chooses the next batch from the waiting texts, by their lengths and order of arrival."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class _Call:
     future: Future[npt.NDArray[Any]] = field(default_factory=Future)
 
     def settle(self) -> None:
-        """Wake those who wait for a cancelled future."""
+        """Wake threads that wait for the cancelled future."""
         with _settling:  # two streams may compute texts of one call
             if self.future.cancelled() and not self.settled:
                 self.settled = True
@@ -127,7 +127,7 @@ def _closed_before() -> ClosedError:
 class SharedEncoder:
     """An Encoder for any number of threads; texts of different threads share batches.
 
-    Threads may also share an `Encoder`, but it computes each call by itself. Take this class for
+    Threads may also share an `Encoder`, but it computes each call by itself. Use this class for
     many callers with a few texts each.
 
         >>> with SharedEncoder(Encoder.load("mini")) as shared:
@@ -209,7 +209,7 @@ class SharedEncoder:
         call = _Call(items, job, single, out, len(items))
         if self._process != os.getpid():
             raise ClosedError(
-                "this encoder's threads are in the parent process and not in this fork; make one "
+                "this encoder's threads are in the parent process, not in this fork; create one "
                 "in each process"
             )
         with self._changed:
@@ -263,7 +263,7 @@ class SharedEncoder:
                 raise
             future.cancel()
             raise DeadlineError(f"not done within {timeout} s") from None
-        except BaseException:  # an interrupt: nobody waits for the result any more
+        except BaseException:  # an interrupt: the result is no longer needed
             future.cancel()
             raise
 
@@ -362,7 +362,7 @@ class SharedEncoder:
                 self._dropped += texts
 
     def _drop_cancelled(self) -> None:
-        """Drop texts that nobody waits for any more; the lock is held."""
+        """Drop texts of cancelled calls; the lock is held."""
         gone = [call for call in self._calls if call.future.done()]
         dropped = sum(len(call.texts) for call in gone)
         for call in gone:

@@ -1,6 +1,6 @@
 """A survey of a bulk job's inputs: how many rows they have, and where each shard starts.
 
-It reads all files once before anything is encoded, which is fast in comparison. It detects damaged
+It reads all files once before anything is encoded, which is quick in comparison. It detects damaged
 archives early, and lets a job continue, or do a share of the work, without reading other shards.
 """
 

@@ -133,7 +133,7 @@ class _Check:
         )
         room = int(header["max_elements"])
         most = max(_LEAST_ROOM, int(_MOST_ROOM * self.count))
-        _need(self.count <= room <= most, f"it asks for room for {room} elements")
+        _need(self.count <= room <= most, f"its header reserves room for {room} elements")
         _need(0 < int(header["ef_construction"]) < 1 << 20, "its ef_construction is out of range")
         _need(
             math.isclose(float(header["mult"]), 1 / math.log(m)),
@@ -184,7 +184,7 @@ class _Check:
             lists.append((element, words[here + 1 : here + 1 + size * width]))
             place = here + 1 + size * width
             element += 1
-        _need(place == len(words), "it is longer or shorter than it says")
+        _need(place == len(words), "it is longer or shorter than its header says")
         return levels, lists
 
     def _links(self, counts: Any, links: Any, below: Numbers) -> None:

@@ -33,7 +33,7 @@ _MAPS = Path("/proc/self/maps")
 def advise(size: int) -> None:
     """Request huge pages for blocks of this many bytes that are not written yet."""
     if _is_on_request(size):
-        _tell(_MADV_HUGEPAGE, size)
+        _advise_blocks(_MADV_HUGEPAGE, size)
 
 
 def collapse(size: int) -> None:
@@ -45,10 +45,10 @@ def collapse(size: int) -> None:
         return
 
     def work() -> None:
-        _tell(_MADV_HUGEPAGE, size)
-        _tell(_MADV_COLLAPSE, size)
+        _advise_blocks(_MADV_HUGEPAGE, size)
+        _advise_blocks(_MADV_COLLAPSE, size)
 
-    # At worst a block is freed meanwhile, and the advice is for what replaces it.
+    # If a block is freed meanwhile, the advice is applied to what replaces it, which is harmless.
     with suppress(RuntimeError):  # there are no more threads
         threading.Thread(target=work, name="flowvec-huge-pages", daemon=True).start()
 
@@ -63,7 +63,7 @@ def _is_on_request(size: int) -> bool:
         return False
 
 
-def _tell(advice: int, size: int) -> None:
+def _advise_blocks(advice: int, size: int) -> None:
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -75,7 +75,7 @@ def _tell(advice: int, size: int) -> None:
                     # Expected: an older kernel, no free huge pages, or memory that was never
                     # written.
                     logger.debug("madvise %d: error %d", advice, ctypes.get_errno())
-    except (OSError, AttributeError, ValueError) as error:  # nothing depends on it
+    except (OSError, AttributeError, ValueError) as error:  # it is only an optimization
         logger.debug("no huge pages: %s", error)
 
 

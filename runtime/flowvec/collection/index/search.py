@@ -16,8 +16,8 @@ __all__ = ["few_eligible", "search_blocks", "search_graph", "search_rows"]
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
-# With a filter the graph is asked for more rows than k: k / (share of eligible rows), times this,
-# plus this many.
+# With a filter the graph returns more rows than k: k / (share of eligible rows), times the first
+# number, plus the second.
 _OVER_FETCH = 1.5
 _OVER_FETCH_LEAST = 16
 # Above this share of all rows, reading the eligible rows from disk is as fast.

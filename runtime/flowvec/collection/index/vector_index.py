@@ -133,7 +133,7 @@ class VectorIndex:
 
     def begin(self) -> None:
         """Start a change, before its transaction."""
-        if self._staged is not None:  # that transaction has been committed by now, or never will be
+        if self._staged is not None:  # its transaction has ended, committed or not
             self.refresh()
             with self._lock.writing():
                 self._staged = None
@@ -180,7 +180,7 @@ class VectorIndex:
                 self._state.loaded.graph = graph = None
             if not isinstance(error, Exception):
                 raise
-            # The graph is a cache: that it cannot grow is not a reason to refuse the change.
+            # The graph is a cache: if it cannot grow, the change is still made.
             logger.exception("the graph in memory is dropped")
         with self._lock.writing():
             self._staged = change, graph
@@ -239,7 +239,7 @@ class VectorIndex:
             self._state.loaded.rows = None
 
     def refresh(self) -> None:
-        """Bring memory to the newest state of the store; every search does so by itself."""
+        """Bring memory to the newest state of the store; every search does this by itself."""
         with self._store.reading():
             with self._lock.reading():
                 if self._store.meta.state() == self._state.number:
@@ -400,7 +400,7 @@ class VectorIndex:
     def measure_recall(self, target: float, queries: int | Floats, seed: int) -> tuple[int, float]:
         """The least `ef` whose recall of the ten nearest reaches a target, and that recall.
 
-        Callers hold the writer's turn, inside the store's `reading`.
+        Callers hold `Access.writing`, inside the store's `reading`.
         """
         with self._one_state():
             if self.is_exact:
@@ -430,7 +430,7 @@ class VectorIndex:
     def compact(self) -> None:
         """Rebuild the graph without tombstones; searches use the old one meanwhile.
 
-        Callers hold the writer's turn.
+        Callers hold `Access.writing`.
         """
         self._rebuilding.wait()
         if self.is_exact:
@@ -448,7 +448,7 @@ class VectorIndex:
             self._state.use_built(graph)  # only now that it has all rows
 
     def save(self) -> None:
-        """Write the graph to disk if it has changed. Callers hold the writer's turn.
+        """Write the graph to disk if it has changed. Callers hold `Access.writing`.
 
         Raises:
             CollectionError: it could not be written; the older file stays.
@@ -464,7 +464,7 @@ class VectorIndex:
         """Stop the rebuild in the background."""
         self._rebuilding.close()
         with self._lock.writing():
-            # A graph that is due to be rebuilt is not worth saving: its file would not be used.
+            # Do not save a graph that is due to be rebuilt: its file would not be used.
             graph = self._state.loaded.graph
             if graph is not None and is_mostly_tombstones(graph):
                 self._state.loaded.graph = None

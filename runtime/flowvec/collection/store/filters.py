@@ -11,7 +11,7 @@ dict of operators that must all be true:
     <  <=  >  >=          a number with numbers, or a text with texts, by code points
     in  not in            a list of such values
     contains              the field is a list that holds the value
-    exists                True: the field is there, be it null; False: it is not
+    exists                True: the field is there, even if it is null; False: it is not
 
 None stands for both a null and a missing field. `!=` and `not in` are the exact opposites of `=`
 and `in`, so they are true if the field is missing. Values of different types are never equal:
@@ -208,7 +208,7 @@ class _Compiler:
                 self._use(path, scalar)
                 whole = f" AND ({_NO_NUL} OR {_HOLDS}(metadata, ?, ?))"
         return (
-            "(coalesce(json_type(metadata, ?), '') = 'array' AND "  # noqa: S608 - of our making
+            "(coalesce(json_type(metadata, ?), '') = 'array' AND "  # noqa: S608 - values are parameters
             f"EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {same}){whole})"
         )
 
@@ -240,7 +240,7 @@ def _scalar(value: object) -> Scalar:
         value = value.item()  # numpy's scalars
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, date):  # as a DataFrame's dates are kept
+    if isinstance(value, date):  # as dates of a DataFrame are stored
         value = value.isoformat()
     if isinstance(value, str):
         if "\0" in value:
@@ -249,7 +249,7 @@ def _scalar(value: object) -> Scalar:
             value.encode()
         except UnicodeEncodeError:
             raise InputValueError(f"a filter's value holds a lone surrogate: {value!r}") from None
-        return str.__str__(value)  # of an enum its value, not its name
+        return str.__str__(value)  # an enum's value, not its name
     if isinstance(value, int):
         if not -_LARGEST_INT - 1 <= value <= _LARGEST_INT:
             raise InputValueError(f"a filter's number has more than 64 bits: {value}")

@@ -17,9 +17,9 @@ from flowvec.errors import BulkError, CollectionError
 __all__ = ["LOCK_FILE", "FileLock", "ReadersWriter", "WriterLock"]
 
 LOCK_FILE = "collection.lock"
-# The longest that a reader holds the lock: while it saves a graph of some million rows.
+# Longest wait for a process that holds the lock briefly, to save a graph of some million rows.
 _MOST_WAITING = 60.0
-_LOOK_AGAIN = 0.5
+_CHECK_SECONDS = 0.5
 _WIDTH = 32
 _OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -30,10 +30,11 @@ class ReadersWriter:
     Neither can starve the other: a waiting writer goes before readers that come later, and all
     readers that waited for a writer go before the next writer. It is not reentrant.
 
-    A Ctrl-C may come between any two steps, also while a block is left. So every holder is a key in
-    a dict, which is added and removed in one step each, and is removed twice. A key that a thread
-    still has when it comes again was left behind by a Ctrl-C. Each waiting thread waits for a lock
-    of its own, because a Ctrl-C in a condition's wait leaves it without its lock.
+    A Ctrl-C may interrupt a thread between any two steps, even while it leaves a block. So every
+    holder is a key in a dict: adding and removing a key is a single step, and removing it twice is
+    harmless. If a thread that enters still has a key, a Ctrl-C left it behind, and it is removed.
+    Each waiting thread has its own lock to wait for: after a Ctrl-C, `Condition.wait` can return
+    without having its lock again.
     """
 
     def __init__(self) -> None:
@@ -47,17 +48,17 @@ class ReadersWriter:
         self._kept = (
             self._writers, self._waiting_readers, self._waiting_writers, self._admitted
         )  # fmt: skip
-        self._gates: dict[object, threading.Lock] = {}  # of those who wait
+        self._gates: dict[object, threading.Lock] = {}  # what each waiting block waits for
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Share it with other readers."""
+        """Hold the lock together with other readers."""
         block = object()
         try:
             with self._lock:
                 thread = threading.get_ident()
                 self._forget(thread)
-                if not (self._writers or self._waiting_writers):  # as nearly always
+                if not (self._writers or self._waiting_writers):  # nearly always
                     self._readers[block] = thread
             if block not in self._readers:
                 self._wait(block, thread, self._waiting_readers, self._reader_may_go, self._readers)
@@ -71,7 +72,7 @@ class ReadersWriter:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold it alone."""
+        """Hold the lock exclusively."""
         block = object()
         try:
             with self._lock:
@@ -101,7 +102,7 @@ class ReadersWriter:
         may_go: Callable[[object], bool],
         holding: dict[object, int],
     ) -> None:
-        """Wait until it is a block's turn, and make it a holder."""
+        """Wait until a block may hold the lock, and add it to `holding`."""
         gate = threading.Lock()
         gate.acquire()
         while True:
@@ -115,12 +116,11 @@ class ReadersWriter:
                     return
                 waiting[block] = thread
                 self._gates[block] = gate
-            # A Ctrl-C may come between leaving and waking others, so waiting threads also look by
-            # themselves.
-            gate.acquire(timeout=_LOOK_AGAIN)
+            # A Ctrl-C may prevent another thread from waking this one, so it also checks regularly.
+            gate.acquire(timeout=_CHECK_SECONDS)
 
     def _leave(self, block: object) -> None:
-        """Stop holding and waiting; twice is harmless."""
+        """Remove a block that holds the lock or waits for it; twice is harmless."""
         with self._lock:
             if self._readers.pop(block, None) is None:
                 if block in self._writers:
@@ -133,14 +133,14 @@ class ReadersWriter:
 
     def _wake(self) -> None:
         for gate in list(self._gates.values()):
-            with suppress(RuntimeError):  # it is open already
+            with suppress(RuntimeError):  # it is released already
                 gate.release()
 
     def _has(self, block: object) -> bool:
         return block in self._readers or any(block in kept for kept in self._kept)
 
     def _forget(self, thread: int) -> None:
-        """Drop what a thread left behind: it is here, so it is not inside any block."""
+        """Remove what a Ctrl-C left of a thread's earlier blocks: it enters a new one now."""
         if not (thread in self._readers.values() or any(self._kept)):
             return
         for kept in (self._readers, *self._kept):
@@ -152,8 +152,7 @@ class ReadersWriter:
 
 
 class WriterLock:
-    """The right to write a collection: a file lock, which the system releases when the process
-    ends."""
+    """The lock of a collection's writer: a file lock, which ends with its process at the latest."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK_FILE
@@ -162,11 +161,11 @@ class WriterLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds it."""
+        """Whether this object holds the lock."""
         return self._file is not None
 
     def acquire(self, *, briefly: bool = False, waits: bool = True) -> None:
-        """Take it, and keep it until `release`; taking it twice is harmless.
+        """Acquire the lock and keep it until `release`; calling it twice is harmless.
 
         Args:
             briefly: it will be released soon, and others may wait for it.
@@ -195,7 +194,7 @@ class WriterLock:
                 file.seek(0)
                 owner, _, is_brief = file.read(64).decode("ascii", "replace").strip().partition(" ")
                 file.close()
-            # A process that has just taken it may not have written its number yet.
+            # A process that has just acquired the lock may not have written its number yet.
             if is_first or (is_brief and waits and time.monotonic() < until):
                 is_first = False
                 time.sleep(0.05)
@@ -206,9 +205,9 @@ class WriterLock:
                 f"{self._path.parent} is being written by {who}; a collection has one writer at a "
                 "time, from its first change until it is closed"
             ) from None
-        # Only for the message above: the lock counts, not the number.
+        # The number is only for the message above; what counts is the lock.
         with suppress(OSError):
-            # In one write of fixed length: nobody reads half of it.
+            # One write of fixed length, so that no process reads a part of it.
             file.write(f"{os.getpid()}{' briefly' if briefly else ''}".ljust(_WIDTH).encode())
             file.truncate(_WIDTH)
         self._file = file
@@ -237,7 +236,7 @@ class FileLock:
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> None:
-        """Take it.
+        """Acquire the lock.
 
         Raises:
             BulkError: another process, or another thread of this process, holds it.
@@ -277,7 +276,7 @@ if hasattr(os, "register_at_fork"):
 if sys.platform == "win32":
     import msvcrt
 
-    # Far behind the number, which others must be able to read.
+    # Far behind the number: other processes cannot read locked bytes.
     _PLACE = 1 << 20
 
     def _lock(file: IO[bytes]) -> None:

@@ -1,6 +1,6 @@
 """The table `meta` of a collection: settings under a checksum, counts of rows, the state's number.
 
-Every change gets a new state number, so that what is in memory can be compared with the file.
+Every change gets a new state number, which shows whether memory and file are the same state.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class MetaTable:
         return self.parse_settings(settings)
 
     def parse_settings(self, meta: Mapping[str, str]) -> CollectionSettings:
-        """Settings from keys and values, whatever their checksum.
+        """Settings from keys and values, without a check of their checksum.
 
         Raises:
             CorruptCollectionError: they are not valid.

@@ -103,7 +103,7 @@ def check_ids(ids: Iterable[object]) -> list[Id]:
                 item.encode()
             except UnicodeEncodeError:
                 raise InputValueError(f"id {i} holds a lone surrogate: {item!r}") from None
-            checked.append(str.__str__(item))  # of an enum its value, not its name
+            checked.append(str.__str__(item))  # an enum's value, not its name
         elif isinstance(item, int | np.integer) and not isinstance(item, bool):
             number = int(item)
             if number.bit_length() > _MAX_ID_BITS:

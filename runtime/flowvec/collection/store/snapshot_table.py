@@ -44,8 +44,8 @@ class SnapshotTable:
 
         Args:
             snapshot: its record.
-            newest: the highest label that the graph knows, perhaps one whose transaction failed.
-                No later row may get it.
+            newest: the highest label in the graph. Its transaction may have failed, but no later
+                row may get the label.
         """
         connection = self._database.connection
         connection.execute(

@@ -1,7 +1,7 @@
 """Connections to one SQLite file: one that writes, and one for each thread that reads.
 
 SQLite runs in WAL mode with synchronous=FULL: a commit that has returned is on disk, and readers
-keep the state that they began with while another thread or process commits.
+keep the state that they started with while another thread or process commits.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _mode(path: Path) -> str:
         return "rw"
     log, shared = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
     if log.exists() and shared.exists():
-        return "ro"  # it has a writer, or had one that was killed: SQLite reads its log as well
+        return "ro"  # a writer has it open, or was killed: SQLite reads its log too
     if log.exists() and log.stat().st_size:
         raise CollectionError(
             f"{path.parent} is read-only, and its write-ahead log ({log.name}) holds changes that "
@@ -221,5 +221,5 @@ def _mode(path: Path) -> str:
 
 
 def _may_write(path: Path) -> bool:
-    # The effective user, who need not be the one that started the process.
+    # For the effective user, who may differ from the one that started the process.
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)

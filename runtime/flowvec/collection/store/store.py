@@ -28,7 +28,7 @@ from flowvec.errors import CollectionError, CorruptCollectionError
 __all__ = ["FILE", "Store", "UnfinishedError"]
 
 FILE = "collection.sqlite"
-# A higher label was not given by flowvec.
+# flowvec never assigns a higher label.
 _LAST_LABEL = 1 << 62
 _MAX_VARIABLES = 900  # SQLite's oldest limit on parameters in one statement is 999
 _READ_ROWS = 4096
@@ -114,7 +114,7 @@ class Store:
             self.close()
             raise
         self._dtype = np.dtype("<f2" if is_half else "<f4")
-        # The highest label that this object tried to give, also in transactions that failed.
+        # The highest label that this object has assigned, also in transactions that failed.
         self._last_tried = 0
 
     @property
@@ -128,7 +128,7 @@ class Store:
 
     @property
     def settings(self) -> CollectionSettings:
-        """What the vectors are, and which model made them."""
+        """The collection's settings."""
         return self.meta.settings
 
     def transaction(self) -> AbstractContextManager[None]:
@@ -154,7 +154,7 @@ class Store:
     ) -> tuple[list[int], list[int]]:
         """Write rows under new labels, replacing rows of the same id; inside a transaction.
 
-        A label is never given twice, even if its transaction failed: a graph may know it.
+        A label is never used twice, even if its transaction failed: a graph may contain it.
 
         Args:
             ids: distinct ids.
@@ -439,7 +439,7 @@ def _sum_of(ids: Iterable[tuple[Id, int]]) -> int:
 
 
 def _named(row: tuple[Any, ...]) -> str:
-    """The row's id as it is stored; it may be what is damaged."""
+    """The row's id as it is stored, which may itself be damaged."""
     _, item, is_int, *_ = row
     if not isinstance(item, bytes):
         return ""

@@ -124,7 +124,7 @@ class RecordReader(Reader):
         values: list[list[Any]] = [window.values.setdefault(name, []) for name in columns]
         kinds = columns
         if fields.for_collection and fields.id is not None:
-            kinds = {**columns, fields.id: "id"}  # any id, whatever the first rows have
+            kinds = {**columns, fields.id: "id"}  # any id, even if the first rows have one type
         for place, record in enumerate(records):
             key: str | int | None = None
             try:
