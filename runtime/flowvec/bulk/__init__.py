@@ -10,9 +10,9 @@
 
 from flowvec.bulk.encoding import encode_files
 from flowvec.bulk.estimate import Estimate, estimate_files
-from flowvec.bulk.part_files import BulkPrecision, OutFormat
 from flowvec.bulk.ray_workers import RayWorkers
 from flowvec.bulk.runner import BulkProgress
+from flowvec.bulk.shard_files import BulkPrecision, OutFormat
 from flowvec.bulk.summary import BulkSummary
 from flowvec.bulk.verify import FolderCheck, verify_folder
 from flowvec.errors import BulkError

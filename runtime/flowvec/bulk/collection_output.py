@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from flowvec.bulk.journal import Folder
 from flowvec.bulk.outputs import FolderTarget, Target
-from flowvec.bulk.part_files import ShardSettings, ShardWriter, Written, field_values
+from flowvec.bulk.shard_files import ShardSettings, ShardWriter, Written, field_values
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.collection.parquet import json_value

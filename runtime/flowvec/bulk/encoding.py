@@ -26,17 +26,16 @@ from flowvec.bulk.options import (
     out_format_of,
 )
 from flowvec.bulk.outputs import FileTarget, FolderTarget, Target, naming_output
-from flowvec.bulk.part_files import BulkPrecision, OutFormat
 from flowvec.bulk.ray_workers import RayWorkers, imported_ray, shards_on_ray
 from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find_repeats
 from flowvec.bulk.runner import BulkProgress, RunResult, RunTally, Work, end_run, job_of
+from flowvec.bulk.shard_files import BulkPrecision, OutFormat
 from flowvec.bulk.summary import BulkSummary, summarize
 from flowvec.bulk.windows import first_columns
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
-from flowvec.texts.inventory import Survey
-from flowvec.texts.inventory import survey as survey_inputs
+from flowvec.texts.inventory import Survey, survey_inputs
 from flowvec.texts.sources import STDIN, find_sources
 from flowvec.texts.window import Columns
 

@@ -15,13 +15,13 @@ from flowvec.bulk.options import (
     as_inputs,
     checked_fields,
 )
-from flowvec.bulk.part_files import BULK_PRECISIONS, BulkPrecision, dtype_of
 from flowvec.bulk.runner import job_of
+from flowvec.bulk.shard_files import BULK_PRECISIONS, BulkPrecision, dtype_of
 from flowvec.bulk.windows import read_windows
 from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
-from flowvec.texts.inventory import survey as survey_inputs
+from flowvec.texts.inventory import survey_inputs
 from flowvec.texts.sources import STDIN, find_sources
 
 __all__ = ["Estimate", "estimate_files"]

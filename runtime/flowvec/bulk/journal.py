@@ -206,7 +206,7 @@ class Folder:
 
     def begin(self, records: Sequence[ShardRecord]) -> IO[bytes]:
         """Open the journal, with exactly these shards."""
-        for file in (*self._parts(), *self._partials()):
+        for file in (*self._shard_files(), *self._partials()):
             if file.name.endswith(".partial"):  # left by a kill
                 file.unlink(missing_ok=True)
         write_whole(self.journal, b"".join(_journal_line(record) for record in records))
@@ -235,7 +235,7 @@ class Folder:
     def tidy(self) -> None:
         """Remove files that a complete job does not need."""
         self.journal.unlink(missing_ok=True)
-        for file in (*self._parts(), *self._partials()):
+        for file in (*self._shard_files(), *self._partials()):
             if file.name.endswith((".dead_letter.jsonl", ".partial")):
                 file.unlink(missing_ok=True)
 
@@ -267,7 +267,7 @@ class Folder:
             self.manifest,
             self.journal,
             self.dead_letters,
-            *self._parts(),
+            *self._shard_files(),
             *self._partials(),
         ):
             file.unlink(missing_ok=True)
@@ -282,15 +282,15 @@ class Folder:
         patterns = [f"{prefix}{name}.*.partial" for name in plain for prefix in ("", "_")]
         return [file for pattern in patterns for file in self.path.glob(pattern)]
 
-    def _parts(self) -> list[Path]:
+    def _shard_files(self) -> list[Path]:
         """Files of this share's shards."""
         index, count = self.share
-        parts = []
+        files = []
         for file in (*self.path.glob("part-*"), *self.path.glob("_part-*")):
             number = file.name.removeprefix("_").removeprefix("part-").partition(".")[0]
             if number.isdecimal() and int(number) % count == index - 1:
-                parts.append(file)
-        return parts
+                files.append(file)
+        return files
 
     def foreign_files(self) -> list[str]:
         """Names of files that do not belong to a bulk job."""

@@ -12,8 +12,8 @@ from typing import cast, get_args
 from flowvec.arguments import choice, flag, path_of, text_or_none, whole_number
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.journal import check_share
-from flowvec.bulk.part_files import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
 from flowvec.bulk.repeats import OnDuplicate
+from flowvec.bulk.shard_files import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
 from flowvec.encoder.options import Truncation
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list

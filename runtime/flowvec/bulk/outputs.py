@@ -21,7 +21,7 @@ from flowvec.bulk.journal import (
     partial_of,
     records_of,
 )
-from flowvec.bulk.part_files import OutFormat, ShardFile, ShardSettings, ShardWriter, Written
+from flowvec.bulk.shard_files import OutFormat, ShardFile, ShardSettings, ShardWriter, Written
 from flowvec.compat import override
 from flowvec.errors import BulkError
 from flowvec.files import rename_durably

@@ -21,9 +21,9 @@ import numpy.typing as npt
 from flowvec.bulk.journal import Folder, ShardRecord
 from flowvec.bulk.options import ONE_FILE, BulkOptions
 from flowvec.bulk.outputs import OneShardTarget, ShardCounts, Target, naming_output
-from flowvec.bulk.part_files import ShardSettings, ShardWriter
 from flowvec.bulk.prefetch import run_ahead
 from flowvec.bulk.repeats import Repeats, SeenIds
+from flowvec.bulk.shard_files import ShardSettings, ShardWriter
 from flowvec.bulk.windows import read_windows
 from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
@@ -215,7 +215,7 @@ class Work:
         waiting: deque[tuple[Window, npt.NDArray[np.int64] | None]] = deque()
         written: deque[Future[None]] = deque()
 
-        def parts() -> Iterator[list[str]]:
+        def window_texts() -> Iterator[list[str]]:
             for window in ahead:
                 texts, repeats = window.texts, None
                 if self._options.dedup:
@@ -230,7 +230,9 @@ class Work:
             writer = stack.enter_context(ThreadPoolExecutor(1, "flowvec-write"))
             ahead = run_ahead(self._windows(), _READ_AHEAD, halt)
             stack.callback(ahead.close)
-            encoding = stack.enter_context(closing(self._encoder.windows(parts(), self._job, halt)))
+            encoding = stack.enter_context(
+                closing(self._encoder.windows(window_texts(), self._job, halt))
+            )
             for encoded in encoding:
                 written.append(writer.submit(self._take, *waiting.popleft(), encoded))
                 if len(written) > _WRITE_BEHIND:

@@ -16,7 +16,7 @@ from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.lines import csv_records
 from flowvec.texts.sources import STDIN, Source, open_binary
 
-__all__ = ["Start", "Survey", "check_unchanged", "survey"]
+__all__ = ["Start", "Survey", "check_unchanged", "survey_inputs"]
 
 _BLOCK = 1 << 20
 
@@ -51,7 +51,7 @@ class Survey:
     rows: int | None = None
 
 
-def survey(
+def survey_inputs(
     sources: Sequence[Source],
     rows_per_shard: int,
     max_text_bytes: int,

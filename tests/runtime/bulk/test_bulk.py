@@ -14,7 +14,7 @@ import pytest
 
 from flowvec import Encoder
 from flowvec.bulk import encode_files, windows
-from flowvec.bulk.part_files import ShardFile
+from flowvec.bulk.shard_files import ShardFile
 from flowvec.errors import BulkError
 from tests.makers import contents, texts_of, write_jsonl
 from tests.runtime.bulk.conftest import COMMON, letters_of

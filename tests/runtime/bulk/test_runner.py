@@ -11,7 +11,7 @@ from flowvec.bulk import runner
 from flowvec.bulk.journal import Folder
 from flowvec.bulk.options import BulkOptions
 from flowvec.bulk.runner import job_of, run_shard
-from flowvec.texts.inventory import survey
+from flowvec.texts.inventory import survey_inputs
 from flowvec.texts.sources import find_sources
 from flowvec.texts.window import Fields
 
@@ -21,7 +21,7 @@ def test_a_worker_gives_memory_back_after_each_shard(
 ) -> None:
     given: list[bool] = []
     monkeypatch.setattr(runner, "trim_memory", lambda: given.append(True))
-    known = survey(find_sources([rows]), 24, 1 << 20)
+    known = survey_inputs(find_sources([rows]), 24, 1 << 20)
     options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 24)
     (tmp_path / "out").mkdir()
     for shard in (0, 3):

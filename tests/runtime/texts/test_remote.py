@@ -15,7 +15,7 @@ import pytest
 from flowvec import Encoder
 from flowvec.bulk import encode_files
 from flowvec.errors import BulkError, InputValueError
-from flowvec.texts.inventory import survey
+from flowvec.texts.inventory import survey_inputs
 from flowvec.texts.remote import _pattern, from_anywhere, is_url, name_of, remote_files
 from flowvec.texts.sources import Source, find_sources
 
@@ -84,7 +84,7 @@ def test_a_survey_hashes_the_stored_bytes(tmp_path: Path, store: Any) -> None:
     store.rm("/texts/b.jsonl.gz")
     # Bytes after the end of the stream, which a decompressor ignores.
     store.pipe("/texts/b.jsonl.bz2", bz2.compress(lines(TEXTS[10:20])) + b"?" * 3_000_000)
-    known = survey(find_sources(["memory://texts"]), 7, 1 << 20)
+    known = survey_inputs(find_sources(["memory://texts"]), 7, 1 << 20)
     for source in known.sources:
         data = store.cat(source.path.removeprefix("memory:/"))
         assert source.sha256 == hashlib.sha256(data).hexdigest()

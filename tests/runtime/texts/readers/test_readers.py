@@ -20,7 +20,7 @@ from flowvec import Encoder
 from flowvec.bulk import encode_files
 from flowvec.bulk.windows import read_windows
 from flowvec.errors import InputValueError
-from flowvec.texts.inventory import survey
+from flowvec.texts.inventory import survey_inputs
 from flowvec.texts.sources import find_sources
 from flowvec.texts.window import Fields
 from tests.makers import texts_of
@@ -64,7 +64,7 @@ def test_reading_can_begin_at_any_shard(
     for number, texts in enumerate(files):
         OPENERS[suffix](folder / f"{number}.{kind}{suffix}", lines_bytes(texts, kind))
     sources = find_sources([folder])
-    known = survey(sources, per_shard, 1 << 20)
+    known = survey_inputs(sources, per_shard, 1 << 20)
     expected = [text for texts in files for text in texts]
     if kind == "txt":  # a byte order mark alone is not a row
         expected = [
@@ -97,7 +97,7 @@ def test_reading_of_parquet_can_begin_at_any_shard(tmp_path: Path, arrow) -> Non
     table = pa.table({"text": texts, "n": list(range(50))})
     arrow.write_table(table.slice(0, 30), tmp_path / "a.parquet", row_group_size=7)
     arrow.write_table(table.slice(30), tmp_path / "b.parquet", row_group_size=4)
-    known = survey(find_sources([tmp_path]), 9, 1 << 20)
+    known = survey_inputs(find_sources([tmp_path]), 9, 1 << 20)
     assert (known.rows, len(known.starts)) == (50, 6)
     for shard, start in enumerate(known.starts):
         first, stop = shard * 9, min(shard * 9 + 9, 50)
