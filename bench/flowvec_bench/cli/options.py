@@ -127,7 +127,8 @@ def write_json(record: dict[str, Any], out: Path | None) -> None:
     """Write a result atomically, if a file was named."""
     if out is not None:
         content = (json.dumps(record, indent=2) + "\n").encode()
-        if out.exists() and not out.is_file():  # a pipe or a device, such as /dev/stdout
+        # A link, a pipe or a device, such as /dev/stdout, must not be replaced by a file.
+        if out.is_symlink() or (out.exists() and not out.is_file()):
             out.write_bytes(content)
         else:
             write_file(out, content)

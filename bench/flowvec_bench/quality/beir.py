@@ -23,7 +23,7 @@ class RetrievalSet:
     Attributes:
         name: the folder's name.
         document_ids: ids in the file's order.
-        documents: title, a space and text; without title the text alone.
+        documents: title, a space and text; without a title only the text.
         query_ids: ids in the file's order.
         queries: their texts.
         qrels: relevance (0 and up) by query id and document id.

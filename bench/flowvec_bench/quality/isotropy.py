@@ -177,7 +177,7 @@ def participation_ratio(eigenvalues: Doubles) -> float:
 def effective_rank(eigenvalues: Doubles) -> float:
     """exp of the entropy of the covariance's eigenvalues l / sum l: 1 to dim.
 
-    Roy and Vetterli (2007), "The effective rank", there of singular values; here of variances.
+    Roy and Vetterli (2007), "The effective rank"; they use singular values, this uses variances.
     """
     shares = eigenvalues / eigenvalues.sum()
     shares = shares[shares > 0]
@@ -189,9 +189,9 @@ def isoscore(eigenvalues: Doubles) -> float:
 
     With n dimensions, v^ = sqrt(n) v / |v| and d = |v^ - 1| / sqrt(2 (n - sqrt n)), the score is
     ((n - d^2 (n - sqrt n))^2 - n) / (n (n - 1)). Rudman et al. (2022), "IsoScore: measuring the
-    uniformity of embedding space utilization". Put in, n - sqrt n cancels, |v^ - 1|^2 is
-    2 n - 2 sqrt(n) sum v / |v|, and (participation ratio - 1) / (n - 1) is left: the same figure
-    on a scale that does not depend on n.
+    uniformity of embedding space utilization". After substitution n - sqrt n cancels, and
+    |v^ - 1|^2 is 2 n - 2 sqrt(n) sum v / |v|. What remains is (participation ratio - 1) / (n - 1),
+    the same figure on a scale that does not depend on n.
     """
     return (participation_ratio(eigenvalues) - 1.0) / (len(eigenvalues) - 1)
 

@@ -2,7 +2,7 @@
 
 Li et al. (2020), "On the sentence embeddings from pre-trained language models", the section on
 lexical and semantic similarity: BERT's cosines follow edit distance far more than human scores do,
-most of all among pairs that people find alike.
+especially among pairs that people find similar.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LexicalRow:
 def edit_distances(pairs: StsPairs) -> npt.NDArray[np.float64]:
     """Levenshtein distance in characters / length of the longer sentence; float64 (pairs,).
 
-    0 for equal sentences, 1 if no character stays.
+    0 for equal sentences, 1 if every character changes.
     """
     return np.array(
         [
@@ -65,8 +65,8 @@ def measure_lexical(
     """The table: each task, then all pairs together if there are several tasks.
 
     Args:
-        tasks: what `read_sts` gave.
-        rows: row of each sentence, as `sentence_rows` gives.
+        tasks: as `read_sts` returns them.
+        rows: row of each sentence, as `sentence_rows` returns it.
         vectors: (sentences, dim) of each model, by its name.
     """
     table: list[LexicalRow] = []

@@ -1,7 +1,7 @@
 """Measures norms and neighbourhoods of input word embeddings by word frequency.
 
 Li et al. (2020), "On the sentence embeddings from pre-trained language models", Table 1: frequent
-words are near the origin and dense, rare ones far out and sparse.
+words are near the origin and dense, rare words are far from it and sparse.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def explain(bundles: Sequence[BundleIsotropy], has_sts: bool) -> list[str]:
     claim = "A higher isotropy score does not by itself mean better vectors"
     if not has_sts:
         notes.append(
-            f"{claim}, and only labelled pairs (--sts) can show it. Uniformity is over the "
+            f"{claim}; only labelled pairs (--sts) show whether they are. Uniformity is over the "
             "corpus's sample; alignment is not available."
         )
         return notes

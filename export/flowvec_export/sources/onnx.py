@@ -163,6 +163,7 @@ class OnnxSource(Source):
         if self.tokens is not None:
             self.sentence = None
 
+    @override
     def sha256(self) -> str:
         """SHA-256 (hex) of the graph and of the layers that follow it."""
         digest = hashlib.sha256(self.proto.SerializeToString(deterministic=True))

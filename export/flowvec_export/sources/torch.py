@@ -109,6 +109,7 @@ class TorchSource(Source):
         Source.keep_encoder_only(self)
         self.word_weights = None
 
+    @override
     def sha256(self) -> str:
         """SHA-256 (hex) of all weights that a pooled vector depends on, in float32.
 

@@ -63,8 +63,8 @@ class AllButTheTop(Transform):
         fitted.top.copy_(torch.from_numpy(spectrum.basis[:, :k].copy()))
         return fitted
 
+    @override
     def forward(self, u: Tensor) -> Tensor:
-        """Map (batch, dim) to (batch, dim)."""
         centred = u - self.mean
         # A linear layer, not the transpose: torch's exporter would store the transpose as a second
         # matrix with a new name, which float16 weights would round.

@@ -124,8 +124,8 @@ class Identity(Transform):
         self.in_dim = self.out_dim = dim
 
     @property
+    @override
     def invertible(self) -> bool:
-        """Always true."""
         return True
 
     @override

@@ -67,8 +67,8 @@ class Compose(Transform):
             log_det = log_det + part_log_det
         return u, log_det
 
+    @override
     def forward(self, u: Tensor) -> Tensor:
-        """Map (batch, in_dim) to (batch, out_dim)."""
         for part in self.parts:
             u = part(u)
         return u

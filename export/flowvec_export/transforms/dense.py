@@ -86,8 +86,8 @@ class Dense(Transform):
             return False
         return int(torch.linalg.matrix_rank(self._matrix().double())) == self.in_dim
 
+    @override
     def forward(self, u: Tensor) -> Tensor:
-        """Map (batch, in_dim) to (batch, out_dim)."""
         out: Tensor = self.activation(self.linear(u))
         if not self.is_residual:
             return out

@@ -102,8 +102,8 @@ class Flow(Transform):
                 yield number, step
 
     @property
+    @override
     def invertible(self) -> bool:
-        """Always true."""
         return True
 
     @override

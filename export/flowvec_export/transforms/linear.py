@@ -45,8 +45,8 @@ class CentredLinear(Transform):
         """True if the matrix is square and of full rank."""
         return self.full_rank and self.in_dim == self.out_dim
 
+    @override
     def forward(self, u: Tensor) -> Tensor:
-        """Map (batch, in_dim) to (batch, out_dim)."""
         return (u - self.mean) @ self.matrix
 
     @override

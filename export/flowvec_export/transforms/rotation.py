@@ -75,8 +75,8 @@ class Rotation(Transform):
         """True if no direction was dropped."""
         return self.in_dim == self.out_dim
 
+    @override
     def forward(self, u: Tensor) -> Tensor:
-        """Map (batch, in_dim) to (batch, out_dim)."""
         return (u - self.mean) @ self._matrix()
 
     @override

@@ -54,8 +54,8 @@ class Standardise(Transform):
         return fitted
 
     @property
+    @override
     def invertible(self) -> bool:
-        """Always true."""
         return True
 
     @override
@@ -66,8 +66,8 @@ class Standardise(Transform):
     def to_observed(self, z: Tensor) -> Tensor:
         return z / self.scale + self.mean
 
+    @override
     def forward(self, u: Tensor) -> Tensor:
-        """Map (batch, dim) to (batch, dim)."""
         return (u - self.mean) * self.scale
 
     @override
