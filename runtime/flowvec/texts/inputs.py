@@ -1,9 +1,8 @@
 """Reads texts for commands: txt, jsonl and csv files, plain or compressed, or standard input.
 
-A row without a text is an error that names its file and line. `texts.readers` is for bulk jobs: a
-bad row there becomes a dead letter, blank lines of jsonl are numbered, and types of fields come
-from the first rows. Here the first bad row is an error, and it may be of another type. So this
-module has its own loop over records; both use `lines` and `compression`.
+The first row without a text is an error that names its file and line. `texts.readers` is not used,
+because it serves bulk jobs: there a bad row becomes a dead letter, which has no line number, and
+blank lines of jsonl count as rows. Both cut files into records by `texts.lines`.
 """
 
 from __future__ import annotations
