@@ -581,9 +581,9 @@ with Encoder.load(sys.argv[1], provider="cpu") as encoder:
     exact = encoder.encode("the cat")
 with Encoder.load(sys.argv[1]) as encoder:
     assert np.allclose(encoder.encode("the cat"), exact, atol=1e-4)
-asked = {"provider": "OpenVINORuntime", "compute": "float32", "streams": int(sys.argv[2])}
+options = {"provider": "OpenVINORuntime", "compute": "float32", "streams": int(sys.argv[2])}
 try:
-    with Encoder.load(sys.argv[1], **asked) as encoder:
+    with Encoder.load(sys.argv[1], **options) as encoder:
         print("right" if np.allclose(encoder.encode("the cat"), exact, atol=1e-4) else "wrong")
 except ProviderUnavailableError:
     print("refused")

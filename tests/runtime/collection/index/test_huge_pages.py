@@ -93,14 +93,14 @@ def test_nothing_is_proved_unless_requested(
     if setting is not None:
         file.write_text(setting)
     monkeypatch.setattr(huge_pages, "_SETTING", file)
-    monkeypatch.setattr(huge_pages, "_advise_blocks", lambda *_: pytest.fail("it was asked"))
+    monkeypatch.setattr(huge_pages, "_advise_blocks", lambda *_: pytest.fail("it was called"))
     huge_pages.advise(1 << 30)
     huge_pages.collapse(1 << 30)
     settle()
 
 
 def test_small_graphs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huge_pages, "_advise_blocks", lambda *_: pytest.fail("it was asked"))
+    monkeypatch.setattr(huge_pages, "_advise_blocks", lambda *_: pytest.fail("it was called"))
     huge_pages.advise(1 << 20)
     huge_pages.collapse(1 << 20)
     settle()
