@@ -303,7 +303,7 @@ def held_out_rows(count: int, parts: Sequence[str] = ()) -> int:
     if count - held_out < least:
         raise InputValueError(
             f"{'+'.join(parts) or 'fitting'} needs at least {least} different texts to fit on, but "
-            f"{count} leave {max(0, count - held_out)}: {held_out} are held out"
+            f"{max(0, count - held_out)} of {count} are left: {held_out} are held out"
         )
     return held_out
 

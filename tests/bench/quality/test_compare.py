@@ -226,7 +226,7 @@ def test_advice_says_how_to_make_it() -> None:
 
 def test_sentences_that_are_scored_are_not_fitted_on(tasks, trained) -> None:
     scored = list(sentence_rows(tasks))
-    with pytest.raises(InputValueError, match="5 leave 0"):
+    with pytest.raises(InputValueError, match="0 of 5 are left"):
         compare(trained, [*scored, *TEXTS[-5:]], tasks, poolings=["mean"],
                 transforms=["whitening"])  # fmt: skip
 

@@ -230,7 +230,7 @@ def test_a_flow_keeps_its_best_epoch_on_the_held_out_rows() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 19])
 def test_too_few_texts_are_an_error(bert, count: int) -> None:
-    with pytest.raises(InputValueError, match=f"at least 10 .* of {count} there are"):
+    with pytest.raises(InputValueError, match=f"at least 10 .* of {count} are left"):
         split(np.zeros((count, 4), np.float32))
     if count:
         with pytest.raises(InputValueError, match="at least 10"):
