@@ -133,7 +133,7 @@ def test_word_weights_change_what_a_transform_belongs_to(checkpoint, tmp_path) -
 def test_unsupported_word_weights_are_refused(checkpoint, tmp_path) -> None:
     source = checkpoint("bert")
     make(tmp_path / "max", source, word_weights(source), Pooling(WIDTH, "max"))
-    with pytest.raises(ExportError, match="mean pooling alone, not max"):
+    with pytest.raises(ExportError, match="need mean pooling, not max"):
         export(tmp_path / "max", tmp_path / "bundle")
     make(tmp_path / "few", source, word_weights(source, rows=20), Pooling(WIDTH))
     with pytest.raises(ExportError, match="no weight for some tokens"):
