@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flowvec.arguments import flag, path_of, text_or_none, whole_number
-from flowvec.encoder.tokenizer import check_texts
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
+from flowvec.tokenizer.tokenizer import check_texts
 from flowvec_export.trust import Trust
 
 __all__ = [

@@ -22,7 +22,6 @@ from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics
 from flowvec.encoder.options import EncodeOptions
 from flowvec.encoder.proof import Proof
 from flowvec.encoder.shared_encoder import QueueStatistics, SharedEncoder
-from flowvec.encoder.tokenizer import Tokenized
 from flowvec.engine.providers import Engine
 from flowvec.engine.telemetry import silence_onnxruntime
 from flowvec.errors import (
@@ -45,6 +44,7 @@ from flowvec.errors import (
     OverloadedError,
     ProviderUnavailableError,
 )
+from flowvec.tokenizer.tokenizer import Tokenized
 from flowvec.version import __version__
 
 __all__ = [

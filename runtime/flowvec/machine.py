@@ -27,7 +27,10 @@ _FEATURES = (
     "avx512_fp16",
     "amx_bf16",
     "amx_int8",
+    "amx_fp16",
 )
+# What ARM calls its flags, and what they are called here.
+_ARM_FEATURES = {"bf16": "arm_bf16"}
 # Prefixes of the flags that each limit on oneDNN (used by OpenVINO and torch) turns off.
 _BFLOAT16 = ("avx512_bf16", "amx_")
 _ISA_LIMITS: dict[str, tuple[str, ...]] = {
@@ -121,7 +124,9 @@ def cpu_features() -> list[str]:
     flags = set(_cpuinfo().get("flags", "").split())
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
     missing = _ISA_LIMITS.get(limit.upper(), ())
-    return [name for name in _FEATURES if name in flags and not name.startswith(missing)]
+    x86 = [name for name in _FEATURES if name in flags and not name.startswith(missing)]
+    arm = set(_cpuinfo().get("Features", "").split())
+    return x86 + [ours for theirs, ours in _ARM_FEATURES.items() if theirs in arm]
 
 
 def vector_instructions() -> list[str]:

@@ -14,7 +14,7 @@ from flowvec.files import write_file
 __all__ = ["ENGINE_PACKAGES", "cache_folder", "installed_versions", "write_cached"]
 
 # Packages whose versions decide what an engine computes, and how fast.
-ENGINE_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-ep-openvino", "openvino")
+ENGINE_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "openvino")
 
 
 def cache_folder() -> Path:

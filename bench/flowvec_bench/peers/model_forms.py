@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from flowvec.engine.providers import CUDA, OPENVINO_RUNTIME
+from flowvec.engine.providers import CUDA, OPENVINO
 from flowvec.engine.selection import provider_status
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.registry import Forms, Peer
@@ -139,7 +139,7 @@ def make_forms(
     # A model without layers has no matrix products to compute in 8 bits.
     if "int8" in computes and checkpoint.layers:
         variants.append("int8")
-        if reasons[OPENVINO_RUNTIME] is None:
+        if reasons[OPENVINO] is None:
             variants.append("int8-openvino")
     if "float16" in computes and reasons[CUDA] is None:
         variants.append("float16")

@@ -23,8 +23,8 @@ from onnx import TensorProto, helper
 
 from flowvec.bundle.manifest import INPUTS
 from flowvec.encoder.batching import pad, plan
-from flowvec.encoder.tokenizer import Tokenizer
 from flowvec.errors import ExportError
+from flowvec.tokenizer.tokenizer import Tokenizer
 
 __all__ = ["Observed", "Rounded", "observe", "round_matrix", "smoothing"]
 

@@ -28,8 +28,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from flowvec.bundle.manifest import INPUTS
-from flowvec.encoder.tokenizer import Tokenizer
 from flowvec.errors import ExportError
+from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec_export.graph.proto import drop_unused
 from flowvec_export.variants.gptq import Rounded, observe, round_matrix, smoothing
 

@@ -16,11 +16,11 @@ from flowvec.bundle.bundle import record_file
 from flowvec.bundle.manifest import REFERENCES, VARIANTS
 from flowvec.encoder import proof
 from flowvec.encoder.references import References
-from flowvec.encoder.tokenizer import Tokenizer
-from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, Engine, why_not
+from flowvec.engine.providers import CPU, OPENVINO, Engine, why_not
 from flowvec.engine.selection import open_session, provider_status
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec.machine import available_cores, cpu_features, cpu_name
+from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec_export.assembly.draft import Attention
 from flowvec_export.assembly.parity import Parity
 from flowvec_export.graph.proto import write_onnx
@@ -47,7 +47,7 @@ KINDS: tuple[Variant, ...] = get_args(Variant)
 _MEASURED_ON = {
     "float16": (CPU, "float16"),
     "int8": (CPU, "int8"),
-    "int8-openvino": (OPENVINO_RUNTIME, "int8"),
+    "int8-openvino": (OPENVINO, "int8"),
 }
 # Smallest cosine to float32 that is allowed on real text: the limit of proof at load, so that a
 # variant which was exported is not refused there.

@@ -30,7 +30,6 @@ _PACKAGES = (
     "hnswlib",
     "onnxruntime",
     "onnxruntime-gpu",
-    "onnxruntime-ep-openvino",
     "openvino",
     "pyarrow",
     "torch",

@@ -81,7 +81,7 @@ def tune(
         typer.echo(f"kept in {kept}; `flowvec tune {bundle} --reset` forgets it")
         return
     typer.echo(
-        f"not kept ({problem}); say it yourself:\n"
+        f"not kept ({problem}); pass the settings yourself:\n"
         f"Encoder.load({bundle!r}, provider={tuned.provider!r}, compute={tuned.compute!r}, "
         f"streams={tuned.streams}, threads={tuned.threads}, "
         f"max_batch_tokens={tuned.max_batch_tokens})"
@@ -95,5 +95,6 @@ def _lines(name: str, measured: Sequence[Measured]) -> list[str]:
         rates = "  ".join(f"{kind} {rate:7.0f}" for kind, rate in m.texts_per_second.items())
         what = f"{engine.provider:26} {engine.compute:8} {engine.streams:3} x {engine.threads}"
         budget = f"{m.candidate.max_batch_tokens:6} tokens"
-        lines.append(f"  {what} threads {budget}  {rates}  {m.score:.2f}")
+        fused = "  fused attention" if engine.fused_attention else ""
+        lines.append(f"  {what} threads {budget}  {rates}  {m.score:.2f}{fused}")
     return lines

@@ -44,10 +44,10 @@ from flowvec.collection.validation import (
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.pipeline import windows_of
-from flowvec.encoder.tokenizer import check_texts
 from flowvec.errors import CollectionError, CorruptCollectionError, InputValueError
 from flowvec.sequences import as_list, refuse_single
 from flowvec.texts.unicode import replace_surrogates
+from flowvec.tokenizer.tokenizer import check_texts
 from flowvec.vectors import Metric
 
 __all__ = ["Collection"]

@@ -1,9 +1,9 @@
 """Tuning: which provider, streams and token budget are fastest for a bundle on this machine.
 
-The search has three steps (provider, then streams and threads, then batch size), each from the best
-of the step before: all combinations would take an hour. The candidates of a step are timed in
-interleaved rounds, so that a moment in which the machine is busy affects all of them. A default is
-only replaced by settings that are faster by more than noise.
+The search has up to four steps (provider, streams and threads, OpenVINO's form of attention, batch
+size), each from the best of the step before: all combinations would take an hour. The candidates of
+a step are timed in interleaved rounds, so that a moment in which the machine is busy affects all of
+them. A default is only replaced by settings that are faster by more than noise.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from flowvec.bundle.bundle import Bundle
 from flowvec.demo import load_passages
 from flowvec.encoder.encoder import Encoder
 from flowvec.engine.providers import (
+    OPENVINO,
     PROVIDERS,
     TENSORRT,
     Engine,
@@ -53,7 +54,7 @@ _TEXTS = {"short": 256, "natural": 256, "long": 32}
 _LEAST_ROUNDS = 3
 # A smaller lead than this is noise.
 _NOISE = 0.97
-_SHARES = {"provider": 0.35, "streams": 0.25, "budget": 0.4}
+_SHARES = {"provider": 0.3, "streams": 0.2, "attention": 0.15, "budget": 0.35}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,8 @@ def tune(
     best = step(
         "streams", [_with(best.candidate, *s) for s in _streams(best.candidate)], best.candidate
     )
+    if best.candidate.engine.provider == OPENVINO and bundle.manifest.layers != 0:
+        best = step("attention", _attentions(best.candidate), best.candidate)
     best = step("budget", _budgets(best.candidate), best.candidate)
     engine = best.candidate.engine
     return Tuned(
@@ -138,6 +141,7 @@ def tune(
         streams=engine.streams,
         threads=engine.threads,
         max_batch_tokens=best.candidate.max_batch_tokens,
+        fused_attention=engine.fused_attention,
         texts_per_second={kind: round(rate, 1) for kind, rate in best.texts_per_second.items()},
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -200,6 +204,13 @@ def _streams(candidate: Candidate) -> list[tuple[int, int]]:
 
 def _with(candidate: Candidate, streams: int, threads: int) -> Candidate:
     return replace(candidate, engine=replace(candidate.engine, streams=streams, threads=threads))
+
+
+def _attentions(candidate: Candidate) -> list[Candidate]:
+    return [
+        replace(candidate, engine=replace(candidate.engine, fused_attention=fused))
+        for fused in (False, True)
+    ]
 
 
 def _budgets(candidate: Candidate) -> list[Candidate]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.tokenizer.token_ids import TokenIds
+
 __all__ = [
     "Batch",
     "bucket_length",
@@ -60,7 +62,9 @@ def row_count(rows: int) -> int:
 
 
 def plan(
-    lengths: Sequence[int], max_batch_tokens: int, max_length: int | None = None
+    lengths: Sequence[int] | npt.NDArray[np.int64],
+    max_batch_tokens: int,
+    max_length: int | None = None,
 ) -> list[Batch]:
     """Cut texts into batches of similar token count, longest first.
 
@@ -73,11 +77,13 @@ def plan(
     Returns:
         Batches whose `rows` together hold each index exactly once.
     """
-    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable").tolist()
+    tokens = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(-tokens, kind="stable").tolist()
+    falling = tokens[order].tolist()
     batches: list[Batch] = []
     start = 0
     while start < len(order):
-        longest = lengths[order[start]]
+        longest = falling[start]
         length = max(1, bucket_length(longest))  # without special tokens a text may have none
         if max_length is not None and length > max_length:
             length = max(longest, max_length)
@@ -111,13 +117,21 @@ def padded_tokens(batches: Iterable[Batch]) -> int:
 
 
 def pad(
-    ids: Sequence[Sequence[int]], batch: Batch, pad_id: int
+    ids: TokenIds | Sequence[Sequence[int] | npt.NDArray[np.int32]], batch: Batch, pad_id: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Right-pad a batch's token ids.
 
     Returns:
         `input_ids` and `attention_mask`, both int64 (batch, sequence).
     """
+    if isinstance(ids, TokenIds):
+        rows = np.asarray(batch.rows)
+        starts = ids.offsets[rows, np.newaxis]
+        places = np.arange(batch.length)
+        is_token = places < ids.offsets[rows + 1, np.newaxis] - starts
+        # Places beyond a text's end take any id, and are replaced.
+        taken = ids.flat.take(starts + places, mode="clip") if len(ids.flat) else pad_id
+        return np.where(is_token, taken, np.int64(pad_id)), is_token.astype(np.int64)
     input_ids = np.full((len(batch.rows), batch.length), pad_id, dtype=np.int64)
     attention_mask = np.zeros_like(input_ids)
     for i, row in enumerate(batch.rows):

@@ -32,7 +32,6 @@ from flowvec.encoder.options import (
 from flowvec.encoder.pipeline import Pipeline, refuse_non_finite, windows_of
 from flowvec.encoder.postprocess import Precision, non_finite_rows, normalize
 from flowvec.encoder.proof import Proof, ProofMode
-from flowvec.encoder.tokenizer import Tokenized, check_texts
 from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.engine.providers import Compute, Device, Engine, default_max_batch_tokens
 from flowvec.engine.selection import choose_engine
@@ -45,6 +44,8 @@ from flowvec.errors import (
 )
 from flowvec.sequences import refuse_lookalike
 from flowvec.texts.window import WINDOW
+from flowvec.tokenizer.token_ids import TokenIds
+from flowvec.tokenizer.tokenizer import Tokenized, check_texts
 
 __all__ = ["Encoder", "EncoderInfo"]
 
@@ -438,11 +439,15 @@ class Encoder:
         check_texts(items)
         return self._pipeline.tokenizer(items)
 
-    def run(self, ids: Sequence[Sequence[int]], batches: Sequence[Batch]) -> Floats:
+    def run(
+        self,
+        ids: Tokenized | TokenIds | Sequence[Sequence[int] | npt.NDArray[np.int32]],
+        batches: Sequence[Batch],
+    ) -> Floats:
         """Run given batches: the last step of `encode`, for benchmarks that plan their own batches.
 
         Args:
-            ids: token ids of each text.
+            ids: token ids of each text, as `tokenize` returns them, or a sequence for each text.
             batches: batches that hold each text once (`flowvec.encoder.batching`).
 
         Returns:
@@ -451,6 +456,10 @@ class Encoder:
         Raises:
             NonFiniteError: the model gave NaN or infinity.
         """
+        if isinstance(ids, Tokenized):
+            ids = ids.token_ids
+        elif not isinstance(ids, TokenIds):
+            ids = TokenIds.from_rows(ids)
         out = np.empty((len(ids), self.dim), dtype=np.float32)
         self._pipeline.run(ids, batches, out)
         refuse_non_finite(non_finite_rows(out).tolist())

@@ -26,11 +26,12 @@ from flowvec.encoder.batching import Batch, pad, padded_tokens, plan
 from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics, Tally
 from flowvec.encoder.postprocess import non_finite_rows
 from flowvec.encoder.proof import ProofMode, open_proved
-from flowvec.encoder.tokenizer import Tokenized, Tokenizer, joined
 from flowvec.engine.providers import Engine
 from flowvec.engine.selection import GraphSession
 from flowvec.errors import ClosedError, InputValueError, NonFiniteError
 from flowvec.texts.window import WINDOW
+from flowvec.tokenizer.token_ids import TokenIds
+from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer, joined
 
 __all__ = [
     "Pipeline",
@@ -120,7 +121,7 @@ class Pipeline:
 
     # --- work -----------------------------------------------------------------------------------
 
-    def run(self, ids: Sequence[Sequence[int]], batches: Sequence[Batch], out: Floats) -> float:
+    def run(self, ids: TokenIds, batches: Sequence[Batch], out: Floats) -> float:
         """Run batches into `out`, float32 (len(ids), dim). NaN and infinity are not refused.
 
         Returns:
@@ -133,9 +134,7 @@ class Pipeline:
         assert seconds is not None  # without a stop event it never stops
         return seconds
 
-    def _begin(
-        self, ids: Sequence[Sequence[int]], batches: Sequence[Batch], out: Floats
-    ) -> _Running:
+    def _begin(self, ids: TokenIds, batches: Sequence[Batch], out: Floats) -> _Running:
         """Submit batches to the streams."""
         session, workers = self.ready()
         free_streams = self._free_streams
@@ -220,8 +219,8 @@ class Pipeline:
         self.ready()
         tokenized = self._tokenize(texts)
         seconds = time.perf_counter() - start
-        lengths = tokenized.lengths
-        tokens = sum(lengths)
+        lengths = tokenized.token_ids.lengths
+        tokens = int(lengths.sum())
         vectors = np.empty((len(lengths), self._dim), dtype=np.float32)
         batches: Sequence[Batch] = ()
         if not (job.refuse_long and tokenized.truncated):
@@ -229,12 +228,14 @@ class Pipeline:
             if job.shared_out:
                 budget = self._shared_out(tokens, budget)
             batches = plan(lengths, budget, self._max_length)
-        running = self._begin(tokenized.ids, batches, vectors)
+        running = self._begin(tokenized.token_ids, batches, vectors)
         return _Window(tokenized, tokens, seconds, vectors, running)
 
     def _tokenize(self, texts: Sequence[str]) -> Tokenized:
-        """Tokenize in pieces: while one becomes Python lists, other cores tokenize the next."""
-        if len(texts) <= _PIECE or self._engine.streams * self._engine.threads == 1:
+        """Tokenize in pieces, if several threads can: while one becomes an array, other cores
+        tokenize the next."""
+        one_core = self._engine.streams * self._engine.threads == 1
+        if len(texts) <= _PIECE or one_core or not self.tokenizer.is_parallel:
             return self.tokenizer(texts)
         pieces = [texts[i : i + _PIECE] for i in range(0, len(texts), _PIECE)]
         others = [_given(self._tokenizing, self.tokenizer, piece) for piece in pieces[1::2]]

@@ -40,9 +40,8 @@ from flowvec.encoder.references import (
     reference_batches,
     reference_ids,
 )
-from flowvec.encoder.tokenizer import Tokenizer
 from flowvec.engine.onnxruntime_session import Session
-from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, Engine
+from flowvec.engine.providers import CPU, OPENVINO, Engine
 from flowvec.engine.selection import GraphSession, open_session
 from flowvec.errors import (
     BundleError,
@@ -52,6 +51,7 @@ from flowvec.errors import (
     ProviderUnavailableError,
 )
 from flowvec.machine import cpu_features, cpu_name, gpu_names, vector_instructions
+from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec.user_cache import cache_folder, installed_versions, write_cached
 from flowvec.version import __version__
 
@@ -328,7 +328,7 @@ def _may_differ(bundle: Bundle, engine: Engine) -> bool:
     with bundles of format 2, but with those of format 1.
     """
     return (
-        (engine.provider, engine.compute) == (OPENVINO_RUNTIME, "int8")
+        (engine.provider, engine.compute) == (OPENVINO, "int8")
         and engine.streams > 1
         and bundle.manifest.format_version == 1
         and not {"amx_bf16", "amx_int8"}.isdisjoint(cpu_features())

@@ -117,7 +117,7 @@ class _Waiting:
 
     call: _Call
     row: int
-    ids: list[int]
+    ids: npt.NDArray[np.int32]
 
 
 def _closed_before() -> ClosedError:
@@ -345,7 +345,7 @@ class SharedEncoder:
                     )
                 )
                 continue
-            waiting += [_Waiting(call, row - rows.start, tokenized.ids[row]) for row in rows]
+            waiting += [_Waiting(call, row - rows.start, tokenized.token_ids[row]) for row in rows]
             call.texts = []  # no longer needed
         with self._changed:
             if not self._abandoned:

@@ -6,11 +6,9 @@ here the provider that was asked for runs, or an error is raised.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
-import threading
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
 from flowvec.bundle.manifest import INPUTS
-from flowvec.engine.openvino_session import openvino_config
-from flowvec.engine.providers import CPU, CUDA, OPENVINO, TENSORRT, Engine
+from flowvec.engine.providers import CPU, CUDA, TENSORRT, Engine
 from flowvec.errors import (
     BundleError,
     EngineError,
@@ -29,7 +26,7 @@ from flowvec.errors import (
     ProviderUnavailableError,
     first_line,
 )
-from flowvec.machine import cpu_features, cpu_name
+from flowvec.machine import cpu_features
 from flowvec.optional import install_line
 
 __all__ = [
@@ -41,9 +38,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_PLUGIN_NAME = "flowvec_openvino"
 _SPIN_MICROSECONDS = "200"
-_plugin_lock = threading.Lock()
 
 
 def _install_gpu() -> str:
@@ -65,16 +60,6 @@ def _onnxruntime() -> Any:
             f"flowvec needs ONNX Runtime to embed text ({error}); install it: {install_line('cpu')}"
         ) from None
     return onnxruntime
-
-
-def _openvino_plugin() -> Any | None:
-    """The OpenVINO plugin's package, or None if it is not installed."""
-    try:
-        import onnxruntime_ep_openvino
-    except (ImportError, OSError) as error:  # not installed, or its libraries cannot be loaded
-        logger.debug("the OpenVINO plugin: %s", error)
-        return None
-    return onnxruntime_ep_openvino
 
 
 def runtime_version() -> str | None:
@@ -103,12 +88,10 @@ def onnxruntime_status() -> dict[str, str | None]:
     try:
         ort = _onnxruntime()
     except MissingDependencyError as error:
-        return dict.fromkeys((CUDA, TENSORRT, OPENVINO, CPU), str(error))
-    device = _openvino_device(ort)
+        return dict.fromkeys((CUDA, TENSORRT, CPU), str(error))
     return {
         CUDA: _gpu_status(ort, CUDA),
         TENSORRT: _gpu_status(ort, TENSORRT),
-        OPENVINO: device if isinstance(device, str) else None,
         CPU: None,
     }
 
@@ -158,13 +141,11 @@ class Session:
             # Without VNNI, products of unsigned and signed bytes are summed in 16 bits, which
             # clips.
             options.add_session_config_entry("session.x64quantprecision", "1")
-        providers: list[Any] | None = None
-        if engine.provider == OPENVINO:
-            _add_openvino(ort, options, engine)
-        elif engine.device == "cuda":
-            providers = _gpu_providers(ort, engine)
-        else:
-            providers = [CPU]
+        if engine.compute == "bfloat16":
+            # On ARM with bf16, for example Graviton3. Written by ONNX Runtime's documentation; it
+            # was never run here.
+            options.add_session_config_entry("mlas.enable_gemm_fastmath_arm64_bfloat16", "1")
+        providers = _gpu_providers(ort, engine) if engine.device == "cuda" else [CPU]
         model = bundle.graph(engine.variant)
         try:
             self._session = ort.InferenceSession(
@@ -234,15 +215,6 @@ def _session_options(ort: Any, engine: Engine) -> Any:
     return options
 
 
-def _add_openvino(ort: Any, options: Any, engine: Engine) -> None:
-    """Put the graph on the OpenVINO plugin's CPU device."""
-    device = _openvino_device(ort)
-    if isinstance(device, str):
-        raise ProviderUnavailableError(device)
-    config = json.dumps({"CPU": openvino_config(engine)})
-    options.add_provider_for_devices([device], {"load_config": config})
-
-
 def _gpu_providers(ort: Any, engine: Engine) -> list[Any]:
     """The providers of a session on an NVIDIA GPU, with their options."""
     if hasattr(ort, "preload_dlls"):
@@ -261,22 +233,3 @@ def _gpu_providers(ort: Any, engine: Engine) -> list[Any]:
         return [cuda, CPU]
     tensorrt = (TENSORRT, {"trt_fp16_enable": str(int(engine.compute == "float16"))})
     return [tensorrt, cuda, CPU]
-
-
-def _openvino_device(ort: Any) -> Any | str:
-    """The plugin's CPU device, or why there is none."""
-    plugin = _openvino_plugin()
-    if plugin is None:
-        return f"onnxruntime-ep-openvino is not installed: {install_line('cpu')}"
-    with _plugin_lock:
-        if not any(device.ep_name == OPENVINO for device in ort.get_ep_devices()):
-            try:
-                ort.register_execution_provider_library(_PLUGIN_NAME, plugin.get_library_path())
-            except Exception as error:
-                # A second registration is refused; after a failed one there is no device.
-                logger.debug("registering the OpenVINO plugin: %s", error)
-        for device in ort.get_ep_devices():
-            if device.ep_name == OPENVINO and device.ep_metadata.get("ov_device") == "CPU":
-                return device
-    # The plugin's discovery skips processors that are not Intel's (onnxruntime#31981).
-    return f"the OpenVINO plugin is installed, but offers no CPU device on this {cpu_name()}"

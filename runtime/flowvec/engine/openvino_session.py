@@ -1,4 +1,4 @@
-"""OpenVINO by itself, for processors that its ONNX Runtime plugin does not support."""
+"""OpenVINO: the graph compiled for the processor, with one request for each stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
 from flowvec.bundle.manifest import INPUTS
-from flowvec.engine.providers import OPENVINO_RUNTIME, Engine, has_bfloat16
+from flowvec.engine.providers import OPENVINO, Engine, has_bfloat16
 from flowvec.engine.telemetry import import_openvino
 from flowvec.errors import BundleError, EngineError, ProviderUnavailableError, first_line
 from flowvec.machine import cpu_features
@@ -23,8 +23,12 @@ __all__ = ["OpenVinoSession", "openvino_config", "openvino_status"]
 logger = logging.getLogger(__name__)
 
 # OpenVINO keeps compiled primitives for every input shape: without a limit, 900 MB after 1,200
-# shapes of a MiniLM. More than 64 are not faster: see bench/NOTES.md.
-_CACHED_SHAPES = "64"
+# shapes of a MiniLM. With 256 most batches find theirs: see bench/NOTES.md.
+_CACHED_SHAPES = "256"
+# Tells OpenVINO not to fuse attention into one kernel, which costs up to a fifth of the speed. It is
+# a property for OpenVINO's developers, which a later version may not have.
+_NOT_FUSED = {"SNIPPETS_MODE": "DISABLE"}
+_HINTS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 # The first array makes OpenVINO's binding look up numpy's interface, once per process. Two threads
 # that do this at the same time can deadlock.
 _FIRST_ARRAY = threading.Lock()
@@ -34,12 +38,11 @@ _GROUP = "128"
 
 def openvino_config(engine: Engine) -> dict[str, str]:
     """Settings of OpenVINO's CPU device for an engine, by OpenVINO's names."""
-    bfloat16 = engine.compute == "bfloat16" or (
-        # Everything that is not in 8 bits.
-        engine.compute == "int8" and has_bfloat16(cpu_features())
-    )
+    compute = engine.compute
+    if compute == "int8":  # the type of everything that is not in 8 bits
+        compute = "bfloat16" if has_bfloat16(cpu_features()) else "float32"
     config = {
-        "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
+        "INFERENCE_PRECISION_HINT": _HINTS[compute],
         "NUM_STREAMS": str(engine.streams),
         "INFERENCE_NUM_THREADS": str(engine.streams * engine.threads),
         "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_SHAPES,
@@ -56,7 +59,7 @@ def openvino_status() -> str | None:
         devices = openvino.Core().available_devices
     except (ImportError, OSError) as error:
         logger.debug("OpenVINO: %s", error)
-        return f"openvino is not installed: {install_line('cpu,openvino')}"
+        return f"openvino is not installed: {install_line('cpu')}"
     except Exception as error:  # a broken installation can fail in many ways
         return f"openvino is installed, but does not run: {first_line(error)}"
     return None if "CPU" in devices else f"openvino offers {devices}, and no CPU"
@@ -73,15 +76,13 @@ class OpenVinoSession:
             ProviderUnavailableError: OpenVINO cannot run here.
         """
         if reason := openvino_status():
-            raise ProviderUnavailableError(f"{OPENVINO_RUNTIME} was asked for, but {reason}")
+            raise ProviderUnavailableError(f"{OPENVINO} was asked for, but {reason}")
         openvino = import_openvino()
         model = bundle.graph(engine.variant)
         with _FIRST_ARRAY:
             openvino.Tensor(np.zeros((1, 1), dtype=np.int64), shared_memory=True)
         try:
-            self._compiled = openvino.Core().compile_model(
-                str(model), "CPU", openvino_config(engine)
-            )
+            self._compiled = _compile(openvino.Core(), str(model), engine)
         except Exception as error:
             raise BundleError(f"{model} cannot be compiled: {first_line(error)}") from error
         names = {port.get_any_name() for port in self._compiled.inputs}
@@ -128,3 +129,16 @@ class OpenVinoSession:
             ) from error
         self._idle.append(request)
         return vectors
+
+
+def _compile(core: Any, model: str, engine: Engine) -> Any:
+    """Compile a graph, without fused attention where OpenVINO has a property for that."""
+    config = openvino_config(engine)
+    if not engine.fused_attention:
+        try:
+            return core.compile_model(model, "CPU", {**config, **_NOT_FUSED})
+        except Exception as error:
+            if not any(name in str(error) for name in _NOT_FUSED):
+                raise
+            logger.debug("attention stays fused: %s", first_line(error))
+    return core.compile_model(model, "CPU", config)

@@ -6,7 +6,7 @@ Tables and a pure function; `selection.py` asks the machine.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from flowvec.errors import InputValueError, ProviderUnavailableError
@@ -17,7 +17,6 @@ __all__ = [
     "CUDA",
     "DEVICES",
     "OPENVINO",
-    "OPENVINO_RUNTIME",
     "PROVIDERS",
     "SHORT_NAMES",
     "TENSORRT",
@@ -26,6 +25,7 @@ __all__ = [
     "Engine",
     "choose",
     "computes_of",
+    "current_name",
     "default_max_batch_tokens",
     "has_bfloat16",
     "why_not",
@@ -38,9 +38,8 @@ COMPUTES: tuple[Compute, ...] = get_args(Compute)
 DEVICES: tuple[Device, ...] = get_args(Device)
 
 CPU = "CPUExecutionProvider"
-OPENVINO = "OpenVINOExecutionProvider"
-# OpenVINO without ONNX Runtime: the plugin supports Intel processors only, OpenVINO others too.
-OPENVINO_RUNTIME = "OpenVINORuntime"
+# OpenVINO by itself, not as a provider of ONNX Runtime.
+OPENVINO = "OpenVINORuntime"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
@@ -49,7 +48,6 @@ PROVIDERS: dict[str, Device] = {
     CUDA: "cuda",
     TENSORRT: "cuda",
     OPENVINO: "cpu",
-    OPENVINO_RUNTIME: "cpu",
     CPU: "cpu",
 }
 # TensorRT takes minutes to build an engine, so it must be asked for.
@@ -64,24 +62,33 @@ _GPU_BUDGET = 16384
 # A short name stands for the first of its providers that can run.
 SHORT_NAMES: dict[str, tuple[str, ...]] = {
     "cpu": (CPU,),
-    "openvino": (OPENVINO, OPENVINO_RUNTIME),
+    "openvino": (OPENVINO,),
     "cuda": (CUDA,),
     "tensorrt": (TENSORRT,),
 }
 _COMPUTES_OF: dict[str, tuple[str, ...]] = {
-    CPU: ("float32", "int8"),
-    # Not int8: ONNX Runtime may unfold the stored bytes before its plugin sees them.
-    OPENVINO: ("float32", "bfloat16"),
-    OPENVINO_RUNTIME: ("float32", "bfloat16", "int8"),
+    CPU: ("float32", "bfloat16", "int8"),
+    OPENVINO: ("float32", "bfloat16", "float16", "int8"),
     CUDA: ("float32", "float16"),
     TENSORRT: ("float32", "float16"),
 }
+# A provider's former name, which is understood until 0.3.
+_RENAMED = {"OpenVINOExecutionProvider": OPENVINO}
+# Instruction sets of which a processor must have one, by provider and compute type.
+_NEEDED_FEATURES: dict[tuple[str, str], tuple[str, ...]] = {
+    # ONNX Runtime multiplies in bfloat16 on ARM only.
+    (CPU, "bfloat16"): ("arm_bf16",),
+    (OPENVINO, "bfloat16"): ("avx512_bf16", "amx_bf16"),
+    (OPENVINO, "float16"): ("amx_fp16",),
+}
+# Types that are the default of a provider, best first, where the processor has them.
+_FAST_COMPUTES: dict[str, tuple[str, ...]] = {OPENVINO: ("bfloat16",)}
 # Variants by provider and compute type; all other combinations run the float32 graph.
 _VARIANT_OF: dict[tuple[str, str], str] = {
     (CPU, "int8"): "int8",
     # Not offered to users: it computes in float32, and shows what storing float16 costs.
     (CPU, "float16"): "float16",
-    (OPENVINO_RUNTIME, "int8"): "int8-openvino",
+    (OPENVINO, "int8"): "int8-openvino",
     (CUDA, "float16"): "float16",
     (TENSORRT, "float16"): "float16",
 }
@@ -101,12 +108,15 @@ class Engine:
         compute: type of the matrix products: `float32`, `bfloat16`, `float16` or `int8`.
         streams: batches that run at the same time; 1 on a GPU.
         threads: cores that compute one batch; 1 on a GPU.
+        fused_attention: whether OpenVINO computes attention in one fused kernel. It is slower on
+            every processor that was measured; `flowvec tune` tries it.
     """
 
     provider: str
     compute: str
     streams: int
     threads: int = 1
+    fused_attention: bool = field(default=False, repr=False)
 
     @property
     def device(self) -> Device:
@@ -174,7 +184,7 @@ def choose(
     if threads is not None and threads < 1:
         raise InputValueError(f"threads must be at least 1, but is {threads}")
     able = _able(status, device, provider)
-    if layers == 0 and able[0] in (OPENVINO, OPENVINO_RUNTIME) and CPU in able:
+    if layers == 0 and able[0] == OPENVINO and CPU in able:
         # No matrix products to compute, and ONNX Runtime has the cheaper call.
         able = [CPU, *(name for name in able if name != CPU)]
     if compute == "auto":
@@ -230,9 +240,19 @@ def _able(status: Mapping[str, str | None], device: str, provider: str | None) -
     raise ProviderUnavailableError(f"{provider or device} was asked for, but {reasons}")
 
 
+def current_name(provider: str) -> str:
+    """A provider's name today; another name than those that changed is returned as it is."""
+    return _RENAMED.get(provider, provider)
+
+
 def has_bfloat16(features: Collection[str]) -> bool:
-    """Whether a processor has instructions for bfloat16 products."""
-    return bool({"avx512_bf16", "amx_bf16"} & set(features))
+    """Whether a processor has instructions for OpenVINO's bfloat16 products."""
+    return _has_features(OPENVINO, "bfloat16", features)
+
+
+def _has_features(provider: str, compute: str, features: Collection[str]) -> bool:
+    needed = _NEEDED_FEATURES.get((provider, compute))
+    return needed is None or not set(needed).isdisjoint(features)
 
 
 def _is_x86_without_avx512(features: Collection[str]) -> bool:
@@ -241,10 +261,11 @@ def _is_x86_without_avx512(features: Collection[str]) -> bool:
 
 def _default_compute(provider: str, features: Collection[str], variants: Sequence[str]) -> str:
     """The fastest compute type with almost no loss."""
-    has = _COMPUTES_OF[provider]
-    if "bfloat16" in has and has_bfloat16(features):
-        return "bfloat16"
-    return "float16" if "float16" in has and "float16" in variants else "float32"
+    for compute in _FAST_COMPUTES.get(provider, ()):
+        if _has_features(provider, compute, features):
+            return compute
+    is_gpu = PROVIDERS[provider] == "cuda"
+    return "float16" if is_gpu and "float16" in variants else "float32"
 
 
 def why_not(
@@ -260,9 +281,11 @@ def why_not(
     """
     if compute not in _COMPUTES_OF[provider]:
         return f"{provider} cannot compute in {compute}"
-    if compute == "bfloat16" and not has_bfloat16(features):
-        return "bfloat16 was asked for, but this processor has neither avx512_bf16 nor amx_bf16"
-    if (provider, compute) == (OPENVINO_RUNTIME, "int8") and _is_x86_without_avx512(features):
+    if not _has_features(provider, compute, features):
+        needed = " nor ".join(_NEEDED_FEATURES[provider, compute])
+        has_none = f"neither {needed}" if " nor " in needed else f"no {needed}"
+        return f"{compute} was asked for, but this processor has {has_none}, which {provider} needs"
+    if (provider, compute) == (OPENVINO, "int8") and _is_x86_without_avx512(features):
         # It cannot multiply stored bytes there: bench/NOTES.md, "Proof at load".
         return f"int8 was asked for, but {provider} computes in int8 with AVX-512 only"
     variant = _VARIANT_OF.get((provider, compute))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -14,12 +15,13 @@ from flowvec.engine.onnxruntime_session import Session, onnxruntime_status
 from flowvec.engine.openvino_session import OpenVinoSession, openvino_status
 from flowvec.engine.providers import (
     CPU,
-    OPENVINO_RUNTIME,
+    OPENVINO,
     PROVIDERS,
     Compute,
     Device,
     Engine,
     choose,
+    current_name,
 )
 from flowvec.engine.tuned import Tuned
 from flowvec.errors import InputValueError, MissingDependencyError, ProviderUnavailableError
@@ -50,7 +52,7 @@ class GraphSession(Protocol):
 
 def provider_status() -> dict[str, str | None]:
     """Each supported provider, best first, with why it cannot run here, or None."""
-    status = {**onnxruntime_status(), OPENVINO_RUNTIME: openvino_status()}
+    status = {**onnxruntime_status(), OPENVINO: openvino_status()}
     return {name: status[name] for name in PROVIDERS}
 
 
@@ -73,11 +75,10 @@ def choose_engine(
     """Choose what to run on.
 
     Args:
-        provider: a provider by its full name (`CPUExecutionProvider`, `OpenVINOExecutionProvider`,
-            `OpenVINORuntime`, `CUDAExecutionProvider`, `TensorrtExecutionProvider`) or its short
-            one (`cpu`, `openvino`, `cuda`, `tensorrt`). None is the best that can run: a GPU, then
-            the OpenVINO plugin, OpenVINO itself, and ONNX Runtime's own CPU provider. TensorRT must
-            be asked for.
+        provider: a provider by its full name (`CPUExecutionProvider`, `OpenVINORuntime`,
+            `CUDAExecutionProvider`, `TensorrtExecutionProvider`) or its short one (`cpu`,
+            `openvino`, `cuda`, `tensorrt`). None is the best that can run: a GPU, then OpenVINO,
+            then ONNX Runtime's own CPU provider. TensorRT must be asked for.
         compute: `auto` is bfloat16 if the provider and the processor support it, float16 on a GPU
             if the bundle has that variant, else float32.
         streams: batches at the same time; None is as many as the available cores allow.
@@ -96,6 +97,14 @@ def choose_engine(
         InputValueError: an argument is not one of the choices.
         MissingDependencyError: ONNX Runtime is not installed, and nothing else was asked for.
     """
+    if provider is not None and current_name(provider) != provider:
+        logger.warning(
+            "the provider %s is now called %s: flowvec runs OpenVINO itself, not the plugin of "
+            "ONNX Runtime",
+            provider,
+            current_name(provider),
+        )
+        provider = current_name(provider)
     status = provider_status()
     try:
         return choose(
@@ -151,10 +160,11 @@ def tuned_engine(
     try:
         if streams is None and threads is None:
             streams, threads = tuned.streams, tuned.threads
-        return choose(tuned.provider, tuned.compute, streams, threads)
+        engine = choose(tuned.provider, tuned.compute, streams, threads)
     except (ProviderUnavailableError, InputValueError) as error:
         logger.warning("tuned settings are ignored: %s", error)
         return None
+    return replace(engine, fused_attention=tuned.fused_attention)
 
 
 def open_session(bundle: Bundle, engine: Engine) -> GraphSession:
@@ -164,6 +174,6 @@ def open_session(bundle: Bundle, engine: Engine) -> GraphSession:
         BundleError: the graph cannot be loaded.
         ProviderUnavailableError: the provider does not really run.
     """
-    if engine.provider == OPENVINO_RUNTIME:
+    if engine.provider == OPENVINO:
         return OpenVinoSession(bundle, engine)
     return Session(bundle, engine)

@@ -24,7 +24,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Tuned:
         streams: batches at the same time.
         threads: cores for one batch.
         max_batch_tokens: most padded tokens in a batch.
+        fused_attention: whether OpenVINO computes attention in one fused kernel.
         texts_per_second: by kind of text (`short`, `natural`, `long`), as measured.
         measured: when, ISO 8601, UTC.
     """
@@ -46,6 +47,7 @@ class Tuned:
     streams: int
     threads: int
     max_batch_tokens: int
+    fused_attention: bool
     texts_per_second: dict[str, float]
     measured: str
 
@@ -75,7 +77,9 @@ def load_tuned(fingerprint: str) -> Tuned | None:
         logger.warning("tuned settings are ignored: %s", error)
         return None
     if not isinstance(raw, Mapping) or raw.get("format") != _FORMAT or not _is_tuned(raw):
-        logger.warning("tuned settings are ignored: the file has another form")
+        logger.warning(
+            "tuned settings are ignored: the file is of another version; run `flowvec tune` again"
+        )
         return None
     return Tuned(**{field.name: raw[field.name] for field in fields(Tuned)})
 
@@ -85,6 +89,7 @@ def _is_tuned(raw: Mapping[str, object]) -> bool:
     rates = raw.get("texts_per_second")
     return (
         all(isinstance(raw.get(name), str) for name in ("provider", "compute", "measured"))
+        and isinstance(raw.get("fused_attention"), bool)
         and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in counts)
         and isinstance(rates, dict)
         and all(isinstance(rate, int | float) for rate in rates.values())

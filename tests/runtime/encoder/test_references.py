@@ -21,9 +21,9 @@ from flowvec.encoder.references import (
     reference_batches,
     reference_ids,
 )
-from flowvec.encoder.tokenizer import Tokenizer
 from flowvec.engine.onnxruntime_session import Session
 from flowvec.engine.providers import CPU, Engine
+from flowvec.tokenizer.tokenizer import Tokenizer
 
 
 def words(texts):

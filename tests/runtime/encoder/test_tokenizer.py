@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowvec.bundle.bundle import Bundle
-from flowvec.encoder.tokenizer import Tokenizer, check_texts
 from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.texts.unicode import replace_surrogates
+from flowvec.tokenizer.tokenizer import Tokenizer, check_texts
 
 MINI = Bundle.load("mini").tokenizer
 MAX_LENGTH = 32

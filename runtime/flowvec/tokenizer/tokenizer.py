@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import tokenizers
 
 from flowvec.errors import BundleError, InputTypeError, InputValueError, first_line
 from flowvec.texts.unicode import replace_surrogates
+from flowvec.tokenizer.token_ids import TokenIds
+from flowvec.tokenizer.word_table import WordTable, ids_to_bytes
 
 __all__ = ["Tokenized", "Tokenizer", "check_texts", "joined"]
 
@@ -20,9 +23,10 @@ _CHARACTERS_PER_TOKEN = 16
 # Where those give too few tokens, as a long unbroken run does, up to this many times as many
 # characters are tried, and the text counts as truncated.
 _MOST_TRIES = 64
+_ID_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tokenized:
     """Token ids of texts, without padding.
 
@@ -31,30 +35,41 @@ class Tokenized:
         ([7, 5], [])
 
     Attributes:
-        ids: token ids of each text, special tokens included.
+        token_ids: token ids of all texts in one array, special tokens included.
         truncated: indices of the texts that were longer than max_length.
         replaced: indices of the texts in which lone surrogates became U+FFFD.
     """
 
-    ids: list[list[int]]
+    token_ids: TokenIds
     truncated: list[int]
     replaced: list[int]
 
     @property
+    def ids(self) -> list[list[int]]:
+        """Token ids of each text, as Python numbers."""
+        return self.token_ids.to_lists()
+
+    @property
     def lengths(self) -> list[int]:
         """Tokens of each text."""
-        return [len(row) for row in self.ids]
+        lengths: list[int] = self.token_ids.lengths.tolist()
+        return lengths
 
 
 def joined(parts: Sequence[Tokenized]) -> Tokenized:
     """Join the parts of consecutive texts."""
-    whole = Tokenized([], [], [])
+    token_ids = TokenIds.from_lengths(
+        np.concatenate([part.token_ids.flat for part in parts]),
+        np.concatenate([part.token_ids.lengths for part in parts]),
+    )
+    truncated: list[int] = []
+    replaced: list[int] = []
+    first = 0
     for part in parts:
-        first = len(whole.ids)
-        whole.ids.extend(part.ids)
-        whole.truncated.extend(first + i for i in part.truncated)
-        whole.replaced.extend(first + i for i in part.replaced)
-    return whole
+        truncated.extend(first + i for i in part.truncated)
+        replaced.extend(first + i for i in part.replaced)
+        first += len(part.token_ids)
+    return Tokenized(token_ids, truncated, replaced)
 
 
 class Tokenizer:
@@ -75,10 +90,17 @@ class Tokenizer:
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
             self._prefix, self._suffix = self._special_tokens()
+            self._words = WordTable.for_tokenizer(self._tokenizer)
         self.max_length = max_length
         self._room = max_length - len(self._prefix) - len(self._suffix)
         if self._room < 1:
             raise BundleError(f"max_length {max_length} leaves no room beside the special tokens")
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether threads can tokenize at the same time: not by a table of words, which is Python's
+        work."""
+        return self._words is None
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -119,31 +141,49 @@ class Tokenizer:
     def _tokenized(self, texts: Sequence[str]) -> Tokenized:
         texts, replaced = _repair(texts)
         limit = _CHARACTERS_PER_TOKEN * self.max_length
-        long = [i for i, text in enumerate(texts) if len(text) > limit]
-        begun: dict[int, tuple[list[int], bool]] = {}
-        if long:
-            texts = list(texts)
-            begun = {i: self._tokenize_beginning(texts[i], limit) for i in long}
-            for i in long:
-                texts[i] = ""
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        bodies = [encoding.ids for encoding in encodings]
-        for i, (body, _) in begun.items():
-            bodies[i] = body
-        cut = {i for i, (_, was_cut) in begun.items() if was_cut}
-        truncated = [i for i, body in enumerate(bodies) if len(body) > self._room or i in cut]
+        bodies: list[bytes] = [b""] * len(texts)
+        cut: list[int] = []
+        asked: list[int] = []  # texts that `tokenizers` gets as a whole
+        words = self._words
+        for i, text in enumerate(texts):
+            if len(text) > limit:
+                bodies[i], was_cut = self._tokenize_beginning(text, limit)
+                if was_cut:
+                    cut.append(i)
+                continue
+            body = words(text) if words is not None else None
+            if body is None:
+                asked.append(i)
+            else:
+                bodies[i] = body
+        if asked:
+            encodings = self._tokenizer.encode_batch_fast(
+                [texts[i] for i in asked], add_special_tokens=False
+            )
+            for i, encoding in zip(asked, encodings, strict=True):
+                bodies[i] = ids_to_bytes(encoding.ids)
+        lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies)) // _ID_BYTES
+        truncated = sorted({*np.flatnonzero(lengths > self._room).tolist(), *cut})
         for i in truncated:
-            bodies[i] = bodies[i][: self._room]
-        prefix, suffix = self._prefix, self._suffix
-        return Tokenized([prefix + body + suffix for body in bodies], truncated, replaced)
+            bodies[i] = bodies[i][: self._room * _ID_BYTES]
+        lengths = np.minimum(lengths, self._room) + len(self._prefix) + len(self._suffix)
+        prefix, suffix = ids_to_bytes(self._prefix), ids_to_bytes(self._suffix)
+        flat = b"".join([part for body in bodies for part in (prefix, body, suffix)])
+        token_ids = TokenIds.from_lengths(np.frombuffer(flat, dtype=np.int32), lengths)
+        return Tokenized(token_ids, truncated, replaced)
 
-    def _tokenize_beginning(self, text: str, characters: int) -> tuple[list[int], bool]:
+    def _tokenize_beginning(self, text: str, characters: int) -> tuple[bytes, bool]:
         """Token ids of a long text's beginning: those of the whole text, up to max_length + 1.
 
         Tokenizers first cut a text into words, and then each word by itself. So the tokens of a
         beginning are those of the whole text, except for its last word, which may have been cut in
         two. Also returns whether the text was cut inside a word that is too long to know this.
         """
+        if self._words is not None:
+            whole_words = text[:characters].rpartition(" ")[0]
+            body = self._words(whole_words)
+            if body is not None and len(body) > self._room * _ID_BYTES:
+                return body, False
         most = _MOST_TRIES * characters
         while characters < len(text):
             encoding = self._tokenizer.encode(text[:characters], add_special_tokens=False)
@@ -151,11 +191,11 @@ class Tokenizer:
             last = words[-1] if words else None
             whole = next((i for i, word in enumerate(words) if word == last), 0)
             if last is not None and whole > self._room:
-                return encoding.ids[:whole], False
+                return ids_to_bytes(encoding.ids[:whole]), False
             if characters >= most:
-                return encoding.ids, True
+                return ids_to_bytes(encoding.ids), True
             characters *= 4
-        return self._tokenizer.encode(text, add_special_tokens=False).ids, False
+        return ids_to_bytes(self._tokenizer.encode(text, add_special_tokens=False).ids), False
 
 
 def _repair(texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:

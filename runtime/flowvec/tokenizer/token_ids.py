@@ -1,0 +1,58 @@
+"""Token ids of many texts in one array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["TokenIds"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenIds:
+    """Token ids of texts of different lengths, text after text.
+
+    Attributes:
+        flat: int32 (tokens,), the ids of all texts.
+        offsets: int64 (texts + 1,); text i has the ids `flat[offsets[i] : offsets[i + 1]]`.
+    """
+
+    flat: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Sequence[int] | npt.NDArray[np.int32]]) -> TokenIds:
+        """Join the ids of each text."""
+        arrays = [np.asarray(row, dtype=np.int32) for row in rows]
+        return cls.from_lengths(
+            np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32),
+            np.array([len(row) for row in arrays], dtype=np.int64),
+        )
+
+    @classmethod
+    def from_lengths(cls, flat: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]) -> TokenIds:
+        """Ids of texts with these numbers of tokens."""
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return cls(flat, offsets)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each text, int64 (texts,)."""
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, text: int) -> npt.NDArray[np.int32]:
+        """The ids of one text, int32 (tokens,); a view."""
+        return self.flat[self.offsets[text] : self.offsets[text + 1]]
+
+    def to_lists(self) -> list[list[int]]:
+        """The ids of each text as Python numbers."""
+        flat, offsets = self.flat.tolist(), self.offsets.tolist()
+        return [flat[a:b] for a, b in pairwise(offsets)]
