@@ -86,9 +86,7 @@ def tiny_copy(tiny_dir: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_dir, tmp_path / "bundle"))
 
 
-@pytest.fixture(
-    scope="session", params=["CPUExecutionProvider", "OpenVINOExecutionProvider", "OpenVINORuntime"]
-)
+@pytest.fixture(scope="session", params=["CPUExecutionProvider", "OpenVINORuntime"])
 def provider(request: pytest.FixtureRequest) -> str:
     """Every execution provider that can run here."""
     if request.param not in available_providers():

@@ -15,7 +15,7 @@ import pytest
 from flowvec import Bundle, Encoder
 from flowvec.demo import load_passages
 from flowvec.encoder.batching import pad, plan
-from flowvec.engine.providers import OPENVINO_RUNTIME, has_bfloat16
+from flowvec.engine.providers import OPENVINO, has_bfloat16
 from flowvec.machine import cpu_features
 from flowvec.texts.sentences import split_sentences
 from flowvec_export import export
@@ -82,5 +82,5 @@ def test_bfloat16_on_openvino_keeps_the_cosine(bundle: Bundle) -> None:
     cosine = (exact * rounded).sum(1) / np.linalg.norm(rounded, axis=1)
     assert cosine.min() >= 0.999
     # The outliers among the reference texts stay within the limit, too.
-    with Encoder.load(bundle.path, provider=OPENVINO_RUNTIME, compute="bfloat16") as encoder:
+    with Encoder.load(bundle.path, provider=OPENVINO, compute="bfloat16") as encoder:
         assert encoder.proof.proved

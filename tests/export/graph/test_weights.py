@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flowvec import Bundle, Encoder
-from flowvec.engine.providers import CPU, OPENVINO, OPENVINO_RUNTIME
+from flowvec.engine.providers import CPU, OPENVINO
 from flowvec.engine.selection import available_providers
 from flowvec.errors import ExportError
 from flowvec_export import export
@@ -56,7 +56,7 @@ def test_words_that_share_a_vector_store_it_once(
     assert row_of.data_type == onnx.TensorProto.INT32
     assert rows.dims[0] == -(-row_of.dims[0] // 3)
     expected = mean_in_torch(source, TEXTS)
-    for provider in {CPU, OPENVINO, OPENVINO_RUNTIME} & set(available_providers()):
+    for provider in {CPU, OPENVINO} & set(available_providers()):
         with Encoder.load(bundle.path, provider=provider, compute="float32") as encoder:
             parity = Parity.of(encoder.encode(TEXTS), expected)
         assert parity.min_cosine >= (0.99999 if weights == "float32" else 0.999), provider
@@ -86,7 +86,7 @@ def test_whole_numbers_are_stored_in_a_byte_each(checkpoint, tmp_path) -> None:
     ]
     assert bundle.manifest.parity["min_cosine"] >= 0.99999
     expected = mean_in_torch(source, TEXTS)
-    for provider in {CPU, OPENVINO, OPENVINO_RUNTIME} & set(available_providers()):
+    for provider in {CPU, OPENVINO} & set(available_providers()):
         with Encoder.load(bundle.path, provider=provider, compute="float32") as encoder:
             parity = Parity.of(encoder.encode(TEXTS), expected)
         assert parity.min_cosine >= 0.999, provider  # other matrices are rounded to float16

@@ -17,7 +17,7 @@ from flowvec.bundle.manifest import VARIANTS
 from flowvec.demo import load_passages
 from flowvec.encoder import proof
 from flowvec.engine import onnxruntime_session
-from flowvec.engine.providers import CPU, CUDA, OPENVINO_RUNTIME, Engine, why_not
+from flowvec.engine.providers import CPU, CUDA, OPENVINO, Engine, why_not
 from flowvec.engine.selection import available_providers
 from flowvec.errors import ExportError, InputValueError, ProviderUnavailableError
 from flowvec.machine import cpu_features
@@ -37,7 +37,7 @@ ENGINES = {
     # The loss of float16 weights shows without a GPU: the CPU provider computes them in float32.
     "float16": Engine(CPU, "float16", 2),
     "int8": Engine(CPU, "int8", 2),
-    "int8-openvino": Engine(OPENVINO_RUNTIME, "int8", 2),
+    "int8-openvino": Engine(OPENVINO, "int8", 2),
 }
 # A difference in the last bit can round an activation to the next step.
 ATOL = {"float16": 1e-3, "int8": 1e-5, "int8-openvino": 2e-3}
@@ -137,7 +137,7 @@ def test_in_openvinos_form_stored_bytes_are_multiplied_in_standard_operators(
     bundle: Bundle,
 ) -> None:
     if "int8-openvino" not in bundle.variants:
-        pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
+        pytest.skip(f"{OPENVINO} cannot run on this machine")
     small = onnx.load(bundle.graph("int8-openvino"))
     assert {entry.domain for entry in small.opset_import} == {""}
     stored = {init.name: init for init in small.graph.initializer}
@@ -310,7 +310,7 @@ def test_a_variant_that_is_too_far_is_refused_and_nothing_is_left(
 def test_a_variant_needs_an_engine_to_be_measured_on(
     tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variants, "provider_status", lambda: {OPENVINO_RUNTIME: "it is gone"})
+    monkeypatch.setattr(variants, "provider_status", lambda: {OPENVINO: "it is gone"})
     with pytest.raises(ExportError, match="int8-openvino is measured on OpenVINORuntime, and it"):
         export(trained, tmp_path / "b", variants=["int8-openvino"], calibration=FEW)
     assert list(tmp_path.iterdir()) == []

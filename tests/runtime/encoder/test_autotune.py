@@ -17,7 +17,7 @@ from flowvec.machine import available_cores
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-TUNED = Tuned(CPU, "float32", 1, 2, 333, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
+TUNED = Tuned(CPU, "float32", 1, 2, 333, False, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
 
 
 # --- when it is used ------------------------------------------------------------------------------

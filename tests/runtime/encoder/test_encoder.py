@@ -34,7 +34,7 @@ from flowvec.bundle.manifest import MANIFEST, RANGES
 from flowvec.encoder import pipeline
 from flowvec.encoder.batching import pad
 from flowvec.engine import onnxruntime_session, selection
-from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, PROVIDERS
+from flowvec.engine.providers import CPU, OPENVINO, PROVIDERS
 from flowvec.engine.selection import available_providers
 from flowvec.texts.window import WINDOW
 from tests.runtime.encoder.conftest import texts
@@ -633,7 +633,7 @@ in_a_child(works[sys.argv[3]])
 
 
 @pytest.mark.skipif("not hasattr(__import__('os'), 'fork')", reason="this system has no fork")
-@pytest.mark.parametrize("provider", [CPU, OPENVINO_RUNTIME])
+@pytest.mark.parametrize("provider", [CPU, OPENVINO])
 @pytest.mark.parametrize(
     "work",
     ["let go", "use, let go", "use, fork, use", "use, fork, let go", "use, fork, use, fork, use"],

@@ -22,7 +22,7 @@ from flowvec.cli import doctor
 from flowvec.encoder import autotune, proof
 from flowvec.encoder.proof import MIN_COSINE_OF, open_proved
 from flowvec.encoder.references import References
-from flowvec.engine.providers import CPU, OPENVINO_RUNTIME, Engine, choose
+from flowvec.engine.providers import CPU, OPENVINO, Engine, choose
 from flowvec.engine.selection import available_providers
 from flowvec.engine.tuned import Tuned, save_tuned
 from flowvec.errors import EngineError, EngineNotProvedError, ProviderUnavailableError
@@ -88,7 +88,7 @@ def nothing(vectors, ids) -> None:
 
 
 @pytest.mark.parametrize("streams", [1, 2, 5])
-@pytest.mark.parametrize("provider", [CPU, OPENVINO_RUNTIME])
+@pytest.mark.parametrize("provider", [CPU, OPENVINO])
 def test_an_engine_that_agrees_is_proved_and_says_so(
     tiny_dir: Path, provider: str, streams: int
 ) -> None:
@@ -314,8 +314,8 @@ def test_an_engine_that_fails_on_the_references_is_refused_and_proved_again_late
 def test_auto_takes_the_next_engine_with_one_warning(
     tiny_dir: Path, lie, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if OPENVINO_RUNTIME not in available_providers():
-        pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
+    if OPENVINO not in available_providers():
+        pytest.skip(f"{OPENVINO} cannot run on this machine")
     opened = lie(wrong_rows_for_odd_widths, lambda engine: engine.provider != CPU)
     with Encoder.load(tiny_dir, device="cpu") as encoder:
         assert encoder.engine.provider == CPU
@@ -341,37 +341,37 @@ def test_without_a_right_engine_loading_fails(tiny_dir: Path, lie) -> None:
 def test_an_engine_that_was_named_is_not_replaced_after_its_proof_failed(
     tiny_dir: Path, lie
 ) -> None:
-    if OPENVINO_RUNTIME not in available_providers():
-        pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
-    lie(wrong_rows_for_odd_widths, lambda engine: engine.provider == OPENVINO_RUNTIME)
+    if OPENVINO not in available_providers():
+        pytest.skip(f"{OPENVINO} cannot run on this machine")
+    lie(wrong_rows_for_odd_widths, lambda engine: engine.provider == OPENVINO)
     with pytest.raises(EngineNotProvedError):
-        Encoder.load(tiny_dir, provider=OPENVINO_RUNTIME)
+        Encoder.load(tiny_dir, provider=OPENVINO)
     with pytest.raises(EngineNotProvedError):
-        Encoder.load(tiny_dir, provider=OPENVINO_RUNTIME, compute="float32")
+        Encoder.load(tiny_dir, provider=OPENVINO, compute="float32")
     with Encoder.load(tiny_dir, compute="float32") as encoder:  # any provider
         assert encoder.engine.compute == "float32"
-        assert encoder.engine.provider != OPENVINO_RUNTIME
+        assert encoder.engine.provider != OPENVINO
 
 
-_ABSENT = ("CUDAExecutionProvider", "TensorrtExecutionProvider", "OpenVINOExecutionProvider")
-ABLE = dict.fromkeys((OPENVINO_RUNTIME, CPU)) | dict.fromkeys(_ABSENT, "not here")
+_ABSENT = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+ABLE = dict.fromkeys((OPENVINO, CPU)) | dict.fromkeys(_ABSENT, "not here")
 BF16 = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16"}
 
 
 @pytest.mark.parametrize(
     ("options", "refused", "taken"),
     [
-        ({}, [], (OPENVINO_RUNTIME, "bfloat16")),
-        ({}, [(OPENVINO_RUNTIME, "bfloat16")], (CPU, "float32")),
+        ({}, [], (OPENVINO, "bfloat16")),
+        ({}, [(OPENVINO, "bfloat16")], (CPU, "float32")),
         (
             {},
-            [(OPENVINO_RUNTIME, "bfloat16"), (CPU, "float32")],
-            (OPENVINO_RUNTIME, "float32"),
+            [(OPENVINO, "bfloat16"), (CPU, "float32")],
+            (OPENVINO, "float32"),
         ),
-        ({"provider": "openvino"}, [(OPENVINO_RUNTIME, "bfloat16")], (OPENVINO_RUNTIME, "float32")),
-        ({"compute": "float32"}, [(OPENVINO_RUNTIME, "float32")], (CPU, "float32")),
-        ({"compute": "int8"}, [(OPENVINO_RUNTIME, "int8")], (CPU, "int8")),
-        ({"provider": "openvino", "compute": "int8"}, [(OPENVINO_RUNTIME, "int8")], None),
+        ({"provider": "openvino"}, [(OPENVINO, "bfloat16")], (OPENVINO, "float32")),
+        ({"compute": "float32"}, [(OPENVINO, "float32")], (CPU, "float32")),
+        ({"compute": "int8"}, [(OPENVINO, "int8")], (CPU, "int8")),
+        ({"provider": "openvino", "compute": "int8"}, [(OPENVINO, "int8")], None),
         ({"provider": "cpu"}, [(CPU, "float32")], None),
     ],
 )
@@ -394,24 +394,24 @@ def test_int8_of_openvino_is_not_offered_where_it_cannot_be_computed() -> None:
 def test_tuned_settings_of_a_wrong_engine_are_left_out_with_one_warning(
     tiny_dir: Path, lie, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if OPENVINO_RUNTIME not in available_providers():
-        pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
-    tuned = Tuned(OPENVINO_RUNTIME, "float32", 1, 2, 333, {}, "2026-01-01T00:00:00+00:00")
+    if OPENVINO not in available_providers():
+        pytest.skip(f"{OPENVINO} cannot run on this machine")
+    tuned = Tuned(OPENVINO, "float32", 1, 2, 333, False, {}, "2026-01-01T00:00:00+00:00")
     save_tuned(Bundle.load(tiny_dir).fingerprint, tuned)
     with Encoder.load(tiny_dir) as encoder:
         assert encoder.info().tuned == tuned.measured
     shutil.rmtree(Path(os.environ["FLOWVEC_CACHE"]) / "proofs")
     lie(wrong_rows_for_odd_widths, lambda engine: engine.compute == "float32" != engine.provider
-        and engine.provider == OPENVINO_RUNTIME)  # fmt: skip
+        and engine.provider == OPENVINO)  # fmt: skip
     with Encoder.load(tiny_dir) as encoder:
         assert encoder.info().tuned is None
-        assert (encoder.engine.provider, encoder.engine.compute) != (OPENVINO_RUNTIME, "float32")
+        assert (encoder.engine.provider, encoder.engine.compute) != (OPENVINO, "float32")
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
 
 
 def test_tuning_keeps_no_engine_without_a_proof(tiny_dir: Path, lie) -> None:
-    if OPENVINO_RUNTIME not in available_providers():
-        pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
+    if OPENVINO not in available_providers():
+        pytest.skip(f"{OPENVINO} cannot run on this machine")
     lie(wrong_rows_for_odd_widths, lambda engine: engine.provider != CPU)
     seen = []
     settings = autotune.tune(
@@ -423,12 +423,12 @@ def test_tuning_keeps_no_engine_without_a_proof(tiny_dir: Path, lie) -> None:
 
 
 def test_doctor_shows_every_engine_and_reports_if_none_is_right(tiny_dir: Path, lie) -> None:
-    lie(wrong_rows_for_odd_widths, lambda engine: engine.provider == OPENVINO_RUNTIME)
+    lie(wrong_rows_for_odd_widths, lambda engine: engine.provider == OPENVINO)
     report = doctor.examine(str(tiny_dir))
     by_engine = {(p.provider, p.compute): p for p in report.proofs}
     assert by_engine[CPU, "float32"].proved
     assert by_engine[CPU, "float32"].text.startswith("proved: cosine")
-    assert not any(p.proved for p in report.proofs if p.provider == OPENVINO_RUNTIME)
+    assert not any(p.proved for p in report.proofs if p.provider == OPENVINO)
     assert not any("no engine is proved" in problem for problem in report.problems)
     shutil.rmtree(Path(os.environ["FLOWVEC_CACHE"]))
     lie(wrong_rows_for_odd_widths)
@@ -488,7 +488,7 @@ def test_a_bundle_of_format_1_is_proved_by_references_made_once(
         "make_bundle_references",
         lambda bundle, session: (made.append(session.engine.provider), really(bundle, session))[1],
     )
-    for provider in (CPU, OPENVINO_RUNTIME):
+    for provider in (CPU, OPENVINO):
         if provider in available_providers():
             with Encoder.load(bundle.path, provider=provider, compute="float32") as encoder:
                 assert encoder.proof.proved
@@ -508,14 +508,14 @@ def test_a_bundle_of_format_1_is_proved_by_references_made_once(
 def test_without_onnx_runtime_format_1_is_not_called_proved(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if OPENVINO_RUNTIME not in available_providers():
-        pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
+    if OPENVINO not in available_providers():
+        pytest.skip(f"{OPENVINO} cannot run on this machine")
 
     def no_session(bundle, engine):
         raise proof.MissingDependencyError("ONNX Runtime is not installed")
 
     monkeypatch.setattr(proof, "Session", no_session)
-    with Encoder.load(FORMATS / "bundle-v1", provider=OPENVINO_RUNTIME) as encoder:
+    with Encoder.load(FORMATS / "bundle-v1", provider=OPENVINO) as encoder:
         assert not encoder.proof.proved
         assert "export it again" in encoder.info().proof
     assert any("is not proved" in record.getMessage() for record in caplog.records)
@@ -524,7 +524,7 @@ def test_without_onnx_runtime_format_1_is_not_called_proved(
 def test_a_race_of_streams_needs_a_proof_at_each_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenVINO's int8 with AMX and several streams, for bundles whose widths are not padded."""
     old, new = Bundle.load(FORMATS / "bundle-v1"), Bundle.load(FORMATS / "bundle-v2")
-    engine = Engine(OPENVINO_RUNTIME, "int8", 2)
+    engine = Engine(OPENVINO, "int8", 2)
     monkeypatch.setattr(proof, "cpu_features", lambda: ["avx2", "amx_int8"])
     assert proof._may_differ(old, engine)
     assert not proof._may_differ(new, engine)
@@ -595,8 +595,8 @@ def test_a_processor_that_openvino_cannot_serve_is_served_by_another(
     tiny_dir: Path, streams: int
 ) -> None:
     """With SSE4.1 OpenVINO 2026.4.1 fails, with one stream silently: it gives no rows."""
-    if OPENVINO_RUNTIME not in available_providers():
-        pytest.skip(f"{OPENVINO_RUNTIME} cannot run on this machine")
+    if OPENVINO not in available_providers():
+        pytest.skip(f"{OPENVINO} cannot run on this machine")
     done = subprocess.run(
         [sys.executable, "-c", _LIMITED, tiny_dir, str(streams)],
         env=os.environ | {"ONEDNN_MAX_CPU_ISA": "SSE41"}, capture_output=True, text=True,

@@ -9,7 +9,6 @@ from flowvec.engine.providers import (
     CPU,
     CUDA,
     OPENVINO,
-    OPENVINO_RUNTIME,
     PROVIDERS,
     SHORT_NAMES,
     TENSORRT,
@@ -33,8 +32,7 @@ EVERYTHING = status(*PROVIDERS)
     ("running", "device", "expected"),
     [
         ([CPU], "auto", CPU),
-        ([CPU, OPENVINO_RUNTIME], "auto", OPENVINO_RUNTIME),
-        ([CPU, OPENVINO, OPENVINO_RUNTIME], "auto", OPENVINO),
+        ([CPU, OPENVINO], "auto", OPENVINO),
         ([CPU, OPENVINO, CUDA], "auto", CUDA),
         ([CPU, OPENVINO, CUDA], "cpu", OPENVINO),
         ([CPU, CUDA], "cpu", CPU),
@@ -50,11 +48,11 @@ def test_auto_takes_the_best_that_runs(running: list[str], device: str, expected
 @pytest.mark.parametrize(
     ("running", "options", "expected"),
     [
-        ([CPU, OPENVINO, OPENVINO_RUNTIME], {}, (CPU, "float32")),
-        ([OPENVINO_RUNTIME], {}, (OPENVINO_RUNTIME, "bfloat16")),
-        ([CPU, OPENVINO_RUNTIME], {"compute": "bfloat16"}, (OPENVINO_RUNTIME, "bfloat16")),
-        ([CPU, OPENVINO_RUNTIME], {"provider": "openvino"}, (OPENVINO_RUNTIME, "bfloat16")),
-        ([CPU, OPENVINO_RUNTIME, CUDA], {}, (CUDA, "float32")),
+        ([CPU, OPENVINO], {}, (CPU, "float32")),
+        ([OPENVINO], {}, (OPENVINO, "bfloat16")),
+        ([CPU, OPENVINO], {"compute": "bfloat16"}, (OPENVINO, "bfloat16")),
+        ([CPU, OPENVINO], {"provider": "openvino"}, (OPENVINO, "bfloat16")),
+        ([CPU, OPENVINO, CUDA], {}, (CUDA, "float32")),
     ],
 )
 def test_without_layers_openvino_is_not_sought(
@@ -102,12 +100,16 @@ def test_a_device_without_a_provider_is_an_error_with_the_reasons() -> None:
         (CPU, BF16, [], "auto", "float32"),
         (CPU, BF16, ["int8"], "auto", "float32"),  # other vectors are never the default
         (CPU, BF16, ["int8"], "int8", "int8"),
-        (OPENVINO_RUNTIME, BF16, ["int8-openvino"], "int8", "int8"),
-        (OPENVINO_RUNTIME, BF16, ["int8-openvino"], "auto", "bfloat16"),
+        (OPENVINO, BF16, ["int8-openvino"], "int8", "int8"),
+        (OPENVINO, BF16, ["int8-openvino"], "auto", "bfloat16"),
         (OPENVINO, BF16, [], "auto", "bfloat16"),
         (OPENVINO, ["amx_bf16"], [], "auto", "bfloat16"),
-        (OPENVINO_RUNTIME, ["avx2"], [], "auto", "float32"),
-        (OPENVINO_RUNTIME, BF16, [], "float32", "float32"),
+        (OPENVINO, ["amx_bf16", "amx_fp16"], ["float16"], "auto", "bfloat16"),
+        (OPENVINO, ["amx_bf16", "amx_fp16"], [], "float16", "float16"),
+        (CPU, ["arm_bf16"], [], "auto", "float32"),
+        (CPU, ["arm_bf16"], [], "bfloat16", "bfloat16"),
+        (OPENVINO, ["avx2"], [], "auto", "float32"),
+        (OPENVINO, BF16, [], "float32", "float32"),
         (CUDA, BF16, [], "auto", "float32"),
         (CUDA, [], ["float16", "int8"], "auto", "float16"),
         (TENSORRT, [], ["float16"], "float32", "float32"),
@@ -121,11 +123,11 @@ def test_the_compute_type(provider: str, features, variants, compute: str, expec
 @pytest.mark.parametrize(
     ("provider", "features", "variants", "compute", "part"),
     [
-        (CPU, BF16, [], "bfloat16", f"{CPU} cannot compute in bfloat16"),
+        (CPU, BF16, [], "bfloat16", f"no arm_bf16, which {CPU} needs"),
         (CPU, BF16, ["float16"], "float16", f"{CPU} cannot compute in float16"),
         (CPU, BF16, [], "int8", "flowvec export --variants int8"),
-        (OPENVINO_RUNTIME, BF16, ["int8"], "int8", "flowvec export --variants int8-openvino"),
-        (OPENVINO, BF16, ["int8", "int8-openvino"], "int8", f"{OPENVINO} cannot compute in int8"),
+        (OPENVINO, BF16, ["int8"], "int8", "flowvec export --variants int8-openvino"),
+        (OPENVINO, BF16, [], "float16", "no amx_fp16"),
         (CUDA, BF16, ["int8"], "float16", "flowvec export --variants float16"),
         (CUDA, BF16, ["int8"], "int8", f"{CUDA} cannot compute in int8"),
         (OPENVINO, ["avx2"], [], "bfloat16", "neither avx512_bf16 nor amx_bf16"),
@@ -142,8 +144,8 @@ def test_a_compute_type_that_cannot_be_had_is_an_error(
 @pytest.mark.parametrize(
     ("running", "variants", "compute", "expected"),
     [
-        ([CPU, OPENVINO_RUNTIME], ["int8"], "int8", (CPU, "int8")),
-        ([CPU, OPENVINO_RUNTIME], BOTH, "int8", (OPENVINO_RUNTIME, "int8-openvino")),
+        ([CPU, OPENVINO], ["int8"], "int8", (CPU, "int8")),
+        ([CPU, OPENVINO], BOTH, "int8", (OPENVINO, "int8-openvino")),
         ([CPU, OPENVINO, CUDA], [], "bfloat16", (OPENVINO, None)),
         ([CPU, OPENVINO, CUDA], ["float16"], "float16", (CUDA, "float16")),
         ([CPU, OPENVINO], [], "float32", (OPENVINO, None)),
@@ -157,9 +159,9 @@ def test_a_compute_type_alone_finds_the_best_provider_that_has_it(
 
 
 def test_a_short_name_means_the_provider_that_has_the_compute_type() -> None:
-    both = status(CPU, OPENVINO, OPENVINO_RUNTIME)
+    both = status(CPU, OPENVINO)
     engine = choose(both, BF16, 4, BOTH, provider="openvino", compute="int8")
-    assert engine.provider == OPENVINO_RUNTIME
+    assert engine.provider == OPENVINO
     # If a graph is missing for all providers, the error is of one that could run it.
     with pytest.raises(ProviderUnavailableError, match="flowvec export --variants int8"):
         choose(both, BF16, 4, [], compute="int8")
@@ -178,7 +180,7 @@ def test_streams_are_one_a_core_and_one_on_a_gpu() -> None:
     with pytest.raises(InputValueError, match="threads are a CPU's"):
         choose(EVERYTHING, BF16, 6, provider="cuda", threads=4)
     assert Engine(CUDA, "float16", 1).device == "cuda"
-    assert Engine(OPENVINO_RUNTIME, "float32", 1).device == "cpu"
+    assert Engine(OPENVINO, "float32", 1).device == "cpu"
     with pytest.raises(InputValueError, match="one batch at a time"):
         choose(EVERYTHING, BF16, 6, provider="cuda", streams=2)
 

@@ -14,7 +14,7 @@ from flowvec.engine.tuned import Tuned, cache_file, forget, load_tuned, machine_
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-TUNED = Tuned(CPU, "float32", 1, 2, 333, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
+TUNED = Tuned(CPU, "float32", 1, 2, 333, False, {"short": 1.0}, "2026-01-01T00:00:00+00:00")
 
 
 def test_tuned_settings_are_saved_for_one_bundle(cache: Path) -> None:
