@@ -22,6 +22,7 @@ from flowvec.collection.model import (
     Model,
     check_model,
     check_same_settings,
+    matching_encoder,
     new_settings,
 )
 from flowvec.collection.parquet import read_parquet, write_parquet
@@ -90,6 +91,7 @@ class Collection:
         self._path = path
         self._store = store
         self._encoder = encoder
+        self._own_encoder: Encoder | None = None  # opened here, so closed here
         self._dim = store.settings.dim
         self._index = VectorIndex(store, path, exact_below)
         self._access = Access(path, store, self._index)
@@ -195,6 +197,8 @@ class Collection:
         Args:
             path: its directory.
             encoder: needed to add or search texts. Without it, vectors can be added and searched.
+                If `Encoder.load` chose its compute type, and the vectors were made in another one,
+                the collection opens the model once more in that type.
             exact_below: up to this many rows, searches compare every row and no graph is built;
                 None is 10,000. It applies to this object and is not kept on disk.
 
@@ -210,7 +214,7 @@ class Collection:
         try:
             collection = cls(folder, store, encoder, exact_below)
             if encoder is not None:
-                check_model(folder, store.settings, encoder)
+                collection._take_encoder(encoder)
         except BaseException:
             store.close()
             raise
@@ -218,7 +222,11 @@ class Collection:
 
     def close(self) -> None:
         """Save the graph and close the files; calling it twice is harmless."""
-        self._access.close()
+        try:
+            self._access.close()
+        finally:
+            if self._own_encoder is not None:
+                self._own_encoder.close()
 
     def __enter__(self) -> Collection:
         return self
@@ -792,6 +800,16 @@ class Collection:
             self._access.check()
             check_model(self._path, settings, encoder)
         return encoder
+
+    def _take_encoder(self, encoder: Encoder) -> None:
+        """Embed with an Encoder, or with one of its model in the compute type of the vectors.
+
+        Raises:
+            FingerprintMismatchError: it is another model.
+        """
+        self._encoder = matching_encoder(self._path, self._store.settings, encoder)
+        if self._encoder is not encoder:
+            self._own_encoder = self._encoder
 
     def _need_encoder(self) -> Encoder:
         if self._encoder is None:

@@ -6,13 +6,19 @@ import logging
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 from flowvec.arguments import choice, whole_number
 from flowvec.collection.index.hnsw import EF_CONSTRUCTION, M
 from flowvec.collection.store.settings import VECTOR_DTYPES, CollectionSettings, VectorDtype
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import FingerprintMismatchError, InputValueError
+from flowvec.engine.providers import COMPUTES, Compute
+from flowvec.errors import (
+    FingerprintMismatchError,
+    InputValueError,
+    ProviderUnavailableError,
+)
 from flowvec.vectors import METRICS, Metric
 from flowvec.version import __version__
 
@@ -20,6 +26,7 @@ __all__ = [
     "Model",
     "check_model",
     "check_same_settings",
+    "matching_encoder",
     "new_settings",
 ]
 
@@ -79,6 +86,36 @@ def check_model(path: Path, settings: CollectionSettings, encoder: Encoder) -> N
             settings.compute,
             encoder.engine.compute,
         )
+
+
+def matching_encoder(path: Path, settings: CollectionSettings, encoder: Encoder) -> Encoder:
+    """An Encoder in the compute type of a collection's first vectors, if its own was left open.
+
+    Compute types give slightly different vectors, and the default of `Encoder.load` depends on the
+    machine and on flowvec's version. So a collection stays with the type that it began with.
+
+    Returns:
+        `encoder` itself, or another Encoder of the same model, which the caller closes.
+
+    Raises:
+        FingerprintMismatchError: it is another model.
+    """
+    recorded = settings.compute
+    if (
+        encoder.compute_is_open
+        and settings.fingerprint == encoder.fingerprint
+        and recorded in COMPUTES
+        and recorded != encoder.engine.compute
+    ):
+        try:
+            same = encoder.with_compute(cast(Compute, recorded))
+        except ProviderUnavailableError as error:
+            logger.debug("%s: %s", path, error)
+        else:
+            logger.info("%s was made in %s, and is used in %s", path, recorded, recorded)
+            return same
+    check_model(path, settings, encoder)
+    return encoder
 
 
 def new_settings(

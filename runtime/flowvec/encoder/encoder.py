@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack, cast, get_args
 
@@ -110,8 +110,12 @@ class Encoder:
         tuned: str | None = None,
         on_statistics: Callable[[EncodeStatistics], None] | None = None,
         proof: ProofMode = "cached",
+        request: EngineRequest | None = None,
     ) -> None:
-        """Open a verified bundle on a chosen engine; `Encoder.load` does both by name."""
+        """Open a verified bundle on a chosen engine; `Encoder.load` does both by name.
+
+        `request` is what the engine was chosen by, for `with_compute`.
+        """
         choice("proof", proof, get_args(ProofMode))
         self._proof_mode: ProofMode = proof
         self._bundle = bundle
@@ -123,6 +127,7 @@ class Encoder:
         )
         self._tuned = tuned
         self._on_statistics = on_statistics
+        self._request = request
         self._ranges: Floats | None = None  # read when they are first needed
         self._pipeline = Pipeline(bundle, engine, proof)
 
@@ -179,7 +184,17 @@ class Encoder:
         """
         choice("proof", proof, get_args(ProofMode))
         request = EngineRequest(device, provider, compute, streams, threads, max_batch_tokens)
-        bundle = Bundle.load(name_or_dir)
+        return cls._chosen(Bundle.load(name_or_dir), request, on_statistics, proof)
+
+    @classmethod
+    def _chosen(
+        cls,
+        bundle: Bundle,
+        request: EngineRequest,
+        on_statistics: Callable[[EncodeStatistics], None] | None,
+        proof: ProofMode,
+    ) -> Encoder:
+        """Open a bundle on the best engine that fits a request and gives correct vectors."""
         refused: list[EngineNotProvedError] = []
         while True:
             chosen = request.choose(bundle, refused)
@@ -191,6 +206,7 @@ class Encoder:
                     tuned=chosen.tuned,
                     on_statistics=on_statistics,
                     proof=proof,
+                    request=request,
                 )
             except EngineNotProvedError as error:
                 refused.append(error)
@@ -204,6 +220,36 @@ class Encoder:
                 "; ".join(map(str, refused)),
             )
         return encoder
+
+    @property
+    def compute_is_open(self) -> bool:
+        """Whether `load` chose the compute type, because the caller did not name one."""
+        return self._request is not None and self._request.compute == "auto"
+
+    def with_compute(self, compute: Compute) -> Encoder:
+        """The same model in another compute type, as a second Encoder.
+
+        The other settings of `load` are kept. Close both.
+
+            >>> exact = Encoder.load("mini").with_compute("float32")
+            >>> exact.engine.compute
+            'float32'
+
+        Raises:
+            As `load`.
+        """
+        request = self._request
+        if request is None:
+            engine = self._engine
+            request = EngineRequest(
+                provider=engine.provider, streams=engine.streams, threads=engine.threads
+            )
+        return self._chosen(
+            self._bundle,
+            replace(request, compute=compute),
+            self._on_statistics,
+            self._proof_mode,
+        )
 
     # --- what it is -----------------------------------------------------------------------------
 
@@ -568,6 +614,7 @@ class Encoder:
             "max_batch_tokens": self._max_batch_tokens,
             "tuned": self._tuned,
             "proof": self._proof_mode,
+            "request": self._request,
             "closed": self._pipeline.closed,
         }
 
@@ -597,6 +644,7 @@ class Encoder:
             max_batch_tokens=state["max_batch_tokens"],
             tuned=state["tuned"],
             proof=state["proof"],
+            request=state["request"],
         )
         if state["closed"]:
             self.close()

@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 # OpenVINO keeps compiled primitives for every input shape: without a limit, 900 MB after 1,200
 # shapes of a MiniLM. With 256 most batches find theirs: see bench/NOTES.md.
 _CACHED_SHAPES = "256"
-# Tells OpenVINO not to fuse attention into one kernel, which costs up to a fifth of the speed. It is
-# a property for OpenVINO's developers, which a later version may not have.
+# Tells OpenVINO not to fuse attention into one kernel, which costs up to a fifth of the speed. The
+# property is for OpenVINO's developers, and a later version may not have it.
 _NOT_FUSED = {"SNIPPETS_MODE": "DISABLE"}
 _HINTS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 # The first array makes OpenVINO's binding look up numpy's interface, once per process. Two threads
@@ -46,6 +46,8 @@ def openvino_config(engine: Engine) -> dict[str, str]:
         "NUM_STREAMS": str(engine.streams),
         "INFERENCE_NUM_THREADS": str(engine.streams * engine.threads),
         "CPU_RUNTIME_CACHE_CAPACITY": _CACHED_SHAPES,
+        # Pinned, the first stream of every process would run on the first core, beside each other.
+        "ENABLE_CPU_PINNING": "NO",
     }
     if engine.compute == "int8":
         config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _GROUP
