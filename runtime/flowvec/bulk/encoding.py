@@ -32,6 +32,8 @@ from flowvec.bulk.runner import BulkProgress, RunResult, RunTally, Work, end_run
 from flowvec.bulk.shard_files import BulkPrecision, OutFormat
 from flowvec.bulk.summary import BulkSummary, summarize
 from flowvec.bulk.windows import first_columns
+from flowvec.collection.creation import is_collection
+from flowvec.collection.model import encoder_for
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
@@ -140,22 +142,22 @@ def encode_files(
     out_format = out_format_of(path, out_format)
     is_file = path.suffix in (".npy", ".parquet")
     fields = checked_fields(text_field, id_field, keep, max_text_bytes)
-    is_collection = out_format == "collection"
-    fields = replace(fields, kept_as_json=out_format != "parquet", for_collection=is_collection)
-    if skip_unchanged and not is_collection:
+    into_collection = out_format == "collection"
+    fields = replace(fields, kept_as_json=out_format != "parquet", for_collection=into_collection)
+    if skip_unchanged and not into_collection:
         raise InputValueError("only a collection can skip unchanged rows")
     sources = find_sources(as_inputs(inputs), input_format)
     is_stdin = sources[0].path == STDIN
     if is_stdin and (share[1] > 1 or workers is not None):
         raise InputValueError("standard input cannot be divided into shares or among workers")
-    rule = _duplicate_rule(on_duplicate, can_be_last=is_collection or not is_stdin)
+    rule = _duplicate_rule(on_duplicate, can_be_last=into_collection or not is_stdin)
     options = BulkOptions(
         out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, rule
     )
     check_options(options, share, is_file, path)
     if skip_unchanged and share[1] > 1:
         raise InputValueError("a job that skips unchanged rows cannot be divided into shares")
-    if workers is not None and (is_file or is_collection):
+    if workers is not None and (is_file or into_collection):
         raise InputValueError("on Ray the output is a folder of shards")
     if is_file and resume and path.exists():
         raise BulkError(
@@ -169,6 +171,10 @@ def encode_files(
     with ExitStack() as stack:
         if not isinstance(encoder, Encoder):
             encoder = stack.enter_context(Encoder.load(encoder))
+        if into_collection and is_collection(path):
+            matching = encoder_for(path, encoder)
+            if matching is not encoder:
+                encoder = stack.enter_context(matching)
         job = job_of(encoder, options)
         started = time.perf_counter()
         try:

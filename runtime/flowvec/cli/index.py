@@ -230,6 +230,7 @@ def encoder_of(directory: Path, model: str | None, provider: str | None, compute
     if recorded is None:
         raise InputValueError(f"{directory} holds plain vectors; give --model")
     try:
+        # With `auto`, whoever opens the collection takes the compute type of its vectors.
         return Encoder.load(recorded, provider=provider, compute=cast(Any, compute))
     except BundleError as error:
         raise BundleError(

@@ -6,14 +6,14 @@ import logging
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 from flowvec.arguments import choice, whole_number
 from flowvec.collection.index.hnsw import EF_CONSTRUCTION, M
 from flowvec.collection.store.settings import VECTOR_DTYPES, CollectionSettings, VectorDtype
+from flowvec.collection.store.store import FILE, Store
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
-from flowvec.engine.providers import COMPUTES, Compute
+from flowvec.engine.providers import COMPUTES
 from flowvec.errors import (
     FingerprintMismatchError,
     InputValueError,
@@ -26,6 +26,7 @@ __all__ = [
     "Model",
     "check_model",
     "check_same_settings",
+    "encoder_for",
     "matching_encoder",
     "new_settings",
 ]
@@ -108,7 +109,7 @@ def matching_encoder(path: Path, settings: CollectionSettings, encoder: Encoder)
         and recorded != encoder.engine.compute
     ):
         try:
-            same = encoder.with_compute(cast(Compute, recorded))
+            same = encoder.with_compute(recorded)
         except ProviderUnavailableError as error:
             logger.debug("%s: %s", path, error)
         else:
@@ -116,6 +117,20 @@ def matching_encoder(path: Path, settings: CollectionSettings, encoder: Encoder)
             return same
     check_model(path, settings, encoder)
     return encoder
+
+
+def encoder_for(path: Path, encoder: Encoder) -> Encoder:
+    """`matching_encoder` for the collection in a directory.
+
+    Raises:
+        CollectionError: there is no collection.
+        FingerprintMismatchError: it is of another model.
+    """
+    store = Store(path / FILE)
+    try:
+        return matching_encoder(path, store.settings, encoder)
+    finally:
+        store.close()
 
 
 def new_settings(
