@@ -22,6 +22,7 @@ from flowvec_bench.peers.registry import Forms, Peer
 from flowvec_export import export
 from flowvec_export.assembly.tracing import quiet_exporter
 from flowvec_export.sources.load import read_torch_source
+from flowvec_export.sources.sentence_transformers import POOLING_FLAGS
 from flowvec_export.sources.torch import TorchSource, quiet_transformers
 from flowvec_export.variants.variants import Variant, VariantError
 
@@ -30,6 +31,9 @@ __all__ = ["SHAPES", "check_model", "make_forms", "opened_forms", "random_model"
 logger = logging.getLogger(__name__)
 
 _MAX_LENGTH = 256
+# Where sentence-transformers had its modules until version 5.
+_OLDER_MODULES = "sentence_transformers.models."
+_KINDS_BEFORE_6 = frozenset(("Transformer", "Pooling", "Dense", "Normalize"))
 
 # BERT's sizes by name; random weights, since speed does not depend on them.
 SHAPES: dict[str, dict[str, int]] = {
@@ -151,13 +155,52 @@ def make_forms(
             # Too far from float32, or wrong on this processor: its rows fail, the others run.
             logger.warning("left out: %s", error)
             variants.remove(cast(Variant, error.kind))
-    paths = {"source": source, "bundle": bundle.path}
+    max_length = bundle.manifest.max_length
+    older = _write_older_form(source, checkpoint.pooling or "", max_length, folder / "older")
+    paths = {"source": source, "older": older, "bundle": bundle.path}
     plain_mean = checkpoint.pooling == "mean" and checkpoint.word_weights is None
     if plain_mean and not checkpoint.transforms and checkpoint.normalize:
-        paths["onnx"] = _write_onnx_form(
-            source, checkpoint, bundle.manifest.max_length, folder / "onnx"
-        )
-    return Forms(paths, bundle.manifest.max_length, bundle.manifest.dim)
+        paths["onnx"] = _write_onnx_form(source, checkpoint, max_length, folder / "onnx")
+    return Forms(paths, max_length, bundle.manifest.dim)
+
+
+def _write_older_form(source: Path, pooling: str, max_length: int, folder: Path) -> Path:
+    """A directory that sentence-transformers 3 to 5 read, which infinity and Optimum need.
+
+    Version 6 writes other names of its modules and of their settings. What has only these modules
+    is copied under the older names.
+
+    Args:
+        source: the directory.
+        pooling: its pooling, as `flowvec_export` names it.
+        max_length: most tokens of a text.
+        folder: where to copy it.
+
+    Returns:
+        `source` itself, if it has the older names or cannot have them.
+    """
+    if not (source / "modules.json").is_file():
+        return source
+    modules = json.loads((source / "modules.json").read_text())
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    is_older = all(module["type"].startswith(_OLDER_MODULES) for module in modules)
+    if is_older or not _KINDS_BEFORE_6.issuperset(kinds):
+        return source
+    shutil.copytree(source, folder)
+    modes = pooling.split("+")
+    for module, kind in zip(modules, kinds, strict=True):
+        module["type"] = _OLDER_MODULES + kind
+        config = folder / module["path"] / "config.json"
+        if kind == "Transformer":
+            settings = {"max_seq_length": max_length, "do_lower_case": False}
+            config.with_name("sentence_bert_config.json").write_text(json.dumps(settings))
+        elif kind == "Pooling":
+            settings = json.loads(config.read_text())
+            width = settings.get("embedding_dimension", settings.get("word_embedding_dimension"))
+            flags = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
+            config.write_text(json.dumps({"word_embedding_dimension": width, **flags}))
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
 
 
 def _write_onnx_form(source: Path, checkpoint: TorchSource, max_length: int, folder: Path) -> Path:

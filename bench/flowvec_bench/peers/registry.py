@@ -25,8 +25,9 @@ class Peer:
         batch_sizes: sizes to choose the best from. If None is among them, the library's default is
             raced, and the others are only shown; flowvec's are budgets of padded tokens.
         without: packages to uninstall from its environment, because they break it.
-        form: the form that it reads: the sentence-transformers directory (`source`), an ONNX file
-            of token vectors beside a tokenizer (`onnx`), or a flowvec bundle (`bundle`).
+        form: the form that it reads: the sentence-transformers directory (`source`), the same with
+            the names that versions before 6 know (`older`), an ONNX file of token vectors beside a
+            tokenizer (`onnx`), or a flowvec bundle (`bundle`).
         gathers: whether it gathers waiting calls into batches of a size that it chooses.
     """
 
@@ -45,7 +46,7 @@ class Forms:
     """Path of each form, and facts about the model for engines.
 
     Attributes:
-        paths: `source`, `bundle` and, if possible, `onnx`.
+        paths: `source`, `older`, `bundle` and, if possible, `onnx`.
         max_length: most tokens of a text for all peers.
         dim: length of a vector.
     """
@@ -107,10 +108,11 @@ PEERS: dict[str, Peer] = {
         ("sentence-transformers==5.7.0", "optimum-onnx==0.1.0", "onnxruntime==1.31.1",
          "transformers==4.57.6", _TORCH),
         {"backend": "onnx", "model_kwargs": {"provider": "CPUExecutionProvider"}},
+        form="older",
     ),
     "fastembed": Peer("fastembed", "fastembed", ("fastembed==0.9.1",), {}, _SIZES, "onnx"),
     "infinity": Peer(
         "infinity, torch float32", "infinity", ("infinity-emb[torch]==0.0.78", _TORCH),
-        gathers=True,
+        form="older", gathers=True,
     ),
 }  # fmt: skip

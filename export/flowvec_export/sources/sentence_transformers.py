@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from flowvec_export.transforms import Dense
 
-__all__ = ["Modules", "read_modules"]
+__all__ = ["POOLING_FLAGS", "Modules", "read_modules"]
 
 _SETTINGS = (
     "sentence_bert_config.json",
@@ -30,7 +30,7 @@ _SETTINGS = (
 
 # sentence-transformers' pooling modes, in the order in which it concatenates them: first the
 # booleans of older files, then the names of newer ones.
-_POOLING_FLAGS = {
+POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -237,9 +237,9 @@ def _pooling_modes(config: dict[str, Any], origin: str) -> list[str]:
             raise ExportError(f"{origin} pools by {', '.join(unknown)}, which is not supported")
         return [_POOLING_NAMES[name] for name in names]
     on = {key for key, value in config.items() if key.startswith("pooling_mode_") and value is True}
-    if unknown := sorted(on - _POOLING_FLAGS.keys()):
+    if unknown := sorted(on - POOLING_FLAGS.keys()):
         raise ExportError(f"{origin} pools by {', '.join(unknown)}, which is not supported")
-    return [mode for flag, mode in _POOLING_FLAGS.items() if flag in on] or ["mean"]
+    return [mode for flag, mode in POOLING_FLAGS.items() if flag in on] or ["mean"]
 
 
 def _read_dense(folder: Path, trust: Trust) -> Dense:

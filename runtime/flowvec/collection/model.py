@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from flowvec.arguments import choice, whole_number
+from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.index.hnsw import EF_CONSTRUCTION, M
 from flowvec.collection.store.settings import VECTOR_DTYPES, CollectionSettings, VectorDtype
 from flowvec.collection.store.store import FILE, Store
@@ -126,7 +127,7 @@ def encoder_for(path: Path, encoder: Encoder) -> Encoder:
         CollectionError: there is no collection.
         FingerprintMismatchError: it is of another model.
     """
-    store = Store(path / FILE)
+    store = Store(absolute_path(path) / FILE)
     try:
         return matching_encoder(path, store.settings, encoder)
     finally:

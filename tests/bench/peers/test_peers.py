@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -135,7 +136,7 @@ def test_a_model_with_own_layers_is_not_raced_by_peers_that_only_pool(
     tmp_path: Path, trained: Path
 ) -> None:
     forms = make_forms(trained, tmp_path, 64, computes=())
-    assert sorted(forms.paths) == ["bundle", "source"]
+    assert sorted(forms.paths) == ["bundle", "older", "source"]
     assert forms.max_length == 64
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
     peers = [FLOWVEC["flowvec-float32"], HERE, PEERS["fastembed"]]
@@ -150,7 +151,7 @@ def test_a_model_with_own_layers_is_not_raced_by_peers_that_only_pool(
 def test_the_shipped_model_races_in_the_forms_that_it_can_have(tmp_path: Path) -> None:
     # Its words have weights, which the peers' mean pooling lacks, and it has no layers for int8.
     forms = make_forms(Path(__file__).resolve().parents[3] / "models/mini/checkpoint", tmp_path)
-    assert sorted(forms.paths) == ["bundle", "source"]
+    assert sorted(forms.paths) == ["bundle", "older", "source"]
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
     peers = [FLOWVEC["flowvec-float32"], FLOWVEC["flowvec-int8"], HERE]
     race_result = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
@@ -191,3 +192,34 @@ def test_a_wrong_argument_is_one_line(flowvec_here, tmp_path: Path, arguments, p
     assert (done.returncode, done.stdout) == (2, ""), done
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_directory_of_a_new_version_is_written_for_older_ones(
+    forms: Forms, tmp_path: Path
+) -> None:
+    assert forms.paths["older"] == forms.paths["source"]  # it has the older names
+    source = tmp_path / "source"
+    shutil.copytree(forms.paths["source"], source)
+    modules = json.loads((source / "modules.json").read_text())
+    for module, place in zip(
+        modules, ("base.modules.transformer", "sentence_transformer.modules.pooling",
+                  "base.modules.normalize"), strict=True
+    ):  # fmt: skip
+        kind = module["type"].rpartition(".")[2]
+        module["type"] = f"sentence_transformers.{place}.{kind}"
+    (source / "modules.json").write_text(json.dumps(modules))
+    (source / "1_Pooling/config.json").write_text(
+        '{"embedding_dimension": 48, "pooling_mode": "mean", "include_prompt": true}'
+    )
+    older = make_forms(source, tmp_path / "forms", computes=()).paths["older"]
+    assert older != source
+    written = json.loads((older / "modules.json").read_text())
+    assert [module["type"] for module in written] == [
+        f"sentence_transformers.models.{kind}" for kind in ("Transformer", "Pooling", "Normalize")
+    ]
+    assert [module["path"] for module in written] == [module["path"] for module in modules]
+    pooling = json.loads((older / "1_Pooling/config.json").read_text())
+    assert pooling["word_embedding_dimension"] == 48
+    assert [flag for flag, is_on in pooling.items() if is_on is True] == [
+        "pooling_mode_mean_tokens"
+    ]

@@ -10,7 +10,7 @@ import pytest
 
 from flowvec import Bundle, Encoder, InputValueError
 from flowvec.encoder.autotune import KINDS, Candidate, Measured, kinds_of_texts, tune, winner
-from flowvec.engine.providers import CPU, Engine
+from flowvec.engine.providers import CPU, OPENVINO, Engine
 from flowvec.engine.selection import available_providers, choose_engine, tuned_engine
 from flowvec.engine.tuned import Tuned, save_tuned
 from flowvec.machine import available_cores
@@ -90,7 +90,10 @@ def test_tuning_tries_everything_of_the_same_compute_type_and_keeps_one(tiny_dir
     settings = tune(
         bundle, seconds=0.1, on_measured=lambda name, tried: steps.update({name: tried})
     )
-    assert list(steps) == ["provider", "streams", "budget"]
+    attention = ["attention"] if settings.provider == OPENVINO else []
+    assert list(steps) == ["provider", "streams", *attention, "budget"]
+    for name in attention:
+        assert {m.candidate.engine.fused_attention for m in steps[name]} == {False, True}
     default = choose_engine()
     assert {m.candidate.engine.compute for tried in steps.values() for m in tried} == {
         default.compute

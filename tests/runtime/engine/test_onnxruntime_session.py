@@ -14,7 +14,6 @@ from flowvec.engine.onnxruntime_session import Session, conflicting_wheels
 from flowvec.engine.providers import (
     CPU,
     CUDA,
-    OPENVINO,
     TENSORRT,
     Engine,
 )
@@ -25,12 +24,11 @@ from flowvec.engine.selection import (
 from flowvec.errors import BundleError
 
 
-@pytest.mark.parametrize("provider", [OPENVINO, CUDA, TENSORRT])
+@pytest.mark.parametrize("provider", [CUDA, TENSORRT])
 def test_a_provider_that_does_not_really_run_is_an_error(
     tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     # The session runs on the CPU provider although another was requested: a silent fallback.
-    monkeypatch.setattr(onnxruntime_session, "_add_openvino", lambda *_: None)
     monkeypatch.setattr(onnxruntime_session, "_gpu_providers", lambda *_: [CPU])
     with pytest.raises(ProviderUnavailableError, match="ONNX Runtime runs CPUExecutionProvider"):
         Session(Bundle.load(tiny_dir), Engine(provider, "float32", 1))
