@@ -44,6 +44,7 @@ from flowvec.errors import (
     OverloadedError,
     ProviderUnavailableError,
 )
+from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized
 from flowvec.version import __version__
 
@@ -85,6 +86,7 @@ __all__ = [
     "ProviderUnavailableError",
     "QueueStatistics",
     "SharedEncoder",
+    "TokenIds",
     "Tokenized",
     "__version__",
     "most_similar_pairs",

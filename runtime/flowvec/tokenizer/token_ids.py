@@ -16,6 +16,10 @@ __all__ = ["TokenIds"]
 class TokenIds:
     """Token ids of texts of different lengths, text after text.
 
+        >>> token_ids = Encoder.load("mini").tokenize(["A man is eating.", "Stocks fell."]).token_ids
+        >>> len(token_ids), token_ids.lengths.tolist(), token_ids[1].shape
+        (2, [7, 5], (5,))
+
     Attributes:
         flat: int32 (tokens,), the ids of all texts.
         offsets: int64 (texts + 1,); text i has the ids `flat[offsets[i] : offsets[i + 1]]`.
