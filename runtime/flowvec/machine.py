@@ -10,6 +10,7 @@ from pathlib import Path
 
 __all__ = [
     "available_cores",
+    "available_memory",
     "cpu_features",
     "cpu_name",
     "gpu_names",
@@ -135,6 +136,32 @@ def vector_instructions() -> list[str]:
     others = {"fma", "f16c", "bmi2", "gfni"}
     x86 = {name for name in flags if name.startswith(("avx", "amx", "sse")) or name in others}
     return sorted(x86 or set(flags))
+
+
+def available_memory() -> int | None:
+    """Bytes that this process can still take: the least that the system and its cgroup have left.
+
+    None if neither says.
+    """
+    left: list[int] = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                left.append(int(line.split()[1]) * 1024)
+    except (OSError, ValueError, IndexError):
+        pass
+    group = Path("/sys/fs/cgroup")
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            most = (group / limit).read_text().strip()
+            if most != "max":
+                left.append(int(most) - int((group / used).read_text()))
+        except (OSError, ValueError):
+            continue
+    return min(left, default=None)
 
 
 def trim_memory() -> bool:

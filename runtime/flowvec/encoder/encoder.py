@@ -62,7 +62,8 @@ class EncoderInfo:
         >>> info.provider, info.dim, info.proof
         ('CPUExecutionProvider', 384, 'proved: cosine 1.00000 over 24 texts')
 
-    `tuned` says when `flowvec tune` measured the settings in use; None if they are the defaults or
+    `threads_alone` is how many cores compute a batch while nothing else runs. `tuned` says when
+    `flowvec tune` measured the settings in use; None if they are the defaults or
     were all given. `proof` says how far the engine's vectors are from the bundle's reference
     vectors on this machine.
     """
@@ -81,6 +82,7 @@ class EncoderInfo:
     compute: str
     streams: int
     threads: int
+    threads_alone: int
     max_batch_tokens: int
     tuned: str | None
     proof: str
@@ -129,7 +131,9 @@ class Encoder:
         self._on_statistics = on_statistics
         self._request = request
         self._ranges: Floats | None = None  # read when they are first needed
-        self._pipeline = Pipeline(bundle, engine, proof)
+        # Streams and threads that the caller named stay as they are.
+        is_elastic = request is not None and request.streams is None and request.threads is None
+        self._pipeline = Pipeline(bundle, engine, proof, is_elastic=is_elastic)
 
     @classmethod
     def load(
@@ -320,6 +324,7 @@ class Encoder:
             compute=engine.compute,
             streams=engine.streams,
             threads=engine.threads,
+            threads_alone=self._pipeline.threads_alone,
             max_batch_tokens=self._max_batch_tokens,
             tuned=self._tuned,
             proof=str(self.proof),
@@ -489,12 +494,15 @@ class Encoder:
         self,
         ids: Tokenized | TokenIds | Sequence[Sequence[int] | npt.NDArray[np.int32]],
         batches: Sequence[Batch],
+        *,
+        alone: bool = True,
     ) -> Floats:
         """Run given batches: the last step of `encode`, for benchmarks that plan their own batches.
 
         Args:
             ids: token ids of each text, as `tokenize` returns them, or a sequence for each text.
             batches: batches that hold each text once (`flowvec.encoder.batching`).
+            alone: whether nothing else waits, so that a single batch may take all cores.
 
         Returns:
             The graph's output, float32 (len(ids), dim), in the order of `ids`.
@@ -507,7 +515,7 @@ class Encoder:
         elif not isinstance(ids, TokenIds):
             ids = TokenIds.from_rows(ids)
         out = np.empty((len(ids), self.dim), dtype=np.float32)
-        self._pipeline.run(ids, batches, out)
+        self._pipeline.run(ids, batches, out, alone=alone)
         refuse_non_finite(non_finite_rows(out).tolist())
         return out
 

@@ -14,7 +14,8 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import ParamSpec, TypeVar
 
@@ -26,9 +27,12 @@ from flowvec.encoder.batching import Batch, pad, padded_tokens, plan
 from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics, Tally
 from flowvec.encoder.postprocess import non_finite_rows
 from flowvec.encoder.proof import ProofMode, open_proved
+from flowvec.engine.elastic_session import ElasticSession
+from flowvec.engine.openvino_session import OpenVinoSession
 from flowvec.engine.providers import Engine
 from flowvec.engine.selection import GraphSession
-from flowvec.errors import ClosedError, InputValueError, NonFiniteError
+from flowvec.errors import ClosedError, EngineError, InputValueError, NonFiniteError
+from flowvec.machine import available_memory
 from flowvec.texts.window import WINDOW
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer, joined
@@ -50,6 +54,9 @@ _PIECE = 1024
 _MOST_CALLERS = 64
 # How often a waiting call checks whether to stop, in seconds.
 _PATIENCE = 0.1
+# Memory that must be free, in sizes of the graph's file, to compile the graph a second time. That
+# takes at most .8 of one.
+_MEMORY_LEFT = 4
 # A window with fewer batches than this is cut into smaller ones, which take no longer each. Below
 # the least size, the extra calls cost more than the waiting that they save.
 _BATCHES_A_STREAM = 4
@@ -59,9 +66,18 @@ _LEAST_BUDGET = 256
 class Pipeline:
     """A bundle's tokenizer and session, and the threads that keep its streams busy."""
 
-    def __init__(self, bundle: Bundle, engine: Engine, proof: ProofMode = "cached") -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        engine: Engine,
+        proof: ProofMode = "cached",
+        *,
+        is_elastic: bool = False,
+    ) -> None:
+        """Open a bundle on an engine; `is_elastic` lets a batch that is alone take all cores."""
         self._bundle = bundle
         self._engine = engine
+        self._is_elastic = is_elastic
         self._proof_mode = proof
         self._dim = bundle.manifest.dim
         self._max_length = bundle.manifest.max_length
@@ -73,8 +89,7 @@ class Pipeline:
     # --- life -----------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._session: GraphSession | None
-        self._session, self.proof = open_proved(self._bundle, self._engine, self._proof_mode)
+        session, self.proof = open_proved(self._bundle, self._engine, self._proof_mode)
         # Callers with a single batch run it on their own thread. Together with the workers they
         # must not exceed the streams.
         self._free_streams = threading.BoundedSemaphore(self._engine.streams)
@@ -82,12 +97,41 @@ class Pipeline:
             self._engine.streams, thread_name_prefix="flowvec-stream"
         )
         # Threads that stay alive, because the C library keeps memory for every thread. They prepare
-        # the next window of each call.
+        # the next window of each call, and compile the graph for all cores.
         self._preparing = ThreadPoolExecutor(_MOST_CALLERS, "flowvec-prepare")
         self._tokenizing = ThreadPoolExecutor(_MOST_CALLERS, "flowvec-tokenize")
+        self._session: ElasticSession | None = self._elastic(session)
         self._process = os.getpid()
 
-    def ready(self) -> tuple[GraphSession, ThreadPoolExecutor]:
+    def _elastic(self, session: GraphSession) -> ElasticSession:
+        """A session that compiles the graph for all cores when that pays, and memory allows."""
+        engine = self._engine
+        if not (self._is_elastic and isinstance(session, OpenVinoSession) and engine.streams > 1):
+            return ElasticSession(session)
+        all_cores = replace(engine, streams=1, threads=engine.streams * engine.threads)
+
+        def open_on_all_cores() -> GraphSession:
+            size = self._bundle.graph(engine.variant).stat().st_size
+            left = available_memory()
+            if left is not None and left < _MEMORY_LEFT * size:
+                raise EngineError(f"{left >> 20} MiB of memory are left")
+            opened, _ = open_proved(
+                self._bundle,
+                all_cores,
+                self._proof_mode,
+                lambda bundle, engine: OpenVinoSession(bundle, engine, beside=session),
+            )
+            return opened
+
+        return ElasticSession(session, open_on_all_cores, partial(_given, self._preparing))
+
+    @property
+    def threads_alone(self) -> int:
+        """Cores that compute a batch while nothing else runs."""
+        session = self._session
+        return self._engine.threads if session is None else session.threads_alone
+
+    def ready(self) -> tuple[ElasticSession, ThreadPoolExecutor]:
         """The session and workers of this process; a forked child has to open its own.
 
         Raises:
@@ -121,8 +165,16 @@ class Pipeline:
 
     # --- work -----------------------------------------------------------------------------------
 
-    def run(self, ids: TokenIds, batches: Sequence[Batch], out: Floats) -> float:
+    def run(
+        self, ids: TokenIds, batches: Sequence[Batch], out: Floats, *, alone: bool = True
+    ) -> float:
         """Run batches into `out`, float32 (len(ids), dim). NaN and infinity are not refused.
+
+        Args:
+            ids: token ids of the texts.
+            batches: batches of them.
+            out: where the vectors go.
+            alone: whether nothing else waits, so that a single batch may take all cores.
 
         Returns:
             Seconds in the graph, summed over the streams.
@@ -130,13 +182,16 @@ class Pipeline:
         Raises:
             EngineError: the engine failed.
         """
-        seconds = self._begin(ids, batches, out).finish()
+        seconds = self._begin(ids, batches, out, alone=alone).finish()
         assert seconds is not None  # without a stop event it never stops
         return seconds
 
-    def _begin(self, ids: TokenIds, batches: Sequence[Batch], out: Floats) -> _Running:
+    def _begin(
+        self, ids: TokenIds, batches: Sequence[Batch], out: Floats, *, alone: bool
+    ) -> _Running:
         """Submit batches to the streams."""
         session, workers = self.ready()
+        alone = alone and len(batches) == 1
         free_streams = self._free_streams
         pad_id = self._bundle.manifest.pad_id
 
@@ -144,7 +199,7 @@ class Pipeline:
             feeds = pad(ids, batch, pad_id)
             with free_streams:
                 begun = time.perf_counter()
-                vectors = session.run(*feeds)
+                vectors = session.run(*feeds, alone=alone)
                 seconds = time.perf_counter() - begun
             out[list(batch.rows)] = vectors
             return seconds
@@ -228,7 +283,7 @@ class Pipeline:
             if job.shared_out:
                 budget = self._shared_out(tokens, budget)
             batches = plan(lengths, budget, self._max_length)
-        running = self._begin(tokenized.token_ids, batches, vectors)
+        running = self._begin(tokenized.token_ids, batches, vectors, alone=True)
         return _Window(tokenized, tokens, seconds, vectors, running)
 
     def _tokenize(self, texts: Sequence[str]) -> Tokenized:

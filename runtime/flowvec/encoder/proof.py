@@ -20,7 +20,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -114,7 +114,10 @@ class Proof:
 
 
 def open_proved(
-    bundle: Bundle, engine: Engine, mode: ProofMode = "cached"
+    bundle: Bundle,
+    engine: Engine,
+    mode: ProofMode = "cached",
+    opened_by: Callable[[Bundle, Engine], GraphSession] | None = None,
 ) -> tuple[GraphSession, Proof]:
     """Load a bundle's graph on an engine, and compare it with the bundle's reference vectors.
 
@@ -124,6 +127,7 @@ def open_proved(
         engine: what to load it on.
         mode: `cached` compares once per machine; `always` compares at every load; `never` trusts
             the engine.
+        opened_by: loads the graph; None is `open_session`.
 
     Raises:
         EngineNotProvedError: the engine's vectors are not the references.
@@ -131,13 +135,14 @@ def open_proved(
         ProviderUnavailableError: the provider does not really run.
     """
     limit = MIN_COSINE_OF[engine.compute]
+    opened = open_session if opened_by is None else opened_by
     if mode == "never":
         unseen = Proof(False, None, limit, 0, None, "the Encoder was loaded with proof='never'")
-        return open_session(bundle, engine), unseen
+        return opened(bundle, engine), unseen
     known = None if mode == "always" or _may_differ(bundle, engine) else _recall(bundle, engine)
     if known is not None and not known.proved:
         raise _refusal(engine, known)
-    session = open_session(bundle, engine)
+    session = opened(bundle, engine)
     if known is not None:
         return session, known
     begun = time.perf_counter()

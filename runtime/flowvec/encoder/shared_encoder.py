@@ -305,10 +305,11 @@ class SharedEncoder:
                 calls = []
             with self._changed:
                 chosen, length = self._choose()
+                alone = not self.has_work
                 if self._waiting:
                     self._changed.notify()
             if chosen:
-                self._compute(chosen, length)
+                self._compute(chosen, length, alone=alone)
         except BaseException as error:  # a worker that ends would leave its callers waiting
             logger.exception("a stream failed")
             failure = EngineError(f"the text could not be computed: {first_line(error)}")
@@ -401,9 +402,9 @@ class SharedEncoder:
         self._count -= len(taken)
         return [seen[i] for i in batch.rows], batch.length
 
-    def _compute(self, items: list[_Waiting], length: int) -> None:
+    def _compute(self, items: list[_Waiting], length: int, *, alone: bool = False) -> None:
         try:
-            vectors = self._run(items, length)
+            vectors = self._run(items, length, alone=alone)
         except (NonFiniteError, EngineError) as error:
             if len(items) == 1:
                 self._deliver_failure(items[0], error)
@@ -428,8 +429,9 @@ class SharedEncoder:
         for call in finished:
             call.finish()
 
-    def _run(self, items: list[_Waiting], length: int) -> Floats:
-        return self._encoder.run([i.ids for i in items], [Batch(tuple(range(len(items))), length)])
+    def _run(self, items: list[_Waiting], length: int, *, alone: bool) -> Floats:
+        batch = Batch(tuple(range(len(items))), length)
+        return self._encoder.run([item.ids for item in items], [batch], alone=alone)
 
     def _deliver_failure(self, item: _Waiting, error: Exception) -> None:
         if isinstance(error, NonFiniteError):

@@ -70,8 +70,15 @@ def openvino_status() -> str | None:
 class OpenVinoSession:
     """A graph compiled by OpenVINO. `run` may be called from any number of threads."""
 
-    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+    def __init__(
+        self, bundle: Bundle, engine: Engine, beside: OpenVinoSession | None = None
+    ) -> None:
         """Compile the graph.
+
+        Args:
+            bundle: what to compile.
+            engine: streams, threads and compute type.
+            beside: another session of the same graph, whose weights in memory are shared.
 
         Raises:
             BundleError: OpenVINO cannot compile the file, or the graph lacks its inputs.
@@ -84,7 +91,9 @@ class OpenVinoSession:
         with _FIRST_ARRAY:
             openvino.Tensor(np.zeros((1, 1), dtype=np.int64), shared_memory=True)
         try:
-            self._compiled = _compile(openvino.Core(), str(model), engine)
+            core = openvino.Core()
+            self._model: Any = core.read_model(str(model)) if beside is None else beside._model
+            self._compiled = _compile(core, self._model, engine)
         except Exception as error:
             raise BundleError(f"{model} cannot be compiled: {first_line(error)}") from error
         names = {port.get_any_name() for port in self._compiled.inputs}
@@ -133,7 +142,7 @@ class OpenVinoSession:
         return vectors
 
 
-def _compile(core: Any, model: str, engine: Engine) -> Any:
+def _compile(core: Any, model: Any, engine: Engine) -> Any:
     """Compile a graph, without fused attention where OpenVINO has a property for that."""
     config = openvino_config(engine)
     if not engine.fused_attention:

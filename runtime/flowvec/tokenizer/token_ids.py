@@ -16,7 +16,8 @@ __all__ = ["TokenIds"]
 class TokenIds:
     """Token ids of texts of different lengths, text after text.
 
-        >>> token_ids = Encoder.load("mini").tokenize(["A man is eating.", "Stocks fell."]).token_ids
+        >>> tokenized = Encoder.load("mini").tokenize(["A man is eating.", "Stocks fell."])
+        >>> token_ids = tokenized.token_ids
         >>> len(token_ids), token_ids.lengths.tolist(), token_ids[1].shape
         (2, [7, 5], (5,))
 

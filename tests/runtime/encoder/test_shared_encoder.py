@@ -206,7 +206,7 @@ def test_an_unexpected_failure_only_affects_its_calls(
 ) -> None:
     run = one.run
 
-    def fail_once(*arguments):
+    def fail_once(*arguments, **options):
         monkeypatch.setattr(one, "run", run)
         raise MemoryError
 

@@ -1,0 +1,195 @@
+"""A batch that is alone gets all cores, a batch among others gets one, and vectors are the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from flowvec import Encoder, SharedEncoder
+from flowvec.encoder import pipeline
+from flowvec.engine.elastic_session import ElasticSession
+from flowvec.engine.providers import OPENVINO, Engine
+from flowvec.engine.selection import available_providers
+from flowvec.errors import EngineError
+from flowvec.machine import available_cores, available_memory
+from tests.waiting import wait_until
+
+IDS = np.ones((1, 3), dtype=np.int64)
+
+
+class Recorder:
+    """A session that says which it is, and can be held up."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.calls = 0
+        self.entered = threading.Event()
+        self.may_go = threading.Event()
+        self.may_go.set()
+
+    def run(
+        self, input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        self.calls += 1
+        self.entered.set()
+        assert self.may_go.wait(60)
+        return np.full((1, 1), self.engine.threads, dtype=np.float32)
+
+
+@pytest.fixture
+def streams() -> Recorder:
+    return Recorder(Engine(OPENVINO, "float32", 2))
+
+
+@pytest.fixture
+def all_cores() -> Recorder:
+    return Recorder(Engine(OPENVINO, "float32", 1, 2))
+
+
+def at_once(work: Callable[[], None]) -> None:
+    work()
+
+
+def elastic(streams: Recorder, all_cores: Recorder) -> ElasticSession:
+    """A session that has opened the graph for all cores."""
+    session = ElasticSession(streams, lambda: all_cores, at_once)
+    while session.threads_alone == 1:
+        assert session.run(IDS, IDS, alone=True)[0, 0] == 1
+    return session
+
+
+def test_batches_that_are_alone_get_all_cores(streams: Recorder, all_cores: Recorder) -> None:
+    session = elastic(streams, all_cores)
+    assert streams.calls == 16  # short commands do not compile the graph twice
+    assert session.run(IDS, IDS, alone=True)[0, 0] == 2
+    assert session.run(IDS, IDS, alone=False)[0, 0] == 1
+    assert session.run(IDS, IDS)[0, 0] == 1
+
+
+@pytest.mark.parametrize("first", ["streams", "all_cores"])
+def test_a_batch_beside_another_one_gets_one_core(
+    streams: Recorder, all_cores: Recorder, first: str
+) -> None:
+    session = elastic(streams, all_cores)
+    running = streams if first == "streams" else all_cores
+    running.entered.clear()
+    running.may_go.clear()
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(session.run, IDS, IDS, alone=first == "all_cores")
+        assert running.entered.wait(60)
+        before = streams.calls
+        # Its caller has nothing else that waits, but another caller's batch runs.
+        second = pool.submit(session.run, IDS, IDS, alone=True)
+        wait_until(lambda: streams.calls > before)
+        running.may_go.set()
+        assert second.result(60)[0, 0] == 1
+        assert other.result(60)[0, 0] == running.engine.threads
+    assert session.run(IDS, IDS, alone=True)[0, 0] == 2  # and it is alone again
+
+
+def test_without_the_second_graph_the_streams_go_on(streams: Recorder) -> None:
+    def fails() -> Recorder:
+        raise EngineError("no memory is left")
+
+    session = ElasticSession(streams, fails, at_once)
+    for _ in range(40):
+        assert session.run(IDS, IDS, alone=True)[0, 0] == 1
+    assert session.threads_alone == 1
+
+
+def test_a_failing_batch_is_not_counted_as_running(
+    streams: Recorder, all_cores: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = elastic(streams, all_cores)
+
+    def fails(*_: object) -> npt.NDArray[np.float32]:
+        raise EngineError("it broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(all_cores, "run", fails)
+        with pytest.raises(EngineError):
+            session.run(IDS, IDS, alone=True)
+    assert session.run(IDS, IDS, alone=True)[0, 0] == 2
+
+
+# --- with OpenVINO --------------------------------------------------------------------------------
+
+needs_cores = pytest.mark.skipif(
+    OPENVINO not in available_providers() or available_cores() < 2,
+    reason="OpenVINORuntime cannot run on several cores on this machine",
+)
+
+
+@needs_cores
+def test_single_texts_get_all_cores_and_the_same_vectors(tiny_dir: Path) -> None:
+    texts = ["the cat", "a dog runs in the garden", "stocks fell"]
+    with Encoder.load(tiny_dir, provider="openvino", compute="float32") as encoder:
+        expected = [encoder.encode(text) for text in texts]
+        for _ in range(20):
+            encoder.encode("the cat")
+        wait_until(lambda: encoder.info().threads_alone == available_cores())
+        for text, vector in zip(texts, expected, strict=True):
+            np.testing.assert_allclose(encoder.encode(text), vector, atol=1e-6)
+        assert encoder.engine.threads == 1
+
+
+@needs_cores
+def test_threads_that_share_an_encoder_get_the_same_vectors(tiny_dir: Path) -> None:
+    texts = [f"the cat {'runs ' * (i % 5)}" for i in range(60)]
+    with Encoder.load(tiny_dir, provider="openvino", compute="float32") as encoder:
+        expected = encoder.encode(texts)
+        for _ in range(20):
+            encoder.encode("the cat")
+        with SharedEncoder(encoder) as shared, ThreadPoolExecutor(8) as pool:
+            for encode in (encoder.encode, shared.encode):
+                np.testing.assert_allclose(list(pool.map(encode, texts)), expected, atol=1e-6)
+
+
+@needs_cores
+@pytest.mark.parametrize("options", [{"streams": 2}, {"threads": 1}, {"provider": "cpu"}])
+def test_streams_and_threads_that_were_named_stay(
+    tiny_dir: Path, options: dict[str, int | str]
+) -> None:
+    with Encoder.load(tiny_dir, **({"provider": "openvino"} | options)) as encoder:
+        for _ in range(40):
+            encoder.encode("the cat")
+        assert encoder.info().threads_alone == encoder.engine.threads == 1
+
+
+@needs_cores
+def test_with_little_memory_the_graph_is_compiled_once(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+
+    def little() -> int:
+        asked.set()
+        return 1000
+
+    monkeypatch.setattr(pipeline, "available_memory", little)
+    with Encoder.load(tiny_dir, provider="openvino") as encoder:
+        for _ in range(20):
+            encoder.encode("the cat")
+        assert asked.wait(60)
+        assert encoder.info().threads_alone == 1
+
+
+@needs_cores
+def test_closing_while_the_graph_is_compiled_again_is_harmless(tiny_dir: Path) -> None:
+    for calls in (15, 16, 17, 18):
+        encoder = Encoder.load(tiny_dir, provider="openvino")
+        for _ in range(calls):
+            encoder.encode("the cat")
+        encoder.close()
+
+
+def test_the_memory_that_is_left_is_at_most_the_machines() -> None:
+    left = available_memory()
+    if left is not None:
+        assert 0 < left < 1 << 50
