@@ -508,12 +508,16 @@ class Encoder:
             The graph's output, float32 (len(ids), dim), in the order of `ids`.
 
         Raises:
+            InputValueError: ids are not whole numbers that fit into int32.
             NonFiniteError: the model gave NaN or infinity.
         """
         if isinstance(ids, Tokenized):
             ids = ids.token_ids
         elif not isinstance(ids, TokenIds):
-            ids = TokenIds.from_rows(ids)
+            try:
+                ids = TokenIds.from_rows(ids)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise InputValueError(f"ids are not token ids: {first_line(error)}") from None
         out = np.empty((len(ids), self.dim), dtype=np.float32)
         self._pipeline.run(ids, batches, out, alone=alone)
         refuse_non_finite(non_finite_rows(out).tolist())

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.engine.selection import GraphSession
-from flowvec.errors import FlowvecError
+from flowvec.errors import ClosedError, EngineNotProvedError, FlowvecError
 
 __all__ = ["ElasticSession"]
 
@@ -84,12 +85,15 @@ class ElasticSession:
             with self._lock:
                 self._running -= 1
             if opens and self._in_background is not None:
-                self._in_background(self._open_all_cores)
+                with suppress(ClosedError):  # another thread closes the Encoder
+                    self._in_background(self._open_all_cores)
 
     def _open_all_cores(self) -> None:
         """Compile the graph for all cores; without it, the streams go on."""
         assert self._open is not None
         try:
             self._all_cores = self._open()
+        except EngineNotProvedError as error:
+            logger.warning("single texts stay on one core: %s", error)
         except FlowvecError as error:
             logger.debug("single texts stay on one core: %s", error)

@@ -16,7 +16,7 @@ from flowvec.encoder import pipeline
 from flowvec.engine.elastic_session import ElasticSession
 from flowvec.engine.providers import OPENVINO, Engine
 from flowvec.engine.selection import available_providers
-from flowvec.errors import EngineError
+from flowvec.errors import ClosedError, EngineError, EngineNotProvedError
 from flowvec.machine import available_cores, available_memory
 from tests.waiting import wait_until
 
@@ -193,3 +193,24 @@ def test_the_memory_that_is_left_is_at_most_the_machines() -> None:
     left = available_memory()
     if left is not None:
         assert 0 < left < 1 << 50
+
+
+def test_an_encoder_that_is_closed_meanwhile_loses_no_result(streams: Recorder) -> None:
+    def closed(work: Callable[[], None]) -> None:
+        raise ClosedError("this Encoder is closed")
+
+    session = ElasticSession(streams, lambda: streams, closed)
+    for _ in range(20):
+        assert session.run(IDS, IDS, alone=True)[0, 0] == 1
+
+
+def test_an_engine_that_is_wrong_on_all_cores_is_not_used(
+    streams: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    def wrong() -> Recorder:
+        raise EngineNotProvedError("its vectors are wrong", OPENVINO, "float32")
+
+    session = ElasticSession(streams, wrong, at_once)
+    for _ in range(20):
+        assert session.run(IDS, IDS, alone=True)[0, 0] == 1
+    assert "single texts stay on one core: its vectors are wrong" in caplog.text
