@@ -23,8 +23,11 @@ __all__ = ["ElasticSession"]
 
 logger = logging.getLogger(__name__)
 
-# Single batches that show that the calls of a service come one at a time.
+# Batches that were alone, after which the graph is compiled for all cores.
 _ENOUGH_ALONE = 16
+# Batches in a row that were alone, after which the next one gets all cores: among several callers
+# a batch is alone for a moment, and then two threads of it would compete with the next batch.
+_ENOUGH_IN_A_ROW = 3
 
 
 class ElasticSession:
@@ -50,6 +53,7 @@ class ElasticSession:
         self._lock = threading.Lock()
         self._running = 0
         self._seen_alone = 0
+        self._in_a_row = 0
 
     @property
     def threads_alone(self) -> int:
@@ -75,9 +79,13 @@ class ElasticSession:
         with self._lock:
             session, opens = self._streams, False
             if alone and self._running == 0:
-                session = self._all_cores or self._streams
                 self._seen_alone += 1
                 opens = self._seen_alone == _ENOUGH_ALONE
+                if self._all_cores is not None and self._in_a_row >= _ENOUGH_IN_A_ROW:
+                    session = self._all_cores
+                self._in_a_row += 1
+            else:
+                self._in_a_row = 0
             self._running += 1
         try:
             return session.run(input_ids, attention_mask)

@@ -72,6 +72,15 @@ def test_batches_that_are_alone_get_all_cores(streams: Recorder, all_cores: Reco
     assert session.run(IDS, IDS)[0, 0] == 1
 
 
+def test_all_cores_take_several_batches_in_a_row_that_are_alone(
+    streams: Recorder, all_cores: Recorder
+) -> None:
+    session = elastic(streams, all_cores)
+    session.run(IDS, IDS)  # one that is not alone
+    threads = [session.run(IDS, IDS, alone=True)[0, 0] for _ in range(5)]
+    assert threads == [1, 1, 1, 2, 2]
+
+
 @pytest.mark.parametrize("first", ["streams", "all_cores"])
 def test_a_batch_beside_another_one_gets_one_core(
     streams: Recorder, all_cores: Recorder, first: str
@@ -90,7 +99,8 @@ def test_a_batch_beside_another_one_gets_one_core(
         running.may_go.set()
         assert second.result(60)[0, 0] == 1
         assert other.result(60)[0, 0] == running.engine.threads
-    assert session.run(IDS, IDS, alone=True)[0, 0] == 2  # and it is alone again
+    threads = [session.run(IDS, IDS, alone=True)[0, 0] for _ in range(4)]
+    assert threads[-1] == 2  # they are alone again
 
 
 def test_without_the_second_graph_the_streams_go_on(streams: Recorder) -> None:
