@@ -14,6 +14,7 @@ __all__ = [
     "cpu_features",
     "cpu_name",
     "gpu_names",
+    "isa_limit",
     "trim_memory",
     "vector_instructions",
 ]
@@ -123,11 +124,16 @@ def cpu_features() -> list[str]:
     Those that the environment variable ONEDNN_MAX_CPU_ISA turns off are left out.
     """
     flags = set(_cpuinfo().get("flags", "").split())
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
-    missing = _ISA_LIMITS.get(limit.upper(), ())
+    missing = _ISA_LIMITS.get(isa_limit() or "", ())
     x86 = [name for name in _FEATURES if name in flags and not name.startswith(missing)]
     arm = set(_cpuinfo().get("Features", "").split())
     return x86 + [ours for theirs, ours in _ARM_FEATURES.items() if theirs in arm]
+
+
+def isa_limit() -> str | None:
+    """The limit on instruction sets in ONEDNN_MAX_CPU_ISA, in upper case; None without one."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA")
+    return limit.upper() if limit else None
 
 
 def vector_instructions() -> list[str]:

@@ -790,6 +790,14 @@ class Collection:
                 self._index.stage(ef_search=ef)
             return recall
 
+    @property
+    def encoder(self) -> Encoder | None:
+        """The Encoder that embeds texts here, in the compute type of the vectors; None without one.
+
+        It embeds queries for searches by vector. Closing the collection may close it.
+        """
+        return self._encoder
+
     # --- the encoder ----------------------------------------------------------------------------
 
     def _checked_encoder(self) -> Encoder:
@@ -807,9 +815,11 @@ class Collection:
         Raises:
             FingerprintMismatchError: it is another model.
         """
-        self._encoder = matching_encoder(self._path, self._store.settings, encoder)
+        settings = self._store.settings
+        self._encoder = matching_encoder(settings, encoder)
         if self._encoder is not encoder:
             self._own_encoder = self._encoder
+        check_model(self._path, settings, self._encoder)
 
     def _need_encoder(self) -> Encoder:
         if self._encoder is None:

@@ -90,7 +90,7 @@ def check_model(path: Path, settings: CollectionSettings, encoder: Encoder) -> N
         )
 
 
-def matching_encoder(path: Path, settings: CollectionSettings, encoder: Encoder) -> Encoder:
+def matching_encoder(settings: CollectionSettings, encoder: Encoder) -> Encoder:
     """An Encoder in the compute type of a collection's first vectors, if its own was left open.
 
     Compute types give slightly different vectors, and the default of `Encoder.load` depends on the
@@ -98,9 +98,6 @@ def matching_encoder(path: Path, settings: CollectionSettings, encoder: Encoder)
 
     Returns:
         `encoder` itself, or another Encoder of the same model, which the caller closes.
-
-    Raises:
-        FingerprintMismatchError: it is another model.
     """
     recorded = settings.compute
     if (
@@ -112,11 +109,12 @@ def matching_encoder(path: Path, settings: CollectionSettings, encoder: Encoder)
         try:
             same = encoder.with_compute(recorded)
         except ProviderUnavailableError as error:
-            logger.debug("%s: %s", path, error)
+            logger.debug("%s", error)
         else:
-            logger.info("%s was made in %s, and is used in %s", path, recorded, recorded)
+            logger.info(
+                "vectors were made in %s, so %s is opened in it", recorded, encoder.bundle.handle
+            )
             return same
-    check_model(path, settings, encoder)
     return encoder
 
 
@@ -125,11 +123,10 @@ def encoder_for(path: Path, encoder: Encoder) -> Encoder:
 
     Raises:
         CollectionError: there is no collection.
-        FingerprintMismatchError: it is of another model.
     """
     store = Store(absolute_path(path) / FILE)
     try:
-        return matching_encoder(path, store.settings, encoder)
+        return matching_encoder(store.settings, encoder)
     finally:
         store.close()
 

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.errors import InputTypeError, InputValueError
 from flowvec.tokenizer.token_ids import TokenIds
 
 __all__ = [
     "Batch",
     "bucket_length",
+    "check_batches",
     "pad",
     "padded_tokens",
     "plan",
@@ -114,6 +116,30 @@ def plan_in_order(
 def padded_tokens(batches: Iterable[Batch]) -> int:
     """The tokens that the model computes for a plan, padding included."""
     return sum(batch.length * len(batch.rows) for batch in batches)
+
+
+def check_batches(batches: object, lengths: npt.NDArray[np.int64]) -> None:
+    """Check that batches hold each text once, and have room for it.
+
+    Args:
+        batches: what should be a sequence of `Batch`.
+        lengths: tokens of each text.
+
+    Raises:
+        InputTypeError: it is something else.
+        InputValueError: a text is missing, is there twice, or is longer than its batch.
+    """
+    if not isinstance(batches, Sequence) or not all(isinstance(b, Batch) for b in batches):
+        raise InputTypeError("batches must be a sequence of flowvec.encoder.batching.Batch")
+    rows = np.array([row for batch in batches for row in batch.rows], dtype=np.int64)
+    if not np.array_equal(np.sort(rows), np.arange(len(lengths))):
+        raise InputValueError(f"batches must hold each of the {len(lengths)} texts once")
+    for batch in batches:
+        longest = max((int(lengths[row]) for row in batch.rows), default=0)
+        if longest > batch.length:
+            raise InputValueError(
+                f"a batch of length {batch.length} holds a text of {longest} tokens"
+            )
 
 
 def pad(

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from flowvec.arguments import choice, flag
 from flowvec.bundle.bundle import Bundle
 from flowvec.bundle.manifest import RANGES, FileRecord
-from flowvec.encoder.batching import Batch
+from flowvec.encoder.batching import Batch, check_batches
 from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics
 from flowvec.encoder.loading import EngineRequest
 from flowvec.encoder.options import (
@@ -187,6 +187,10 @@ class Encoder:
             MissingDependencyError: ONNX Runtime is not installed.
         """
         choice("proof", proof, get_args(ProofMode))
+        if on_statistics is not None and not callable(on_statistics):
+            raise InputTypeError(
+                f"on_statistics must be a function, not {type(on_statistics).__name__}"
+            )
         request = EngineRequest(device, provider, compute, streams, threads, max_batch_tokens)
         return cls._chosen(Bundle.load(name_or_dir), request, on_statistics, proof)
 
@@ -484,10 +488,9 @@ class Encoder:
 
     # --- building blocks ------------------------------------------------------------------------
 
-    def tokenize(self, texts: Sequence[str]) -> Tokenized:
+    def tokenize(self, texts: str | Iterable[str]) -> Tokenized:
         """Token ids of each text, cut at max_length: the first step of `encode`."""
-        items = _as_list(texts)
-        check_texts(items)
+        items, _ = self.items(texts)
         return self._pipeline.tokenizer(items)
 
     def run(
@@ -508,16 +511,15 @@ class Encoder:
             The graph's output, float32 (len(ids), dim), in the order of `ids`.
 
         Raises:
-            InputValueError: ids are not whole numbers that fit into int32.
+            InputTypeError, InputValueError: ids are not whole numbers from 0 to 2**31 - 1, or the
+                batches do not hold each text once, or one is too short for its texts.
             NonFiniteError: the model gave NaN or infinity.
         """
         if isinstance(ids, Tokenized):
             ids = ids.token_ids
         elif not isinstance(ids, TokenIds):
-            try:
-                ids = TokenIds.from_rows(ids)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise InputValueError(f"ids are not token ids: {first_line(error)}") from None
+            ids = TokenIds.from_rows(ids)
+        check_batches(batches, ids.lengths)
         out = np.empty((len(ids), self.dim), dtype=np.float32)
         self._pipeline.run(ids, batches, out, alone=alone)
         refuse_non_finite(non_finite_rows(out).tolist())

@@ -7,6 +7,7 @@ one fills its batches.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -177,6 +178,7 @@ class SharedEncoder:
         ]
         # Its threads end if it is garbage-collected without being closed.
         weakref.finalize(self, _wake, self._changed)
+        _open.add(self)
         for worker in self._workers:
             worker.start()
 
@@ -214,7 +216,7 @@ class SharedEncoder:
             )
         with self._changed:
             if self._closing:
-                raise ClosedError("this encoder is closed")
+                raise ClosedError("this SharedEncoder is closed")
             if self._count + len(items) > self._max_waiting:
                 self._drop_cancelled()
             if self._count + len(items) > self._max_waiting:
@@ -484,6 +486,17 @@ def _work(shared: weakref.ref[SharedEncoder], changed: threading.Condition) -> N
                 changed.wait()
         encoder.work_once()
         del encoder
+
+
+_open: weakref.WeakSet[SharedEncoder] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Let running batches end: a thread that is killed inside an engine aborts the process."""
+    for shared in list(_open):
+        if shared._process == os.getpid():
+            shared.close(drain=False)
 
 
 def _wake(changed: threading.Condition) -> None:

@@ -25,7 +25,7 @@ from flowvec.engine.providers import (
 )
 from flowvec.engine.tuned import Tuned
 from flowvec.errors import InputValueError, MissingDependencyError, ProviderUnavailableError
-from flowvec.machine import available_cores, cpu_features
+from flowvec.machine import available_cores, cpu_features, isa_limit
 
 __all__ = [
     "GraphSession",
@@ -120,9 +120,13 @@ def choose_engine(
             threads=threads,
             refused=refused,
         )
-    except ProviderUnavailableError:
+    except ProviderUnavailableError as error:
         if provider is None and status[CPU] is not None:  # nothing is installed at all
             raise MissingDependencyError(status[CPU]) from None
+        if limit := isa_limit():
+            raise ProviderUnavailableError(
+                f"{error} (the environment limits instruction sets to {limit})"
+            ) from None
         raise
 
 

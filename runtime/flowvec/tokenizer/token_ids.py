@@ -9,7 +9,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.errors import InputTypeError, InputValueError
+from flowvec.sequences import refuse_lookalike
+
 __all__ = ["TokenIds"]
+
+_MOST_ID = int(np.iinfo(np.int32).max)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +36,16 @@ class TokenIds:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int] | npt.NDArray[np.int32]]) -> TokenIds:
-        """Join the ids of each text."""
-        arrays = [np.asarray(row, dtype=np.int32) for row in rows]
+        """Join the ids of each text.
+
+        Raises:
+            InputTypeError: a row is not a sequence of whole numbers.
+            InputValueError: an id is below 0, or does not fit into int32.
+        """
+        refuse_lookalike("ids", rows)
+        if not isinstance(rows, Iterable):
+            raise InputTypeError(f"ids must be token ids of texts, not {type(rows).__name__}")
+        arrays = [_ids_of(row) for row in rows]
         return cls.from_lengths(
             np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32),
             np.array([len(row) for row in arrays], dtype=np.int64),
@@ -61,3 +74,13 @@ class TokenIds:
         """The ids of each text as Python numbers."""
         flat, offsets = self.flat.tolist(), self.offsets.tolist()
         return [flat[a:b] for a, b in pairwise(offsets)]
+
+
+def _ids_of(row: object) -> npt.NDArray[np.int32]:
+    """One text's ids, checked."""
+    ids = np.asarray(row)
+    if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+        raise InputTypeError("the ids of a text must be a sequence of whole numbers")
+    if len(ids) and not 0 <= ids.min() <= ids.max() <= _MOST_ID:
+        raise InputValueError(f"token ids must be from 0 to {_MOST_ID}")
+    return ids.astype(np.int32, copy=False)

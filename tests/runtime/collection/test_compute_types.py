@@ -42,8 +42,9 @@ def test_an_open_compute_type_is_that_of_the_collection(
             collection.add(["b"], ["a dog runs"])
             wanted = exact.encode_document("a dog runs")
             assert collection.search(wanted, k=1)[0].score == pytest.approx(1, abs=1e-6)
-            own = collection._own_encoder
+            own = collection.encoder
             assert own is not None
+            assert own is not encoder
             assert own.engine.compute == "float32"
         assert encoder.engine.compute == "bfloat16"
         assert encoder.encode("the caller's Encoder stays open").shape == (encoder.dim,)
@@ -95,6 +96,23 @@ def test_bulk_jobs_into_a_collection_take_its_compute_type(
         skip_unchanged=skip_unchanged,
     )
     assert (done.rows, done.compute) == (2, "float32")
+
+
+def test_a_bulk_job_in_a_named_compute_type_warns_once(
+    made_in_float32: Path, tiny_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"id": "x", "text": "stocks fell"}')
+    with Encoder.load(tiny_dir, compute="bfloat16") as encoder:
+        done = encode_files(
+            encoder,
+            tmp_path / "texts.jsonl",
+            made_in_float32,
+            out_format="collection",
+            id_field="id",
+        )
+    assert done.compute == "bfloat16"
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
 
 
 def test_an_encoder_in_another_compute_type_keeps_the_other_settings(tiny_dir: Path) -> None:

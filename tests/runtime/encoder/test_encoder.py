@@ -32,7 +32,7 @@ from flowvec import (
 from flowvec.bundle.bundle import read_manifest, record_file
 from flowvec.bundle.manifest import MANIFEST, RANGES
 from flowvec.encoder import pipeline
-from flowvec.encoder.batching import pad
+from flowvec.encoder.batching import Batch, pad, plan
 from flowvec.engine import onnxruntime_session, selection
 from flowvec.engine.providers import CPU, OPENVINO, PROVIDERS
 from flowvec.engine.selection import available_providers
@@ -716,3 +716,50 @@ def test_windows_are_encoded_one_by_one(tiny: Encoder) -> None:
     assert next(failing).vectors.shape == (1, 16)
     with pytest.raises(InputTypeError, match="item 2 is int"):
         next(failing)
+
+
+# --- building blocks ------------------------------------------------------------------------------
+
+
+def test_tokenize_takes_a_single_text_as_one_text(tiny: Encoder) -> None:
+    assert tiny.tokenize("the cat").ids == tiny.tokenize(["the cat"]).ids
+
+
+def test_run_takes_ids_in_every_form(tiny: Encoder) -> None:
+    items = ["the cat", "a dog runs", ""]
+    tokenized = tiny.tokenize(items)
+    batches = plan(tokenized.lengths, 64)
+    for ids in (tokenized, tokenized.token_ids, tokenized.ids, list(tokenized.token_ids)):
+        np.testing.assert_allclose(tiny.run(ids, batches), tiny.encode(items), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ids", "batches", "error"),
+    [
+        ([[2], [2]], [], InputValueError),
+        ([[2]] * 3, [Batch((0, 1), 1)], InputValueError),
+        ([[2]], [Batch((0, 1), 1)], InputValueError),
+        ([[2], [2]], [Batch((0, 0), 1), Batch((1,), 1)], InputValueError),
+        ([[2]], [Batch((-1,), 1)], InputValueError),
+        ([[2, 3]], [Batch((0,), 1)], InputValueError),
+        ([[-1]], [Batch((0,), 1)], InputValueError),
+        ([[2**40]], [Batch((0,), 1)], InputValueError),
+        ([[1.5]], [Batch((0,), 1)], InputTypeError),
+        ([[True]], [Batch((0,), 1)], InputTypeError),
+        ([1, 2], [Batch((0,), 1)], InputTypeError),
+        ("ab", [Batch((0,), 1)], InputTypeError),
+        (7, [Batch((0,), 1)], InputTypeError),
+        ([[2]], None, InputTypeError),
+        ([[2]], "ab", InputTypeError),
+    ],
+)
+def test_run_refuses_ids_and_batches_that_do_not_fit(
+    tiny: Encoder, ids: Any, batches: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        tiny.run(ids, batches)
+
+
+def test_on_statistics_must_be_a_function(tiny_dir: Path) -> None:
+    with pytest.raises(InputTypeError, match="on_statistics must be a function"):
+        Encoder.load(tiny_dir, on_statistics=3)  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -462,3 +464,23 @@ def test_threads_of_a_queue_that_was_dropped_end(tiny: Encoder) -> None:
             return
         time.sleep(0.05)
     pytest.fail(f"these threads still run: {names()}")
+
+
+def test_a_busy_encoder_that_is_not_closed_does_not_abort_the_process(tiny_dir: Path) -> None:
+    code = """
+import sys, threading, time
+from flowvec import Encoder, SharedEncoder
+shared = SharedEncoder(Encoder.load(sys.argv[1]))
+def work():
+    while True:
+        shared.encode(["the cat runs " * 20] * 500)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+while shared.statistics().texts < 100:
+    time.sleep(0.001)
+"""
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code, tiny_dir], capture_output=True, text=True, timeout=120
+        )
+        assert (done.returncode, "terminate" in done.stderr) == (0, False), done.stderr

@@ -96,3 +96,11 @@ def test_the_engine_that_runs_is_the_one_shown(provider: str, tiny_dir: Path) ->
 def test_streams_must_be_at_least_one() -> None:
     with pytest.raises(InputValueError, match="streams"):
         choose_engine("cpu", streams=0)
+
+
+def test_a_limit_on_instruction_sets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    if OPENVINO not in available_providers():
+        pytest.skip(f"{OPENVINO} cannot run on this machine")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
+    with pytest.raises(ProviderUnavailableError, match="limits instruction sets to AVX2"):
+        choose_engine("openvino", "bfloat16")
