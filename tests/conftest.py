@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Encoder
+from flowvec import Encoder, Reranker
 from flowvec.engine.selection import available_providers
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -53,6 +53,8 @@ def _no_tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests use an empty cache, so that a developer's tuned settings do not decide the engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLOWVEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        # No test reaches the Internet: a name that is no path would be looked up on the hub.
+        patch.setenv("HF_HUB_OFFLINE", "1")
         yield
 
 
@@ -75,6 +77,12 @@ def tiny_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def reranker_dir() -> Path:
+    """A committed reranker: random BERT with token types, one label, sigmoid, 64 tokens."""
+    return DATA / "bundles" / "reranker"
+
+
+@pytest.fixture(scope="session")
 def nan_dir() -> Path:
     """The tiny bundle with NaN in the embedding of the word "nan"."""
     return DATA / "bundles" / "nan"
@@ -92,6 +100,12 @@ def provider(request: pytest.FixtureRequest) -> str:
     if request.param not in available_providers():
         pytest.skip(f"{request.param} cannot run on this machine")
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def reranker(reranker_dir: Path) -> Iterator[Reranker]:
+    with Reranker.load(reranker_dir, provider="cpu", streams=2) as loaded:
+        yield loaded
 
 
 @pytest.fixture(scope="session")

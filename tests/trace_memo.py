@@ -50,14 +50,14 @@ def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
 def remembering(trace: Callable[..., onnx.ModelProto]) -> Callable[..., onnx.ModelProto]:
     """A `to_onnx` that returns a copy of an earlier result for equal arguments."""
 
-    def traced(model: Any, *arguments: Any) -> onnx.ModelProto:
-        key = _key(model, arguments)
+    def traced(model: Any, *arguments: Any, **options: Any) -> onnx.ModelProto:
+        key = _key(model, (*arguments, sorted(options.items())))
         if key is None:
-            return trace(model, *arguments)
+            return trace(model, *arguments, **options)
         kept = FOLDER / key
         if not kept.exists():
             partial = FOLDER / f"{key}.{os.getpid()}"
-            partial.write_bytes(trace(model, *arguments).SerializeToString())
+            partial.write_bytes(trace(model, *arguments, **options).SerializeToString())
             partial.replace(kept)  # atomically, because other workers read it
         return onnx.ModelProto.FromString(kept.read_bytes())
 

@@ -35,6 +35,7 @@ from flowvec.errors import (
     EngineError,
     ExportError,
     InputTypeError,
+    InputValueError,
     NonFiniteError,
 )
 from flowvec.sequences import as_list
@@ -48,10 +49,12 @@ from flowvec_export.arguments import (
 )
 from flowvec_export.assembly.draft import WEIGHTS, Draft, Weights
 from flowvec_export.assembly.parity import MIN_COSINE_OF_FLOAT16, measure
+from flowvec_export.build_reranker import build_reranker
 from flowvec_export.graph.proto import OUTPUT, write_onnx
 from flowvec_export.layers.names import parse_pooling
 from flowvec_export.sources.base import AS_EXPORTED, Source, require_torch
-from flowvec_export.sources.load import read_source
+from flowvec_export.sources.cross_encoder import PairSource
+from flowvec_export.sources.load import read_any_source
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
 from flowvec_export.trust import Trust
@@ -86,17 +89,22 @@ def export(
     overwrite: bool = False,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    revision: str | None = None,
     on_step: Callable[[str], object] | None = None,
 ) -> Bundle:
-    """Export a checkpoint as a bundle: one ONNX graph from token ids to vectors.
+    """Export a checkpoint as a bundle: one ONNX graph from token ids to vectors, or to scores.
+
+    A cross-encoder (a model for sequence classification) becomes a reranker, which
+    `flowvec.Reranker` opens; everything else an embedder, which `flowvec.Encoder` opens.
 
         >>> bundle = export("my-checkpoint", "exported", pooling="mean", normalize=True)
         >>> flowvec.Encoder.load("exported").encode("a text").shape
         (256,)
 
     The graph is run on ONNX Runtime's CPU provider and compared with its source: transformers' own
-    module in float32, or the given ONNX graph. A text's vector must also be the same alone and in a
-    padded batch. The bundle is written atomically.
+    module in float32, the given ONNX graph, or the mean of a static embedder by its definition. A
+    text's vector must also be the same alone and in a padded batch. The bundle is written
+    atomically.
 
     The limits of this comparison: max |a - b| / ||b|| is at most 1e-4 and the cosine at least
     .99999; with float16 weights, the cosine to the unrounded weights is at least .999. A variant
@@ -105,9 +113,9 @@ def export(
 
     Args:
         source: a Hugging Face name; a local directory of an encoder that transformers loads, of a
-            sentence-transformers model, or of an ONNX graph as Optimum exports it; or such a
-            directory's .onnx file. An ONNX graph is changed without torch, unless a transform or a
-            Dense layer follows it.
+            sentence-transformers model, of a model2vec model, or of an ONNX graph as Optimum
+            exports it; or such a directory's .onnx file. An ONNX graph and a static embedder need
+            no torch, unless a transform or a Dense layer follows.
         out: the directory to create.
         pooling: one of `POOLINGS`, or several joined by `+`; None is the source's own, or `mean`
             for a plain encoder.
@@ -137,6 +145,7 @@ def export(
         overwrite: replace an existing bundle.
         trust_remote_code: run Python files of the checkpoint, which can do anything.
         allow_pickle: read weights from a pickle, with torch's restricted unpickler.
+        revision: branch, tag or commit of a Hugging Face name; None is its main branch.
         on_step: called with a line of text before each step.
 
     Returns:
@@ -161,6 +170,7 @@ def export(
         flag("normalize", normalize)
     encodable_text("name", name)
     encodable_text("default_prompt_name", default_prompt_name)
+    encodable_text("revision", revision)
     prompts = prompts_of(prompts)
     calibration = None if calibration is None else texts_of("calibration", calibration)
     sts = sequence_of("sts", sts, StsTask)
@@ -183,7 +193,30 @@ def export(
             f"transform must be a Transform or a file of one, not {type(transform).__name__}"
         )
     say(f"reading {source}")
-    origin = read_source(source, encoder_only=encoder_only, trust=trust)
+    origin = read_any_source(source, encoder_only=encoder_only, trust=trust, revision=revision)
+    if isinstance(origin, PairSource):
+        _refuse_for_pairs(
+            origin,
+            pooling=pooling,
+            transform=transform,
+            normalize=normalize,
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
+            sts=sts,
+        )
+        return build_reranker(
+            origin,
+            target,
+            name=name or origin.name,
+            origin=_origin(origin),
+            max_length=max_length,
+            weights=weights,
+            variants=variants,
+            calibration=calibration,
+            overwrite=overwrite,
+            is_ours=_is_bundle,
+            say=say,
+        )
     if origin.unused:
         say(f"leaving out what is above the encoder: {', '.join(origin.unused)}")
     length = origin.checked_length(max_length)
@@ -289,6 +322,7 @@ def _manifest(
         parity={},
         files={file: record_file(staged / file) for file in (MODEL, TOKENIZER)},
         layers=source.layers,
+        max_characters=source.max_characters(length),
     )
 
 
@@ -318,8 +352,21 @@ def _opset(proto: onnx.ModelProto) -> int:
     return max(int(entry.version) for entry in proto.opset_import)
 
 
-def _origin(source: Source) -> str:
-    """The source's name for the manifest: a hub name, or the last part of a directory's path."""
+def _refuse_for_pairs(source: PairSource, **arguments: object) -> None:
+    """Refuse arguments that mean nothing for a cross-encoder.
+
+    Raises:
+        InputValueError: one is given.
+    """
+    if given := [name for name, value in arguments.items() if value not in (None, {}, (), [])]:
+        raise InputValueError(
+            f"{source.origin} is a cross-encoder, which gives scores and no vectors, so "
+            f"{', '.join(given)} cannot be used; encoder_only exports its encoder alone"
+        )
+
+
+def _origin(source: Source | PairSource) -> str:
+    """The source's name in a manifest: of the hub with its commit, or the last part of a path."""
     return source.name if Path(source.origin).expanduser().exists() else source.origin
 
 

@@ -15,6 +15,8 @@ import flowvec
 from flowvec import Bundle, Manifest
 from flowvec.arguments import choice, flag, path_of
 from flowvec.bundle.bundle import absolute_path
+from flowvec.bundle.exported import open_bundle
+from flowvec.errors import ExportError
 from flowvec_export.graph.editing import Surgeon
 from flowvec_export.graph.proto import OUTPUT, write_onnx
 from flowvec_export.staging import check_target, staged_directory
@@ -46,7 +48,7 @@ def export_bundle(
       `model.onnx` is the bundle's file, byte for byte.
 
     Args:
-        bundle: a bundle's directory, or the name of a shipped one.
+        bundle: what `flowvec.Encoder.load` takes.
         out: the directory to create.
         layout: `sentence-transformers` or `tei`.
         overwrite: replace a directory that this function wrote.
@@ -58,12 +60,17 @@ def export_bundle(
         BundleError: there is no such bundle, or it is damaged.
         InputTypeError: an argument has the wrong type.
         InputValueError: the layout is unknown, or the path is not valid.
-        ExportError: the directory exists or cannot be written.
+        ExportError: the directory exists or cannot be written, or the bundle is a reranker.
     """
     choice("layout", layout, LAYOUTS)
     target = absolute_path(path_of("out", out))
     flag("overwrite", overwrite)
-    loaded = Bundle.load(bundle)
+    loaded = open_bundle(bundle)
+    if loaded.manifest.kind != "embedder":
+        raise ExportError(
+            f"{loaded.path} is a {loaded.manifest.kind}, and the layouts are those of embedders; "
+            "other tools read its checkpoint"
+        )
     check_target(target, overwrite, _is_ours)
     with staged_directory(target, overwrite, _is_ours) as staged:
         if layout == "tei":

@@ -153,9 +153,9 @@ def main() -> None:
     retrieval: dict[str, dict[str, float]] = {}
     for dataset in read_retrieval(args.retrieval):
         rankings = {"averaged word vectors": rank(word_vectors, dataset)}
-        rankings |= {name: search_encoder(e, dataset) for name, e in encoders.items()}
-        rankings["BM25 (bm25s)"] = search_bm25(dataset)
-        rankings |= {f"{n}, hybrid": search_hybrid(e, dataset) for n, e in encoders.items()}
+        rankings |= {name: search_encoder(e, dataset).ranking for name, e in encoders.items()}
+        rankings["BM25 (bm25s)"] = search_bm25(dataset).ranking
+        rankings |= {f"{n}, hybrid": search_hybrid(e, dataset).ranking for n, e in encoders.items()}
         for name, ranking in rankings.items():
             score = score_run(dataset, name, ranking)
             retrieval.setdefault(name, {})[dataset.name] = round(score.ndcg_at_10, 3)

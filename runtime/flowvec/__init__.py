@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from flowvec.bundle.bundle import Bundle
-from flowvec.bundle.manifest import Manifest
+from flowvec.bundle.manifest import Head, Manifest
 from flowvec.collection.collection import Collection
 from flowvec.collection.mining import Pair, most_similar_pairs, semantic_search
 from flowvec.collection.results import Added, CollectionInfo, Hit
@@ -21,12 +21,14 @@ from flowvec.encoder.encoder import Encoder, EncoderInfo
 from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics
 from flowvec.encoder.options import EncodeOptions
 from flowvec.encoder.proof import Proof
-from flowvec.encoder.shared_encoder import QueueStatistics, SharedEncoder
+from flowvec.encoder.shared_encoder import SharedEncoder
+from flowvec.encoder.shared_model import QueueStatistics
 from flowvec.engine.providers import Engine
 from flowvec.engine.telemetry import silence_onnxruntime
 from flowvec.errors import (
     BulkError,
     BundleError,
+    CacheError,
     ClosedError,
     CollectionError,
     CorruptCollectionError,
@@ -44,6 +46,10 @@ from flowvec.errors import (
     OverloadedError,
     ProviderUnavailableError,
 )
+from flowvec.reranker.async_reranker import AsyncReranker
+from flowvec.reranker.reranker import Reranker, RerankerInfo
+from flowvec.reranker.scores import Ranked, Ranking, ScoreJob, ScoreOptions
+from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized
 from flowvec.version import __version__
@@ -51,9 +57,11 @@ from flowvec.version import __version__
 __all__ = [
     "Added",
     "AsyncEncoder",
+    "AsyncReranker",
     "BulkError",
     "Bundle",
     "BundleError",
+    "CacheError",
     "ClosedError",
     "Collection",
     "CollectionError",
@@ -73,6 +81,7 @@ __all__ = [
     "ExportError",
     "FingerprintMismatchError",
     "FlowvecError",
+    "Head",
     "Hit",
     "InputTypeError",
     "InputValueError",
@@ -85,7 +94,14 @@ __all__ = [
     "Proof",
     "ProviderUnavailableError",
     "QueueStatistics",
+    "Ranked",
+    "Ranking",
+    "Reranker",
+    "RerankerInfo",
+    "ScoreJob",
+    "ScoreOptions",
     "SharedEncoder",
+    "SharedReranker",
     "TokenIds",
     "Tokenized",
     "__version__",

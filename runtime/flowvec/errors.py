@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = [
     "BulkError",
     "BundleError",
+    "CacheError",
     "ClosedError",
     "CollectionError",
     "CorruptCollectionError",
@@ -79,6 +80,15 @@ class BundleError(FlowvecError, ValueError):
     >>> Encoder.load("./no-such-bundle")
     Traceback (most recent call last):
     flowvec.errors.BundleError: ...
+    """
+
+
+class CacheError(FlowvecError, RuntimeError):
+    """The folder that keeps exported bundles cannot be written. The message says what to do.
+
+    >>> raise CacheError("cannot write to /cache: set FLOWVEC_CACHE to a folder with free space")
+    Traceback (most recent call last):
+    flowvec.errors.CacheError: cannot write to /cache: ...
     """
 
 

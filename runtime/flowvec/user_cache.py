@@ -24,9 +24,13 @@ def cache_folder() -> Path:
         OSError, RuntimeError: the user has no home directory.
     """
     configured = os.environ.get("FLOWVEC_CACHE")
-    return (
+    folder = (
         Path(configured).expanduser() if configured else user_cache_path("flowvec", appauthor=False)
     )
+    # Without a home directory platformdirs leaves `~`, which would be a folder of that name here.
+    if folder.parts[:1] == ("~",):
+        raise RuntimeError("the user has no home directory")
+    return folder
 
 
 def installed_versions(packages: Iterable[str] = ENGINE_PACKAGES) -> dict[str, str]:

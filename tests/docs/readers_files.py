@@ -13,6 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import tokenizers
+from safetensors.numpy import save_file
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from tests.conftest import first_layers_of_backbone
 from tests.docs.pages import ROOT
@@ -141,6 +146,27 @@ def _my_onnx(path: Path) -> None:
     shutil.copytree(ROOT / "tests/data/optimum/bert", path)
 
 
+def _my_reranker(path: Path) -> None:
+    """A tiny random cross-encoder, exported."""
+    shutil.copytree(ROOT / "tests/data/bundles/reranker", path)
+
+
+def _my_static(path: Path) -> None:
+    """Random vectors for the words of the sentences, as model2vec writes them."""
+    words = sorted({word for text in SENTENCES for word in text.lower().rstrip(".").split()})
+    tokenizer = tokenizers.Tokenizer(
+        WordLevel({word: i for i, word in enumerate(["[PAD]", "[UNK]", *words])}, "[UNK]")
+    )
+    tokenizer.normalizer = BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    path.mkdir()
+    tokenizer.save(str(path / "tokenizer.json"))
+    rows = np.random.default_rng(6).standard_normal((len(words) + 2, 64), dtype=np.float32)
+    save_file({"embeddings": rows}, path / "model.safetensors")
+    config = {"model_type": "model2vec", "normalize": True, "hidden_dim": 64}
+    (path / "config.json").write_text(json.dumps(config))
+
+
 # `my-bundle`, which takes an export of `my-checkpoint`, is the fixture `my_bundle`'s.
 READERS_FILES: dict[str, Callable[[Path], None]] = {
     "texts.txt": lambda path: _write_lines(path, SENTENCES[:1200]),
@@ -154,4 +180,6 @@ READERS_FILES: dict[str, Callable[[Path], None]] = {
     "beir-folder": _beir_folder,
     "my-checkpoint": _my_checkpoint,
     "my-onnx": _my_onnx,
+    "my-reranker": _my_reranker,
+    "my-static": _my_static,
 }

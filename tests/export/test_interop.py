@@ -174,3 +174,9 @@ def test_wrong_arguments_are_errors(encoder, tmp_path) -> None:
         export_bundle(source, theirs, "tei", overwrite=True)
     assert (theirs / "model.safetensors").exists()
     assert not (tmp_path / "out").exists()
+
+
+def test_a_reranker_is_refused(reranker_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="is a reranker, and the layouts are those of embedders"):
+        export_bundle(reranker_dir, tmp_path / "out", layout="tei")
+    assert not (tmp_path / "out").exists()

@@ -165,6 +165,10 @@ def test_telemetry_can_be_allowed(python, monkeypatch) -> None:
     assert done.stdout == "0\n"
 
 
+# A name of the hub is looked up by the hub's client, and exported by a child: nowhere else.
+ALLOWED_IMPORTS = {"bundle/hub.py": {"huggingface_hub"}, "bundle/child.py": {"subprocess"}}
+
+
 @pytest.mark.parametrize("path", sorted(RUNTIME.rglob("*.py")), ids=lambda p: p.name)
 def test_no_file_of_the_runtime_can_run_pickled_code_or_reach_the_network(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -182,10 +186,14 @@ def test_no_file_of_the_runtime_can_run_pickled_code_or_reach_the_network(path: 
         "pickle", "joblib", "marshal", "shelve", "torch", "transformers", "onnx", "requests",
         "urllib", "http", "socket", "huggingface_hub", "subprocess",
     }  # fmt: skip
-    assert not imported & refused
+    allowed = ALLOWED_IMPORTS.get(path.relative_to(RUNTIME).as_posix(), set())
+    assert not imported & refused - allowed
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert not names & {"eval", "exec", "compile", "__import__"}
-    keywords = {
-        k.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for k in node.keywords
-    }
-    assert "allow_pickle" not in keywords
+    # `allow_pickle` is also an option of exports; no reader of arrays may have it.
+    readers = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("np.", "numpy."))
+    ]
+    assert "allow_pickle" not in {keyword.arg for node in readers for keyword in node.keywords}

@@ -34,7 +34,11 @@ def examples_of(value: object) -> list[doctest.Example]:
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_a_public_name_has_an_example_that_runs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nan_dir: Path
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nan_dir: Path,
+    reranker_dir: Path,
 ) -> None:
     value = PUBLIC[name]
     assert examples_of(value), f"the docstring of {name} has no example"
@@ -44,6 +48,7 @@ def test_a_public_name_has_an_example_that_runs(
         pytest.importorskip("pyarrow", reason="needs the extra [files]")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "damaged-bundle").symlink_to(nan_dir)
+    (tmp_path / "my-reranker").symlink_to(reranker_dir)
     run(value, name)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from tqdm import tqdm
 
-from flowvec.cli.options import Compute, Format, MaxBatchTokens, Provider, TextField
+from flowvec.cli.options import MODEL_HELP, Compute, Format, MaxBatchTokens, Provider, TextField
 from flowvec.encoder.encoder import Encoder, EncoderInfo
 from flowvec.errors import InputValueError
 from flowvec.optional import require
@@ -24,7 +24,7 @@ from flowvec_export.arguments import check_output
 
 _MIB = 1 << 20
 
-_BundleName = Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")]
+_BundleName = Annotated[str, typer.Argument(help=MODEL_HELP)]
 
 app = typer.Typer(
     add_completion=False,

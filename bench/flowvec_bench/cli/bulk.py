@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from flowvec.cli.options import MODEL_HELP
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec_bench.cli.options import (
@@ -30,7 +31,7 @@ __all__ = ["bulk"]
 
 def bulk(
     corpus: Corpus,
-    model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "mini",
     rows: Annotated[int, typer.Option(min=1000, help="Sentences to encode.")] = 100_000,
     rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each mode.")] = 3,
     ray_workers: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from tqdm import tqdm
 
-from flowvec import Bundle, Encoder
-from flowvec.cli.options import Compute, Format, Json, Provider, TextField, print_json
+from flowvec import Encoder, Reranker
+from flowvec.bundle.exported import open_bundle
+from flowvec.cli.options import MODEL_HELP, Compute, Format, Json, Provider, TextField, print_json
+from flowvec.collection.reranking import RERANK_FROM
 from flowvec.optional import require
 from flowvec.texts.inputs import read_rows
 
@@ -27,7 +30,7 @@ app = typer.Typer(
     epilog="Example: flowvec eval sts mini ./sts",
 )
 
-BundleName = Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")]
+BundleName = Annotated[str, typer.Argument(help=MODEL_HELP)]
 StsFolder = Annotated[
     Path,
     typer.Argument(
@@ -108,7 +111,7 @@ def lexical(
 
     tasks = read_sts(folder)
     rows = sentence_rows(tasks)
-    bundles = [Bundle.load(name) for name in (bundle, *(against or ()))]
+    bundles = [open_bundle(name) for name in (bundle, *(against or ()))]
     labels = label_bundles(bundles)
     vectors, infos = {}, []
     for label, loaded in zip(labels, bundles, strict=True):
@@ -151,6 +154,15 @@ def retrieval(
             "--hybrid", help="Also score a collection's hybrid search, by vectors and words."
         ),
     ] = False,
+    rerank: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="A reranker: also score each system with its best hits reranked."
+        ),
+    ] = None,
+    rerank_from: Annotated[
+        int, typer.Option(min=1, help="How many hits of each query --rerank reads.")
+    ] = RERANK_FROM,
     provider: Provider = None,
     compute: Compute = "auto",
     as_json: Json = False,
@@ -163,20 +175,31 @@ def retrieval(
     from flowvec_bench.reports.tables import format_figure, format_table
 
     sets = read_retrieval(folder)
-    with _load(bundle, provider, compute) as encoder:
+    with (
+        _load(bundle, provider, compute) as encoder,
+        nullcontext() if rerank is None else Reranker.load(rerank) as reranker,
+    ):
         progress = tqdm(sets, desc="sets", disable=not sys.stderr.isatty())
         scores = [
             score
             for dataset in progress
-            for score in score_retrieval(encoder, dataset, hybrid=hybrid)
+            for score in score_retrieval(
+                encoder, dataset, hybrid=hybrid, reranker=reranker, rerank_from=rerank_from
+            )
         ]
         info = _describe(encoder)
+        second = (
+            None
+            if reranker is None
+            else {**asdict(reranker.info()), "path": reranker.bundle.path.name}
+        )
     warnings = {dataset.name: dataset.warnings for dataset in sets}
     if as_json:
         print_json(
             {
                 "evaluation": "retrieval",
                 "encoder": info,
+                "reranker": second,
                 "bm25": BM25_SETTINGS,
                 "machine": asdict(describe_machine()),
                 "warnings": warnings,
@@ -184,7 +207,17 @@ def retrieval(
             }
         )
         return
-    header = ("set", "system", "documents", "queries", "nDCG@10", "R@10", "R@100", "MRR@10")
+    header = (
+        "set",
+        "system",
+        "documents",
+        "queries",
+        "nDCG@10",
+        "R@10",
+        "R@100",
+        "MRR@10",
+        "ms a query",
+    )
     rows = [
         (
             score.dataset,
@@ -195,6 +228,7 @@ def retrieval(
             format_figure(score.recall_at_10, 4),
             format_figure(score.recall_at_100, 4),
             format_figure(score.mrr_at_10, 4),
+            format_figure(score.milliseconds, 1),
         )
         for score in scores
     ]
@@ -251,7 +285,7 @@ def isotropy(
 
     if report is not None:
         check_report_path(report)
-    bundles = [Bundle.load(name) for name in (bundle, against) if name is not None]
+    bundles = [open_bundle(name) for name in (bundle, against) if name is not None]
     labels = label_bundles(bundles)
     tasks = [] if sts_folder is None else read_sts(sts_folder)
     counter = None if source is None else _WordCounter(source)

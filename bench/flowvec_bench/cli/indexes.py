@@ -15,6 +15,7 @@ import numpy.typing as npt
 import typer
 from tqdm import tqdm
 
+from flowvec.cli.options import MODEL_HELP
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.files import staged_file
@@ -54,7 +55,7 @@ def retrieval(
             help="Instead of a corpus: float32 vectors (.npy); the last ones are the queries."
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "mini",
     rows: Annotated[int, typer.Option(min=100, help="Vectors to search.")] = 100_000,
     queries: Annotated[
         int, typer.Option(min=1, help="More vectors, which are the queries.")

@@ -39,7 +39,9 @@ Tokenizer = Annotated[
 ]
 Only = Annotated[
     str | None,
-    typer.Option(help="Peers, for example st-default,st-bfloat16,fastembed. Default: all."),
+    typer.Option(
+        help="Peers, for example st-default,st-bfloat16,fastembed. Default: all that suit."
+    ),
 ]
 MaxLength = Annotated[
     int | None,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -52,6 +52,8 @@ __all__ = ["latency", "peers"]
 
 _LONG_WORDS = 150
 _SHORT_WORDS = (4, 12)
+# Most tokens of a pair, unless it is given.
+_PAIR_LENGTH = 512
 
 
 def peers(
@@ -59,6 +61,14 @@ def peers(
     corpus: Corpus,
     tokenizer: Tokenizer = None,
     only: Only = None,
+    task: Annotated[
+        Literal["encode", "rerank"],
+        typer.Option(help="encode texts, or rerank the documents of queries by a cross-encoder."),
+    ] = "encode",
+    queries: Annotated[
+        int,
+        typer.Option(min=1, help="Queries to rerank, each with 100 documents of 50 to 200 words."),
+    ] = 10,
     natural: Annotated[
         int, typer.Option(min=0, help="Number of sentences of 8 to 60 words.")
     ] = 4000,
@@ -84,14 +94,29 @@ def peers(
     for other work during the race.
     """
     require("flowvec bench peers", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
+    if task == "rerank":
+        _race_rerankers(
+            model,
+            corpus,
+            tokenizer,
+            only,
+            queries,
+            max_length,
+            rounds,
+            seed,
+            name,
+            json_out,
+            report,
+        )
+        return
     from flowvec_bench.peers.model_forms import check_model, opened_forms
     from flowvec_bench.peers.race import race
-    from flowvec_bench.peers.registry import FLOWVEC, PEERS
+    from flowvec_bench.peers.registry import FLOWVEC, PEERS, STATIC, suited
     from flowvec_bench.reports.peers import write_peer_report
     from flowvec_bench.texts import natural_sentences, read_paragraphs
     from flowvec_export.sts import read_sts, sentence_rows
 
-    racers = chosen(only, {**FLOWVEC, **PEERS})
+    racers = chosen(only, {**FLOWVEC, **PEERS, **STATIC})
     check_model(model, tokenizer)
     check_corpus(corpus)
     check_outputs(json_out, report)
@@ -105,6 +130,8 @@ def peers(
         sentences = list(sentence_rows(read_sts(sts)))
         texts["sts"] = sample(iter(sentences), len(sentences), seed)
     with opened_forms(model, tokenizer, max_length, racers) as (forms, folder):
+        if only is None:
+            racers = suited(racers, forms)
         result = race(
             racers, forms.paths, options_of(forms), texts, folder, rounds=rounds, on_step=say()
         )
@@ -114,6 +141,48 @@ def peers(
     write_json(record, json_out)
     if report is not None:
         write_peer_report(result, record, report)
+
+
+def _race_rerankers(
+    model: str,
+    corpus: Path,
+    tokenizer: Path | None,
+    only: str | None,
+    queries: int,
+    max_length: int | None,
+    rounds: int,
+    seed: int,
+    name: str | None,
+    json_out: Path | None,
+    report: Path | None,
+) -> None:
+    """`flowvec bench peers --task rerank`."""
+    from flowvec_bench.peers.model_forms import check_model
+    from flowvec_bench.peers.rerankers import (
+        opened_reranker,
+        pairs_of,
+        race_rerankers,
+        rerankers,
+    )
+    from flowvec_bench.reports.peers import write_peer_report
+    from flowvec_bench.texts import natural_sentences, read_paragraphs
+
+    racers = chosen(only, rerankers())
+    check_model(model, tokenizer)
+    check_corpus(corpus)
+    check_outputs(json_out, report)
+    pairs = pairs_of(read_paragraphs(corpus), natural_sentences(corpus), queries, seed)
+    with opened_reranker(model, tokenizer, max_length or _PAIR_LENGTH) as (forms, folder):
+        result = race_rerankers(
+            racers, forms.paths, options_of(forms), pairs, folder, rounds=rounds, on_step=say()
+        )
+    for line in _race_lines(result, "pairs"):
+        typer.echo(line)
+    shown = f"{name or Path(model).name}, cross-encoder"
+    record = about_race("rerankers", shown, forms, corpus, seed) | asdict(result)
+    write_json(record, json_out)
+    if report is not None:
+        write_peer_report(result, record, report, unit="pairs")
 
 
 def latency(
@@ -207,10 +276,10 @@ def latency(
 
 @contextmanager
 def _bundle(model: str) -> Iterator[tuple[Forms, Path]]:
-    from flowvec import Bundle
+    from flowvec.bundle.exported import open_bundle
     from flowvec_bench.peers.registry import Forms
 
-    bundle = Bundle.load(model)
+    bundle = open_bundle(model)
     with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
         yield (
             Forms({"bundle": bundle.path}, bundle.manifest.max_length, bundle.manifest.dim),
@@ -218,15 +287,16 @@ def _bundle(model: str) -> Iterator[tuple[Forms, Path]]:
         )
 
 
-def _race_lines(result: Race) -> list[str]:
+def _race_lines(result: Race, unit: str = "texts") -> list[str]:
     from flowvec_bench.reports.tables import format_table
 
     lines = []
     for kind, count in result.kinds.items():
         rows = [_cells(row) for row in result.rows if row.texts == kind]
-        header = ("peer", "batch", "texts/s", "slower by", "min cosine", "")
+        same = "min cosine" if unit == "texts" else "correlation"
+        header = ("peer", "batch", f"{unit}/s", "slower by", same, "")
         lines += [
-            f"{kind}: {count} texts, medians of {result.rounds} interleaved rounds",
+            f"{kind}: {count} {unit}, medians of {result.rounds} interleaved rounds",
             format_table(header, rows, texts=1),
             "",
         ]

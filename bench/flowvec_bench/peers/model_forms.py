@@ -19,14 +19,23 @@ from flowvec.engine.providers import CUDA, OPENVINO
 from flowvec.engine.selection import provider_status
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.registry import Forms, Peer
+from flowvec_bench.peers.static_forms import make_static_forms
 from flowvec_export import export
 from flowvec_export.assembly.tracing import quiet_exporter
-from flowvec_export.sources.load import read_torch_source
+from flowvec_export.sources.load import read_source, read_torch_source
 from flowvec_export.sources.sentence_transformers import POOLING_FLAGS
+from flowvec_export.sources.static import StaticSource
 from flowvec_export.sources.torch import TorchSource, quiet_transformers
 from flowvec_export.variants.variants import Variant, VariantError
 
-__all__ = ["SHAPES", "check_model", "make_forms", "opened_forms", "random_model"]
+__all__ = [
+    "SHAPES",
+    "check_model",
+    "make_forms",
+    "opened_forms",
+    "random_model",
+    "write_plain_form",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +131,7 @@ def make_forms(
     max_length: int | None = None,
     computes: Collection[str] = ("int8", "float16"),
 ) -> Forms:
-    """Write the other forms of a sentence-transformers directory.
+    """Write the other forms of a directory of sentence-transformers or model2vec.
 
     An ONNX file of token vectors is written if only mean pooling and normalization follow: its
     readers support nothing else.
@@ -136,6 +145,9 @@ def make_forms(
     Raises:
         ExportError: the model cannot be exported.
     """
+    static = read_source(source)
+    if isinstance(static, StaticSource):
+        return make_static_forms(static, source, folder, max_length)
     checkpoint = read_torch_source(source)
     # Why each provider cannot run; None if it can.
     reasons = provider_status()
@@ -204,6 +216,13 @@ def _write_older_form(source: Path, pooling: str, max_length: int, folder: Path)
 
 
 def _write_onnx_form(source: Path, checkpoint: TorchSource, max_length: int, folder: Path) -> Path:
+    write_plain_form(source, max_length, folder)
+    _write_token_graph(checkpoint.model, folder / "model.onnx")
+    return folder
+
+
+def write_plain_form(source: Path, max_length: int, folder: Path) -> Path:
+    """Copy a model's configuration and tokenizer to a new folder, as fastembed reads them."""
     folder.mkdir()
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json",
                  "special_tokens_map.json", "vocab.txt"):  # fmt: skip
@@ -218,7 +237,6 @@ def _write_onnx_form(source: Path, checkpoint: TorchSource, max_length: int, fol
     if not special.is_file():  # transformers 5 keeps it in tokenizer_config.json
         kept = {k: v for k, v in settings.items() if k.endswith("_token") and isinstance(v, str)}
         special.write_text(json.dumps(kept))
-    _write_token_graph(checkpoint.model, folder / "model.onnx")
     return folder
 
 

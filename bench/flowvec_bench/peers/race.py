@@ -15,9 +15,18 @@ import numpy.typing as npt
 
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.registry import Peer
-from flowvec_bench.peers.runner import LEAST_COSINE, Lineup, Runner, least_cosine, lined_up
+from flowvec_bench.peers.runner import (
+    ENCODERS,
+    LEAST_COSINE,
+    Lineup,
+    Runner,
+    least_cosine,
+    lined_up,
+)
 
 __all__ = ["WARM", "Race", "Row", "part_of", "race", "sweep", "time_sizes"]
+
+Results = npt.NDArray[np.float32]
 
 _LEAST_PART = 256
 WARM = 16
@@ -37,7 +46,8 @@ class Row:
         seconds: seconds of each round.
         by_batch_size: texts per second of every batch size that was tried, on a sample of the
             texts; flowvec's are budgets of padded tokens. The library's default is "own".
-        min_cosine: the smallest cosine to the first row's vectors.
+        min_cosine: the smallest cosine to the first row's vectors; for rerankers, the correlation
+            with its logits.
         ratio: the first row's texts per second divided by this one's, the median over the rounds.
         versions: versions of the relevant packages.
         error: why there are no figures; None if there are.
@@ -83,11 +93,14 @@ def race(
     peers: Sequence[Peer],
     models: Mapping[str, Path],
     options: Mapping[str, Any],
-    texts: Mapping[str, Sequence[str]],
+    texts: Mapping[str, Sequence[Any]],
     folder: Path,
     *,
     rounds: int = 5,
     on_step: Callable[[str], object] | None = None,
+    worker: Path = ENCODERS,
+    agreement: Callable[[Results, Results], float] = least_cosine,
+    sample: Callable[[Sequence[Any]], list[Any]] | None = None,
 ) -> Race:
     """Time peers in one run.
 
@@ -102,6 +115,9 @@ def race(
         folder: folder for temporary files.
         rounds: timed passes.
         on_step: called with a line of text before each step.
+        worker: the program that serves a peer.
+        agreement: how near a peer's results are to the first row's; 1 is equal.
+        sample: draws the texts on which batch sizes are chosen; None is `part_of`.
 
     Raises:
         InputValueError: no peers, no texts or no rounds.
@@ -110,12 +126,13 @@ def race(
     if not peers or not texts or not all(texts.values()) or rounds < 1:
         raise InputValueError("there must be peers, texts and rounds")
     say = on_step or (lambda _: None)
+    part_of_kind = part_of if sample is None else sample
     files: dict[str, tuple[Path, Path, Path]] = {}
     for kind, items in texts.items():
         whole, part, few = (folder / f"{kind}{end}.json" for end in ("", "-part", "-few"))
         whole.write_text(json.dumps(list(items)), encoding="utf-8")
-        part.write_text(json.dumps(part_of(items)), encoding="utf-8")
-        few.write_text(json.dumps(part_of(items)[:WARM]), encoding="utf-8")
+        part.write_text(json.dumps(part_of_kind(items)), encoding="utf-8")
+        few.write_text(json.dumps(part_of_kind(items)[:WARM]), encoding="utf-8")
         files[kind] = (whole, part, few)
     figures = _Figures()
     first: dict[str, npt.NDArray[np.float32]] = {}
@@ -124,18 +141,18 @@ def race(
         say(f"preparing {runner.peer.name}")
         for kind, (whole, part, few) in files.items():
             key = (runner.peer.name, kind)
-            count = len(part_of(texts[kind]))
+            count = len(part_of_kind(texts[kind]))
             figures.sizes[key], figures.swept[key] = sweep(runner, part, few, count)
             vectors = runner.vectors(whole, figures.sizes[key])
             first.setdefault(kind, vectors)
-            figures.cosines[key] = least_cosine(first[kind], vectors)
+            figures.cosines[key] = agreement(first[kind], vectors)
 
     def once(runner: Runner) -> None:
         for kind, (whole, _, _) in files.items():
             key = (runner.peer.name, kind)
             figures.times.setdefault(key, []).append(runner.encode(whole, figures.sizes[key]))
 
-    with lined_up(peers, models, options, say) as lineup:
+    with lined_up(peers, models, options, say, worker) as lineup:
         lineup.each(prepare)
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FLOWVEC", "PEERS", "Forms", "Peer"]
+__all__ = ["FLOWVEC", "MODEL2VEC_FORM", "PEERS", "STATIC", "STATIC_FORM", "Forms", "Peer", "suited"]
 
 _TORCH = "torch==2.13.0"
 _SIZES = (8, 16, 32, 64, 128)
+# A pass over a table costs little, so its libraries need larger batches.
+_STATIC_SIZES = (64, 256, 1024, 4096)
 _BUDGETS = (None, 256, 512, 1024, 2048, 4096)
 
 
@@ -27,7 +30,8 @@ class Peer:
         without: packages to uninstall from its environment, because they break it.
         form: the form that it reads: the sentence-transformers directory (`source`), the same with
             the names that versions before 6 know (`older`), an ONNX file of token vectors beside a
-            tokenizer (`onnx`), or a flowvec bundle (`bundle`).
+            tokenizer (`onnx`), a flowvec bundle (`bundle`), or of a static embedder the
+            sentence-transformers directory (`static`) or model2vec's (`model2vec`).
         gathers: whether it gathers waiting calls into batches of a size that it chooses.
     """
 
@@ -46,7 +50,7 @@ class Forms:
     """Path of each form, and facts about the model for engines.
 
     Attributes:
-        paths: `source`, `older`, `bundle` and, if possible, `onnx`.
+        paths: `source`, `older`, `bundle` and, if possible, `onnx`, `static` and `model2vec`.
         max_length: most tokens of a text for all peers.
         dim: length of a vector.
     """
@@ -116,3 +120,26 @@ PEERS: dict[str, Peer] = {
         form="older", gathers=True,
     ),
 }  # fmt: skip
+
+STATIC_FORM, MODEL2VEC_FORM = "static", "model2vec"
+_MODEL2VEC = ("model2vec==0.10.0",)
+
+# Peers of static embedders only.
+STATIC: dict[str, Peer] = {
+    "st-static": Peer(
+        "sentence-transformers, StaticEmbedding", "sentence-transformers", _ST,
+        {"dtype": "float32"}, _STATIC_SIZES, STATIC_FORM,
+    ),
+    "model2vec": Peer(
+        "model2vec", "model2vec", _MODEL2VEC, {"parallel": False}, _STATIC_SIZES, MODEL2VEC_FORM
+    ),
+    "model2vec-parallel": Peer(
+        "model2vec, batches in parallel", "model2vec", _MODEL2VEC, {"parallel": True},
+        _STATIC_SIZES, MODEL2VEC_FORM,
+    ),
+}  # fmt: skip
+
+
+def suited(peers: Sequence[Peer], forms: Forms) -> list[Peer]:
+    """The peers without those of static embedders, if the model is not one."""
+    return [peer for peer in peers if peer not in STATIC.values() or peer.form in forms.paths]

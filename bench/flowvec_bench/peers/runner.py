@@ -19,18 +19,26 @@ from flowvec.errors import FlowvecError
 from flowvec_bench.peers.environments import PeerEnvironmentError, make_environment
 from flowvec_bench.peers.registry import Peer
 
-__all__ = ["LEAST_COSINE", "Lineup", "PeerError", "Runner", "least_cosine", "lined_up"]
+__all__ = [
+    "ENCODERS",
+    "LEAST_COSINE",
+    "Lineup",
+    "PeerError",
+    "Runner",
+    "least_cosine",
+    "lined_up",
+]
 
 # A row is void if a vector has a smaller cosine to the first row's: it computes something else.
 LEAST_COSINE = 0.999
 
 # Longest time of one command: an hour is more than any pass takes.
 _MOST_SECONDS = 3600.0
-_WORKER = Path(__file__).parents[1] / "workers" / "encoders.py"
+ENCODERS = Path(__file__).parents[1] / "workers" / "encoders.py"
 _SHOWN = (
     "flowvec", "onnxruntime", "openvino", "torch", "transformers", "sentence-transformers",
     "hnswlib", "faiss-cpu", "usearch", "optimum", "optimum-intel", "optimum-onnx", "fastembed",
-    "infinity-emb",
+    "infinity-emb", "model2vec",
 )  # fmt: skip
 
 
@@ -42,7 +50,7 @@ class Runner:
     """A peer's process."""
 
     def __init__(
-        self, peer: Peer, python: Path, model: str, options: Any, worker: Path = _WORKER
+        self, peer: Peer, python: Path, model: str, options: Any, worker: Path = ENCODERS
     ) -> None:
         self.peer = peer
         self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
@@ -155,7 +163,7 @@ def lined_up(
     models: Mapping[str, Path],
     options: Mapping[str, Any],
     say: Callable[[str], object],
-    worker: Path = _WORKER,
+    worker: Path = ENCODERS,
 ) -> Iterator[Lineup]:
     """Load peers, each in its own process and environment; they end with the context.
 

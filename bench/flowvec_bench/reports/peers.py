@@ -33,26 +33,36 @@ def rate(value: float) -> str:
     return f"{value:.0f}" if value >= 20 else f"{value:.1f}"
 
 
-def write_peer_report(result: Race, record: Mapping[str, Any], path: Path) -> None:
-    """Write `path`, and a chart of the same name in SVG."""
+def write_peer_report(
+    result: Race, record: Mapping[str, Any], path: Path, unit: str = "texts"
+) -> None:
+    """Write `path`, and a chart of the same name in SVG; `unit` is what is counted."""
+    same = "min cosine" if unit == "texts" else "correlation"
+    of_pairs = (
+        ""
+        if unit == "texts"
+        else "A query has 100 documents of 50 to 200 words, which are scored in one call. "
+    )
     lines = [
         f"# {record['model']} compared with its peers",
         "",
         machine_line(record["machine"]),
         "",
-        f"Texts of {record['corpus']}, seed {record['seed']}, cut at {record['max_length']} "
-        "tokens. Every peer has the same weights and texts, its own process and environment, and "
-        f"the best of its batch sizes. {result.rounds} rounds; each runs every peer once. Texts "
-        'per second (tokenizing included) and "slower by" are medians of the rounds.',
+        f"{unit.capitalize()} of {record['corpus']}, seed {record['seed']}, cut at "
+        f"{record['max_length']} tokens. {of_pairs}Every peer has the same weights and texts, its "
+        f"own process and environment, and the best of its batch sizes. {result.rounds} rounds; "
+        "each runs every peer once. "
+        f'{unit.capitalize()} per second (tokenizing included) and "slower by" are medians of the '
+        "rounds.",
         "",
-        f"![texts per second]({path.with_suffix('.svg').name})",
+        f"![{unit} per second]({path.with_suffix('.svg').name})",
         "",
     ]
     for kind, count in result.kinds.items():
         lines += [
-            f"## {kind}: {count} texts",
+            f"## {kind}: {count} {unit}",
             "",
-            "| peer | batch | texts/s | slower by | min cosine |",
+            f"| peer | batch | {unit}/s | slower by | {same} |",
             "|---|---|---|---|---|",
         ]
         for row in (row for row in result.rows if row.texts == kind):
@@ -70,10 +80,10 @@ def write_peer_report(result: Race, record: Mapping[str, Any], path: Path) -> No
     for row in result.rows:
         versions.setdefault(row.name, row.versions)
     write_lines([*lines, *version_lines(versions)], path)
-    _draw(result, path.with_suffix(".svg"))
+    _draw(result, path.with_suffix(".svg"), unit)
 
 
-def _draw(result: Race, path: Path) -> None:
+def _draw(result: Race, path: Path, unit: str) -> None:
     """Bars of the peers that ran, by kind of text; below, throughput against batch size."""
     kinds = list(result.kinds)
     ran = [row for row in result.rows if row.texts_per_second is not None and not row.void]
@@ -89,21 +99,21 @@ def _draw(result: Race, path: Path) -> None:
             height_ratios=[height, 3.6] if swept else None,
         )  # fmt: skip
         for axis, kind in zip(grid[0], kinds, strict=True):
-            _bars(axis, [row for row in ran if row.texts == kind], names)
-            axis.set_title(f"{kind} ({result.kinds[kind]} texts)", fontsize=10)
+            _bars(axis, [row for row in ran if row.texts == kind], names, unit)
+            axis.set_title(f"{kind} ({result.kinds[kind]} {unit})", fontsize=10)
             if axis is not grid[0][0]:
                 axis.set_yticklabels([])
         if swept:
             for axis, kind in zip(grid[1], kinds, strict=True):
                 _budgets(axis, [row for row in swept if row.texts == kind])
-            grid[1][0].set_ylabel("texts per second (a sample of the texts)")
+            grid[1][0].set_ylabel(f"{unit} per second (a sample of the {unit})")
             grid[1][-1].legend(fontsize=7, frameon=False)
         save_chart(figure, path)
 
 
-def _bars(axis: Axes, rows: Sequence[Row], names: Sequence[str]) -> None:
+def _bars(axis: Axes, rows: Sequence[Row], names: Sequence[str], unit: str) -> None:
     values = {row.name: row.texts_per_second for row in rows}
-    bars(axis, {name: values.get(name) or 0.0 for name in names}, rate, "texts per second")
+    bars(axis, {name: values.get(name) or 0.0 for name in names}, rate, f"{unit} per second")
 
 
 def _budgets(axis: Axes, rows: Sequence[Row]) -> None:

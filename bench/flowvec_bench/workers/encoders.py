@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -89,7 +90,11 @@ class SentenceTransformers(Blocking):
             arguments["backend"] = backend
             arguments["model_kwargs"] = options.get("model_kwargs", {})
         self.model: Any = sentence_transformers.SentenceTransformer(model, **arguments)
-        self.model.max_seq_length = options["max_length"]
+        first: Any = self.model[0]
+        if type(first).__name__ == "StaticEmbedding":  # it has no limit to set
+            first.tokenizer.enable_truncation(options["max_length"])
+        else:
+            self.model.max_seq_length = options["max_length"]
 
     @override
     def encode(self, texts: list[str], batch_size: int | None) -> Floats:
@@ -111,6 +116,33 @@ class SentenceTransformers(Blocking):
             top_k=min(top_k, 100), **kwargs,
         )  # fmt: skip
         return mined[:top_k]
+
+
+class Model2Vec(Blocking):
+    """model2vec, one batch after another or several at a time."""
+
+    def __init__(self, model: str, options: dict[str, Any]) -> None:
+        # The tokenizer's threads, which model2vec itself turns off where batches are parallel.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        os.environ.setdefault("RAYON_NUM_THREADS", str(options["threads"]))
+        from model2vec import StaticModel
+
+        self.parallel = bool(options["parallel"])
+        self.model: Any = StaticModel.from_pretrained(model)
+        # What the table was trained with, if sentence-transformers wrote it.
+        if self.model.config.get("counts_unknown"):
+            self.model.unk_token_id = None
+        if not self.model.config.get("cuts_characters", True):
+            self.model.median_token_length = 1 << 20
+
+    @override
+    def encode(self, texts: list[str], batch_size: int | None) -> Floats:
+        kwargs = {} if batch_size is None else {"batch_size": batch_size}
+        vectors: Floats = self.model.encode(
+            texts, normalize=True, use_multiprocessing=self.parallel, multiprocessing_threshold=1,
+            **kwargs,
+        )  # fmt: skip
+        return vectors
 
 
 class FastEmbed(Blocking):
@@ -251,6 +283,7 @@ class Flowvec(Engine):
 
 ENGINES: dict[str, Any] = {
     "sentence-transformers": SentenceTransformers,
+    "model2vec": Model2Vec,
     "fastembed": FastEmbed,
     "infinity": Infinity,
     "flowvec": Flowvec,

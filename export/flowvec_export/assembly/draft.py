@@ -14,10 +14,21 @@ from flowvec_export.assembly.parity import Reference
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
 
-__all__ = ["WEIGHTS", "Attention", "Draft", "Weights", "check_steps", "describe"]
+__all__ = [
+    "LOGITS",
+    "WEIGHTS",
+    "Attention",
+    "Draft",
+    "PairDraft",
+    "Weights",
+    "check_steps",
+    "describe",
+]
 
 Weights = Literal["float32", "float16"]
 WEIGHTS: tuple[Weights, ...] = get_args(Weights)
+# Name of the output of a reranker's graph.
+LOGITS = "logits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,27 @@ class Draft:
     pooling: str
     transform: tuple[str, ...]
     normalized: bool
+    reference: Reference
+    computed_by: str
+    original: Reference | None
+    attention: Attention | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairDraft:
+    """The graph of a cross-encoder: pairs of texts to logits, float32 (batch, labels).
+
+    Attributes:
+        proto: the graph, in standard operators.
+        inputs: names of its inputs.
+        reference: computes the logits that the graph must give.
+        computed_by: name of the reference, for messages.
+        original: the reference before weights were rounded to float16; None if they were not.
+        attention: what variants need to know about attention; None for a given ONNX graph.
+    """
+
+    proto: onnx.ModelProto
+    inputs: tuple[str, ...]
     reference: Reference
     computed_by: str
     original: Reference | None

@@ -17,8 +17,9 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, numpy_helper, version_converter
 
+from flowvec.bundle.manifest import INPUTS, TOKEN_TYPES
 from flowvec.errors import ExportError, first_line
-from flowvec_export.assembly.draft import Draft, Weights, describe
+from flowvec_export.assembly.draft import LOGITS, Draft, PairDraft, Weights, describe
 from flowvec_export.assembly.parity import Reference
 from flowvec_export.graph.editing import Surgeon
 from flowvec_export.graph.proto import OPSET, clean, drop_unused, require_standard
@@ -27,7 +28,14 @@ from flowvec_export.graph.weights import store
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
 
-__all__ = ["PooledOutput", "draft_of_graph"]
+__all__ = [
+    "PooledOutput",
+    "draft_of_graph",
+    "draft_of_pair_graph",
+    "stored_graph",
+    "tail_of",
+    "through",
+]
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -86,7 +94,7 @@ def draft_of_graph(
         original = _reference(proto, outputs, steps, normalize, origin)
     attached, prefix = _attached(source, outputs, steps, normalize, origin)
     return Draft(
-        proto=_stored(attached, weights, prefix),
+        proto=stored_graph(attached, weights, prefix),
         dim=steps[-1].out_dim if steps else sum(output.width for output in outputs),
         pooling=pooling,
         transform=describe(steps),
@@ -96,6 +104,77 @@ def draft_of_graph(
         original=original,
         attention=None,
     )
+
+
+def draft_of_pair_graph(
+    proto: onnx.ModelProto,
+    inputs: tuple[str, ...],
+    labels: int,
+    *,
+    weights: Weights,
+    origin: str,
+) -> PairDraft:
+    """Give a cross-encoder's graph the inputs and the output of a bundle.
+
+    Args:
+        proto: the graph; not changed. It gives `logits`.
+        inputs: the inputs that it keeps.
+        labels: how many logits it gives for a pair.
+        weights: storage of the weight matrices.
+        origin: name of the graph, for messages.
+
+    Raises:
+        ExportError: the graph cannot be run or changed.
+    """
+    source = proto if weights == "float32" else _rounded(proto)
+    edited = onnx.ModelProto()
+    edited.CopyFrom(source)
+    surgeon = Surgeon(edited, _PREFIX)
+    surgeon.set_inputs(inputs)
+    surgeon.set_output(surgeon.to_float32(LOGITS), labels, LOGITS)
+    drop_unused(edited.graph)
+    clean(edited)
+    return PairDraft(
+        proto=stored_graph(edited, weights, surgeon.prefix),
+        inputs=inputs,
+        reference=_logits_of(source, labels, origin),
+        computed_by="the source's own graph",
+        original=_logits_of(proto, labels, origin) if weights == "float16" else None,
+        attention=None,
+    )
+
+
+def _logits_of(proto: onnx.ModelProto, labels: int, origin: str) -> Reference:
+    """A reference that runs the given graph of a cross-encoder."""
+    session = _session(proto, origin)
+    types = {value.name: _NUMPY[value.type] for value in session.get_inputs()}
+
+    def run(*feeds: Ids) -> Floats:
+        given = dict(zip((*INPUTS, TOKEN_TYPES), feeds, strict=False))
+        try:
+            (logits,) = session.run([LOGITS], {n: given[n].astype(t) for n, t in types.items()})
+        except Exception as error:
+            raise ExportError(f"{origin} does not run: {first_line(error)}") from None
+        if logits.shape != (len(feeds[0]), labels):
+            raise ExportError(
+                f"{origin} gives logits of shape {logits.shape} for {len(feeds[0])} pairs, and "
+                f"names {labels} labels"
+            )
+        out: Floats = logits.astype(np.float32)
+        return out
+
+    return run
+
+
+def _session(proto: onnx.ModelProto, origin: str) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # ONNX Runtime raises its own types
+        raise ExportError(f"{origin} does not run: {first_line(error)}") from None
 
 
 def _attached(
@@ -108,7 +187,7 @@ def _attached(
     """A copy of a graph with the added steps, and the prefix of their names."""
     proto = onnx.ModelProto()
     proto.CopyFrom(source)
-    tail = _tail(steps)
+    tail = tail_of(steps)
     if tail is not None:
         proto, tail = _same_opset(proto, tail, origin)
     surgeon = Surgeon(proto, _PREFIX)
@@ -127,7 +206,7 @@ def _attached(
     return proto, surgeon.prefix
 
 
-def _tail(steps: Sequence[Transform]) -> onnx.ModelProto | None:
+def tail_of(steps: Sequence[Transform]) -> onnx.ModelProto | None:
     """The graph of the transforms, folded."""
     if not steps:
         return None
@@ -156,7 +235,7 @@ def _same_opset(
     return proto, tail
 
 
-def _stored(proto: onnx.ModelProto, weights: Weights, prefix: str) -> onnx.ModelProto:
+def stored_graph(proto: onnx.ModelProto, weights: Weights, prefix: str) -> onnx.ModelProto:
     """The graph with its weights in their storage type, checked."""
     try:
         model = ir.from_proto(proto)
@@ -195,14 +274,7 @@ def _reference(
     origin: str,
 ) -> Reference:
     """A reference that runs the given graph, and the steps after it in NumPy."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:  # ONNX Runtime raises its own types
-        raise ExportError(f"{origin} does not run: {first_line(error)}") from None
+    session = _session(proto, origin)
     types = {value.name: _NUMPY[value.type] for value in session.get_inputs()}
 
     def run(input_ids: Ids, attention_mask: Ids) -> Floats:
@@ -220,7 +292,7 @@ def _reference(
             else _pooled(output.mode, values_of[output.name], mask)
             for output in outputs
         ]  # fmt: skip
-        vectors = _through(steps, np.concatenate(parts, axis=1))
+        vectors = through(steps, np.concatenate(parts, axis=1))
         if normalize:
             vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         out: Floats = vectors.astype(np.float32)
@@ -260,7 +332,7 @@ _POOL_ONE: dict[str, Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]
 }
 
 
-def _through(
+def through(
     steps: Sequence[Transform], vectors: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Apply the transforms as they were fitted, not folded."""

@@ -11,15 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from flowvec.bundle.manifest import INPUTS, TOKEN_TYPES
 from flowvec.errors import ExportError, first_line
-from flowvec_export.assembly.draft import Attention, Draft, Weights, describe
+from flowvec_export.assembly.draft import LOGITS, Attention, Draft, PairDraft, Weights, describe
 from flowvec_export.assembly.parity import Reference
 from flowvec_export.assembly.tracing import SentenceEncoder, to_onnx
 from flowvec_export.layers.backbone import TransformersBackbone, from_transformers
+from flowvec_export.layers.cross_encoder import (
+    CrossEncoder,
+    TransformersCrossEncoder,
+    cross_encoder_of,
+)
 from flowvec_export.layers.pooling import Pooling
 from flowvec_export.transforms import Transform
 
-__all__ = ["draft_of_checkpoint"]
+__all__ = ["draft_of_checkpoint", "draft_of_cross_encoder"]
 
 
 def draft_of_checkpoint(
@@ -79,18 +85,59 @@ def draft_of_checkpoint(
     )
 
 
-def _run(module: SentenceEncoder, origin: str) -> Reference:
-    def run(
-        input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float32]:
+def draft_of_cross_encoder(
+    model: Any, *, with_types: bool, weights: Weights, pad_id: int, origin: str
+) -> PairDraft:
+    """Trace a model of transformers for sequence classification.
+
+    Args:
+        model: transformers' module, float32; its weights are changed if they are rounded.
+        with_types: whether it takes token types.
+        weights: storage of the weight matrices.
+        pad_id: the padding token's id.
+        origin: name of the checkpoint, for messages.
+
+    Raises:
+        ExportError: torch cannot run or trace it.
+    """
+    inputs = (*INPUTS, TOKEN_TYPES) if with_types else INPUTS
+    config = model.config
+    heads = getattr(config, "num_attention_heads", None) or 1
+    exact = math.frexp(math.sqrt(config.hidden_size // heads))[0] == 0.5
+    attention = Attention(heads, scale_folded=weights == "float32" or exact)
+    original = None
+    if weights == "float16":
+        original = copy.deepcopy(TransformersCrossEncoder(model))
+        _round_matrices(model.base_model, [model])
+    reference = TransformersCrossEncoder(model).eval()
+    run = _run(reference, origin)
+    zeros = np.zeros((2, 5), np.int64)
+    # Before tracing, whose errors have hundreds of lines.
+    run(np.full((2, 5), pad_id, np.int64), np.ones((2, 5), np.int64), *([zeros] * with_types))
+    exported = cross_encoder_of(
+        model, with_types=with_types, fold_scale=attention.scale_folded
+    ).eval()
+    is_ours = isinstance(exported, CrossEncoder)
+    return PairDraft(
+        proto=to_onnx(exported, pad_id, weights, inputs=inputs, output=LOGITS),
+        inputs=inputs,
+        reference=run,
+        computed_by="torch",
+        original=None if original is None else _run(original, origin),
+        attention=attention if is_ours else None,
+    )
+
+
+def _run(module: torch.nn.Module, origin: str) -> Reference:
+    def run(*feeds: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         with torch.inference_mode():
             try:
-                output = module(torch.from_numpy(input_ids), torch.from_numpy(attention_mask))
+                output = module(*map(torch.from_numpy, feeds))
             except Exception as error:  # foreign code raises anything
                 reason = first_line(error)
                 raise ExportError(
                     f"{origin} is not an encoder that goes from token ids and a mask to one vector "
-                    f"per token: {reason}"
+                    f"per token, or per pair: {reason}"
                 ) from error
         vectors: npt.NDArray[np.float32] = output.float().numpy()
         return vectors

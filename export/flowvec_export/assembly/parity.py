@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec import Encoder
+from flowvec import Encoder, Reranker
+from flowvec.bundle.manifest import TOKEN_TYPES
 from flowvec.encoder.batching import Batch, pad
 from flowvec.encoder.proof import MIN_COSINE_OF
 from flowvec.errors import ExportError
+from flowvec.tokenizer.token_ids import TokenIds
 
-__all__ = ["MAX_RELATIVE_ERROR", "MIN_COSINE", "Parity", "Reference", "measure"]
+__all__ = [
+    "MAX_RELATIVE_ERROR",
+    "MIN_COSINE",
+    "LogitParity",
+    "Parity",
+    "Reference",
+    "measure",
+    "measure_pairs",
+]
 
 MAX_RELATIVE_ERROR = 1e-4
 MIN_COSINE = MIN_COSINE_OF["float32"]
 # Smallest cosine to the vectors of the unrounded weights.
 MIN_COSINE_OF_FLOAT16 = 0.999
 
-# Padded ids and their mask, int64 (batch, sequence), to vectors, float32 (batch, dim).
-Reference = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], npt.NDArray[np.float32]]
+# The graph's inputs, each int64 (batch, sequence), to its output, float32 (batch, dim).
+Reference = Callable[..., npt.NDArray[np.float32]]
 
 # Ragged batches of (rows, longest text): one row, two rows, many rows. Attention's memory grows
 # with the square of the length, so the longest texts come alone, and a model of 8,192 positions is
@@ -49,11 +59,20 @@ class Parity:
 
     @classmethod
     def of(cls, a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> Parity:
-        """Compare rows of a with the reference b, float32 (rows, dim)."""
+        """Compare rows of a with the reference b, float32 (rows, dim).
+
+        A reference of zeros, such as a static embedder's of a text without known tokens, has no
+        direction: only zeros agree with it.
+        """
         left, right = a.astype(np.float64), b.astype(np.float64)
         norms = np.linalg.norm(right, axis=1)
-        errors = np.abs(left - right).max(axis=1) / norms
-        cosines = (left * right).sum(axis=1) / (np.linalg.norm(left, axis=1) * norms)
+        is_zero = norms == 0
+        differences = np.abs(left - right).max(axis=1)
+        products = np.linalg.norm(left, axis=1) * norms
+        errors = np.where(differences == 0, 0.0, np.inf)
+        np.divide(differences, norms, where=~is_zero, out=errors)
+        cosines = np.ones_like(norms)
+        np.divide((left * right).sum(axis=1), products, where=~is_zero, out=cosines)
         return cls(len(a), float(errors.max()), float(cosines.min()))
 
     def require(self, fault: str) -> None:
@@ -101,6 +120,64 @@ def measure(
     return (
         Parity.of(together, np.concatenate(theirs)),
         Parity.of(together, np.concatenate(alone)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogitParity:
+    """How far a graph's logits are from those of its source.
+
+    Attributes:
+        pairs: rows that were compared, of lengths from 2 to the model's maximum.
+        max_relative_error: largest difference, relative to the largest logit.
+    """
+
+    pairs: int
+    max_relative_error: float
+
+    @classmethod
+    def of(cls, a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> LogitParity:
+        """Compare logits a with the reference b, float32 (rows, labels)."""
+        left, right = a.astype(np.float64), b.astype(np.float64)
+        return cls(len(a), float(np.abs(left - right).max() / np.abs(right).max()))
+
+    def require(self, fault: str, most: float = MAX_RELATIVE_ERROR) -> None:
+        """Raise ExportError with this message if the difference exceeds a limit."""
+        if not self.max_relative_error <= most:  # NaN fails this comparison too
+            raise ExportError(
+                f"{fault}: relative error {self.max_relative_error:.2g} (at most {most:g}); "
+                "nothing was written"
+            )
+
+
+def measure_pairs(
+    reranker: Reranker, reference: Reference, vocabulary: int, seed: int = 0
+) -> tuple[LogitParity, LogitParity]:
+    """Compare a cross-encoder's graph with its reference, and each pair in a batch with it alone.
+
+    Returns:
+        The differences to the reference, and to the graph's logits of each pair alone.
+    """
+    rng = np.random.default_rng(seed)
+    manifest = reranker.bundle.manifest
+    has_types = TOKEN_TYPES in manifest.inputs
+    ours, alone, theirs = [], [], []
+    for rows, longest in _BATCHES:
+        longest = min(longest, reranker.max_length)
+        lengths = rng.integers(min(2, longest), longest, size=rows, endpoint=True)
+        lengths[0] = longest
+        rows_of_ids = [_ids(rng, int(n), vocabulary, manifest.pad_id) for n in lengths]
+        ids = TokenIds.from_rows(rows_of_ids)
+        if has_types:
+            ids = replace(ids, second=rng.integers(1, lengths, endpoint=True).astype(np.int64))
+        batch = Batch(tuple(range(rows)), longest)
+        ours.append(reranker.run(ids, [batch]))
+        alone.append(reranker.run(ids, [Batch((i,), int(n)) for i, n in enumerate(lengths)]))
+        theirs.append(reference(*pad(ids, batch, manifest.pad_id)))
+    together = np.concatenate(ours)
+    return (
+        LogitParity.of(together, np.concatenate(theirs)),
+        LogitParity.of(together, np.concatenate(alone)),
     )
 
 

@@ -51,7 +51,13 @@ class SentenceEncoder(nn.Module):
 
 
 def to_onnx(
-    model: SentenceEncoder, pad_id: int, weights: str = "float32", exact: Sequence[str] = ()
+    model: nn.Module,
+    pad_id: int,
+    weights: str = "float32",
+    exact: Sequence[str] = (),
+    *,
+    inputs: Sequence[str] = INPUTS,
+    output: str = OUTPUT,
 ) -> onnx.ModelProto:
     """Trace the model into a graph with free batch and sequence axes.
 
@@ -60,6 +66,8 @@ def to_onnx(
         pad_id: a token id to trace with.
         weights: storage of the weight matrices, `float32` or `float16`.
         exact: prefixes of the names of weights that always stay float32.
+        inputs: names of the model's arguments, each int64 (batch, sequence).
+        output: name of its output.
 
     Raises:
         ExportError: torch cannot trace it, the graph needs more than standard operators, or it is
@@ -69,17 +77,19 @@ def to_onnx(
     ids = torch.full((2, 5), pad_id, dtype=torch.int64)
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
+    types = torch.zeros_like(ids)
+    types[:, 2:] = 1
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
     with quiet_exporter():
         try:
             program = torch.onnx.export(
                 model.eval(),
-                (ids, mask),
+                (ids, mask, types)[: len(inputs)],
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=list(INPUTS),
-                output_names=[OUTPUT],
-                dynamic_shapes={"input_ids": axes, "attention_mask": axes},
+                input_names=list(inputs),
+                output_names=[output],
+                dynamic_shapes=dict.fromkeys(inputs, axes),
                 verbose=False,
             )
         except Exception as error:

@@ -46,8 +46,8 @@ def export(
     source: Annotated[
         str,
         typer.Argument(
-            help="A Hugging Face name, a local directory of an encoder or of an ONNX graph, or an "
-            ".onnx file in one."
+            help="A Hugging Face name, a local directory of an encoder, a static embedder or an "
+            "ONNX graph, or an .onnx file in one."
         ),
     ],
     out: Annotated[
@@ -115,6 +115,12 @@ def export(
             help="Sentence pairs with scores (TSV): what each variant loses on them is measured.",
         ),
     ] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(
+            help="Branch, tag or commit of a Hugging Face name. Default: its main branch."
+        ),
+    ] = None,
     trust_remote_code: RemoteCode = False,
     allow_pickle: Pickle = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle.")] = False,
@@ -122,7 +128,8 @@ def export(
 ) -> None:
     """Export a checkpoint, its pooling and its Dense layers as one ONNX graph.
 
-    The graph is compared with its source before the bundle is written.
+    A cross-encoder becomes a reranker. The graph is compared with its source before the bundle is
+    written.
     """
     require("flowvec export", "cpu,export", *_GRAPHS_NEED)
     from flowvec_export.build import export as build
@@ -151,6 +158,7 @@ def export(
         overwrite=overwrite,
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
+        revision=revision,
         on_step=say if sys.stderr.isatty() else None,
     )
     manifest = bundle.manifest
@@ -158,6 +166,7 @@ def export(
         print_json(
             {
                 "out": str(bundle.path),
+                "kind": manifest.kind,
                 "name": manifest.name,
                 "dim": manifest.dim,
                 "max_length": manifest.max_length,
@@ -167,6 +176,13 @@ def export(
                 "parity": manifest.parity,
                 "fingerprint": bundle.fingerprint,
             }
+        )
+    elif manifest.head is not None:
+        typer.echo(
+            f"{bundle.path}: {manifest.name}, a reranker with the labels "
+            f"{', '.join(manifest.head.labels)} and the activation {manifest.head.activation}, at "
+            f"most {manifest.max_length} tokens; differs from its source by at most "
+            f"{manifest.parity['max_relative_error']:.1e}"
         )
     else:
         steps = " -> ".join([manifest.pooling, *manifest.transform])

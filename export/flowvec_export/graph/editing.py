@@ -6,6 +6,7 @@ rest).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -65,23 +66,24 @@ class Surgeon:
         """Give x a new axis of length 1."""
         return self._along("Unsqueeze", x, axis)
 
-    def set_inputs(self) -> None:
-        """Give the graph the inputs `input_ids` and `attention_mask`, int64 with free axes.
+    def set_inputs(self, inputs: Sequence[str] = INPUTS) -> None:
+        """Give the graph its inputs, by default `input_ids` and `attention_mask`.
 
-        Token types become zeros, since a single text has only one type.
+        They are int64 with free axes. Token types become zeros unless they are an input, since a
+        single text has only one type.
         """
         old = {value.name: value.type.tensor_type.elem_type for value in self.graph.input}
         weights = {init.name for init in self.graph.initializer}
         nodes = list(self.graph.node)
         readers = nodes, self.graph.output
         del self.graph.node[:], self.graph.input[:]
-        for name in INPUTS:
+        for name in inputs:
             axes = ["batch_size", "sequence_length"]
             self.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, axes))
             if old[name] != TensorProto.INT64:
                 cast = self.node("Cast", name, to=old[name])
                 _rename(readers[0], name, cast)
-        for name in old.keys() - set(INPUTS) - weights:
+        for name in old.keys() - set(inputs) - weights:
             zeros = self.node("Sub", INPUTS[0], INPUTS[0])
             if old[name] != TensorProto.INT64:
                 zeros = self.node("Cast", zeros, to=old[name])
@@ -146,11 +148,11 @@ class Surgeon:
             copy.output[:] = [names[name] for name in node.output]
         return names[tail.output[0].name]
 
-    def set_output(self, vector: str, dim: int) -> None:
-        """Make a vector the graph's only output, `sentence_embedding`, float32 (batch, dim)."""
-        self.free_name(OUTPUT)
-        self.graph.node.append(helper.make_node("Identity", [vector], [OUTPUT], name=self.prefix))
-        value = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch_size", dim])
+    def set_output(self, vector: str, dim: int, name: str = OUTPUT) -> None:
+        """Make a value the graph's only output, float32 (batch, dim)."""
+        self.free_name(name)
+        self.graph.node.append(helper.make_node("Identity", [vector], [name], name=self.prefix))
+        value = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch_size", dim])
         del self.graph.output[:]
         self.graph.output.append(value)
 

@@ -146,6 +146,7 @@ def _store_as_float16(graph: ir.Graph, exact: tuple[str, ...]) -> None:
         stored = _stored(graph, f"{name}.float16", values.astype(np.float16))
         cast = ir.node("Cast", [stored], attributes={"to": ir.DataType.FLOAT}, name=f"{name}.cast")
         cast.outputs[0].name, cast.outputs[0].shape = f"{name}.float32", value.shape
+        cast.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
         ir.convenience.replace_all_uses_with(value, cast.outputs[0])
         graph.insert_before(first, cast)
 

@@ -20,7 +20,14 @@ from transformers.activations import ACT2FN
 from flowvec.compat import override
 from flowvec_export.layers.names import OFFSET_POSITIONS
 
-__all__ = ["NAMES", "Backbone", "Shape", "TransformersBackbone", "from_transformers"]
+__all__ = [
+    "NAMES",
+    "Backbone",
+    "Shape",
+    "TransformersBackbone",
+    "from_transformers",
+    "known_backbone",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +146,26 @@ class Backbone(nn.Module):
         state: weights by flowvec's names: `words`, `positions`, `types`, `layer.<i>.<name>`, ...
         fold_scale: fold 1/sqrt(head width) into the query weights. Do not do so if they are stored
             in float16 and the factor is not a power of two, because they would be rounded twice.
+        with_types: take the token types of pairs; otherwise all tokens have type 0.
     """
 
-    def __init__(self, shape: Shape, state: dict[str, Tensor], fold_scale: bool = True) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        state: dict[str, Tensor],
+        fold_scale: bool = True,
+        *,
+        with_types: bool = False,
+    ) -> None:
         super().__init__()
         positions = state["positions"]
         self.first_position = shape.first_position
         if "types" in state:
             positions = positions + state["types"][0]
+        # What a token of the second text of a pair has in addition.
+        self.second_type = (
+            nn.Parameter(state["types"][1] - state["types"][0]) if with_types else None
+        )
         self.words = nn.Parameter(state["words"].clone())
         self.positions = nn.Parameter(positions.clone())
         self.embedding_norm = _norm(state, "embedding_norm", shape)
@@ -169,18 +188,24 @@ class Backbone(nn.Module):
         counted = (input_ids != pad_id).to(torch.int64)
         return nn.functional.embedding(counted.cumsum(1) * counted + pad_id, self.positions)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> list[Tensor]:
         """Run the encoder over right-padded texts.
 
         Args:
             input_ids: int64 (batch, sequence).
             attention_mask: int64 (batch, sequence), 1 for tokens.
+            token_type_ids: int64 (batch, sequence), 1 for tokens of a pair's second text.
 
         Returns:
             The embedding output and each layer's, float32 (batch, sequence, width).
         """
         x = nn.functional.embedding(input_ids, self.words)
-        x = self.embedding_norm(x + self._position_vectors(input_ids))
+        x = x + self._position_vectors(input_ids)
+        if token_type_ids is not None and self.second_type is not None:
+            x = x + token_type_ids.to(x.dtype)[:, :, None] * self.second_type
+        x = self.embedding_norm(x)
         # Low enough that a softmax gives zero, and within the range of float16.
         mask = (1.0 - attention_mask.to(x.dtype))[:, None, None, :] * -3e4
         hidden_states = [x]
@@ -209,10 +234,17 @@ class TransformersBackbone(nn.Module):
 
 def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | TransformersBackbone:
     """A `Backbone` if the architecture is known, else a wrapper of the model itself."""
+    return known_backbone(model, fold_scale) or TransformersBackbone(model)
+
+
+def known_backbone(
+    model: Any, fold_scale: bool = True, *, with_types: bool = False
+) -> Backbone | None:
+    """A `Backbone` if the architecture is known."""
     config = model.config
     names = NAMES.get(config.model_type)
     if names is None or getattr(config, "is_decoder", False):
-        return TransformersBackbone(model)
+        return None
     # transformers has the common names as aliases of DistilBERT's (dim, n_layers, ...).
     shape = Shape(
         layers=config.num_hidden_layers,
@@ -223,7 +255,8 @@ def from_transformers(model: Any, fold_scale: bool = True) -> Backbone | Transfo
         # RoBERTa counts positions from its padding token's id.
         first_position=config.pad_token_id + 1 if config.model_type in OFFSET_POSITIONS else 0,
     )
-    return Backbone(shape, _rename(model.state_dict(), names, shape.layers), fold_scale)
+    state = _rename(model.state_dict(), names, shape.layers)
+    return Backbone(shape, state, fold_scale, with_types=with_types)
 
 
 def _rename(theirs: dict[str, Tensor], names: dict[str, str], layers: int) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 from tokenizers import normalizers
 
-from flowvec.errors import ExportError
+from flowvec.errors import ExportError, first_line
 from flowvec.optional import require
 
 if TYPE_CHECKING:
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AS_EXPORTED",
+    "MOST_TOKENS",
     "Source",
     "bounded_length",
+    "checked_length",
     "model_name",
     "plain_tokenizer",
     "read_licence",
+    "read_tokenizer",
     "require_torch",
 ]
 
@@ -48,7 +51,7 @@ class Source(ABC):
 
     Attributes:
         name: last part of the path or hub name.
-        origin: the path or name that the user gave.
+        origin: the path or name that the user gave; of the hub, with `@` and its commit.
         tokenizer: a `tokenizers` tokenizer without truncation and padding.
         pad_id: the padding token's id.
         max_length: most tokens of a text; None if neither encoder nor tokenizer limits it.
@@ -139,6 +142,14 @@ class Source(ABC):
         """Name of the pooling for manifests and recipes."""
         return pooling or self.pooling or "mean"
 
+    def max_characters(self, length: int) -> int | None:
+        """Characters at which a text is cut before it is tokenized; None if it is not.
+
+        Args:
+            length: most tokens of a text.
+        """
+        return None
+
     def weigh_words(self, weights: Tensor) -> None:
         """Set the weight of each token id in the mean; float32 (vocabulary,).
 
@@ -160,21 +171,35 @@ class Source(ABC):
             ExportError: it is too small for the special tokens, larger than the encoder's
                 positions, or unknown.
         """
-        length = self.max_length if requested is None else requested
-        if length is None:
-            raise ExportError(f"{self.origin} does not say how long a text may be: give max_length")
         special = self.tokenizer.num_special_tokens_to_add(False)
-        most = self.max_length or _MOST_TOKENS
-        if not special < length <= most:
-            raise ExportError(
-                f"max_length must be from {special + 1} to {most} for {self.origin}, but is "
-                f"{length}"
-            )
-        return length
+        return checked_length(self.origin, self.max_length, requested, special + 1)
+
+
+def checked_length(origin: str, own: int | None, requested: int | None, least: int) -> int:
+    """Most tokens of a text or pair: the given number, or the source's own.
+
+    Args:
+        origin: name of the source, for messages.
+        own: the source's own; None if it does not say.
+        requested: the given number; None takes the source's own.
+        least: the smallest that has room for a token.
+
+    Raises:
+        ExportError: it is too small, larger than the source's own, or unknown.
+    """
+    length = own if requested is None else requested
+    if length is None:
+        raise ExportError(f"{origin} does not say how long a text may be: give max_length")
+    most = own or MOST_TOKENS
+    if not least <= length <= most:
+        raise ExportError(
+            f"max_length must be from {least} to {most} for {origin}, but is {length}"
+        )
+    return length
 
 
 # Used if nothing else limits the length. It is below a manifest's own limit.
-_MOST_TOKENS = 1 << 16
+MOST_TOKENS = 1 << 16
 
 
 def bounded_length(origin: str, limit: Any, positions: int | None) -> int | None:
@@ -188,7 +213,7 @@ def bounded_length(origin: str, limit: Any, positions: int | None) -> int | None
     if isinstance(limit, bool) or not isinstance(limit, int | None):
         raise ExportError(f"{origin} has the max_seq_length {limit!r}, which is not a whole number")
     # Tokenizers without a limit report 10^30.
-    bounds = [b for b in (limit, positions) if b is not None and b <= _MOST_TOKENS]
+    bounds = [b for b in (limit, positions) if b is not None and b <= MOST_TOKENS]
     return min(bounds, default=None)
 
 
@@ -200,7 +225,7 @@ def require_torch(what: str) -> None:
 def model_name(root: Path, origin: str) -> str:
     """A directory's name; of a download, in .../snapshots/<commit>, the hub name."""
     real = root.resolve()
-    return origin.split("/")[-1] if real.parent.name == "snapshots" else real.name
+    return origin.split("/")[-1].partition("@")[0] if real.parent.name == "snapshots" else real.name
 
 
 def plain_tokenizer(source: tokenizers.Tokenizer, *, lower_case: bool) -> tokenizers.Tokenizer:
@@ -214,6 +239,23 @@ def plain_tokenizer(source: tokenizers.Tokenizer, *, lower_case: bool) -> tokeni
             steps.append(tokenizer.normalizer)
         tokenizer.normalizer = normalizers.Sequence(steps)
     return tokenizer
+
+
+def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
+    """Read `tokenizer.json`.
+
+    Raises:
+        ExportError: it is missing, or is not a tokenizer.
+    """
+    if not path.is_file():
+        raise ExportError(
+            f"{path} is missing; transformers' AutoTokenizer.from_pretrained(...) writes it with "
+            "save_pretrained(...)"
+        )
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises plain Exception
+        raise ExportError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def read_licence(root: Path) -> str | None:

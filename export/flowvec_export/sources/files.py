@@ -138,7 +138,8 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
         if not trust.pickle:
             raise ExportError(
                 f"{origin} holds its weights as a pickle ({weights}), a format that can run code; "
-                "save it as safetensors, or export it with --allow-pickle"
+                "save it as safetensors, or export it with --allow-pickle (allow_pickle=True in "
+                "Python)"
             )
     files = [folder / weights]
     if weights.endswith(".index.json"):

@@ -2,34 +2,107 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowvec.bundle.bundle import shipped_bundles
+from flowvec.bundle.checkpoint import root_of_graph
 from flowvec.bundle.manifest import MANIFEST
-from flowvec.errors import ExportError, FlowvecError, first_line
+from flowvec.errors import (
+    ExportError,
+    FlowvecError,
+    InputValueError,
+    MissingDependencyError,
+    first_line,
+)
+from flowvec.optional import require
 from flowvec_export.arguments import check_source
 from flowvec_export.sources.base import Source, require_torch
+from flowvec_export.sources.cross_encoder import PairSource, is_cross_encoder, read_about
 from flowvec_export.sources.files import check_links, has_weights, read_json
-from flowvec_export.sources.onnx import OnnxSource, find_graph, read_graph
+from flowvec_export.sources.onnx import OnnxSource, find_graph, read_graph, read_pair_graph
 from flowvec_export.sources.sentence_transformers import read_modules
+from flowvec_export.sources.static import StaticSource, is_static, may_be_static, read_static
 from flowvec_export.trust import Trust
 
 if TYPE_CHECKING:
     from flowvec_export.sources.torch import TorchSource
 
-__all__ = ["read_source", "read_torch_source"]
+__all__ = ["read_any_source", "read_source", "read_torch_source"]
 
 logger = logging.getLogger(__name__)
 
 # Files to download: safetensors first, older and larger formats only if there is nothing else.
-_DATA = ["*.json", "*.txt", "*.model", "*.safetensors", "README.md"]
+# pipeline.skops is never opened: it tells that a model2vec model has a trained head.
+_DESCRIPTIONS = ["*.json", "*.txt", "*.model", "README.md", "pipeline.skops"]
+_DATA = [*_DESCRIPTIONS, "*.safetensors"]
+_GRAPHS = ["model.onnx*", "onnx/model.onnx*"]
 _UNWANTED = ["onnx/*", "openvino/*", "*training_args.bin"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a source's files are.
+
+    Attributes:
+        root: its directory.
+        graph: the .onnx file, if the source is a single file.
+        origin: the source as messages and manifests name it; of the hub, with its commit.
+    """
+
+    root: Path
+    graph: Path | None
+    origin: str
+
+
+def read_any_source(
+    source: str | Path,
+    *,
+    encoder_only: bool = False,
+    trust: Trust | None = None,
+    revision: str | None = None,
+) -> Source | PairSource:
+    """`read_source`, but a cross-encoder is read as one, unless only its encoder is wanted."""
+    check_source(source, encoder_only=encoder_only, trust=trust)
+    trust = Trust() if trust is None else trust
+    place = _locate(source, trust, revision)
+    if not encoder_only:
+        modules = read_json(place.root / "modules.json", list, missing_ok=True)
+        if is_cross_encoder(place.root, modules):
+            return _read_pairs(place.root, place.graph, modules, place.origin, trust)
+    return _read(place, trust, encoder_only=encoder_only)
+
+
+def _read_pairs(
+    root: Path, graph: Path | None, modules: Any, origin: str, trust: Trust
+) -> PairSource:
+    """Read a cross-encoder, from its weights or its graph."""
+    check_links(root)
+    try:
+        about, folder = read_about(root, modules, origin)
+        if graph is None and not has_weights((root, folder), trust):
+            graph = find_graph(root)
+        if graph is not None:
+            return read_pair_graph(graph, root, folder, about)
+        _require_torch_for(root, origin)
+        from flowvec_export.sources.torch import read_cross_encoder
+
+        return read_cross_encoder(root, folder, about, trust)
+    except FlowvecError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
+        raise ExportError(f"{origin} has a file with unexpected content: {error!r}") from error
+
+
 def read_source(
-    source: str | Path, *, encoder_only: bool = False, trust: Trust | None = None
+    source: str | Path,
+    *,
+    encoder_only: bool = False,
+    trust: Trust | None = None,
+    revision: str | None = None,
 ) -> Source:
     """Read a local directory, a Hugging Face name, or one .onnx file of a directory.
 
@@ -38,10 +111,13 @@ def read_source(
 
     Args:
         source: what to read. In a directory, safetensors (or a pickle, if allowed) are preferred to
-            an ONNX graph.
+            an ONNX graph. Of a Hugging Face name, the graph is used where torch is not installed.
+            model2vec's directories, and those of sentence-transformers' StaticEmbedding, need no
+            torch.
         encoder_only: use only the encoder of a sentence-transformers model, without its pooling,
             Dense layers and normalization.
         trust: whether code and pickles of the checkpoint are allowed; None allows neither.
+        revision: branch, tag or commit of a Hugging Face name; None is its main branch.
 
     Raises:
         InputTypeError: an argument is of another type.
@@ -49,18 +125,31 @@ def read_source(
     """
     check_source(source, encoder_only=encoder_only, trust=trust)
     trust = Trust() if trust is None else trust
-    root, graph = _locate(source, trust)
+    return _read(_locate(source, trust, revision), trust, encoder_only=encoder_only)
+
+
+def _read(place: _Place, trust: Trust, *, encoder_only: bool) -> Source:
+    """Read an encoder's files.
+
+    Raises:
+        ExportError: they cannot be read, or are of a kind that is not supported.
+    """
+    root, graph, origin = place.root, place.graph, place.origin
     if (root / MANIFEST).is_file() and not (root / "config.json").is_file():
         raise ExportError(
-            f"{source} is a bundle, which has been exported already; give its checkpoint"
+            f"{origin} is a bundle, which has been exported already; give its checkpoint"
         )
     check_links(root)
-    origin = str(source)
     listed = read_json(root / "modules.json", list, missing_ok=True)
     try:
         modules = None if listed is None else read_modules(root, listed, origin)
         folder = root if modules is None else modules.encoder
         settings = {} if modules is None else modules.settings
+        if graph is None and is_static(root, modules):
+            static = read_static(root, folder, origin, modules, trust, encoder_only=encoder_only)
+            if encoder_only:
+                static.keep_encoder_only()
+            return static
         if graph is None and not has_weights((root, folder), trust):
             graph = find_graph(root)
         result: Source
@@ -68,7 +157,7 @@ def read_source(
             result = read_graph(graph, root, folder, origin, settings)
         else:
             # Importing torch takes seconds, and an ONNX graph does not need it.
-            require_torch(f"{source}, a checkpoint,")
+            _require_torch_for(root, origin)
             from flowvec_export.sources.torch import read_encoder
 
             result = read_encoder(root, folder, origin, settings, trust, encoder_only=encoder_only)
@@ -80,7 +169,21 @@ def read_source(
     except FlowvecError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
-        raise ExportError(f"{source} has a file with unexpected content: {error!r}") from error
+        raise ExportError(f"{origin} has a file with unexpected content: {error!r}") from error
+
+
+def _require_torch_for(root: Path, origin: str) -> None:
+    """Raise MissingDependencyError if torch is not installed; it names a graph if there is one."""
+    try:
+        require_torch(f"{origin}, a checkpoint,")
+    except MissingDependencyError as error:
+        if (graph := find_graph(root)) is None:
+            raise
+        raise MissingDependencyError(f"{error}; or give {graph}, which needs no torch") from None
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
 
 
 def read_torch_source(
@@ -94,23 +197,42 @@ def read_torch_source(
     result = read_source(source, encoder_only=encoder_only, trust=trust)
     if isinstance(result, OnnxSource):
         raise ExportError(f"{source} is an ONNX graph, but this needs a checkpoint that torch runs")
+    if isinstance(result, StaticSource):
+        raise ExportError(
+            f"{source} is a static embedder, a table without an encoder, but this needs a "
+            "checkpoint that torch runs"
+        )
     return result  # type: ignore[return-value]
 
 
-def _locate(source: str | Path, trust: Trust) -> tuple[Path, Path | None]:
-    """The source's directory and, if the source is a single file, that graph."""
+def _locate(source: str | Path, trust: Trust, revision: str | None = None) -> _Place:
+    """Find a source's directory, which is downloaded if the source is a Hugging Face name.
+
+    Raises:
+        ExportError: there is none, or it cannot be downloaded.
+        InputValueError: a revision is given with a directory.
+    """
+    name = str(source)
     path = Path(source).expanduser()
+    place: _Place | None = None
     if path.is_dir():
-        return path, None
-    if str(source) in shipped_bundles():
-        return _checkpoint_of(str(source)), None
-    if path.is_file() and path.suffix == ".onnx":
-        # sentence-transformers and others keep graphs in a subfolder.
-        above = path.parent.parent if path.parent.name == "onnx" else path.parent
-        return (above if (above / "config.json").is_file() else path.parent), path
-    if path.exists() or str(source).startswith((".", "/", "~")) or str(source).count("/") > 1:
-        raise ExportError(f"{source} is not a directory")
-    return _download(str(source), trust), None
+        place = _Place(path, None, name)
+    elif name in shipped_bundles():
+        place = _Place(_checkpoint_of(name), None, name)
+    elif path.is_file() and path.suffix == ".onnx":
+        place = _Place(root_of_graph(path), path, name)
+    if place is not None:
+        if revision is not None:
+            raise InputValueError(f"revision is for a Hugging Face name, and {name} is a path")
+        return place
+    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ExportError(f"{name} is not a directory")
+    root = _download(name, trust, revision)
+    # The client keeps each commit in a folder of that name.
+    commit = root.name if root.parent.name == "snapshots" else revision
+    # The client's folder may hold weights that another program has downloaded.
+    graph = None if _has_torch() or may_be_static(root) else find_graph(root)
+    return _Place(root, graph, name if commit is None else f"{name}@{commit}")
 
 
 def _checkpoint_of(name: str) -> Path:
@@ -128,40 +250,80 @@ def _checkpoint_of(name: str) -> Path:
     return checkpoint
 
 
-def _download(name: str, trust: Trust) -> Path:
-    """Download what an export needs from the Hub: safetensors, else a graph, else a pickle."""
+def _download(name: str, trust: Trust, revision: str | None) -> Path:
+    """Download what an export needs from the Hub: safetensors, else a graph, else a pickle.
+
+    Without torch only a graph or a static embedder can be exported, so other weights are not
+    downloaded.
+
+    Raises:
+        ExportError: it cannot be downloaded, or its only weights are a pickle, which is not
+            allowed.
+        MissingDependencyError: the hub's client is not installed.
+    """
+    require(f"downloading {name}", "cpu,export", "huggingface_hub")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     code = ["*.py"] if trust.remote_code else []
-    forms = [_DATA + code, ["model.onnx*", "onnx/model.onnx*"], ["*.bin"] if trust.pickle else []]
+    forms = [_DATA + code, _GRAPHS, ["*.bin"] if trust.pickle else []]
     root: Path | None = None
     try:
-        for number, patterns in enumerate(filter(None, forms)):
-            unwanted = _UNWANTED if number != 1 else None
-            root = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=unwanted))
+        if not _has_torch():
+            root = Path(snapshot_download(name, revision=revision, allow_patterns=_DESCRIPTIONS))
+            forms = [_DATA] if may_be_static(root) else [_DESCRIPTIONS + _GRAPHS]
+        for patterns in filter(None, forms):
+            unwanted = None if _GRAPHS[0] in patterns else _UNWANTED
+            root = Path(
+                snapshot_download(
+                    name, revision=revision, allow_patterns=patterns, ignore_patterns=unwanted
+                )
+            )
             if any(list(root.rglob(kind)) for kind in ("*.safetensors", "*.onnx", "*.bin")):
                 break
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = first_line(error)
-        raise ExportError(f"{name} is not a directory and cannot be downloaded: {reason}") from None
+    except ExportError:
+        raise
+    except Exception as error:  # the client's connection errors have changed with its versions
+        raise ExportError(_why_not_downloaded(name, revision, error)) from None
     assert root is not None
     if not trust.pickle and not any(list(root.rglob(k)) for k in ("*.safetensors", "*.onnx")):
-        _refuse_pickles(name)
+        _refuse_pickles(name, revision)
     return root
 
 
-def _refuse_pickles(name: str) -> None:
+def _why_not_downloaded(name: str, revision: str | None, error: Exception) -> str:
+    """One line about an error of the hub's client."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    reason = first_line(error)
+    if isinstance(error, GatedRepoError):
+        reason = "access to it must be granted on its page; then log in with `hf auth login`"
+    elif isinstance(error, RepositoryNotFoundError):
+        reason = "the hub has no such model, or it is private (log in with `hf auth login`)"
+    elif isinstance(error, RevisionNotFoundError):
+        reason = f"it has no revision {revision!r}"
+    elif isinstance(error, LocalEntryNotFoundError):
+        reason = f"the hub cannot be reached, and it is not in the client's cache ({reason})"
+    elif isinstance(error, OSError) and error.errno is not None:
+        reason = f"{error.strerror}: {error.filename}" if error.filename else reason
+    return f"{name} is not a directory and cannot be downloaded: {reason}"
+
+
+def _refuse_pickles(name: str, revision: str | None) -> None:
     """Raise an error if a model's only weights on the Hub are a pickle."""
     from huggingface_hub import list_repo_files
 
     try:
-        files = list_repo_files(name)
+        files = list_repo_files(name, revision=revision)
     except Exception as error:  # many types; reading the files reports what is missing
         logger.debug("%s: no list of files: %s", name, error)
         return
     if any(Path(file).name.startswith("pytorch_model") for file in files):
         raise ExportError(
             f"{name} holds its weights as a pickle (pytorch_model.bin), a format that can run "
-            "code; export it with --allow-pickle"
+            "code; export it with --allow-pickle (allow_pickle=True in Python)"
         )

@@ -19,8 +19,12 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from flowvec.compat import override
 from flowvec.errors import ExportError, first_line
-from flowvec_export.assembly.draft import Draft, Weights, check_steps
-from flowvec_export.assembly.from_onnx import PooledOutput, draft_of_graph
+from flowvec_export.assembly.draft import LOGITS, Draft, PairDraft, Weights, check_steps
+from flowvec_export.assembly.from_onnx import (
+    PooledOutput,
+    draft_of_graph,
+    draft_of_pair_graph,
+)
 from flowvec_export.graph.proto import all_graphs, all_nodes, normalize_domain
 from flowvec_export.layers.names import OFFSET_POSITIONS, parse_pooling
 from flowvec_export.sources.base import (
@@ -30,13 +34,15 @@ from flowvec_export.sources.base import (
     model_name,
     plain_tokenizer,
     read_licence,
+    read_tokenizer,
 )
+from flowvec_export.sources.cross_encoder import AboutPairs, PairSource
 from flowvec_export.sources.files import check_tokenizer, inside, read_json
 
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
 
-__all__ = ["OnnxSource", "find_graph", "read_graph"]
+__all__ = ["OnnxPairs", "OnnxSource", "find_graph", "read_graph", "read_pair_graph"]
 
 # Names of outputs in graphs of Optimum, sentence-transformers and similar tools.
 _TOKENS = ("last_hidden_state", "token_embeddings")
@@ -174,6 +180,29 @@ class OnnxSource(Source):
         return digest.hexdigest()
 
 
+@dataclass(slots=True, kw_only=True)
+class OnnxPairs(PairSource):
+    """An ONNX graph of a cross-encoder, as Optimum exports it.
+
+    Attributes:
+        proto: the graph, its weights inside.
+        inputs: names of the inputs that it keeps.
+    """
+
+    proto: onnx.ModelProto
+    inputs: tuple[str, ...]
+
+    @override
+    def draft(self, weights: Weights) -> PairDraft:
+        return draft_of_pair_graph(
+            self.proto,
+            self.inputs,
+            len(self.about.head.labels),
+            weights=weights,
+            origin=self.origin,
+        )
+
+
 def find_graph(root: Path) -> Path | None:
     """The graph of a directory that Optimum or sentence-transformers wrote, if it has one."""
     return next(
@@ -192,7 +221,7 @@ def read_graph(
     config = read_json(folder / "config.json")
     marks = check_tokenizer(folder)
     special = read_json(folder / "special_tokens_map.json", missing_ok=True) or {}
-    loaded = _read_tokenizer(folder / "tokenizer.json")
+    loaded = read_tokenizer(folder / "tokenizer.json")
     if "left" in (marks.get("truncation_side"), (loaded.truncation or {}).get("direction")):
         raise ExportError(f"{origin} cuts long texts on the left, which is not supported")
     tokenizer = plain_tokenizer(loaded, lower_case=bool(settings.get("do_lower_case")))
@@ -216,6 +245,54 @@ def read_graph(
         sentence=_SENTENCE if _SENTENCE in widths else None,
         pooler=_POOLER if _POOLER in widths else None,
         widths=widths,
+    )
+
+
+def read_pair_graph(graph: Path, root: Path, folder: Path, about: AboutPairs) -> OnnxPairs:
+    """Read an ONNX file of a cross-encoder; arguments as `read_graph`.
+
+    Raises:
+        ExportError: a file is missing or outside the directory, or the graph is not supported.
+    """
+    origin = about.origin
+    config = read_json(folder / "config.json")
+    marks = check_tokenizer(folder)
+    special = read_json(folder / "special_tokens_map.json", missing_ok=True) or {}
+    loaded = read_tokenizer(folder / "tokenizer.json")
+    if "left" in (marks.get("truncation_side"), (loaded.truncation or {}).get("direction")):
+        raise ExportError(f"{origin} cuts long texts on the left, which is not supported")
+    tokenizer = plain_tokenizer(loaded, lower_case=about.lower_case)
+    proto = _load(graph)
+    _check_operators(proto, origin)
+    _check_inputs(proto, origin)
+    outputs = {value.name: value for value in proto.graph.output}
+    if LOGITS not in outputs:
+        raise ExportError(
+            f"{origin} gives {', '.join(outputs)}; it should give {LOGITS}, as Optimum's task "
+            "text-classification does"
+        )
+    width = outputs[LOGITS].type.tensor_type.shape.dim[-1].dim_value
+    labels = len(about.head.labels)
+    if width not in (0, labels):  # 0: the graph does not say
+        raise ExportError(f"{origin} gives {width} logits, and names {labels} labels")
+    pad_id = _pad_id(config, marks | special, tokenizer)
+    vocabulary = _count(config, "vocab_size", 2, origin)
+    has_types = any(value.name == _TYPES for value in proto.graph.input)
+    return OnnxPairs(
+        name=model_name(root, origin),
+        about=about,
+        tokenizer=tokenizer,
+        pad_id=pad_id,
+        max_length=bounded_length(
+            origin,
+            about.max_length or marks.get("model_max_length"),
+            _positions(config, pad_id),
+        ),
+        vocabulary=tokenizer.get_vocab_size() if vocabulary is None else vocabulary,
+        layers=_count(config, "num_hidden_layers", 0, origin),
+        licence=read_licence(root),
+        proto=proto,
+        inputs=(_IDS, _MASK, _TYPES) if has_types else (_IDS, _MASK),
     )
 
 
@@ -308,20 +385,7 @@ def _bytes_of(tensor: TensorProto) -> int:
 def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict[str, int]:
     """Length of the vectors of each usable output; raises ExportError if the graph is not
     usable."""
-    foreign = {node.domain for node in all_nodes(proto)} - {""}
-    if quantized := sorted({node.op_type for node in all_nodes(proto) if _is_quantized(node)}):
-        raise ExportError(
-            f"{origin} is quantized ({', '.join(quantized[:3])}); export the float32 graph, from "
-            "which flowvec makes its own variants in 8 bits"
-        )
-    if foreign:
-        raise ExportError(
-            f"{origin} uses operators of {', '.join(sorted(foreign))}; export it without "
-            "optimization or quantization, which are specific to one engine"
-        )
-    opset = max(entry.version for entry in proto.opset_import if entry.domain == "")
-    if opset < _MIN_OPSET:
-        raise ExportError(f"{origin} is of opset {opset}; at least {_MIN_OPSET} is needed")
+    _check_operators(proto, origin)
     _check_inputs(proto, origin)
     widths: dict[str, int] = {}
     rank = dict.fromkeys(_TOKENS, 3) | {_SENTENCE: 2, _POOLER: 2}
@@ -344,6 +408,24 @@ def _widths(proto: onnx.ModelProto, origin: str, config: dict[str, Any]) -> dict
     return widths
 
 
+def _check_operators(proto: onnx.ModelProto, origin: str) -> None:
+    """Check that the graph is in standard operators of float32."""
+    foreign = {node.domain for node in all_nodes(proto)} - {""}
+    if quantized := sorted({node.op_type for node in all_nodes(proto) if _is_quantized(node)}):
+        raise ExportError(
+            f"{origin} is quantized ({', '.join(quantized[:3])}); export the float32 graph, from "
+            "which flowvec makes its own variants in 8 bits"
+        )
+    if foreign:
+        raise ExportError(
+            f"{origin} uses operators of {', '.join(sorted(foreign))}; export it without "
+            "optimization or quantization, which are specific to one engine"
+        )
+    opset = max(entry.version for entry in proto.opset_import if entry.domain == "")
+    if opset < _MIN_OPSET:
+        raise ExportError(f"{origin} is of opset {opset}; at least {_MIN_OPSET} is needed")
+
+
 def _check_inputs(proto: onnx.ModelProto, origin: str) -> None:
     """Check that the graph takes token ids and a mask of any shape, and no unknown input."""
     weights = {init.name for init in proto.graph.initializer}
@@ -363,18 +445,6 @@ def _check_inputs(proto: onnx.ModelProto, origin: str) -> None:
                 f"{origin} takes {name} of the shape {shape}; export it with free axes for batch "
                 "and sequence"
             )
-
-
-def _read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    if not path.is_file():
-        raise ExportError(
-            f"{path} is missing; transformers' AutoTokenizer.from_pretrained(...) writes it with "
-            "save_pretrained(...)"
-        )
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises plain Exception
-        raise ExportError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def _count(config: dict[str, Any], name: str, least: int, origin: str) -> int | None:

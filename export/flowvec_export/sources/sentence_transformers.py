@@ -55,7 +55,8 @@ class Modules:
     """What modules.json and the files it names say, apart from the encoder itself.
 
     Attributes:
-        encoder: folder of the Transformer module.
+        encoder: folder of the Transformer or StaticEmbedding module.
+        is_static: whether it is a StaticEmbedding, a table without an encoder.
         settings: settings of the Transformer module, such as `max_seq_length`.
         pooling: pooling modes, joined by "+".
         word_weights: folder of WordWeights, if any.
@@ -68,6 +69,7 @@ class Modules:
     """
 
     encoder: Path
+    is_static: bool
     settings: dict[str, Any]
     pooling: str
     word_weights: Path | None
@@ -100,7 +102,8 @@ class Modules:
 def read_modules(root: Path, modules: Any, origin: str) -> Modules:
     """Read modules.json and the files that it names.
 
-    It lists a Transformer, optionally WordWeights, Pooling, Dense layers, and optionally Normalize.
+    It lists a Transformer, optionally WordWeights, Pooling, Dense layers, and optionally Normalize;
+    or a StaticEmbedding, which pools by itself, in place of the first three.
 
     Args:
         root: the directory.
@@ -117,22 +120,27 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
     if kinds[1:2] == ["WordWeights"]:
         weights = folders.pop(1)
         del kinds[1]
-    if kinds[:2] != ["Transformer", "Pooling"]:
+    is_static = kinds[:1] == ["StaticEmbedding"]
+    if not is_static and kinds[:2] != ["Transformer", "Pooling"]:
         raise ExportError(
-            f"{origin} must begin with Transformer, optional WordWeights, and Pooling, but is "
-            f"{kinds}"
+            f"{origin} must begin with Transformer, optional WordWeights, and Pooling, or with "
+            f"StaticEmbedding, but is {kinds}"
         )
-    settings: dict[str, Any] = next(
-        (
-            content
-            for name in _SETTINGS
-            if (content := read_json(folders[0] / name, missing_ok=True))
-        ),
-        {},
-    )
-    _check_settings(settings, origin)
-    pooling = read_json(folders[1] / "config.json")
-    dense, normalize = _layers(list(zip(kinds, folders, strict=True))[2:], origin)
+    settings: dict[str, Any] = {}
+    pooling: dict[str, Any] = {"pooling_mode": "mean"}
+    if not is_static:
+        settings = next(
+            (
+                content
+                for name in _SETTINGS
+                if (content := read_json(folders[0] / name, missing_ok=True))
+            ),
+            {},
+        )
+        _check_settings(settings, origin)
+        pooling = read_json(folders[1] / "config.json")
+    later = list(zip(kinds, folders, strict=True))[1 if is_static else 2 :]
+    dense, normalize = _layers(later, origin)
     config = read_json(root / "config_sentence_transformers.json", missing_ok=True) or {}
     if config.get("truncate_dim") is not None:
         raise ExportError(f"{origin} has a truncate_dim, which is not supported")
@@ -145,6 +153,7 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
         raise ExportError(f"{origin} compares by {similarity!r}, which is not supported")
     return Modules(
         encoder=folders[0],
+        is_static=is_static,
         settings=settings,
         pooling="+".join(_pooling_modes(pooling, origin)),
         word_weights=weights,

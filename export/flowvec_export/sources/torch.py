@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from flowvec.compat import override
 from flowvec.errors import ExportError, first_line
-from flowvec_export.assembly.draft import Draft, Weights, check_steps
-from flowvec_export.assembly.from_torch import draft_of_checkpoint
+from flowvec_export.assembly.draft import Draft, PairDraft, Weights, check_steps
+from flowvec_export.assembly.from_torch import draft_of_checkpoint, draft_of_cross_encoder
+from flowvec_export.layers.cross_encoder import takes_types
 from flowvec_export.layers.names import OFFSET_POSITIONS, parse_pooling
 from flowvec_export.layers.pooling import Pooling
 from flowvec_export.sources.base import (
@@ -27,11 +28,18 @@ from flowvec_export.sources.base import (
     plain_tokenizer,
     read_licence,
 )
+from flowvec_export.sources.cross_encoder import AboutPairs, PairSource
 from flowvec_export.sources.files import check_config, check_tokenizer, find_weights, read_json
 from flowvec_export.transforms import Transform
 from flowvec_export.trust import Trust
 
-__all__ = ["TorchSource", "quiet_transformers", "read_encoder"]
+__all__ = [
+    "TorchPairs",
+    "TorchSource",
+    "quiet_transformers",
+    "read_cross_encoder",
+    "read_encoder",
+]
 
 # Only the encoder of an encoder-decoder model gives vectors.
 _ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -128,6 +136,27 @@ class TorchSource(Source):
         return digest.hexdigest()
 
 
+@dataclass(slots=True, kw_only=True)
+class TorchPairs(PairSource):
+    """A cross-encoder that torch runs.
+
+    Attributes:
+        model: transformers' module for sequence classification, float32, in evaluation mode.
+    """
+
+    model: Any
+
+    @override
+    def draft(self, weights: Weights) -> PairDraft:
+        return draft_of_cross_encoder(
+            self.model,
+            with_types=takes_types(self.model),
+            weights=weights,
+            pad_id=self.pad_id,
+            origin=self.about.origin,
+        )
+
+
 def read_encoder(
     root: Path,
     folder: Path,
@@ -144,25 +173,7 @@ def read_encoder(
     marks = check_tokenizer(folder)
     _check_code(folder, origin, config, trust)
     kind = _ENCODER_CLASSES.get(str(config.get("model_type")), "AutoModel")
-    safe = files[0].suffix == ".safetensors"
-    with quiet_transformers():
-        _check_size(folder, origin, kind, files, trust)
-        try:
-            model, loading = getattr(transformers, kind).from_pretrained(
-                folder,
-                dtype=torch.float32,
-                attn_implementation="eager",
-                output_loading_info=True,
-                use_safetensors=safe,
-                trust_remote_code=trust.remote_code,
-                local_files_only=True,
-            )
-            fast = _tokenizer_class(marks).from_pretrained(
-                folder, trust_remote_code=trust.remote_code, local_files_only=True
-            )
-        except Exception as error:  # transformers raises many types
-            reason = first_line(error)
-            raise ExportError(f"transformers cannot load {origin}: {reason}") from error
+    model, loading, fast = _load(folder, origin, kind, files, marks, trust)
     head = _take_simcse_head(model, loading, files)
     _check_loaded(origin, config, loading, fast)
     if not encoder_only:
@@ -193,6 +204,62 @@ def read_encoder(
     )
 
 
+def read_cross_encoder(root: Path, folder: Path, about: AboutPairs, trust: Trust) -> TorchPairs:
+    """Read a cross-encoder; `folder` holds its weights, `root` the whole model."""
+    origin = about.origin
+    config = read_json(folder / "config.json")
+    check_config(folder / "config.json", config)
+    files = find_weights(folder, origin, trust)
+    marks = check_tokenizer(folder)
+    _check_code(folder, origin, config, trust)
+    kind = "AutoModelForSequenceClassification"
+    model, loading, fast = _load(folder, origin, kind, files, marks, trust)
+    _check_loaded(origin, config, loading, fast)
+    if model.config.num_labels != len(about.head.labels):
+        raise ExportError(
+            f"{origin} gives {model.config.num_labels} logits, and names "
+            f"{len(about.head.labels)} labels"
+        )
+    return TorchPairs(
+        name=model_name(root, origin),
+        about=about,
+        model=model.eval(),
+        tokenizer=plain_tokenizer(fast.backend_tokenizer, lower_case=about.lower_case),
+        pad_id=int(fast.pad_token_id or 0),
+        max_length=bounded_length(
+            origin, about.max_length or fast.model_max_length, _positions(model.config)
+        ),
+        vocabulary=_whole_number(model.config, "vocab_size", origin),
+        layers=_whole_number(model.config, "num_hidden_layers", origin),
+        licence=read_licence(root),
+    )
+
+
+def _load(
+    folder: Path, origin: str, kind: str, files: list[Path], marks: dict[str, Any], trust: Trust
+) -> tuple[Any, dict[str, Any], Any]:
+    """transformers' model of a class, what it says about loading, and the tokenizer."""
+    with quiet_transformers():
+        _check_size(folder, origin, kind, files, trust)
+        try:
+            model, loading = getattr(transformers, kind).from_pretrained(
+                folder,
+                dtype=torch.float32,
+                attn_implementation="eager",
+                output_loading_info=True,
+                use_safetensors=files[0].suffix == ".safetensors",
+                trust_remote_code=trust.remote_code,
+                local_files_only=True,
+            )
+            fast = _tokenizer_class(marks).from_pretrained(
+                folder, trust_remote_code=trust.remote_code, local_files_only=True
+            )
+        except Exception as error:  # transformers raises many types
+            reason = first_line(error)
+            raise ExportError(f"transformers cannot load {origin}: {reason}") from error
+    return model, loading, fast
+
+
 def _check_size(folder: Path, origin: str, kind: str, files: list[Path], trust: Trust) -> None:
     """Refuse a configuration that is far larger than its files, before the model is built.
 
@@ -213,7 +280,7 @@ def _check_size(folder: Path, origin: str, kind: str, files: list[Path], trust: 
             return  # such code may build anything
         with torch.device("meta"):
             build: Any = getattr(transformers, kind)
-            model = (build.from_config if kind == "AutoModel" else build)(config)
+            model = (build.from_config if kind.startswith("AutoModel") else build)(config)
         weights = sum(weight.numel() for weight in model.parameters())
     except ExportError:
         raise
@@ -257,7 +324,7 @@ def _check_code(folder: Path, origin: str, config: dict[str, Any], trust: Trust)
     files = sorted(path.name for path in folder.glob("*.py"))
     raise ExportError(
         f"{origin} needs Python code of its own ({', '.join(files[:3]) or 'from elsewhere'}); read "
-        "it, and if you trust it export with --trust-remote-code"
+        "it, and if you trust it export with --trust-remote-code (trust_remote_code=True in Python)"
     )
 
 

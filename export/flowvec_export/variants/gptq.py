@@ -21,10 +21,10 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from flowvec.bundle.manifest import INPUTS
+from flowvec.bundle.manifest import INPUTS, TOKEN_TYPES
 from flowvec.encoder.batching import pad, plan
 from flowvec.errors import ExportError
-from flowvec.tokenizer.tokenizer import Tokenizer
+from flowvec.tokenizer.token_ids import TokenIds
 
 __all__ = ["Observed", "Rounded", "observe", "round_matrix", "smoothing"]
 
@@ -69,24 +69,23 @@ class Rounded:
 def observe(
     proto: onnx.ModelProto,
     widths: Mapping[str, int],
-    tokenizer: Tokenizer,
+    ids: TokenIds,
+    max_length: int,
     pad_id: int,
-    texts: Sequence[str],
 ) -> Iterator[dict[str, Observed]]:
     """Run a graph over texts, and observe some of its tensors, one group at a time.
 
     Args:
         proto: the graph.
         widths: widths of the tensors, by name.
-        tokenizer: tokenizer of the bundle.
+        ids: token ids of at least one text, or pair of texts.
+        max_length: most tokens of a text.
         pad_id: the padding token's id.
-        texts: at least one.
 
     Raises:
         ExportError: no text has a token.
     """
-    ids = tokenizer(texts).ids
-    batches = plan([len(row) for row in ids], _MAX_BATCH_TOKENS, tokenizer.max_length)
+    batches = plan(ids.lengths, _MAX_BATCH_TOKENS, max_length)
     for names in _groups(widths):
         session = _observing(proto, names)
         loudness = {name: np.zeros(widths[name], np.float32) for name in names}
@@ -98,7 +97,8 @@ def observe(
             if not tokens.any():  # empty texts, of a tokenizer without special tokens
                 continue
             count += int(tokens.sum())
-            outputs = session.run(names, dict(zip(INPUTS, feeds, strict=True)))
+            named = dict(zip((*INPUTS, TOKEN_TYPES), feeds, strict=False))
+            outputs = session.run(names, named)
             for name, values in zip(names, outputs, strict=True):
                 rows = values[tokens]
                 np.maximum(loudness[name], np.abs(rows).max(axis=0), out=loudness[name])

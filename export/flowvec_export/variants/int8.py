@@ -29,7 +29,7 @@ from onnx import helper, numpy_helper
 
 from flowvec.bundle.manifest import INPUTS
 from flowvec.errors import ExportError
-from flowvec.tokenizer.tokenizer import Tokenizer
+from flowvec.tokenizer.token_ids import TokenIds
 from flowvec_export.graph.proto import drop_unused
 from flowvec_export.variants.gptq import Rounded, observe, round_matrix, smoothing
 
@@ -47,31 +47,31 @@ _OPENVINO_BLOCK = 64
 
 def quantize_graph(
     proto: onnx.ModelProto,
-    tokenizer: Tokenizer,
+    ids: TokenIds,
+    max_length: int,
     pad_id: int,
-    texts: Sequence[str],
     kind: str = "int8",
 ) -> onnx.ModelProto:
     """Create the variant.
 
     Args:
         proto: the float32 graph, which is not changed.
-        tokenizer: tokenizer of the bundle.
+        ids: token ids of the texts, or pairs, that rounding is optimized for.
+        max_length: most tokens of a text.
         pad_id: the padding token's id.
-        texts: the texts that rounding is optimized for.
         kind: `int8` or `int8-openvino`.
 
     Raises:
         ExportError: the graph has no matrix products to quantize, or there are no texts.
     """
-    if not texts:
+    if not len(ids):
         raise ExportError("an int8 variant needs texts to calibrate the encoder's weights on")
     quantized = onnx.ModelProto()
     quantized.CopyFrom(proto)
     rewriter = (_OpenVino if kind == "int8-openvino" else _OnnxRuntime)(quantized)
     if not rewriter.products:
         raise ExportError("the encoder has no matrix products to compute in int8")
-    rewriter.round(tokenizer, pad_id, texts)
+    rewriter.round(ids, max_length, pad_id)
     rewriter.rewrite()
     onnx.checker.check_model(quantized)
     return quantized
@@ -124,7 +124,7 @@ class _Rewriter:
     def _is(self, source: str, kind: str) -> bool:
         return source in self.makers and self.makers[source].op_type == kind
 
-    def round(self, tokenizer: Tokenizer, pad_id: int, texts: Sequence[str]) -> None:
+    def round(self, ids: TokenIds, max_length: int, pad_id: int) -> None:
         """Round every product's matrix, for its inputs over the texts."""
         readers: dict[str, list[_Product]] = {}
         for product in self.products.values():
@@ -132,7 +132,7 @@ class _Rewriter:
         widths = {
             source: self.stored[products[0].stored].dims[0] for source, products in readers.items()
         }
-        for group in observe(self.proto, widths, tokenizer, pad_id, texts):
+        for group in observe(self.proto, widths, ids, max_length, pad_id):
             for source, observed in group.items():
                 matrices = [self._matrix(product) for product in readers[source]]
                 moments = observed.moments

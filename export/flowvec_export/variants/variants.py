@@ -36,6 +36,8 @@ __all__ = [
     "VariantError",
     "add_variant",
     "describe_processor",
+    "measured_on",
+    "require_references",
 ]
 
 Variant = Literal["float16", "int8", "int8-openvino"]
@@ -98,22 +100,23 @@ def add_variant(
     """
     if not texts:
         raise ExportError(f"the {kind} variant needs texts to be measured on")
-    provider, compute = _MEASURED_ON[kind]
-    reason = provider_status()[provider]
-    if reason is None and compute == "int8":
-        reason = why_not(provider, cpu_features(), (kind,), compute)
-    if reason:
-        raise VariantError(f"{kind} is measured on {provider}, but {reason}", kind)
+    provider, compute = measured_on(kind)
     if kind == "float16":
+        if attention is None and bundle.manifest.layers == 0:
+            raise ExportError(
+                "a static embedder has no float16 variant; float16 weights halve its file"
+            )
         if attention is None:
             raise ExportError(
                 "the float16 variant is made from a checkpoint, not from a given graph"
             )
         variant = half_precision_graph(proto, attention.heads, scale_folded=attention.scale_folded)
     else:
-        tokenizer = Tokenizer(bundle.tokenizer, bundle.manifest.max_length)
+        manifest = bundle.manifest
+        tokenizer = Tokenizer(bundle.tokenizer, manifest.max_length, manifest.max_characters)
         # One half for rounding the weights, the other for the comparison.
-        variant = quantize_graph(proto, tokenizer, bundle.manifest.pad_id, texts[::2], kind)
+        ids = tokenizer(texts[::2]).token_ids
+        variant = quantize_graph(proto, ids, tokenizer.max_length, bundle.manifest.pad_id, kind)
     file = bundle.path / VARIANTS[kind]
     write_onnx(variant, file)
     files = bundle.manifest.files | {file.name: record_file(file)}
@@ -125,11 +128,26 @@ def add_variant(
     compared = texts[1::2] or texts
     exact, rounded = (_embed(bundle, engine, compared) for engine in engines)
     figures = _cosines(kind, exact, rounded)
-    _require_references(kind, bundle, engines[1])
+    require_references(kind, bundle, engines[1])
     if sts:
         rows = sentence_rows(sts)
         figures |= _sts_loss(kind, sts, *(_embed(bundle, e, list(rows)) for e in engines))
     return figures
+
+
+def measured_on(kind: Variant) -> tuple[str, str]:
+    """The provider and compute type that a variant is compared on.
+
+    Raises:
+        VariantError: they cannot run on this machine.
+    """
+    provider, compute = _MEASURED_ON[kind]
+    reason = provider_status()[provider]
+    if reason is None and compute == "int8":
+        reason = why_not(provider, cpu_features(), (kind,), compute)
+    if reason:
+        raise VariantError(f"{kind} is measured on {provider}, but {reason}", kind)
+    return provider, compute
 
 
 def _embed(bundle: Bundle, engine: Engine, texts: Sequence[str]) -> Floats:
@@ -141,11 +159,17 @@ def _embed(bundle: Bundle, engine: Engine, texts: Sequence[str]) -> Floats:
         raise VariantError(f"{kind} does not run on this processor: {error}", kind) from error
 
 
-def _require_references(kind: Variant, bundle: Bundle, engine: Engine) -> None:
+def require_references(kind: Variant, bundle: Bundle, engine: Engine) -> None:
     """Raise VariantError if a load on this processor would refuse the variant."""
-    references = References.read(bundle.path / REFERENCES, bundle.manifest.dim)
+    manifest = bundle.manifest
+    references = References.read(bundle.path / REFERENCES, manifest.dim)
     try:
-        result = proof.compare(open_session(bundle, engine), references, bundle.manifest.pad_id)
+        result = proof.compare(
+            open_session(bundle, engine),
+            references,
+            manifest.pad_id,
+            is_reranker=manifest.kind == "reranker",
+        )
     except EngineError as error:
         raise VariantError(f"{kind} does not run on this processor: {error}", kind) from error
     if not result.proved:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.arguments import path_of
+from flowvec.bundle.cached import origin_of
 from flowvec.bundle.manifest import (
     MANIFEST,
     MODEL,
@@ -29,6 +30,7 @@ from flowvec.bundle.manifest import (
     TOKENIZER,
     VARIANTS,
     FileRecord,
+    Kind,
     Manifest,
 )
 from flowvec.errors import BundleError, InputValueError
@@ -36,8 +38,11 @@ from flowvec.errors import BundleError, InputValueError
 __all__ = [
     "Bundle",
     "absolute_path",
+    "class_of",
+    "kind_of",
     "read_manifest",
     "record_file",
+    "require_kind",
     "shipped_bundles",
     "verify_files",
 ]
@@ -119,11 +124,21 @@ class Bundle:
 
     @property
     def handle(self) -> str:
-        """Loads this bundle later: its name if it ships with flowvec, else its path."""
+        """Loads this bundle later, on this machine.
+
+        It is the name of a bundle that ships with flowvec, `organization/name@commit` or the
+        checkpoint's directory for one that was exported into the cache, and else its path.
+        """
         for name, path in shipped_bundles().items():
             if path == self.path:
                 return name
-        return str(self.path)
+        origin = origin_of(self.path)
+        # Only a caller can allow code and pickles, so what needed them is loaded by its path.
+        if origin is None or origin.trust_remote_code or origin.allow_pickle:
+            return str(self.path)
+        if origin.kind == "directory" and not Path(origin.name).exists():
+            return str(self.path)
+        return str(origin)
 
     @property
     def fingerprint(self) -> str:
@@ -150,7 +165,11 @@ def _locate(name_or_dir: str | Path) -> Path:
     if isinstance(name_or_dir, str) and name_or_dir in shipped:
         return shipped[name_or_dir]
     path = absolute_path(name_or_dir)
-    if not path.is_dir():
+    try:
+        is_there = path.is_dir()
+    except OSError:  # the name is too long
+        is_there = False
+    if not is_there:
         names = ", ".join(sorted(shipped)) or "none"
         raise BundleError(
             f"there is no bundle {str(name_or_dir)!r}: it is neither a directory nor a model that "
@@ -170,6 +189,36 @@ def absolute_path(path: str | Path) -> Path:
         return given.expanduser().absolute()
     except RuntimeError:
         return given.absolute()
+
+
+_CLASSES: dict[Kind, str] = {"embedder": "Encoder", "reranker": "Reranker"}
+
+
+def require_kind(bundle: Bundle, kind: Kind) -> None:
+    """Check that a bundle is of the kind that a class opens.
+
+    Raises:
+        BundleError: it is of another kind. The message names the class that opens it.
+    """
+    if bundle.manifest.kind != kind:
+        article = "an" if kind_of(bundle).startswith("e") else "a"
+        raise BundleError(
+            f"{bundle.handle} is {article} {kind_of(bundle)}; open it with "
+            f"flowvec.{class_of(bundle)}.load({bundle.handle!r})"
+        )
+
+
+def kind_of(bundle: Bundle) -> str:
+    """What a bundle is, in words: `embedder`, `static embedder` or `reranker`."""
+    manifest = bundle.manifest
+    return (
+        "static embedder" if (manifest.kind, manifest.layers) == ("embedder", 0) else manifest.kind
+    )
+
+
+def class_of(bundle: Bundle) -> str:
+    """Name of the class that opens a bundle."""
+    return _CLASSES[bundle.manifest.kind]
 
 
 def shipped_bundles() -> Mapping[str, Path]:

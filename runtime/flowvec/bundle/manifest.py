@@ -10,8 +10,10 @@ from typing import Any, Literal, get_args
 from flowvec.errors import BundleError
 
 __all__ = [
+    "ACTIVATIONS",
     "FORMAT_VERSION",
     "INPUTS",
+    "KINDS",
     "MANIFEST",
     "MODEL",
     "RANGES",
@@ -19,17 +21,23 @@ __all__ = [
     "REFERENCES",
     "SIMILARITIES",
     "TOKENIZER",
+    "TOKEN_TYPES",
     "VARIANTS",
     "WEIGHTS",
+    "Activation",
     "FileRecord",
+    "Head",
+    "Kind",
     "Manifest",
     "Similarity",
     "Weights",
 ]
 
-# 2: references.npz is part of every bundle.
+# 2: references.npz is part of every bundle. 3: bundles of other kinds than embedders. Embedders are
+# still written as 2, so an older flowvec reads them, and refuses other kinds by their version.
 FORMAT_VERSION = 2
-READABLE_VERSIONS = (1, 2)
+_VERSION_OF_KINDS = 3
+READABLE_VERSIONS = (1, 2, 3)
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
@@ -38,6 +46,8 @@ REFERENCES = "references.npz"
 # Each dimension's range, for vectors in 8 bits: a .npy file, float32 (2, dim).
 RANGES = "int8_ranges.npy"
 INPUTS = ("input_ids", "attention_mask")
+# A third input of rerankers whose encoder tells a pair's texts apart by it.
+TOKEN_TYPES = "token_type_ids"  # noqa: S105
 # Variants of the graph. int8 has two: OpenVINO cannot read the one that is fast in ONNX Runtime,
 # and the other is slow there.
 VARIANTS = {
@@ -50,6 +60,12 @@ _MAX_FILES = 16
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
+# What a bundle turns text into, and so which class opens it.
+Kind = Literal["embedder", "reranker"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# How a reranker's logits become scores.
+Activation = Literal["identity", "sigmoid", "softmax", "tanh"]
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 # Storage of the weight matrices.
 Weights = Literal["float32", "float16"]
 WEIGHTS: tuple[Weights, ...] = get_args(Weights)
@@ -64,6 +80,22 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """What a reranker's logits mean.
+
+        >>> Reranker.load("my-reranker").head
+        Head(labels=('LABEL_0',), activation='sigmoid')
+
+    Attributes:
+        labels: name of each logit; a reranker of one label scores how relevant a text is.
+        activation: how logits become scores. It is not part of the graph: `Reranker` applies it.
+    """
+
+    labels: tuple[str, ...]
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a bundle says about itself; `manifest.json` holds exactly these fields.
 
@@ -73,8 +105,9 @@ class Manifest:
 
     Attributes:
         name: the model's name.
-        dim: length of a vector.
-        max_length: most tokens of a text, special tokens included; longer texts are cut.
+        dim: length of a vector; of a reranker, the number of its labels.
+        max_length: most tokens of a text, or of a reranker's pair of texts, special tokens
+            included; what is longer is cut.
         pooling: how token vectors become one vector, for example `mean` or `cls+max`.
         transform: the steps between pooling and normalization, for example `("dense(256->256)",)`.
         normalised: whether the graph ends in L2 normalization.
@@ -83,7 +116,7 @@ class Manifest:
         similarity: what `Encoder.similarity` computes.
         pad_id: the padding token.
         inputs: names of the graph's inputs, int64 (batch_size, sequence_length).
-        output: name of the graph's output, float32 (batch_size, dim).
+        output: name of the graph's output, float32 (batch_size, dim): vectors, or logits.
         opset: version of the standard operator set.
         weights: storage of the weight matrices, `float32`, or `float16` cast to float32 on load.
         source: where the checkpoint came from.
@@ -93,6 +126,10 @@ class Manifest:
         layers: transformer layers of the graph; 0 for a sum over embeddings; None if not recorded.
         proved_on: by variant, the processor on which the exporter compared it with float32. A load
             compares again: see `flowvec.encoder.proof`.
+        kind: `embedder` or `reranker`.
+        head: what the logits of a reranker mean; None for an embedder.
+        max_characters: a text is cut to this many characters before it is tokenized, as model2vec
+            does; None if only max_length cuts it.
         format_version: version of this format.
     """
 
@@ -116,7 +153,14 @@ class Manifest:
     files: dict[str, FileRecord]
     layers: int | None = None
     proved_on: dict[str, str] = field(default_factory=dict)
+    kind: Kind = "embedder"
+    head: Head | None = None
+    max_characters: int | None = None
     format_version: int = field(default=FORMAT_VERSION)
+
+    def __post_init__(self) -> None:
+        if self.kind != "embedder":
+            object.__setattr__(self, "format_version", _VERSION_OF_KINDS)
 
     def to_json(self) -> str:
         """The text of `manifest.json`, with sorted keys: equal manifests give equal bytes."""
@@ -125,6 +169,10 @@ class Manifest:
             del content["layers"]
         if not self.proved_on:
             del content["proved_on"]
+        if self.kind == "embedder":
+            del content["kind"], content["head"]
+        if self.max_characters is None:
+            del content["max_characters"]
         return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -144,7 +192,7 @@ class Manifest:
         if type(version) is not int or version not in READABLE_VERSIONS:
             raise BundleError(
                 f"{where} has format_version {version!r}; this flowvec reads "
-                f"{' and '.join(map(str, READABLE_VERSIONS))}"
+                f"{', '.join(map(str, READABLE_VERSIONS))}"
             )
         names = {f.name for f in fields(cls)}
         needed = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
@@ -152,7 +200,14 @@ class Manifest:
             raise BundleError(f"{where} lacks {', '.join(missing)}")
         if unknown := sorted(raw.keys() - names):
             raise BundleError(f"{where} has unknown fields {', '.join(map(str, unknown))}")
-        return cls(**_checked({"layers": None, "proved_on": {}, **raw}, where))
+        defaults: dict[str, Any] = {
+            "layers": None,
+            "proved_on": {},
+            "kind": "embedder",
+            "head": None,
+            "max_characters": None,
+        }
+        return cls(**_checked({**defaults, **raw}, where))
 
     @property
     def fingerprint(self) -> str:
@@ -170,6 +225,10 @@ class Manifest:
             "normalised": self.normalised,
             "dim": self.dim,
         }
+        if self.head is not None:
+            material["head"] = asdict(self.head)
+        if self.max_characters is not None:
+            material["max_characters"] = self.max_characters
         return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()
 
 
@@ -193,13 +252,21 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
     layers = raw["layers"]
     no_layers = layers is None or (layers == 0 and not isinstance(layers, bool))
     need(no_layers or is_count(layers, 1 << 10), "layers must be a whole number up to 1024")
+    characters = raw["max_characters"]
+    need(
+        characters is None or is_count(characters, 1 << 31),
+        f"max_characters must be a whole number from 1 to {1 << 31}",
+    )
     need(raw["pad_id"] == 0 or is_count(raw["pad_id"], 1 << 31), "pad_id must be a token id")
     need(isinstance(raw["normalised"], bool), "normalised must be true or false")
     need(raw["similarity"] in SIMILARITIES, f"similarity must be one of {SIMILARITIES}")
     need(raw["weights"] in WEIGHTS, f"weights must be {' or '.join(WEIGHTS)}")
     for key in ("transform", "inputs"):
         need(is_texts(raw[key]), f"{key} must be a list of texts")
-    need(tuple(raw["inputs"]) == INPUTS, f"inputs must be {', '.join(INPUTS)}")
+    need(raw["kind"] in KINDS, f"kind must be one of {KINDS}")
+    is_reranker = raw["kind"] == "reranker"
+    inputs = [INPUTS, (*INPUTS, TOKEN_TYPES)] if is_reranker else [INPUTS]
+    need(tuple(raw["inputs"]) in inputs, f"inputs must be {', '.join(inputs[-1])}")
     prompts = raw["prompts"]
     need(
         isinstance(prompts, dict) and all(isinstance(p, str) for p in prompts.values()),
@@ -236,6 +303,20 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
     for name in needed:
         need(name in records, f"files must list {name}")
     checked = dict(raw)
+    head = raw["head"]
+    need(is_reranker == (head is not None), "a head is what a reranker has, and no other kind")
+    of_kind = raw["format_version"] == _VERSION_OF_KINDS
+    need(is_reranker == of_kind, "format_version 3 is what a reranker has, and no embedder")
+    if is_reranker:
+        need(
+            isinstance(head, dict)
+            and head.keys() == {"labels", "activation"}
+            and is_texts(head["labels"])
+            and len(head["labels"]) == raw["dim"]
+            and head["activation"] in ACTIVATIONS,
+            f"head must hold {raw['dim']} labels, and an activation of {ACTIVATIONS}",
+        )
+        checked["head"] = Head(tuple(head["labels"]), head["activation"])
     checked |= {"transform": tuple(raw["transform"]), "inputs": tuple(raw["inputs"])}
     checked["files"] = records
     return checked

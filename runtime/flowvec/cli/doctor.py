@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from flowvec.bundle.bundle import Bundle, shipped_bundles
+from flowvec.bundle.exported import open_bundle
 from flowvec.cli.options import Json, print_json
 from flowvec.encoder.proof import open_proved
 from flowvec.engine.onnxruntime_session import conflicting_wheels
@@ -120,7 +121,7 @@ def examine(bundle: str | None = None) -> Report:
                 proofs += _prove(shipped)
     if bundle is not None:
         try:
-            proofs = _prove(Bundle.load(bundle))
+            proofs = _prove(open_bundle(bundle))
         except FlowvecError as error:
             problems.append(str(error))
     for model in dict.fromkeys(proof.model for proof in proofs):

@@ -24,11 +24,13 @@ from flowvec.cli.jobs import (
     rejected_in_words,
 )
 from flowvec.cli.options import (
+    MODEL_HELP,
     BulkFormat,
     Compute,
     Json,
     MaxBatchTokens,
     Provider,
+    Revision,
     TextField,
     counted,
     print_json,
@@ -43,7 +45,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     epilog="Example: flowvec encode mini 'notes/*.jsonl' -o vectors --text-field body",
 )
 def encode(
-    bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
+    bundle: Annotated[str, typer.Argument(help=MODEL_HELP)],
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -136,6 +138,7 @@ def encode(
     provider: Provider = None,
     compute: Compute = "auto",
     max_batch_tokens: MaxBatchTokens = None,
+    revision: Revision = None,
     as_json: Json = False,
 ) -> None:
     """Embed the texts of files, in input order, at constant memory.
@@ -162,7 +165,11 @@ def encode(
         "max_text_bytes": max_text_bytes,
     }
     with Encoder.load(
-        bundle, provider=provider, compute=cast(Any, compute), max_batch_tokens=max_batch_tokens
+        bundle,
+        provider=provider,
+        compute=cast(Any, compute),
+        max_batch_tokens=max_batch_tokens,
+        revision=revision,
     ) as encoder:
         if dry_run:
             _print_estimate(encoder, inputs, common, as_json=as_json)

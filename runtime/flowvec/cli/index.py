@@ -20,11 +20,21 @@ from flowvec.cli.jobs import (
     progress_bar,
     rejected_in_words,
 )
-from flowvec.cli.options import BulkFormat, Compute, Json, Provider, TextField, counted, print_json
+from flowvec.cli.options import (
+    MODEL_HELP,
+    BulkFormat,
+    Compute,
+    Json,
+    Provider,
+    Revision,
+    TextField,
+    counted,
+    print_json,
+)
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import BundleError, InputValueError
+from flowvec.errors import BundleError, ExportError, InputValueError, MissingDependencyError
 from flowvec.sharded import index_shards
 from flowvec.texts.window import DEAD_LETTERS
 
@@ -44,7 +54,7 @@ def index(
     ],
     model: Annotated[
         str | None,
-        typer.Option(help="A shipped model (mini) or a bundle's directory, for a new collection."),
+        typer.Option(help=f"For a new collection: {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}"),
     ] = None,
     text_field: TextField = "text",
     id_field: Annotated[
@@ -90,6 +100,7 @@ def index(
     ] = None,
     provider: Provider = None,
     compute: Compute = "auto",
+    revision: Revision = None,
     as_json: Json = False,
 ) -> None:
     """Add the texts of files to a collection, which is created if there is none.
@@ -115,7 +126,9 @@ def index(
         }
         if given := [name for name, is_given in local_only.items() if is_given]:
             raise InputValueError(f"{', '.join(given)} cannot be used with --engine ray")
-        with Encoder.load(model, provider=provider, compute=cast(Any, compute)) as encoder:
+        with Encoder.load(
+            model, provider=provider, compute=cast(Any, compute), revision=revision
+        ) as encoder:
             done = index_shards(
                 encoder, inputs, directory, shards=shards,
                 workers=RayWorkers(workers or shards, address=address), **common,
@@ -132,7 +145,7 @@ def index(
     elif model is None:
         raise InputValueError(f"{directory} is not a collection yet; give --model to create one")
     with (
-        encoder_of(directory, model, provider, compute) as encoder,
+        encoder_of(directory, model, provider, compute, revision) as encoder,
         stopping() as stop,
         progress_bar("index") as on_progress,
     ):
@@ -215,7 +228,13 @@ def _refuse_renumbering(directory: Path) -> None:
             )
 
 
-def encoder_of(directory: Path, model: str | None, provider: str | None, compute: str) -> Encoder:
+def encoder_of(
+    directory: Path,
+    model: str | None,
+    provider: str | None,
+    compute: str,
+    revision: str | None = None,
+) -> Encoder:
     """The given model, or the one that made the collection.
 
     Raises:
@@ -224,7 +243,9 @@ def encoder_of(directory: Path, model: str | None, provider: str | None, compute
         BundleError: the model cannot be loaded.
     """
     if model is not None:
-        return Encoder.load(model, provider=provider, compute=cast(Any, compute))
+        return Encoder.load(model, provider=provider, compute=cast(Any, compute), revision=revision)
+    if revision is not None:
+        raise InputValueError("--revision goes with --model")
     with Collection.open(directory) as collection:
         recorded = collection.info().model
     if recorded is None:
@@ -232,7 +253,7 @@ def encoder_of(directory: Path, model: str | None, provider: str | None, compute
     try:
         # With `auto`, whoever opens the collection takes the compute type of its vectors.
         return Encoder.load(recorded, provider=provider, compute=cast(Any, compute))
-    except BundleError as error:
+    except (BundleError, ExportError, MissingDependencyError) as error:
         raise BundleError(
             f"{directory} was made with the model {recorded}, which cannot be loaded: {error}. If "
             "it has moved, name it with --model"

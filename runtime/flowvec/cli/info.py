@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from flowvec.bulk.verify import folder_info, is_bulk_folder
-from flowvec.bundle.bundle import Bundle
-from flowvec.cli.options import Json, print_json
+from flowvec.bundle.bundle import class_of, kind_of
+from flowvec.bundle.checkpoint import is_checkpoint
+from flowvec.bundle.exported import open_bundle
+from flowvec.cli.options import Json, Revision, print_json
 from flowvec.collection.collection import Collection
 from flowvec.collection.store.store import FILE
 from flowvec.errors import BundleError
@@ -23,9 +25,11 @@ def info(
     target: Annotated[
         str,
         typer.Argument(
-            help="A shipped model (mini), or the directory of a bundle, a collection or a bulk job."
+            help="A shipped model (mini), a model on the Hugging Face hub, or the directory of a "
+            "bundle, a checkpoint, a collection or a bulk job."
         ),
     ],
+    revision: Revision = None,
     as_json: Json = False,
 ) -> None:
     """Print what a collection or a bulk job holds, or what a bundle is, after verifying it."""
@@ -36,19 +40,29 @@ def info(
         figures = {"kind": "folder of a bulk job", **asdict(folder_info(target))}
     else:
         try:
-            bundle = Bundle.load(target)
+            bundle = open_bundle(target, revision=revision)
         except BundleError as error:
-            if Path(target).is_dir() and not (Path(target) / "manifest.json").exists():
+            folder = Path(target)
+            if folder.is_dir() and not (
+                (folder / "manifest.json").exists() or is_checkpoint(folder)
+            ):
                 raise BundleError(
                     f"{target} is not a bundle, a collection or the folder of a bulk job"
                 ) from error
             raise
         figures = {
+            **asdict(bundle.manifest),
             "kind": "bundle",
+            "model_kind": kind_of(bundle),
+            "opens_with": f"flowvec.{class_of(bundle)}.load",
             "path": str(bundle.path),
             "fingerprint": bundle.fingerprint,
-            **asdict(bundle.manifest),
         }
+        for key in ("pooling", "transform", "prompts", "default_prompt_name", "similarity"):
+            if bundle.manifest.kind == "reranker":
+                del figures[key]
+        if bundle.manifest.head is None:
+            del figures["head"]
     if as_json:
         print_json(figures)
         return

@@ -10,17 +10,23 @@ from typing import Annotated, Any
 import typer
 
 __all__ = [
+    "MODEL_HELP",
     "BulkFormat",
     "Compute",
     "Format",
     "Json",
     "MaxBatchTokens",
     "Provider",
+    "Revision",
     "TextField",
     "counted",
     "print_json",
 ]
 
+MODEL_HELP = (
+    "A shipped model (mini), the directory of a bundle or checkpoint, or a model on the Hugging "
+    "Face hub (organization/name)."
+)
 Provider = Annotated[
     str | None,
     typer.Option(help="cpu, openvino, cuda or tensorrt; by default the best that can run here."),
@@ -33,6 +39,10 @@ MaxBatchTokens = Annotated[
         help="Most tokens in a batch, padding included; by default what `flowvec "
         "tune` found, or 512 (on a GPU 16384).",
     ),
+]
+Revision = Annotated[
+    str | None,
+    typer.Option(help="Branch, tag or commit of a model on the hub; by default its main branch."),
 ]
 TextField = Annotated[str, typer.Option(help="Field of jsonl or csv that holds the text.")]
 Format = Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from flowvec.cli.options import Compute, Format, Json, Provider, TextField, print_json
+from flowvec.cli.options import MODEL_HELP, Compute, Format, Json, Provider, TextField, print_json
 from flowvec.cli.search import shorten
 from flowvec.collection.mining import most_similar_pairs
 from flowvec.encoder.encoder import Encoder
@@ -24,7 +24,7 @@ def pairs(
     threshold: Annotated[
         float | None, typer.Option(help="Leave out pairs with a smaller cosine.")
     ] = None,
-    model: Annotated[str, typer.Option(help="A shipped model or a bundle's directory.")] = "mini",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "mini",
     text_field: TextField = "text",
     file_format: Format = None,
     provider: Provider = None,

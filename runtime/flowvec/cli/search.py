@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -12,10 +13,12 @@ import typer
 from flowvec.cli.index import encoder_of
 from flowvec.cli.options import Compute, Json, Provider, print_json
 from flowvec.collection.collection import Collection
+from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.collection.store.filters import compile_filter
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
+from flowvec.reranker.reranker import Reranker
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -50,6 +53,13 @@ def search(
         float | None,
         typer.Option(help="Leave out rows with a lower score; at most 1 with --hybrid."),
     ] = None,
+    rerank: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="A reranker that sorts the best rows again."),
+    ] = None,
+    rerank_from: Annotated[
+        int, typer.Option(min=1, help="How many rows --rerank reads.")
+    ] = RERANK_FROM,
     model: Annotated[
         str | None,
         typer.Option(help="The bundle, if it has moved since the collection was created."),
@@ -63,6 +73,8 @@ def search(
     if is_sharded(directory):
         if hybrid:
             raise InputValueError("a collection in shards has no hybrid search")
+        if rerank is not None:
+            raise InputValueError("a collection in shards cannot be reranked")
         loaded = Encoder.load(
             model or shards_model(directory), provider=provider, compute=cast(Any, compute)
         )
@@ -76,6 +88,7 @@ def search(
     with (
         encoder_of(directory, model, provider, compute) as encoder,
         Collection.open(directory, encoder=encoder) as collection,
+        _reranker(rerank, provider, compute) as reranker,
     ):
         announce_building(collection)
         hits = collection.search(
@@ -86,8 +99,18 @@ def search(
             vector_weight=vector_weight,
             min_score=min_score,
             exact=exact,
+            rerank=reranker,
+            rerank_from=rerank_from,
         )
     _show(hits, as_json=as_json)
+
+
+def _reranker(
+    model: str | None, provider: str | None, compute: str
+) -> AbstractContextManager[Reranker | None]:
+    if model is None:
+        return nullcontext()
+    return Reranker.load(model, provider=provider, compute=cast(Any, compute))
 
 
 def announce_building(collection: Collection) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from flowvec.bundle.bundle import Bundle
-from flowvec.cli.options import Json, print_json
+from flowvec.bundle.exported import open_bundle
+from flowvec.cli.options import MODEL_HELP, Json, print_json
 from flowvec.encoder.autotune import Measured
 from flowvec.encoder.autotune import tune as find
 from flowvec.engine.tuned import forget, save_tuned, why_not_kept
@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 @app.command(epilog="Example: flowvec tune mini")
 def tune(
-    bundle: Annotated[str, typer.Argument(help="A shipped model (mini) or a bundle's directory.")],
+    bundle: Annotated[str, typer.Argument(help=MODEL_HELP)],
     seconds: Annotated[
         float, typer.Option(min=1.0, max=3600.0, help="Seconds to measure, without loading.")
     ] = 100.0,
@@ -41,7 +41,7 @@ def tune(
     The machine should be idle meanwhile. The result is kept in the user's cache (or in the folder
     FLOWVEC_CACHE), for this bundle on this machine; arguments of `Encoder.load` have precedence.
     """
-    loaded = Bundle.load(bundle)
+    loaded = open_bundle(bundle)
     if reset:
         gone = forget(loaded.fingerprint)
         if as_json:

@@ -27,6 +27,7 @@ from flowvec.collection.model import (
 )
 from flowvec.collection.parquet import read_parquet, write_parquet
 from flowvec.collection.query import Searcher, SearchOptions
+from flowvec.collection.reranking import RERANK_FROM, Reranking
 from flowvec.collection.results import Added, CollectionInfo, Hit
 from flowvec.collection.store.filters import Filter
 from flowvec.collection.store.rows import Id, Item, Rows, check_ids
@@ -46,6 +47,8 @@ from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.pipeline import windows_of
 from flowvec.errors import CollectionError, CorruptCollectionError, InputValueError
+from flowvec.reranker.reranker import Reranker
+from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list, refuse_single
 from flowvec.texts.unicode import replace_surrogates
 from flowvec.tokenizer.tokenizer import check_texts
@@ -417,6 +420,8 @@ class Collection:
         min_score: float | None = None,
         exact: bool = False,
         ef: int | None = None,
+        rerank: Reranker | SharedReranker | None = None,
+        rerank_from: int = RERANK_FROM,
     ) -> list[Hit]:
         """The rows nearest to a text or a vector.
 
@@ -432,11 +437,16 @@ class Collection:
                 the full-text index of `index_texts`; the first hybrid search creates it.
             vector_weight: share of the vectors in a hybrid search: 0 (words only) to 1 (vectors
                 only).
-            min_score: drop hits with a lower score.
+            min_score: drop hits with a lower score; with `rerank`, with a lower score of the
+                reranker.
             exact: compare every eligible row instead of asking the graph, which may miss some
                 (`tune_recall`). Small collections always do. It reads all rows.
             ef: search depth in the graph. A larger one finds more of the true neighbours and takes
                 longer. None is the collection's own (`info().ef_search`).
+            rerank: a reranker that reads the query with the text of each of the best hits, and
+                sorts them again. A hit's `score` is then the reranker's, and `search_score` the
+                one before. Needs a text as query, and rows with texts.
+            rerank_from: how many hits the reranker reads; at least k.
 
         Returns:
             Hits, best first.
@@ -454,8 +464,9 @@ class Collection:
             min_score=min_score,
             exact=exact,
             ef=ef,
+            is_reranked=rerank is not None,
         )
-        return self._search([query], options, "query")[0]
+        return self._search([query], options, "query", rerank, rerank_from)[0]
 
     def search_batch(
         self,
@@ -468,6 +479,8 @@ class Collection:
         min_score: float | None = None,
         exact: bool = False,
         ef: int | None = None,
+        rerank: Reranker | SharedReranker | None = None,
+        rerank_from: int = RERANK_FROM,
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once."""
         refuse_single("queries", queries)
@@ -479,14 +492,36 @@ class Collection:
             min_score=min_score,
             exact=exact,
             ef=ef,
+            is_reranked=rerank is not None,
         )
-        return self._search(queries, options, "queries")
+        return self._search(queries, options, "queries", rerank, rerank_from)
 
     def _search(
-        self, queries: Sequence[Any] | npt.ArrayLike, options: SearchOptions, name: str
+        self,
+        queries: Sequence[Any] | npt.ArrayLike,
+        options: SearchOptions,
+        name: str,
+        rerank: Reranker | SharedReranker | None,
+        rerank_from: int,
     ) -> list[list[Hit]]:
         """`search_batch`; error messages call the queries `name`."""
         texts = texts_of(queries)
+        if rerank is not None and isinstance(queries, Sequence) and not queries:
+            texts = []  # no queries are neither texts nor vectors
+        reranking = Reranking.checked(rerank, rerank_from, texts)
+        if texts is not None and reranking is not None:
+            first = reranking.first_stage(options)
+            return reranking(texts, self._first_stage(queries, texts, first, name), options)
+        return self._first_stage(queries, texts, options, name)
+
+    def _first_stage(
+        self,
+        queries: Sequence[Any] | npt.ArrayLike,
+        texts: list[str] | None,
+        options: SearchOptions,
+        name: str,
+    ) -> list[list[Hit]]:
+        """The hits before reranking; `texts` is None if the queries are vectors."""
         if texts is None:
             vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, name)
             if options.hybrid and len(vectors):

@@ -52,8 +52,11 @@ class SearchOptions:
         vector_weight: float = 0.5,
         exact: bool = False,
         ef: int | None = None,
+        is_reranked: bool = False,
     ) -> SearchOptions:
         """Check a caller's options.
+
+        With `is_reranked`, `min_score` is a score of a reranker.
 
         Raises:
             InputTypeError, InputValueError: one of them is not valid.
@@ -69,7 +72,8 @@ class SearchOptions:
             exact=exact,
             ef=None if ef is None else whole_number("ef", ef),
         )
-        if hybrid and options.min_score is not None and options.min_score > HYBRID_BEST:
+        too_high = options.min_score is not None and options.min_score > HYBRID_BEST
+        if hybrid and not is_reranked and too_high:
             raise InputValueError(
                 f"a hybrid search's scores are at most {HYBRID_BEST:g}, and min_score is "
                 f"{min_score}"

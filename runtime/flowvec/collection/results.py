@@ -38,19 +38,22 @@ class Hit:
         ...     collection.add_vectors(["a"], [[1, 0]], ["a text"], [{"year": 2024}])
         ...     collection.search([2, 0])
         Added(rows=1, replaced=0, truncated=0)
-        [Hit(id='a', score=1.0, text='a text', metadata={'year': 2024})]
+        [Hit(id='a', score=1.0, text='a text', metadata={'year': 2024}, search_score=None)]
 
     Attributes:
         id: the row's id.
-        score: higher is better: cosine, inner product, or minus the Euclidean distance.
+        score: higher is better: cosine, inner product, or minus the Euclidean distance; or a
+            reranker's score.
         text: the row's text, or None.
         metadata: the row's metadata, or None.
+        search_score: the score before reranking; None without a reranker.
     """
 
     id: Id
     score: float
     text: str | None
     metadata: dict[str, Any] | None
+    search_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ GPU_BUDGETS = (4096, 16384, 65536)
 
 _SHORT_WORDS = 5
 _TEXTS = {"short": 256, "natural": 256, "long": 32}
+# In tokens. Static embedders take longer texts, but few texts are, and timing them takes minutes.
+_LONGEST = 8192
 # The first run of a shape compiles; later runs are timed.
 _LEAST_ROUNDS = 3
 # A smaller lead than this is noise.
@@ -82,12 +84,13 @@ class Measured:
 
 
 def kinds_of_texts(bundle: Bundle) -> dict[str, list[str]]:
-    """English texts for timing: a few words, sentences, and passages up to max_length."""
+    """English texts for timing: a few words, sentences, and passages up to max_length or 8,192
+    tokens."""
     passages = [passage.text for passage in load_passages()]
     sentences = [sentence for passage in passages for sentence in split_sentences(passage)]
     short = [" ".join(sentence.split()[:_SHORT_WORDS]) for sentence in sentences]
     words = " ".join(passages).split()
-    size = max(1, int(bundle.manifest.max_length * 0.7))
+    size = max(1, int(min(bundle.manifest.max_length, _LONGEST) * 0.7))
     long = [" ".join(words[i : i + size]) for i in range(0, len(words), size)]
     pools = {"short": short, "natural": sentences, "long": long}
     return {kind: list(islice(cycle(pool), _TEXTS[kind])) for kind, pool in pools.items()}

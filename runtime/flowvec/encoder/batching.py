@@ -144,11 +144,12 @@ def check_batches(batches: object, lengths: npt.NDArray[np.int64]) -> None:
 
 def pad(
     ids: TokenIds | Sequence[Sequence[int] | npt.NDArray[np.int32]], batch: Batch, pad_id: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[npt.NDArray[np.int64], ...]:
     """Right-pad a batch's token ids.
 
     Returns:
-        `input_ids` and `attention_mask`, both int64 (batch, sequence).
+        The graph's inputs, each int64 (batch, sequence): `input_ids`, `attention_mask` and, for
+        pairs whose texts the model tells apart, `token_type_ids`.
     """
     if isinstance(ids, TokenIds):
         rows = np.asarray(batch.rows)
@@ -157,7 +158,11 @@ def pad(
         is_token = places < ids.offsets[rows + 1, np.newaxis] - starts
         # Places beyond a text's end take any id, and are replaced.
         taken = ids.flat.take(starts + places, mode="clip") if len(ids.flat) else pad_id
-        return np.where(is_token, taken, np.int64(pad_id)), is_token.astype(np.int64)
+        feeds = (np.where(is_token, taken, np.int64(pad_id)), is_token.astype(np.int64))
+        if ids.second is None:
+            return feeds
+        in_second = is_token & (places >= ids.second[rows, np.newaxis])
+        return (*feeds, in_second.astype(np.int64))
     input_ids = np.full((len(batch.rows), batch.length), pad_id, dtype=np.int64)
     attention_mask = np.zeros_like(input_ids)
     for i, row in enumerate(batch.rows):

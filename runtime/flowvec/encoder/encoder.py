@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Unpack, cast, get_args
+from dataclasses import dataclass
+from typing import Any, Self, Unpack, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
 from flowvec.arguments import choice, flag
-from flowvec.bundle.bundle import Bundle
-from flowvec.bundle.manifest import RANGES, FileRecord
-from flowvec.encoder.batching import Batch, check_batches
-from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics
-from flowvec.encoder.loading import EngineRequest
+from flowvec.compat import override
+from flowvec.encoder.jobs import Encoded, EncodeJob
+from flowvec.encoder.loaded_model import LoadedModel, wants_bar
 from flowvec.encoder.options import (
     CallOptions,
     EncodeOptions,
@@ -29,23 +25,16 @@ from flowvec.encoder.options import (
     document_prompt,
     query_prompt,
 )
-from flowvec.encoder.pipeline import Pipeline, refuse_non_finite, windows_of
-from flowvec.encoder.postprocess import Precision, non_finite_rows, normalize
-from flowvec.encoder.proof import Proof, ProofMode
+from flowvec.encoder.pipeline import windows_of
+from flowvec.encoder.postprocess import Precision, normalize
 from flowvec.engine.onnxruntime_session import runtime_version
-from flowvec.engine.providers import Compute, Device, Engine, default_max_batch_tokens
-from flowvec.engine.selection import choose_engine
 from flowvec.errors import (
-    BundleError,
-    EngineNotProvedError,
     InputTypeError,
     InputValueError,
     first_line,
 )
 from flowvec.sequences import refuse_lookalike
-from flowvec.texts.window import WINDOW
-from flowvec.tokenizer.token_ids import TokenIds
-from flowvec.tokenizer.tokenizer import Tokenized, check_texts
+from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer, check_texts
 
 __all__ = ["Encoder", "EncoderInfo"]
 
@@ -62,14 +51,16 @@ class EncoderInfo:
         >>> info.provider, info.dim, info.proof
         ('CPUExecutionProvider', 384, 'proved: cosine 1.00000 over 24 texts')
 
-    `threads_alone` is how many cores compute a batch while nothing else runs. `tuned` says when
-    `flowvec tune` measured the settings in use; None if they are the defaults or
-    were all given. `proof` says how far the engine's vectors are from the bundle's reference
-    vectors on this machine.
+    `source` says what the bundle was exported from: a model on the hub as
+    `organization/name@commit`, or a directory's name. `threads_alone` is how many cores compute a
+    batch while nothing else runs. `tuned` says when `flowvec tune` measured the settings in use;
+    None if they are the defaults or were all given. `proof` says how far the engine's vectors are
+    from the bundle's reference vectors on this machine.
     """
 
     name: str
     path: str
+    source: str
     dim: int
     max_length: int
     pooling: str
@@ -89,7 +80,7 @@ class EncoderInfo:
     onnxruntime: str | None
 
 
-class Encoder:
+class Encoder(LoadedModel):
     """A bundle loaded on an engine: texts in, vectors out.
 
     Any number of threads may share one Encoder. It can be pickled; the other process opens the
@@ -103,211 +94,16 @@ class Encoder:
         (2, 384)
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        engine: Engine,
-        *,
-        max_batch_tokens: int | None = None,
-        tuned: str | None = None,
-        on_statistics: Callable[[EncodeStatistics], None] | None = None,
-        proof: ProofMode = "cached",
-        request: EngineRequest | None = None,
-    ) -> None:
-        """Open a verified bundle on a chosen engine; `Encoder.load` does both by name.
+    _kind = "embedder"
 
-        `request` is what the engine was chosen by, for `with_compute`.
-        """
-        choice("proof", proof, get_args(ProofMode))
-        self._proof_mode: ProofMode = proof
-        self._bundle = bundle
-        self._engine = engine
-        self.max_batch_tokens = (
-            default_max_batch_tokens(engine, bundle.manifest.layers)
-            if max_batch_tokens is None
-            else max_batch_tokens
-        )
-        self._tuned = tuned
-        self._on_statistics = on_statistics
-        self._request = request
+    @override
+    def _open_tokenizer(self) -> Tokenizer:
         self._ranges: Floats | None = None  # read when they are first needed
-        # Streams and threads that the caller named stay as they are.
-        is_elastic = request is not None and request.streams is None and request.threads is None
-        self._pipeline = Pipeline(bundle, engine, proof, is_elastic=is_elastic)
-
-    @classmethod
-    def load(
-        cls,
-        name_or_dir: str | Path,
-        *,
-        device: Device = "auto",
-        provider: str | None = None,
-        compute: Compute = "auto",
-        streams: int | None = None,
-        threads: int | None = None,
-        max_batch_tokens: int | None = None,
-        on_statistics: Callable[[EncodeStatistics], None] | None = None,
-        proof: ProofMode = "cached",
-    ) -> Encoder:
-        """Load a bundle on an engine that gives correct vectors on this machine.
-
-        The first time that an engine is used on this machine, it is compared with the bundle's
-        reference vectors (see `flowvec.encoder.proof`). If it is wrong, an engine that was asked
-        for by name is refused; with `auto` another one is used, with a warning.
-
-        Args:
-            name_or_dir: a model that ships with flowvec (`mini`), or a bundle's directory.
-            device: `cpu`, `cuda`, or `auto`: a GPU if one can be used.
-            provider: `cpu`, `openvino`, `cuda`, `tensorrt` or a full name. None is the best that
-                can run (see `flowvec.engine.selection.choose_engine`).
-            compute: `float32`; `bfloat16` on OpenVINO; `float16` on a GPU and `int8` on ONNX
-                Runtime's CPU provider and on OpenVINO itself, if the bundle has that variant.
-                `auto` is bfloat16 if provider and processor support it, float16 on a GPU, else
-                float32. Without a provider, the best one that supports the compute type is
-                used.
-            streams: batches that are computed at the same time. None is what `flowvec tune` found,
-                else as many as the available cores allow.
-            threads: cores that compute one batch. None is what `flowvec tune` found (if streams is
-                None too), else 1. One stream with all cores has the lowest latency for one text at
-                a time. Not on a GPU.
-            max_batch_tokens: most padded tokens in a batch. None is what `flowvec tune` found, else
-                512 on CPU (2,048 for a model without layers, such as mini) and 16,384 on a GPU. A
-                larger one can be faster for many short texts; a smaller one limits memory. A call
-                with few texts uses smaller batches, so that every stream has work.
-            on_statistics: called with an `EncodeStatistics` after every call. It is not pickled.
-            proof: `cached` compares an engine with the reference vectors once per machine, which
-                takes a fraction of a second; `always` compares it at every load; `never` trusts
-                the engine.
-
-        Raises:
-            BundleError: there is no such bundle, or it is damaged.
-            ProviderUnavailableError: the provider or compute type cannot run on this machine, or
-                gives wrong vectors on it.
-            InputValueError: an argument is not valid.
-            MissingDependencyError: ONNX Runtime is not installed.
-        """
-        choice("proof", proof, get_args(ProofMode))
-        if on_statistics is not None and not callable(on_statistics):
-            raise InputTypeError(
-                f"on_statistics must be a function, not {type(on_statistics).__name__}"
-            )
-        request = EngineRequest(device, provider, compute, streams, threads, max_batch_tokens)
-        return cls._chosen(Bundle.load(name_or_dir), request, on_statistics, proof)
-
-    @classmethod
-    def _chosen(
-        cls,
-        bundle: Bundle,
-        request: EngineRequest,
-        on_statistics: Callable[[EncodeStatistics], None] | None,
-        proof: ProofMode,
-    ) -> Encoder:
-        """Open a bundle on the best engine that fits a request and gives correct vectors."""
-        refused: list[EngineNotProvedError] = []
-        while True:
-            chosen = request.choose(bundle, refused)
-            try:
-                encoder = cls(
-                    bundle,
-                    chosen.engine,
-                    max_batch_tokens=chosen.max_batch_tokens,
-                    tuned=chosen.tuned,
-                    on_statistics=on_statistics,
-                    proof=proof,
-                    request=request,
-                )
-            except EngineNotProvedError as error:
-                refused.append(error)
-            else:
-                break
-        if refused:
-            logger.warning(
-                "%s in %s is used instead: %s",
-                chosen.engine.provider,
-                chosen.engine.compute,
-                "; ".join(map(str, refused)),
-            )
-        return encoder
-
-    @property
-    def compute_is_open(self) -> bool:
-        """Whether `load` chose the compute type, because the caller did not name one."""
-        return self._request is not None and self._request.compute == "auto"
-
-    def with_compute(self, compute: Compute) -> Encoder:
-        """The same model in another compute type, as a second Encoder.
-
-        The other settings of `load` are kept. Close both.
-
-            >>> exact = Encoder.load("mini").with_compute("float32")
-            >>> exact.engine.compute
-            'float32'
-
-        Raises:
-            As `load`.
-        """
-        request = self._request
-        if request is None:
-            engine = self._engine
-            request = EngineRequest(
-                provider=engine.provider, streams=engine.streams, threads=engine.threads
-            )
-        return self._chosen(
-            self._bundle,
-            replace(request, compute=compute),
-            self._on_statistics,
-            self._proof_mode,
+        manifest = self._bundle.manifest
+        self._tokenizer = Tokenizer(
+            self._bundle.tokenizer, manifest.max_length, manifest.max_characters
         )
-
-    # --- what it is -----------------------------------------------------------------------------
-
-    @property
-    def dim(self) -> int:
-        """Length of a vector."""
-        return self._bundle.manifest.dim
-
-    @property
-    def max_length(self) -> int:
-        """Most tokens in a text, special tokens included; longer texts are cut."""
-        return self._bundle.manifest.max_length
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of everything that decides a float32 vector.
-
-        Equal fingerprints mean equal vectors. Variants and 8-bit ranges are not part of it.
-        """
-        return self._bundle.fingerprint
-
-    @property
-    def bundle(self) -> Bundle:
-        """The bundle that this Encoder serves."""
-        return self._bundle
-
-    @property
-    def engine(self) -> Engine:
-        """Provider, compute type and streams that run."""
-        return self._engine
-
-    @property
-    def max_batch_tokens(self) -> int:
-        """Most padded tokens in a batch. It can be set, and applies to later calls.
-
-        Raises:
-            InputValueError: it is set to less than 1.
-        """
-        return self._max_batch_tokens
-
-    @max_batch_tokens.setter
-    def max_batch_tokens(self, budget: int) -> None:
-        if budget < 1:
-            raise InputValueError(f"max_batch_tokens must be at least 1, but is {budget}")
-        self._max_batch_tokens = budget
-
-    @property
-    def proof(self) -> Proof:
-        """How far the engine is from the bundle's reference vectors on this machine."""
-        return self._pipeline.proof
+        return self._tokenizer
 
     def info(self) -> EncoderInfo:
         """The model's figures, and the engine that runs it."""
@@ -316,6 +112,7 @@ class Encoder:
         return EncoderInfo(
             name=manifest.name,
             path=str(self._bundle.path),
+            source=self._bundle.manifest.source,
             dim=manifest.dim,
             max_length=manifest.max_length,
             pooling=manifest.pooling,
@@ -390,7 +187,7 @@ class Encoder:
         out = np.empty((len(items), job.postprocess.out_dim), dtype=job.postprocess.dtype)
         if show_progress_bar is not None:
             flag("show_progress_bar", show_progress_bar)
-        if not _wants_bar(show_progress_bar, len(items)):
+        if not wants_bar(show_progress_bar, len(items)):
             self._encode_into(out, items, job)
         else:
             with tqdm(total=len(items), desc="encode", unit=" texts") as bar:
@@ -479,7 +276,7 @@ class Encoder:
             out[i] = -np.linalg.norm(right - row, ord=order, axis=1)
         return out
 
-    def warmup(self) -> Encoder:
+    def warmup(self) -> Self:
         """Run batches of a few lengths, so that later calls do not pay for first-time work."""
         words = ["warm"] * self.max_length
         lengths = {2, 8, 16, 32, 64, 128, self.max_length}
@@ -491,39 +288,7 @@ class Encoder:
     def tokenize(self, texts: str | Iterable[str]) -> Tokenized:
         """Token ids of each text, cut at max_length: the first step of `encode`."""
         items, _ = self.items(texts)
-        return self._pipeline.tokenizer(items)
-
-    def run(
-        self,
-        ids: Tokenized | TokenIds | Sequence[Sequence[int] | npt.NDArray[np.int32]],
-        batches: Sequence[Batch],
-        *,
-        alone: bool = True,
-    ) -> Floats:
-        """Run given batches: the last step of `encode`, for benchmarks that plan their own batches.
-
-        Args:
-            ids: token ids of each text, as `tokenize` returns them, or a sequence for each text.
-            batches: batches that hold each text once (`flowvec.encoder.batching`).
-            alone: whether nothing else waits, so that a single batch may take all cores.
-
-        Returns:
-            The graph's output, float32 (len(ids), dim), in the order of `ids`.
-
-        Raises:
-            InputTypeError, InputValueError: ids are not whole numbers from 0 to 2**31 - 1, or the
-                batches do not hold each text once, or one is too short for its texts.
-            NonFiniteError: the model gave NaN or infinity.
-        """
-        if isinstance(ids, Tokenized):
-            ids = ids.token_ids
-        elif not isinstance(ids, TokenIds):
-            ids = TokenIds.from_rows(ids)
-        check_batches(batches, ids.lengths)
-        out = np.empty((len(ids), self.dim), dtype=np.float32)
-        self._pipeline.run(ids, batches, out, alone=alone)
-        refuse_non_finite(non_finite_rows(out).tolist())
-        return out
+        return self._tokenizer(items)
 
     def windows(
         self,
@@ -599,69 +364,9 @@ class Encoder:
         check_texts(items, refuse_empty=refuse_empty)
         return items, single
 
-    def _report(self, statistics: EncodeStatistics) -> None:
-        if self._on_statistics is not None:
-            self._on_statistics(statistics)
-
-    # --- life -----------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Stop the worker threads and release the model; calling it twice is harmless."""
-        self._pipeline.close()
-
-    def __enter__(self) -> Encoder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         manifest = self._bundle.manifest
         return f"Encoder({manifest.name!r}, dim={manifest.dim}, {self._engine.provider})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            "path": self._bundle.path,
-            "fingerprint": self.fingerprint,
-            "files": self._files(self._bundle, self._engine),
-            "engine": self._engine,
-            "max_batch_tokens": self._max_batch_tokens,
-            "tuned": self._tuned,
-            "proof": self._proof_mode,
-            "request": self._request,
-            "closed": self._pipeline.closed,
-        }
-
-    @staticmethod
-    def _files(bundle: Bundle, engine: Engine) -> list[FileRecord | None]:
-        """Files that decide a vector besides the fingerprint: graph of the variant, ranges."""
-        names = (bundle.graph(engine.variant).name, RANGES)
-        return [bundle.manifest.files.get(name) for name in names]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        bundle = Bundle.load(state["path"])
-        engine: Engine = state["engine"]
-        same = bundle.fingerprint == state["fingerprint"]
-        if not (same and self._files(bundle, engine) == state["files"]):
-            raise BundleError(f"{bundle.path} has changed since this Encoder was pickled")
-        # The other machine must offer the same engine: vectors must not change on the way.
-        choose_engine(
-            engine.provider,
-            cast(Compute, engine.compute),
-            engine.streams,
-            engine.threads,
-            variants=bundle.variants,
-        )
-        self.__init__(  # type: ignore[misc]
-            bundle,
-            engine,
-            max_batch_tokens=state["max_batch_tokens"],
-            tuned=state["tuned"],
-            proof=state["proof"],
-            request=state["request"],
-        )
-        if state["closed"]:
-            self.close()
 
 
 def _as_list(texts: object) -> list[Any]:
@@ -699,8 +404,3 @@ def _numbers(name: str, vectors: npt.ArrayLike) -> Floats:
         return np.atleast_2d(np.asarray(vectors, dtype=np.float32))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputTypeError(f"{name} must be vectors of numbers: {first_line(error)}") from None
-
-
-def _wants_bar(setting: bool | None, texts: int) -> bool:
-    """Without being asked: a bar on a terminal, for work of more than a moment."""
-    return sys.stderr.isatty() and texts > WINDOW if setting is None else setting

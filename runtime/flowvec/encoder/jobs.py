@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from flowvec.encoder.postprocess import Postprocess
+from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer
 
-__all__ = ["EncodeJob", "EncodeStatistics", "Encoded", "Tally"]
+__all__ = ["EncodeJob", "EncodeStatistics", "Encoded", "Finish", "Job", "Tally"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,47 @@ class Tally:
         )
 
 
+class Finish(Protocol):
+    """What is done to the graph's output."""
+
+    def __call__(self, output: npt.NDArray[np.float32], /) -> npt.NDArray[Any]:
+        """The results of a call, from the graph's output, float32 (items, dim)."""
+
+
+class Job(Protocol):
+    """The checked options of one call of a pipeline, whose items are texts or pairs of texts.
+
+    `EncodeJob` says what the attributes mean.
+    """
+
+    @property
+    def postprocess(self) -> Finish:
+        """What is done to the graph's output."""
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """Most padded tokens in a batch."""
+
+    @property
+    def refuse_long(self) -> bool:
+        """Raise for an item above max_length instead of cutting it."""
+
+    @property
+    def refuse_empty(self) -> bool:
+        """Raise for an empty text, as the caller of the pipeline does."""
+
+    @property
+    def refuse_non_finite(self) -> bool:
+        """Raise if the model gives NaN or infinity, instead of listing the items."""
+
+    @property
+    def shared_out(self) -> bool:
+        """Use a smaller batch if that keeps all streams busy."""
+
+    def tokenize(self, tokenizer: Any, items: Sequence[Any]) -> Tokenized:
+        """Token ids of the items."""
+
+
 @dataclass(frozen=True, slots=True)
 class EncodeJob:
     """The checked options of one call, as `Encoder.job` returns them.
@@ -126,6 +169,11 @@ class EncodeJob:
     shared_out: bool = True
     refuse_non_finite: bool = True
     refuse_empty: bool = False
+
+    def tokenize(self, tokenizer: Tokenizer, items: Sequence[str]) -> Tokenized:
+        """Token ids of texts, each with the prompt before it."""
+        prompt = self.prompt
+        return tokenizer([prompt + text for text in items] if prompt else items)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

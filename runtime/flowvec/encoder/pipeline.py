@@ -17,14 +17,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle, verify_files
 from flowvec.encoder.batching import Batch, pad, padded_tokens, plan
-from flowvec.encoder.jobs import Encoded, EncodeJob, EncodeStatistics, Tally
+from flowvec.encoder.jobs import Encoded, EncodeStatistics, Job, Tally
 from flowvec.encoder.postprocess import non_finite_rows
 from flowvec.encoder.proof import ProofMode, open_proved
 from flowvec.engine.elastic_session import ElasticSession
@@ -34,6 +34,7 @@ from flowvec.engine.selection import GraphSession
 from flowvec.errors import ClosedError, EngineError, InputValueError, NonFiniteError
 from flowvec.machine import available_memory
 from flowvec.texts.window import WINDOW
+from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer, joined
 
@@ -72,16 +73,25 @@ class Pipeline:
         engine: Engine,
         proof: ProofMode = "cached",
         *,
+        tokenizer: Tokenizer | PairTokenizer,
         is_elastic: bool = False,
     ) -> None:
-        """Open a bundle on an engine; `is_elastic` lets a batch that is alone take all cores."""
+        """Open a bundle on an engine.
+
+        Args:
+            bundle: what to open.
+            engine: what to open it on.
+            proof: as for `Encoder.load`.
+            tokenizer: turns items into token ids.
+            is_elastic: let a batch that is alone take all cores.
+        """
         self._bundle = bundle
         self._engine = engine
         self._is_elastic = is_elastic
         self._proof_mode = proof
         self._dim = bundle.manifest.dim
         self._max_length = bundle.manifest.max_length
-        self.tokenizer = Tokenizer(bundle.tokenizer, self._max_length)
+        self.tokenizer = tokenizer
         self._closed = False
         _living.add(self)
         self._open()
@@ -211,16 +221,16 @@ class Pipeline:
 
     def windows(
         self,
-        parts: Iterator[Sequence[str]],
-        job: EncodeJob,
+        parts: Iterator[Sequence[Any]],
+        job: Job,
         finished: Callable[[EncodeStatistics], object],
         done: Callable[[int], object] | None = None,
         stop: threading.Event | None = None,
     ) -> Generator[Encoded, None, None]:
-        """Encode one window of texts after another.
+        """Encode one window of texts, or of pairs, after another.
 
         Args:
-            parts: windows of checked texts; each is sorted and batched by itself.
+            parts: windows of checked items; each is sorted and batched by itself.
             job: the call's options.
             finished: called once at the end, with the statistics.
             done: called with the number of texts after each batch.
@@ -265,14 +275,11 @@ class Pipeline:
             return budget
         return min(budget, max(tokens // (_BATCHES_A_STREAM * streams), _LEAST_BUDGET))
 
-    def _prepare(self, texts: Sequence[str], job: EncodeJob) -> _Window:
+    def _prepare(self, items: Sequence[Any], job: Job) -> _Window:
         """Tokenize a window, and start to compute it."""
         start = time.perf_counter()
-        prompt = job.prompt
-        if prompt:
-            texts = [prompt + text for text in texts]
         self.ready()
-        tokenized = self._tokenize(texts)
+        tokenized = self._tokenize(items, job)
         seconds = time.perf_counter() - start
         lengths = tokenized.token_ids.lengths
         tokens = int(lengths.sum())
@@ -286,22 +293,23 @@ class Pipeline:
         running = self._begin(tokenized.token_ids, batches, vectors, alone=True)
         return _Window(tokenized, tokens, seconds, vectors, running)
 
-    def _tokenize(self, texts: Sequence[str]) -> Tokenized:
+    def _tokenize(self, items: Sequence[Any], job: Job) -> Tokenized:
         """Tokenize in pieces, if several threads can: while one becomes an array, other cores
         tokenize the next."""
         one_core = self._engine.streams * self._engine.threads == 1
-        if len(texts) <= _PIECE or one_core or not self.tokenizer.is_parallel:
-            return self.tokenizer(texts)
-        pieces = [texts[i : i + _PIECE] for i in range(0, len(texts), _PIECE)]
-        others = [_given(self._tokenizing, self.tokenizer, piece) for piece in pieces[1::2]]
-        mine = [self.tokenizer(piece) for piece in pieces[::2]]
+        if len(items) <= _PIECE or one_core or not self.tokenizer.is_parallel:
+            return job.tokenize(self.tokenizer, items)
+        tokenize = partial(job.tokenize, self.tokenizer)
+        pieces = [items[i : i + _PIECE] for i in range(0, len(items), _PIECE)]
+        others = [_given(self._tokenizing, tokenize, piece) for piece in pieces[1::2]]
+        mine = [tokenize(piece) for piece in pieces[::2]]
         theirs = [future.result() for future in others]
         return joined([(mine, theirs)[i % 2][i // 2] for i in range(len(pieces))])
 
     def _finished(
         self,
         window: _Window,
-        job: EncodeJob,
+        job: Job,
         tally: Tally,
         done: Callable[[int], object] | None,
         stop: threading.Event | None,
@@ -432,12 +440,12 @@ def refuse_non_finite(rows: Sequence[int], first: int = 0) -> None:
         raise NonFiniteError(f"the model gave NaN or infinity for item {named}{more}")
 
 
-def windows_of(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Cut texts into windows. Texts before a failure of the iterable are yielded before it."""
-    source = iter(texts)
+def windows_of(items: Iterable[T]) -> Iterator[list[T]]:
+    """Cut items into windows. Items before a failure of the iterable are yielded before it."""
+    source = iter(items)
     full = True
     while full:
-        window: list[str] = []
+        window: list[T] = []
         failure: Exception | None = None
         try:
             window.extend(islice(source, WINDOW))
@@ -471,7 +479,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_in_child)
 
 
-def _next(parts: Iterator[Sequence[str]]) -> tuple[Sequence[str] | None, Exception | None]:
+def _next(parts: Iterator[Sequence[T]]) -> tuple[Sequence[T] | None, Exception | None]:
     """The next window, or None at the end, and the exception that was raised instead."""
     try:
         return next(parts, None), None

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 from flowvec.bundle.bundle import Bundle
-from flowvec.bundle.manifest import REFERENCES
+from flowvec.bundle.manifest import REFERENCES, TOKEN_TYPES
 from flowvec.encoder.batching import Batch, pad
 from flowvec.encoder.references import (
     Floats,
@@ -39,6 +39,7 @@ from flowvec.encoder.references import (
     make_references,
     reference_batches,
     reference_ids,
+    reference_pairs,
 )
 from flowvec.engine.onnxruntime_session import Session
 from flowvec.engine.providers import CPU, OPENVINO, Engine
@@ -51,11 +52,13 @@ from flowvec.errors import (
     ProviderUnavailableError,
 )
 from flowvec.machine import cpu_features, cpu_name, gpu_names, vector_instructions
+from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec.user_cache import cache_folder, installed_versions, write_cached
 from flowvec.version import __version__
 
 __all__ = [
+    "MAX_LOGIT_ERROR_OF",
     "MIN_COSINE_OF",
     "Proof",
     "ProofMode",
@@ -73,7 +76,11 @@ MIN_COSINE_OF = {"float32": 0.99999, "bfloat16": 0.999, "float16": 0.999, "int8"
 # Lengths matter if the bundle does not normalize.
 _MOST_LENGTH_ERROR = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05, "int8": 0.1}
 
-_FORMAT = 1
+# Largest difference of a reranker's logit that is allowed, in standard deviations of the reference
+# logits. Scores have no direction that a cosine could compare.
+MAX_LOGIT_ERROR_OF = {"float32": 0.01, "bfloat16": 0.25, "float16": 0.25, "int8": 0.5}
+
+_FORMAT = 2
 _MOST_WAITING = 10.0  # seconds
 # Environment variables that make OpenVINO, oneDNN and ONNX Runtime use other kernels.
 _ENGINE_VARIABLES = ("ONEDNN_", "DNNL_", "OV_", "ORT_")
@@ -92,12 +99,14 @@ class Proof:
 
     Attributes:
         proved: all vectors are within the limits of the compute type.
-        min_cosine: the smallest cosine over all texts and batches; None if nothing was compared or
-            a vector held NaN.
-        limit: the smallest cosine that is allowed.
-        texts: reference texts that were compared.
+        min_cosine: the smallest cosine over all texts and batches; None if nothing was compared, a
+            vector held NaN, or the model is a reranker.
+        limit: the smallest cosine that is allowed; for a reranker, the largest error.
+        texts: reference texts, or pairs, that were compared.
         measured: when, ISO 8601, UTC; None if nothing was compared.
         reason: why it is not proved; None if it is.
+        max_error: of a reranker, the largest difference of a logit, in standard deviations of the
+            reference logits.
     """
 
     proved: bool
@@ -106,10 +115,13 @@ class Proof:
     texts: int
     measured: str | None
     reason: str | None
+    max_error: float | None = None
 
     def __str__(self) -> str:
         if not self.proved:
             return f"not proved: {self.reason}"
+        if self.max_error is not None:
+            return f"proved: logits within {self.max_error:.1g} of their spread, {self.texts} pairs"
         return f"proved: cosine {_shown(self.min_cosine)} over {self.texts} texts"
 
 
@@ -134,7 +146,8 @@ def open_proved(
         BundleError: the graph cannot be loaded, or the references cannot be read.
         ProviderUnavailableError: the provider does not really run.
     """
-    limit = MIN_COSINE_OF[engine.compute]
+    is_reranker = bundle.manifest.kind == "reranker"
+    limit = (MAX_LOGIT_ERROR_OF if is_reranker else MIN_COSINE_OF)[engine.compute]
     opened = open_session if opened_by is None else opened_by
     if mode == "never":
         unseen = Proof(False, None, limit, 0, None, "the Encoder was loaded with proof='never'")
@@ -155,7 +168,7 @@ def open_proved(
         logger.warning("%s is not proved on %s: %s", bundle.path, engine.provider, reason)
         return session, Proof(False, None, limit, 0, None, reason)
     try:
-        proof = compare(session, references, bundle.manifest.pad_id)
+        proof = compare(session, references, bundle.manifest.pad_id, is_reranker=is_reranker)
     except EngineError as error:
         # Not kept: another process may have used all the memory.
         failed = Proof(False, None, limit, 0, None, str(error))
@@ -168,19 +181,23 @@ def open_proved(
     return session, proof
 
 
-def compare(session: GraphSession, references: References, pad_id: int) -> Proof:
+def compare(
+    session: GraphSession, references: References, pad_id: int, *, is_reranker: bool = False
+) -> Proof:
     """Run references as texts are run: alone and in batches, on all streams at once.
 
     Args:
         session: what runs the graph.
         references: the token ids, and the vectors that it should give.
         pad_id: the padding token's id.
+        is_reranker: whether the graph gives logits, which are compared by their differences.
 
     Raises:
         EngineError: the engine failed.
     """
     engine = session.engine
     jobs: queue.SimpleQueue[Batch] = queue.SimpleQueue()
+    token_ids, spread = references.token_ids, _spread(references.vectors)
     for batch in reference_batches([len(row) for row in references.ids]):
         jobs.put(batch)
     # All threads wait for each other and then run this one, so that every stream runs.
@@ -194,8 +211,12 @@ def compare(session: GraphSession, references: References, pad_id: int) -> Proof
         batch = first
         cosine, error = math.inf, 0.0
         while True:
-            vectors = session.run(*pad(references.ids, batch, pad_id))
-            distances = _distances(vectors, references.vectors[list(batch.rows)])
+            output = session.run(*pad(token_ids, batch, pad_id))
+            expected = references.vectors[list(batch.rows)]
+            if is_reranker:
+                distances = 1.0, float(np.abs(output - expected).max(initial=0.0) / spread)
+            else:
+                distances = _distances(output, expected)
             # NaN compares as neither smaller nor larger.
             cosine = float(np.minimum(cosine, distances[0]))
             error = float(np.maximum(error, distances[1]))
@@ -218,6 +239,8 @@ def compare(session: GraphSession, references: References, pad_id: int) -> Proof
     cosine = float(np.min([cosine for cosine, _ in results]))
     error = float(np.max([error for _, error in results]))
     limit, most = MIN_COSINE_OF[engine.compute], _MOST_LENGTH_ERROR[engine.compute]
+    if is_reranker:
+        return _proof_of_logits(error, MAX_LOGIT_ERROR_OF[engine.compute], len(references.ids))
     if math.isnan(cosine):
         reason = "its vectors hold NaN or infinity where the bundle's reference vectors do not"
     elif cosine < limit:
@@ -240,6 +263,30 @@ def compare(session: GraphSession, references: References, pad_id: int) -> Proof
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
         reason=reason,
     )
+
+
+def _proof_of_logits(error: float, limit: float, pairs: int) -> Proof:
+    reason = None
+    if not error <= limit:  # NaN neither
+        reason = (
+            f"its logits are up to {error:.2g} standard deviations off the bundle's reference "
+            f"logits (at most {limit:g})"
+        )
+    return Proof(
+        proved=reason is None,
+        min_cosine=None,
+        limit=limit,
+        texts=pairs,
+        measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        reason=reason,
+        max_error=float(f"{error:.2g}") if math.isfinite(error) else None,
+    )
+
+
+def _spread(logits: Floats) -> float:
+    """Standard deviation of the label whose logits differ most; never zero."""
+    exact = logits.astype(np.float64)
+    return float(max(exact.std(axis=0).max(), 1e-6 * np.abs(exact).max(), 1e-30))
 
 
 def _distances(vectors: Floats, expected: Floats) -> tuple[float, float]:
@@ -290,7 +337,13 @@ def make_bundle_references(bundle: Bundle, session: GraphSession) -> References:
         EngineError: the engine failed.
     """
     manifest = bundle.manifest
-    tokenizer = Tokenizer(bundle.tokenizer, manifest.max_length)
+    if manifest.kind == "reranker":
+        pairs = PairTokenizer(
+            bundle.tokenizer, manifest.max_length, with_types=TOKEN_TYPES in manifest.inputs
+        )
+        rows, second = reference_pairs(pairs)
+        return make_references(session.run, rows, manifest.pad_id, second)
+    tokenizer = Tokenizer(bundle.tokenizer, manifest.max_length, manifest.max_characters)
     ids = reference_ids(lambda texts: tokenizer(texts).ids, manifest.max_length, manifest.dim)
     return make_references(session.run, ids, manifest.pad_id)
 
@@ -379,7 +432,8 @@ def _recall(bundle: Bundle, engine: Engine) -> Proof | None:
     if not isinstance(raw, Mapping) or not _is_proof(raw):
         logger.debug("a cached proof is ignored: the file has another form")
         return None
-    return Proof(**{field.name: raw[field.name] for field in fields(Proof)})
+    kept: dict[str, Any] = {field.name: raw.get(field.name) for field in fields(Proof)}
+    return Proof(**kept)
 
 
 def _is_proof(raw: Mapping[str, Any]) -> bool:
@@ -392,6 +446,9 @@ def _is_proof(raw: Mapping[str, Any]) -> bool:
     )
     if not (fits and isinstance(limit, float)):
         return False
+    error = raw.get("max_error")
+    if proved and error is not None:
+        return reason is None and isinstance(error, float) and error <= limit
     if proved:
         return reason is None and isinstance(cosine, float) and cosine >= limit
     return isinstance(reason, str) and (cosine is None or isinstance(cosine, float))

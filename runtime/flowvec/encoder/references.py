@@ -6,6 +6,10 @@
     ids       int32 (sum of lengths,) token ids, text after text
     vectors   float32 (texts, dim)    of ONNX Runtime's CPU provider in float32, each text alone
 
+That of a reranker holds pairs of texts and their logits, and, if its graph takes token types:
+
+    second    int32 (texts,)          where the second text of a pair begins
+
 The file stays below 150 kB; bundles with wide vectors have fewer texts.
 """
 
@@ -15,21 +19,31 @@ import io
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.encoder.batching import Batch, bucket_length, pad
 from flowvec.errors import BundleError
+from flowvec.tokenizer.pairs import PairTokenizer
+from flowvec.tokenizer.token_ids import TokenIds
 
-__all__ = ["MAX_BYTES", "References", "make_references", "reference_batches", "reference_ids"]
+__all__ = [
+    "MAX_BYTES",
+    "References",
+    "make_references",
+    "reference_batches",
+    "reference_ids",
+    "reference_pairs",
+]
 
 Floats = npt.NDArray[np.float32]
 Ids = Sequence[Sequence[int]]
-# Padded ids and their mask, int64 (batch, sequence), to vectors, float32 (batch, dim).
-Run = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], Floats]
+# The graph's inputs, int64 (batch, sequence), to its output, float32 (batch, dim).
+Run = Callable[..., Floats]
 
 MAX_BYTES = 150_000
 # Size of the file besides the vectors: names, headers, and at most 1,300 ids.
@@ -66,24 +80,36 @@ _SPECIAL = (13, 24)  # which of the lengths use it
 
 @dataclass(frozen=True, slots=True, eq=False)
 class References:
-    """Token ids of texts, and their vectors.
+    """Token ids of texts, or of pairs of texts, and what the graph gives for them.
 
     Attributes:
         ids: token ids of each text, special tokens included.
-        vectors: float32 (texts, dim), in the same order; finite, and not zero.
+        vectors: float32 (texts, dim), in the same order; finite, and not zero. A reranker's are
+            logits.
+        second: where the second text of each pair begins, if the model tells the two apart.
     """
 
     ids: tuple[tuple[int, ...], ...]
     vectors: Floats
+    second: tuple[int, ...] | None = None
+
+    @property
+    def token_ids(self) -> TokenIds:
+        """The ids, in one array."""
+        return token_ids_of(self.ids, self.second)
 
     def to_bytes(self) -> bytes:
         """The bytes of `references.npz`; equal references give equal bytes."""
+        second: dict[str, Any] = {}
+        if self.second is not None:
+            second["second"] = np.array(self.second, dtype=np.int32)
         file = io.BytesIO()
         np.savez(
             file,
             lengths=np.array([len(row) for row in self.ids], dtype=np.int32),
             ids=np.array([i for row in self.ids for i in row], dtype=np.int32),
             vectors=self.vectors,
+            **second,
         )
         return file.getvalue()
 
@@ -106,6 +132,7 @@ class References:
                     raise BundleError(f"{path} holds more than {most} bytes")
             with np.load(path) as arrays:  # it unpickles nothing
                 lengths, ids, vectors = (arrays[name] for name in ("lengths", "ids", "vectors"))
+                second = arrays.get("second")
         except (OSError, ValueError, KeyError, EOFError, MemoryError, *_ZIP_ERRORS) as error:
             raise BundleError(f"cannot read {path}: {error}") from None
         types = (lengths.dtype, ids.dtype, vectors.dtype) == (np.int32, np.int32, np.float32)
@@ -119,10 +146,15 @@ class References:
             and vectors.shape == (len(lengths), dim)
             and np.isfinite(vectors).all()
             and vectors.any(axis=1).all()
+            and (second is None or (second.dtype == np.int32 and second.shape == lengths.shape))
         ):
             raise BundleError(f"{path} does not hold reference vectors of {dim} dimensions")
         rows = np.split(ids, np.cumsum(lengths)[:-1])
-        return cls(tuple(tuple(row.tolist()) for row in rows), vectors)
+        return cls(
+            tuple(tuple(row.tolist()) for row in rows),
+            vectors,
+            None if second is None else tuple(second.tolist()),
+        )
 
 
 def reference_ids(
@@ -181,24 +213,59 @@ def _framed(tokenize: Callable[[Sequence[str]], Ids], text: str) -> _Framed:
     return _Framed(prefix, full[len(prefix) : len(full) - len(suffix)], suffix)
 
 
-def make_references(run: Run, ids: Iterable[Sequence[int]], pad_id: int) -> References:
+def token_ids_of(rows: Sequence[Sequence[int]], second: Sequence[int] | None = None) -> TokenIds:
+    """Ids of texts, or of pairs of texts, in one array."""
+    token_ids = TokenIds.from_rows(rows)
+    if second is None:
+        return token_ids
+    return replace(token_ids, second=np.array(second, dtype=np.int64))
+
+
+def reference_pairs(tokenizer: PairTokenizer) -> tuple[list[list[int]], list[int] | None]:
+    """Token ids of the reference pairs of a reranker, and where their second texts begin.
+
+    Queries with texts that answer them and texts that do not, of odd and even lengths, and one pair
+    that fills max_length or 512 tokens.
+    """
+    sentences = [f"{part.strip()}." for part in _TEXT.split(".") if part.strip()]
+    pairs = [(sentence, sentence) for sentence in sentences[:6]]
+    pairs += [
+        (sentences[i % len(sentences)], " ".join(sentences[j : j + 1 + i % 4]))
+        for i, j in ((i, (5 * i + 3) % len(sentences)) for i in range(12))
+    ]
+    pairs += [(_SPECIAL_TEXT, _SPECIAL_TEXT), ("map", _SPECIAL_TEXT), ("", sentences[0]), ("a", "")]
+    pairs.append((sentences[0], _TEXT * (1 + 10 * _LONGEST // len(_TEXT))))
+    tokenized = tokenizer(pairs).token_ids
+    ids = [row[:_LONGEST] for row in tokenized.to_lists()]
+    return ids, None if tokenized.second is None else tokenized.second.tolist()
+
+
+def make_references(
+    run: Run, ids: Iterable[Sequence[int]], pad_id: int, second: Sequence[int] | None = None
+) -> References:
     """Compute the vectors, each text alone, and leave out texts without a valid vector.
 
     Args:
         run: of ONNX Runtime's CPU provider in float32.
-        ids: as `reference_ids` returns them.
+        ids: as `reference_ids` or `reference_pairs` returns them.
         pad_id: the padding token's id.
+        second: where the second text of each pair begins.
 
     Raises:
         BundleError: the model gives no text a finite vector that is not zero.
         EngineError: the engine failed.
     """
     rows = [tuple(row) for row in ids]
-    vectors = [run(*pad(rows, Batch((i,), len(row)), pad_id))[0] for i, row in enumerate(rows)]
+    token_ids = token_ids_of(rows, second)
+    vectors = [run(*pad(token_ids, Batch((i,), len(row)), pad_id))[0] for i, row in enumerate(rows)]
     kept = [i for i, v in enumerate(vectors) if np.isfinite(v).all() and v.any()]
     if not kept:
         raise BundleError("the model gives NaN, infinity or zeros for every reference text")
-    return References(tuple(rows[i] for i in kept), np.stack([vectors[i] for i in kept]))
+    return References(
+        tuple(rows[i] for i in kept),
+        np.stack([vectors[i] for i in kept]),
+        None if second is None else tuple(second[i] for i in kept),
+    )
 
 
 # Most padded tokens in a batch of several references.

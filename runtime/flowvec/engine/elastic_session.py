@@ -60,22 +60,16 @@ class ElasticSession:
         """Cores that compute a batch while nothing else runs."""
         return (self._all_cores or self._streams).engine.threads
 
-    def run(
-        self,
-        input_ids: npt.NDArray[np.int64],
-        attention_mask: npt.NDArray[np.int64],
-        *,
-        alone: bool = False,
-    ) -> npt.NDArray[np.float32]:
-        """Vectors of one padded batch, as `flowvec.engine.onnxruntime_session.Session.run`.
+    def run(self, *feeds: npt.NDArray[np.int64], alone: bool = False) -> npt.NDArray[np.float32]:
+        """The graph's output for one padded batch, as
+        `flowvec.engine.onnxruntime_session.Session.run`.
 
         Args:
-            input_ids: int64 (batch, sequence).
-            attention_mask: int64 (batch, sequence).
+            *feeds: the graph's inputs, int64 (batch, sequence).
             alone: whether no other batch of its caller waits, so that it may take all cores.
         """
         if self._open is None:
-            return self._streams.run(input_ids, attention_mask)
+            return self._streams.run(*feeds)
         with self._lock:
             session, opens = self._streams, False
             if alone and self._running == 0:
@@ -88,7 +82,7 @@ class ElasticSession:
                 self._in_a_row = 0
             self._running += 1
         try:
-            return session.run(input_ids, attention_mask)
+            return session.run(*feeds)
         finally:
             with self._lock:
                 self._running -= 1

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
-from flowvec.bundle.manifest import INPUTS
 from flowvec.engine.providers import CPU, CUDA, TENSORRT, Engine
 from flowvec.errors import (
     BundleError,
@@ -159,13 +158,13 @@ class Session:
                 f"{engine.provider} was asked for, but ONNX Runtime runs {', '.join(active)}"
             )
         self.engine = engine
-        self._output = bundle.manifest.output
+        self._inputs, self._output = bundle.manifest.inputs, bundle.manifest.output
         inputs = [node.name for node in self._session.get_inputs()]
         widths = {node.name: node.shape[-1] for node in self._session.get_outputs()}
-        if set(inputs) != set(INPUTS) or self._output not in widths:
+        if set(inputs) != set(self._inputs) or self._output not in widths:
             raise BundleError(
                 f"{model} has inputs {inputs} and outputs {list(widths)}; its "
-                f"manifest says {list(INPUTS)} and {self._output}"
+                f"manifest says {list(self._inputs)} and {self._output}"
             )
         if widths[self._output] != bundle.manifest.dim:
             raise BundleError(
@@ -174,30 +173,29 @@ class Session:
             )
         logger.debug("loaded %s on %s", bundle.model, engine)
 
-    def run(
-        self, input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float32]:
-        """Vectors of one padded batch.
+    def run(self, *feeds: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """The graph's output for one padded batch.
 
         Args:
-            input_ids: int64 (batch, sequence).
-            attention_mask: int64 (batch, sequence), 1 for tokens and 0 for padding.
+            *feeds: the inputs that the manifest names, each int64 (batch, sequence):
+                `input_ids`; `attention_mask`, 1 for tokens and 0 for padding; and, for some
+                rerankers, `token_type_ids`.
 
         Returns:
-            float32 (batch, dim).
+            float32 (batch, dim): vectors, or a reranker's logits.
 
         Raises:
             EngineError: the engine failed, for example because memory ran out.
         """
-        feeds = dict(zip(INPUTS, (input_ids, attention_mask), strict=True))
+        named = dict(zip(self._inputs, feeds, strict=True))
         try:
-            vectors: npt.NDArray[np.float32] = self._session.run([self._output], feeds)[0]
+            output: npt.NDArray[np.float32] = self._session.run([self._output], named)[0]
         except Exception as error:
             raise EngineError(
-                f"{self.engine.provider} failed on a batch of shape {input_ids.shape}: "
+                f"{self.engine.provider} failed on a batch of shape {feeds[0].shape}: "
                 f"{first_line(error)}"
             ) from error
-        return vectors
+        return output
 
 
 def _session_options(ort: Any, engine: Engine) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
-from flowvec.bundle.manifest import INPUTS
 from flowvec.engine.providers import OPENVINO, Engine, has_bfloat16
 from flowvec.engine.telemetry import import_openvino
 from flowvec.errors import BundleError, EngineError, ProviderUnavailableError, first_line
@@ -100,10 +99,11 @@ class OpenVinoSession:
         # A port has several names if the graph passes a value through unchanged.
         outputs = {name: port for port in self._compiled.outputs for name in port.get_names()}
         wanted = bundle.manifest.output
-        if names != set(INPUTS) or wanted not in outputs:
+        self._inputs = bundle.manifest.inputs
+        if names != set(self._inputs) or wanted not in outputs:
             raise BundleError(
                 f"{model} has inputs {sorted(names)} and outputs {sorted(outputs)}; its "
-                f"manifest says {list(INPUTS)} and {wanted}"
+                f"manifest says {list(self._inputs)} and {wanted}"
             )
         width = outputs[wanted].get_partial_shape()[-1]
         if width.is_static and width.get_length() != bundle.manifest.dim:
@@ -117,29 +117,27 @@ class OpenVinoSession:
         # One request per stream; more are created if more threads call at once.
         self._idle: deque[Any] = deque()
 
-    def run(
-        self, input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float32]:
-        """Vectors of one padded batch, as `flowvec.engine.onnxruntime_session.Session.run`."""
+    def run(self, *feeds: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """The graph's output for a padded batch: see `flowvec.engine.onnxruntime_session`."""
         try:
             request = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
-        feeds = dict(zip(INPUTS, (input_ids, attention_mask), strict=True))
+        named = dict(zip(self._inputs, feeds, strict=True))
         try:
-            results = request.infer(feeds, share_inputs=True)
+            results = request.infer(named, share_inputs=True)
             # A copy: the request reuses its memory.
-            vectors = np.array(results[self._output], dtype=np.float32)
-            if vectors.shape != (len(input_ids), self._dim):
+            output = np.array(results[self._output], dtype=np.float32)
+            if output.shape != (len(feeds[0]), self._dim):
                 # With one stream, OpenVINO 2026.4.1 does not report some failures.
-                raise ValueError(f"vectors of shape {vectors.shape}")
+                raise ValueError(f"an output of shape {output.shape}")
         except Exception as error:
             raise EngineError(
-                f"{self.engine.provider} failed on a batch of shape {input_ids.shape}: "
+                f"{self.engine.provider} failed on a batch of shape {feeds[0].shape}: "
                 f"{first_line(error)}"
             ) from error
         self._idle.append(request)
-        return vectors
+        return output
 
 
 def _compile(core: Any, model: Any, engine: Engine) -> Any:

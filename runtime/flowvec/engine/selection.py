@@ -44,10 +44,8 @@ class GraphSession(Protocol):
 
     engine: Engine
 
-    def run(
-        self, input_ids: npt.NDArray[np.int64], attention_mask: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float32]:
-        """Vectors of one padded batch, as `flowvec.engine.onnxruntime_session.Session.run`."""
+    def run(self, *feeds: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """The graph's output for a padded batch: see `flowvec.engine.onnxruntime_session`."""
 
 
 def provider_status() -> dict[str, str | None]:

@@ -29,10 +29,13 @@ class TokenIds:
     Attributes:
         flat: int32 (tokens,), the ids of all texts.
         offsets: int64 (texts + 1,); text i has the ids `flat[offsets[i] : offsets[i + 1]]`.
+        second: for pairs of texts, where the second text of each begins among the pair's tokens,
+            int64 (texts,); None if the model does not tell the two apart.
     """
 
     flat: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
+    second: npt.NDArray[np.int64] | None = None
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int] | npt.NDArray[np.int32]]) -> TokenIds:
@@ -52,11 +55,41 @@ class TokenIds:
         )
 
     @classmethod
-    def from_lengths(cls, flat: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]) -> TokenIds:
+    def from_lengths(
+        cls,
+        flat: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int64],
+        second: npt.NDArray[np.int64] | None = None,
+    ) -> TokenIds:
         """Ids of texts with these numbers of tokens."""
         offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        return cls(flat, offsets)
+        return cls(flat, offsets, second)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TokenIds]) -> TokenIds:
+        """Join the ids of consecutive texts."""
+        seconds = [part.second for part in parts if part.second is not None]
+        return cls.from_lengths(
+            np.concatenate([part.flat for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate(seconds) if seconds else None,
+        )
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[tuple[TokenIds, int]]) -> TokenIds:
+        """The ids of some texts, which may lie in different arrays.
+
+        Args:
+            rows: for each text, the ids that hold it and its number among them; at least one.
+        """
+        ids = [part[text] for part, text in rows]
+        seconds = [part.second[text] for part, text in rows if part.second is not None]
+        return cls.from_lengths(
+            np.concatenate(ids),
+            np.array([len(row) for row in ids], dtype=np.int64),
+            np.array(seconds, dtype=np.int64) if seconds else None,
+        )
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:

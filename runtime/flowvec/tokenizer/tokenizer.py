@@ -15,7 +15,7 @@ from flowvec.texts.unicode import replace_surrogates
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.word_table import WordTable, ids_to_bytes
 
-__all__ = ["Tokenized", "Tokenizer", "check_texts", "joined"]
+__all__ = ["ID_BYTES", "Bodies", "Tokenized", "Tokenizer", "check_texts", "joined", "repair"]
 
 # A text longer than this many characters for each token of max_length is tokenized from its
 # beginning only: a 10 MB text costs no more than its first kilobytes.
@@ -23,7 +23,7 @@ _CHARACTERS_PER_TOKEN = 16
 # Where those give too few tokens, as a long unbroken run does, up to this many times as many
 # characters are tried, and the text counts as truncated.
 _MOST_TRIES = 64
-_ID_BYTES = 4
+ID_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +58,7 @@ class Tokenized:
 
 def joined(parts: Sequence[Tokenized]) -> Tokenized:
     """Join the parts of consecutive texts."""
-    token_ids = TokenIds.from_lengths(
-        np.concatenate([part.token_ids.flat for part in parts]),
-        np.concatenate([part.token_ids.lengths for part in parts]),
-    )
+    token_ids = TokenIds.joined([part.token_ids for part in parts])
     truncated: list[int] = []
     replaced: list[int] = []
     first = 0
@@ -72,29 +69,27 @@ def joined(parts: Sequence[Tokenized]) -> Tokenized:
     return Tokenized(token_ids, truncated, replaced)
 
 
-class Tokenizer:
-    """A `tokenizers` tokenizer that is never reconfigured, so any number of threads may use it."""
+class Bodies:
+    """Token ids of texts without special tokens, by a `tokenizers` tokenizer.
 
-    def __init__(self, path: Path, max_length: int) -> None:
+    The tokenizer is never reconfigured, so any number of threads may use it.
+    """
+
+    def __init__(self, path: Path) -> None:
         """Read `tokenizer.json`.
 
         Raises:
-            BundleError: the file cannot be parsed, or max_length leaves no room for a token.
+            BundleError: the file cannot be parsed.
         """
         self._path = path
-        with self._named():
+        with self.named():
             try:
                 self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
             except Exception as error:  # the library raises bare Exception
                 raise BundleError(f"{path} is not a tokenizer: {first_line(error)}") from None
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
-            self._prefix, self._suffix = self._special_tokens()
             self._words = WordTable.for_tokenizer(self._tokenizer)
-        self.max_length = max_length
-        self._room = max_length - len(self._prefix) - len(self._suffix)
-        if self._room < 1:
-            raise BundleError(f"max_length {max_length} leaves no room beside the special tokens")
 
     @property
     def is_parallel(self) -> bool:
@@ -103,7 +98,7 @@ class Tokenizer:
         return self._words is None
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def named(self) -> Iterator[None]:
         """Name the file if the library panics, which is not even an `Exception`.
 
         Raises:
@@ -118,36 +113,38 @@ class Tokenizer:
                 f"{self._path} makes the tokenizers library fail: {first_line(error)}"
             ) from None
 
-    def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """The token ids that the template puts before and after a text."""
-        body = self._tokenizer.encode("a", add_special_tokens=False).ids
-        framed = self._tokenizer.encode("a").ids
-        for start in range(len(framed) - len(body) + 1):
-            if framed[start : start + len(body)] == body:
-                return framed[:start], framed[start + len(body) :]
-        raise BundleError("the tokenizer's template does not frame a text by special tokens")
+    def template(self, text: str, second: str | None = None) -> tokenizers.Encoding:
+        """What the tokenizer makes of a text, or of a pair of texts, with special tokens."""
+        return self._tokenizer.encode(text, second)
 
-    def __call__(self, texts: Sequence[str]) -> Tokenized:
-        """Token ids of each text, cut at max_length as Hugging Face cuts them.
+    def plain(self, text: str) -> list[int]:
+        """Token ids of a text without special tokens."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
-        Lone surrogates, which UTF-8 cannot encode, are replaced by U+FFFD and reported.
+    def __call__(
+        self, texts: Sequence[str], room: int, max_length: int
+    ) -> tuple[list[bytes], list[int]]:
+        """Ids of each text, as the bytes of int32 numbers, and the texts that were cut already.
 
-        Raises:
-            BundleError: the tokenizer fails.
+        Args:
+            texts: without lone surrogates.
+            room: tokens that are needed. Of a long text, only a beginning with more tokens than
+                this is tokenized.
+            max_length: most tokens of a text; it says which text is long.
+
+        Returns:
+            The ids, and indices of texts that were cut inside a word, so that their number of
+            tokens does not show it.
         """
-        with self._named():
-            return self._tokenized(texts)
-
-    def _tokenized(self, texts: Sequence[str]) -> Tokenized:
-        texts, replaced = _repair(texts)
-        limit = _CHARACTERS_PER_TOKEN * self.max_length
+        limit = _CHARACTERS_PER_TOKEN * max_length
         bodies: list[bytes] = [b""] * len(texts)
         cut: list[int] = []
         asked: list[int] = []  # texts that `tokenizers` gets as a whole
         words = self._words
         for i, text in enumerate(texts):
             if len(text) > limit:
-                bodies[i], was_cut = self._tokenize_beginning(text, limit)
+                bodies[i], was_cut = self._tokenize_beginning(text, limit, room)
                 if was_cut:
                     cut.append(i)
                 continue
@@ -162,18 +159,10 @@ class Tokenizer:
             )
             for i, encoding in zip(asked, encodings, strict=True):
                 bodies[i] = ids_to_bytes(encoding.ids)
-        lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies)) // _ID_BYTES
-        truncated = sorted({*np.flatnonzero(lengths > self._room).tolist(), *cut})
-        for i in truncated:
-            bodies[i] = bodies[i][: self._room * _ID_BYTES]
-        lengths = np.minimum(lengths, self._room) + len(self._prefix) + len(self._suffix)
-        prefix, suffix = ids_to_bytes(self._prefix), ids_to_bytes(self._suffix)
-        flat = b"".join([part for body in bodies for part in (prefix, body, suffix)])
-        token_ids = TokenIds.from_lengths(np.frombuffer(flat, dtype=np.int32), lengths)
-        return Tokenized(token_ids, truncated, replaced)
+        return bodies, cut
 
-    def _tokenize_beginning(self, text: str, characters: int) -> tuple[bytes, bool]:
-        """Token ids of a long text's beginning: those of the whole text, up to max_length + 1.
+    def _tokenize_beginning(self, text: str, characters: int, room: int) -> tuple[bytes, bool]:
+        """Token ids of a long text's beginning: those of the whole text, more than `room`.
 
         Tokenizers first cut a text into words, and then each word by itself. So the tokens of a
         beginning are those of the whole text, except for its last word, which may have been cut in
@@ -182,7 +171,7 @@ class Tokenizer:
         if self._words is not None:
             whole_words = text[:characters].rpartition(" ")[0]
             body = self._words(whole_words)
-            if body is not None and len(body) > self._room * _ID_BYTES:
+            if body is not None and len(body) > room * ID_BYTES:
                 return body, False
         most = _MOST_TRIES * characters
         while characters < len(text):
@@ -190,7 +179,7 @@ class Tokenizer:
             words = encoding.word_ids
             last = words[-1] if words else None
             whole = next((i for i, word in enumerate(words) if word == last), 0)
-            if last is not None and whole > self._room:
+            if last is not None and whole > room:
                 return ids_to_bytes(encoding.ids[:whole]), False
             if characters >= most:
                 return ids_to_bytes(encoding.ids), True
@@ -198,7 +187,81 @@ class Tokenizer:
         return ids_to_bytes(self._tokenizer.encode(text, add_special_tokens=False).ids), False
 
 
-def _repair(texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
+class Tokenizer:
+    """Texts to token ids with special tokens, cut at max_length. Threads may share it."""
+
+    def __init__(self, path: Path, max_length: int, max_characters: int | None = None) -> None:
+        """Read `tokenizer.json`.
+
+        Args:
+            path: of the file.
+            max_length: most tokens of a text, special tokens included.
+            max_characters: a text is cut to this many characters first; None does not.
+
+        Raises:
+            BundleError: the file cannot be parsed, or max_length leaves no room for a token.
+        """
+        self._bodies = Bodies(path)
+        with self._bodies.named():
+            self._prefix, self._suffix = self._special_tokens()
+        self.max_length = max_length
+        self._max_characters = max_characters
+        self._room = max_length - len(self._prefix) - len(self._suffix)
+        if self._room < 1:
+            raise BundleError(f"max_length {max_length} leaves no room beside the special tokens")
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether threads can tokenize at the same time."""
+        return self._bodies.is_parallel
+
+    def _special_tokens(self) -> tuple[list[int], list[int]]:
+        """The token ids that the template puts before and after a text."""
+        body = self._bodies.plain("a")
+        framed = self._bodies.template("a").ids
+        for start in range(len(framed) - len(body) + 1):
+            if framed[start : start + len(body)] == body:
+                return framed[:start], framed[start + len(body) :]
+        raise BundleError("the tokenizer's template does not frame a text by special tokens")
+
+    def __call__(self, texts: Sequence[str]) -> Tokenized:
+        """Token ids of each text, cut at max_length as Hugging Face cuts them.
+
+        Lone surrogates, which UTF-8 cannot encode, are replaced by U+FFFD and reported.
+
+        Raises:
+            BundleError: the tokenizer fails.
+        """
+        with self._bodies.named():
+            return self._tokenized(texts)
+
+    def _tokenized(self, texts: Sequence[str]) -> Tokenized:
+        texts, shortened = self._shortened(texts)
+        texts, replaced = repair(texts)
+        bodies, cut = self._bodies(texts, self._room, self.max_length)
+        lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies)) // ID_BYTES
+        too_long = {*np.flatnonzero(lengths > self._room).tolist(), *cut}
+        truncated = sorted({*too_long, *shortened})
+        for i in too_long:
+            bodies[i] = bodies[i][: self._room * ID_BYTES]
+        lengths = np.minimum(lengths, self._room) + len(self._prefix) + len(self._suffix)
+        prefix, suffix = ids_to_bytes(self._prefix), ids_to_bytes(self._suffix)
+        flat = b"".join([part for body in bodies for part in (prefix, body, suffix)])
+        token_ids = TokenIds.from_lengths(np.frombuffer(flat, dtype=np.int32), lengths)
+        return Tokenized(token_ids, truncated, replaced)
+
+    def _shortened(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
+        """Cut texts at `max_characters`; also returns the indices of those that were longer."""
+        most = self._max_characters
+        if most is None:
+            return texts, []
+        longer = [i for i, text in enumerate(texts) if len(text) > most]
+        if longer:
+            texts = [text[:most] for text in texts]
+        return texts, longer
+
+
+def repair(texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
     """Replace lone surrogates; the common case costs one UTF-8 pass over each text."""
     replaced: list[int] = []
     repaired: list[str] | None = None

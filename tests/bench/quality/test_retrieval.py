@@ -15,10 +15,11 @@ pytest.importorskip("ir_measures", reason="needs the extra [bench]")
 pytest.importorskip("bm25s", reason="needs the extra [bench]")
 pytest.importorskip("Stemmer", reason="needs the extra [bench]")
 
-from flowvec import Bundle, Encoder
+from flowvec import Bundle, Encoder, Reranker
 from flowvec.errors import InputValueError
 from flowvec_bench.quality.beir import RetrievalSet, read_retrieval
 from flowvec_bench.quality.retrieval import (
+    rerank,
     score_retrieval,
     score_run,
     search_bm25,
@@ -187,7 +188,10 @@ def test_recall_at_100_counts_without_the_query_itself(tmp_path: Path, tiny: Enc
             tmp_path, documents=documents, queries=[{"_id": "d0", "text": "cat"}], qrels=judged
         )
     )
-    for ranking in (search_encoder(tiny, retrieval_set), search_bm25(retrieval_set)):
+    for ranking in (
+        search_encoder(tiny, retrieval_set).ranking,
+        search_bm25(retrieval_set).ranking,
+    ):
         assert len(ranking[0]) == 101
 
 
@@ -196,19 +200,19 @@ def test_recall_at_100_counts_without_the_query_itself(tmp_path: Path, tiny: Enc
 
 def test_bm25_stems_and_finds_only_what_shares_a_word(tmp_path: Path) -> None:
     (retrieval_set,) = read_retrieval(write_set(tmp_path))
-    assert search_bm25(replace(retrieval_set, queries=["cats", "stock", "dog"])) == [
+    assert search_bm25(replace(retrieval_set, queries=["cats", "stock", "dog"])).ranking == [
         [0],
         [1],
         [2, 3],
     ]
     # Stop words and unknown words find nothing.
-    assert search_bm25(replace(retrieval_set, queries=["the", "zzz", ""])) == [[], [], []]
+    assert search_bm25(replace(retrieval_set, queries=["the", "zzz", ""])).ranking == [[], [], []]
 
 
 def test_bm25_of_stop_words_alone_finds_nothing(tmp_path: Path) -> None:
     documents = [{"_id": f"d{i}", "text": "the and of"} for i in range(1, 5)]
     (retrieval_set,) = read_retrieval(write_set(tmp_path / "stop", documents=documents))
-    assert search_bm25(retrieval_set) == [[] for _ in retrieval_set.queries]
+    assert search_bm25(retrieval_set).ranking == [[] for _ in retrieval_set.queries]
 
 
 @pytest.mark.parametrize("score", ["²", "9" * 30, "1.5", "-1"])
@@ -227,7 +231,7 @@ def test_the_encoder_searches_exactly_by_its_similarity(
     documents = [{"_id": f"d{i}", "text": f"{words[i % 6]} {i}"} for i in range(130)]
     (retrieval_set,) = read_retrieval(write_set(tmp_path / "set", documents=documents))
     with Encoder.load(tiny_copy, provider="cpu") as encoder:
-        ranking = search_encoder(encoder, retrieval_set)
+        ranking = search_encoder(encoder, retrieval_set).ranking
         queries = encoder.encode(retrieval_set.queries, prompt_name="query")
         vectors = encoder.encode_document(retrieval_set.documents)
         scores = encoder.similarity(queries, vectors)
@@ -242,7 +246,26 @@ def test_both_systems_are_scored(tmp_path: Path, tiny: Encoder) -> None:
     encoder, bm25 = score_retrieval(tiny, retrieval_set)
     assert (encoder.system, bm25.system) == ("tiny", "BM25")
     assert encoder.recall_at_10 == 1  # four documents are all among ten
-    assert bm25 == score_run(retrieval_set, "BM25", [[0], [1], [2, 3]])
+    assert replace(bm25, milliseconds=None) == score_run(retrieval_set, "BM25", [[0], [1], [2, 3]])
+
+
+def test_a_reranker_sorts_each_systems_first_documents(
+    tmp_path: Path, tiny: Encoder, reranker: Reranker
+) -> None:
+    (retrieval_set,) = read_retrieval(write_set(tmp_path))
+    scores = score_retrieval(tiny, retrieval_set, hybrid=True, reranker=reranker, rerank_from=2)
+    systems = ["tiny", "BM25", "tiny, hybrid"]
+    names = [name for system in systems for name in (system, f"{system}, reranked")]
+    assert [score.system for score in scores] == names
+    first = search_encoder(tiny, retrieval_set)
+    again = rerank(reranker, retrieval_set, first, 2)
+    assert again.seconds > first.seconds
+    for query, before, after in zip(
+        retrieval_set.queries, first.ranking, again.ranking, strict=True
+    ):
+        texts = [retrieval_set.documents[row] for row in before[:2]]
+        best = [before[hit["corpus_id"]] for hit in reranker.rank(query, texts)]
+        assert after == [*best, *before[2:]]
 
 
 def test_a_hybrid_search_is_scored_beside_both(tmp_path: Path, tiny: Encoder) -> None:
@@ -250,7 +273,7 @@ def test_a_hybrid_search_is_scored_beside_both(tmp_path: Path, tiny: Encoder) ->
     scores = score_retrieval(tiny, retrieval_set, hybrid=True)
     assert [score.system for score in scores] == ["tiny", "BM25", "tiny, hybrid"]
     assert scores[2].recall_at_10 == 1
-    ranking = search_hybrid(tiny, retrieval_set)
+    ranking = search_hybrid(tiny, retrieval_set).ranking
     assert [sorted(line) for line in ranking] == [[0, 1, 2, 3]] * len(retrieval_set.queries)
     # "stock" is in one document only, which no other can beat by its vector.
     assert ranking[1][0] == 1
@@ -263,7 +286,9 @@ def test_a_hybrid_search_is_scored_beside_both(tmp_path: Path, tiny: Encoder) ->
 def test_bm25_scores_what_is_known_of_it(shared_data: Path, name, low, high) -> None:
     (retrieval_set,) = read_retrieval(shared_data / "retrieval" / name)
     assert retrieval_set.warnings == []
-    assert low < score_run(retrieval_set, "BM25", search_bm25(retrieval_set)).ndcg_at_10 < high
+    assert (
+        low < score_run(retrieval_set, "BM25", search_bm25(retrieval_set).ranking).ndcg_at_10 < high
+    )
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -276,7 +301,7 @@ def test_the_eval_retrieval_command_prints_both_systems(flowvec, tmp_path: Path,
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    assert lines[0].split()[-4:] == ["nDCG@10", "R@10", "R@100", "MRR@10"]
+    assert lines[0].split()[-7:] == ["nDCG@10", "R@10", "R@100", "MRR@10", "ms", "a", "query"]
     assert [line.split()[:2] for line in lines[1:5]] == [
         ["one", "tiny"],
         ["one", "BM25"],

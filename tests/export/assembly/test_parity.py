@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from flowvec.errors import ExportError
 from flowvec_export import export
 from flowvec_export.assembly import from_torch
+from flowvec_export.assembly.parity import Parity
 from flowvec_export.layers.backbone import Backbone
 from tests.export.conftest import POSITIONS
 
@@ -54,3 +56,14 @@ def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
     monkeypatch.setattr(from_torch, "from_transformers", lambda *a, **k: Faulty(original(*a, **k)))
     with pytest.raises(ExportError, match="does not compute what torch does"):
         export(checkpoint("bert"), tmp_path / "b", normalize=False)
+
+
+def test_only_zeros_agree_with_a_reference_of_zeros() -> None:
+    zero, one, nan = (np.full((1, 3), value, np.float32) for value in (0, 1, np.nan))
+    same = Parity.of(np.concatenate([zero, one]), np.concatenate([zero, one]))
+    assert (same.max_relative_error, same.min_cosine) == (0, pytest.approx(1))
+    for ours in (one, nan):
+        with pytest.raises(ExportError, match="differs"):
+            Parity.of(ours, zero).require("differs")
+    with np.errstate(invalid="ignore"), pytest.raises(ExportError, match="differs"):
+        Parity.of(zero, one).require("differs")

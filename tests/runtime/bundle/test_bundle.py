@@ -136,6 +136,9 @@ def test_another_format_version_is_refused(tiny_copy: Path, version: object) -> 
         ("layers", True),
         ("layers", False),
         ("layers", "2"),
+        ("max_characters", 0),
+        ("max_characters", True),
+        ("max_characters", "512"),
         ("name", 1),
         ("normalised", "yes"),
         ("prompts", {"q": 1}),
@@ -166,6 +169,16 @@ def test_older_bundles_do_not_say_how_many_layers_they_have(tiny_copy: Path) -> 
     assert Bundle.load(tiny_copy).manifest.layers is None
     edit(tiny_copy, lambda raw: raw.update(layers=2))
     assert Bundle.load(tiny_copy).manifest.layers == 2
+
+
+def test_only_a_bundle_that_cuts_by_characters_says_so(tiny_copy: Path) -> None:
+    plain = Bundle.load(tiny_copy).manifest
+    assert plain.max_characters is None
+    assert "max_characters" not in plain.to_json()
+    edit(tiny_copy, lambda raw: raw.update(max_characters=3072))
+    cut = Bundle.load(tiny_copy).manifest
+    assert cut.max_characters == json.loads(cut.to_json())["max_characters"] == 3072
+    assert cut.fingerprint != plain.fingerprint
 
 
 @pytest.mark.parametrize("change", ["unknown", "lacking"])

@@ -88,7 +88,7 @@ def test_a_long_text_is_cut_from_its_beginning_as_the_library_cuts_it(
 def _characters_seen(tokenizer: Tokenizer, texts: list[str]) -> int:
     """Characters that the library is given to tokenize these texts."""
     seen: list[int] = []
-    library = tokenizer._tokenizer
+    library = tokenizer._bodies._tokenizer
 
     class Counting:
         def encode(self, text: str, **options: object) -> object:
@@ -99,11 +99,11 @@ def _characters_seen(tokenizer: Tokenizer, texts: list[str]) -> int:
             seen.extend(map(len, texts))
             return library.encode_batch_fast(texts, **options)
 
-    tokenizer._tokenizer = Counting()
+    tokenizer._bodies._tokenizer = Counting()
     try:
         tokenizer(texts)
     finally:
-        tokenizer._tokenizer = library
+        tokenizer._bodies._tokenizer = library
     return sum(seen)
 
 
@@ -126,6 +126,13 @@ def test_a_long_unbroken_run_costs_its_beginning_and_counts_as_truncated(
     reference = tokenizers.Tokenizer.from_file(str(MINI))
     reference.enable_truncation(MAX_LENGTH)
     assert tokenized.ids == [reference.encode(character * 100_000).ids]
+
+
+def test_a_text_is_cut_by_characters_before_it_is_tokenized(tokenizer: Tokenizer) -> None:
+    texts = ["", "a river", "a river flows", "a river flows on and on", "x" * 50]
+    cut = Tokenizer(MINI, MAX_LENGTH, 13)(texts)
+    assert cut.ids == tokenizer([text[:13] for text in texts]).ids
+    assert cut.truncated == [3, 4]
 
 
 def test_truncated_texts_are_counted(tokenizer: Tokenizer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import weakref
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from flowvec.errors import BulkError, CollectionError
+from flowvec.file_lock import lock, unlock
 
 __all__ = ["LOCK_FILE", "FileLock", "ReadersWriter", "WriterLock"]
 
@@ -188,7 +188,7 @@ class WriterLock:
                     f"{self._path.parent} cannot be written: {error.strerror or error}"
                 ) from None
             try:
-                _lock(file)
+                lock(file)
                 break
             except OSError:
                 file.seek(0)
@@ -217,7 +217,7 @@ class WriterLock:
         if self._file is not None:
             file, self._file = self._file, None
             with suppress(OSError):
-                _unlock(file)
+                unlock(file)
             file.close()
 
     def forget(self) -> None:
@@ -246,7 +246,7 @@ class FileLock:
         except OSError as error:
             raise BulkError(f"cannot write {self._path}: {error.strerror or error}") from None
         try:
-            _lock(file)
+            lock(file)
         except OSError:
             file.close()
             raise BulkError(self._message) from None
@@ -256,7 +256,7 @@ class FileLock:
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):
-                _unlock(file)
+                unlock(file)
             file.close()
 
 
@@ -265,33 +265,9 @@ _locks: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
-    for lock in list(_locks):
-        lock.forget()
+    for writer in list(_locks):
+        writer.forget()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    # Far behind the number: other processes cannot read locked bytes.
-    _PLACE = 1 << 20
-
-    def _lock(file: IO[bytes]) -> None:
-        file.seek(_PLACE)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-
-    def _unlock(file: IO[bytes]) -> None:
-        file.seek(_PLACE)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock(file: IO[bytes]) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _unlock(file: IO[bytes]) -> None:
-        fcntl.flock(file.fileno(), fcntl.LOCK_UN)

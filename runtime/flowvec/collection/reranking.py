@@ -1,0 +1,102 @@
+"""Sorts the hits of a search again, by a reranker that reads the query with each text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flowvec.arguments import whole_number
+from flowvec.collection.query import SearchOptions
+from flowvec.collection.results import Hit
+from flowvec.errors import InputTypeError, InputValueError
+from flowvec.reranker.reranker import Reranker
+from flowvec.reranker.shared_reranker import SharedReranker
+
+__all__ = ["RERANK_FROM", "Reranking"]
+
+# Hits of the search that are read by the reranker.
+RERANK_FROM = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Reranking:
+    """A second stage after a search.
+
+    Attributes:
+        reranker: gives the scores.
+        hits: how many hits of the search it reads.
+    """
+
+    reranker: Reranker | SharedReranker
+    hits: int
+
+    @classmethod
+    def checked(cls, reranker: object, rerank_from: int, queries: object) -> Reranking | None:
+        """Check a caller's options; None without a reranker.
+
+        Args:
+            reranker: the caller's.
+            rerank_from: how many hits it reads.
+            queries: texts, or None if the queries are vectors.
+
+        Raises:
+            InputTypeError, InputValueError: one of them is not valid.
+        """
+        whole_number("rerank_from", rerank_from)
+        if reranker is None:
+            return None
+        if not isinstance(reranker, Reranker | SharedReranker):
+            hint = f": write Reranker.load({reranker!r})" if isinstance(reranker, str) else ""
+            raise InputTypeError(f"rerank must be a Reranker, not {type(reranker).__name__}{hint}")
+        if len(reranker.head.labels) > 1:
+            raise InputValueError(
+                f"rerank needs a reranker of one label; this one has "
+                f"{', '.join(reranker.head.labels)}"
+            )
+        if queries is None:
+            raise InputValueError("rerank needs a text: a reranker cannot read a vector")
+        return cls(reranker, rerank_from)
+
+    def first_stage(self, options: SearchOptions) -> SearchOptions:
+        """Options of the search whose hits are sorted again."""
+        return replace(options, k=max(options.k, self.hits), min_score=None)
+
+    def __call__(
+        self, queries: Sequence[str], hits: list[list[Hit]], options: SearchOptions
+    ) -> list[list[Hit]]:
+        """The best k hits of each query by the reranker.
+
+        Args:
+            queries: texts.
+            hits: of the first stage, best first.
+            options: of the whole search.
+
+        Raises:
+            InputValueError: a row has no text.
+        """
+        rankings = [
+            self.reranker.ranking(query, [_text_of(hit) for hit in line], top_k=options.k or 1)
+            for query, line in zip(queries, hits, strict=True)
+        ]
+        pairs = [pair for ranking in rankings for pair in ranking.pairs]
+        logits = self.reranker.predict(pairs, activation="identity")
+        sorted_hits: list[list[Hit]] = []
+        start = 0
+        for ranking, line in zip(rankings, hits, strict=True):
+            ranked = ranking.of(logits[start : start + len(line)])[: options.k]
+            start += len(line)
+            sorted_hits.append(
+                [
+                    replace(line[row["corpus_id"]], score=row["score"], search_score=before.score)
+                    for row in ranked
+                    for before in [line[row["corpus_id"]]]
+                    if options.min_score is None or row["score"] >= options.min_score
+                ]
+            )
+        return sorted_hits
+
+
+def _text_of(hit: Hit) -> str:
+    if hit.text is None:
+        raise InputValueError(f"the row {hit.id!r} has no text, which a reranker needs")
+    return hit.text

@@ -1,0 +1,502 @@
+"""The queue behind `SharedEncoder` and `SharedReranker`: items of different callers share batches.
+
+An item is a text, or a pair of texts. There is no timer. While every stream is busy, items wait;
+when a stream becomes free, `scheduling` chooses its batch from the waiting items. So an idle model
+answers a single item at once, and a busy one fills its batches.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.arguments import whole_number
+from flowvec.encoder.batching import Batch
+from flowvec.encoder.jobs import Job
+from flowvec.encoder.scheduling import LOOKAHEAD, pack
+from flowvec.engine.providers import Engine
+from flowvec.errors import (
+    ClosedError,
+    DeadlineError,
+    EngineError,
+    FlowvecError,
+    InputValueError,
+    NonFiniteError,
+    OverloadedError,
+    first_line,
+)
+from flowvec.tokenizer.token_ids import TokenIds
+from flowvec.tokenizer.tokenizer import Tokenized
+
+__all__ = ["DEFAULT_MAX_WAITING", "Call", "QueueStatistics", "QueuedModel", "SharedModel"]
+
+logger = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float32]
+
+DEFAULT_MAX_WAITING = 8192
+
+
+class QueuedModel(Protocol):
+    """What the queue needs of an Encoder or Reranker."""
+
+    @property
+    def engine(self) -> Engine:
+        """Provider, compute type and streams that run."""
+
+    @property
+    def dim(self) -> int:
+        """Length of a row of the graph's output."""
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of an item."""
+
+    @property
+    def max_batch_tokens(self) -> int:
+        """Most padded tokens in a batch."""
+
+    def run(self, ids: TokenIds, batches: Sequence[Batch], *, alone: bool) -> Floats:
+        """The graph's output for given batches, float32 (items, dim)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """How many calls and texts a queue has had, and how many texts wait now.
+
+    For a reranker, pairs are counted instead of texts.
+
+        >>> with SharedEncoder(Encoder.load("mini")) as shared:
+        ...     vectors = shared.encode(["A man is eating.", "Stocks fell."])
+        ...     statistics = shared.statistics()
+        >>> statistics.calls, statistics.texts, statistics.waiting
+        (1, 2, 0)
+
+    Attributes:
+        waiting: texts that wait in the queue.
+        calls: calls that were accepted.
+        texts: texts that were computed.
+        batches: runs of the graph.
+        overloaded: calls that were refused because the queue was full.
+        dropped: texts that were not computed: the caller was cancelled or timed out, another text
+            of the call failed, or the encoder was closed.
+    """
+
+    waiting: int
+    calls: int
+    texts: int
+    batches: int
+    overloaded: int
+    dropped: int
+
+
+_settling = threading.Lock()
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One caller's items."""
+
+    items: list[Any]
+    job: Job
+    single: bool
+    out: Floats
+    left: int
+    settled: bool = False
+    future: Future[npt.NDArray[Any]] = field(default_factory=Future)
+
+    def settle(self) -> None:
+        """Wake threads that wait for the cancelled future."""
+        with _settling:  # two streams may compute texts of one call
+            if self.future.cancelled() and not self.settled:
+                self.settled = True
+                self.future.set_running_or_notify_cancel()
+
+    def fail(self, error: Exception) -> None:
+        """Give the caller an exception instead of results."""
+        with contextlib.suppress(InvalidStateError):  # cancelled by its caller
+            self.future.set_exception(error)
+        self.settle()
+
+    def finish(self) -> None:
+        """Give the caller the results; all items are computed."""
+        vectors = self.job.postprocess(self.out)
+        with contextlib.suppress(InvalidStateError):
+            self.future.set_result(vectors[0] if self.single else vectors)
+        self.settle()
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """One waiting item: its call, its position in the call, and its token ids."""
+
+    call: Call
+    row: int
+    tokenized: TokenIds  # of this item and those that were tokenized with it
+    place: int
+    tokens: int
+
+
+def _closed_before() -> ClosedError:
+    return ClosedError("this model was closed before the text was computed")
+
+
+class SharedModel(ABC):
+    """A model for any number of threads; items of different threads share batches."""
+
+    def __init__(
+        self,
+        model: QueuedModel,
+        *,
+        max_waiting: int = DEFAULT_MAX_WAITING,
+        max_batch_tokens: int | None = None,
+    ) -> None:
+        """Start one worker thread per stream of the model.
+
+        Args:
+            model: an Encoder or Reranker. Closing this does not close it.
+            max_waiting: most items that may wait; a call that would exceed it is refused.
+            max_batch_tokens: most padded tokens in a batch; None is the model's.
+
+        Raises:
+            InputValueError: a number is below 1.
+        """
+        whole_number("max_waiting", max_waiting)
+        tokens = model.max_batch_tokens if max_batch_tokens is None else max_batch_tokens
+        self._budget = whole_number("max_batch_tokens", tokens)
+        self._model = model
+        self._max_waiting = max_waiting
+        # Calls that no worker has tokenized yet, and tokenized items, both oldest first.
+        self._calls: deque[Call] = deque()
+        self._waiting: deque[_Waiting] = deque()
+        self._count = 0  # items of both
+        self._changed = threading.Condition()
+        self._closing = self._abandoned = False
+        self._process = os.getpid()
+        self._taken = self._texts = self._batches = self._overloaded = self._dropped = 0
+        self._workers = [
+            threading.Thread(
+                target=_work,
+                args=(weakref.ref(self), self._changed),
+                name=f"flowvec-shared-{i}",
+                daemon=True,
+            )
+            for i in range(model.engine.streams)
+        ]
+        # Its threads end if it is garbage-collected without being closed.
+        weakref.finalize(self, _wake, self._changed)
+        _open.add(self)
+        for worker in self._workers:
+            worker.start()
+
+    # --- calling --------------------------------------------------------------------------------
+
+    def _queue(self, items: list[Any], job: Job, *, single: bool) -> Future[npt.NDArray[Any]]:
+        """Queue a call's items, and return a future of its results.
+
+        Raises:
+            OverloadedError: the queue is full.
+            ClosedError: after `close`, or in a forked child.
+        """
+        out = np.empty((len(items), self._model.dim), dtype=np.float32)
+        call = Call(items, job, single, out, len(items))
+        if self._process != os.getpid():
+            raise ClosedError(
+                "this model's threads are in the parent process, not in this fork; create one "
+                "in each process"
+            )
+        with self._changed:
+            if self._closing:
+                raise ClosedError(f"this {type(self).__name__} is closed")
+            if self._count + len(items) > self._max_waiting:
+                self._drop_cancelled()
+            if self._count + len(items) > self._max_waiting:
+                self._overloaded += 1
+                raise OverloadedError(
+                    f"{self._count} texts wait and {len(items)} more would be above max_waiting, "
+                    f"{self._max_waiting}"
+                )
+            self._taken += 1
+            if items:
+                self._count += len(items)
+                self._calls.append(call)
+                self._changed.notify()
+        if not items:
+            call.finish()
+        return call.future
+
+    def _wait(self, future: Future[npt.NDArray[Any]], timeout: float | None) -> npt.NDArray[Any]:
+        """Wait for a call's results; without them in time, drop its items that have not started.
+
+        Raises:
+            DeadlineError: the timeout passed.
+            FlowvecError: the call failed.
+        """
+        try:
+            return future.result(timeout)
+        except FutureTimeoutError as error:
+            if isinstance(error, FlowvecError):
+                raise
+            future.cancel()
+            raise DeadlineError(f"not done within {timeout} s") from None
+        except BaseException:  # an interrupt: the result is no longer needed
+            future.cancel()
+            raise
+
+    def statistics(self) -> QueueStatistics:
+        """Counts so far, and how many texts wait now."""
+        with self._changed:
+            self._drop_cancelled()
+            return QueueStatistics(
+                self._count,
+                self._taken,
+                self._texts,
+                self._batches,
+                self._overloaded,
+                self._dropped,
+            )
+
+    # --- working --------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether texts wait; the lock is held."""
+        return bool(self._calls or self._waiting)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it refuses new calls; the lock is held."""
+        return self._closing
+
+    def work_once(self) -> None:
+        """The work of one stream: tokenize new calls, choose a batch, compute it, deliver
+        vectors."""
+        with self._changed:
+            calls = list(self._calls)
+            self._calls.clear()
+        chosen: list[_Waiting] = []
+        try:
+            if calls:
+                self._admit(calls)
+                calls = []
+            with self._changed:
+                chosen, length = self._choose()
+                alone = not self.has_work
+                if self._waiting:
+                    self._changed.notify()
+            if chosen:
+                self._compute(chosen, length, alone=alone)
+        except BaseException as error:  # a worker that ends would leave its callers waiting
+            logger.exception("a stream failed")
+            failure = EngineError(f"the text could not be computed: {first_line(error)}")
+            for call in [*calls, *(item.call for item in chosen)]:
+                call.fail(failure)
+
+    def _admit(self, calls: list[Call]) -> None:
+        """Tokenize calls, and queue their items."""
+        try:
+            tokenized = self._tokenize(calls)
+        except BaseException as error:  # a panic of the tokenizer is one
+            if len(calls) > 1:
+                for call in calls:
+                    self._admit([call])
+                return
+            logger.debug("tokenizing: %s", error)
+            self._leave(calls[0], len(calls[0].items))
+            if not isinstance(error, InputValueError):
+                error = EngineError(f"the text could not be tokenized: {first_line(error)}")
+            calls[0].fail(error)
+            return
+        token_ids = tokenized.token_ids
+        lengths = token_ids.lengths.tolist()
+        truncated = set(tokenized.truncated)
+        waiting: list[_Waiting] = []
+        first = 0
+        for call in calls:
+            rows = range(first, first + len(call.items))
+            first = rows.stop
+            cut = truncated.intersection(rows) if call.job.refuse_long else set()
+            if cut:
+                self._leave(call, len(call.items))
+                call.fail(
+                    InputValueError(
+                        f"item {min(cut) - rows.start} has more than {self._model.max_length} "
+                        "tokens, and truncation is 'error'"
+                    )
+                )
+                continue
+            waiting += [
+                _Waiting(call, row - rows.start, token_ids, row, lengths[row]) for row in rows
+            ]
+            call.items = []  # no longer needed
+        with self._changed:
+            if not self._abandoned:
+                self._waiting.extend(waiting)
+                return
+        for item in waiting:  # closed meanwhile, and already counted as dropped
+            item.call.fail(_closed_before())
+
+    @abstractmethod
+    def _tokenize(self, calls: Sequence[Call]) -> Tokenized:
+        """Token ids of all items of some calls, in their order."""
+
+    def _leave(self, call: Call, texts: int) -> None:
+        """Fail a call whose texts will not be computed."""
+        with self._changed:
+            if not self._abandoned:
+                self._count -= texts
+                self._dropped += texts
+
+    def _drop_cancelled(self) -> None:
+        """Drop texts of cancelled calls; the lock is held."""
+        gone = [call for call in self._calls if call.future.done()]
+        dropped = sum(len(call.items) for call in gone)
+        for call in gone:
+            self._calls.remove(call)
+            call.settle()
+        kept: deque[_Waiting] = deque()
+        for item in self._waiting:
+            if item.call.future.done():
+                item.call.settle()
+                dropped += 1
+            else:
+                kept.append(item)
+        self._waiting = kept
+        self._count -= dropped
+        self._dropped += dropped
+
+    def _choose(self) -> tuple[list[_Waiting], int]:
+        """Take the next batch from the waiting texts; the lock is held."""
+        seen: list[_Waiting] = []
+        while self._waiting and len(seen) < LOOKAHEAD:
+            item = self._waiting.popleft()
+            if item.call.future.done():  # cancelled, or another of its texts failed
+                item.call.settle()
+                self._count -= 1
+                self._dropped += 1
+            else:
+                seen.append(item)
+        if not seen:
+            return [], 0
+        lengths = [item.tokens for item in seen]
+        batch = pack(lengths, self._budget, self._model.max_length)
+        taken = set(batch.rows)
+        self._waiting.extendleft(
+            item for i, item in reversed(list(enumerate(seen))) if i not in taken
+        )
+        self._count -= len(taken)
+        return [seen[i] for i in batch.rows], batch.length
+
+    def _compute(self, items: list[_Waiting], length: int, *, alone: bool = False) -> None:
+        try:
+            vectors = self._run(items, length, alone=alone)
+        except (NonFiniteError, EngineError) as error:
+            if len(items) == 1:
+                self._deliver_failure(items[0], error)
+                return
+            # To find the text that failed, compute each by itself: slow, but right.
+            for item in items:
+                self._compute([item], item.tokens)
+            return
+        except ClosedError as error:  # the Encoder was closed
+            for item in items:
+                item.call.fail(error)
+            return
+        finished = []
+        with self._changed:
+            self._texts += len(items)
+            self._batches += 1
+            for vector, item in zip(vectors, items, strict=True):
+                item.call.out[item.row] = vector
+                item.call.left -= 1
+                if not item.call.left:
+                    finished.append(item.call)
+        for call in finished:
+            call.finish()
+
+    def _run(self, items: list[_Waiting], length: int, *, alone: bool) -> Floats:
+        batch = Batch(tuple(range(len(items))), length)
+        token_ids = TokenIds.of_rows([(item.tokenized, item.place) for item in items])
+        return self._model.run(token_ids, [batch], alone=alone)
+
+    def _deliver_failure(self, item: _Waiting, error: Exception) -> None:
+        if isinstance(error, NonFiniteError):
+            error = NonFiniteError(f"the model gave NaN or infinity for item {item.row}")
+        item.call.fail(error)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def close(self, *, drain: bool = True) -> None:
+        """Refuse new calls, and stop the workers; calling it twice is harmless.
+
+        Args:
+            drain: compute waiting texts first; otherwise their callers get a `ClosedError`.
+        """
+        with self._changed:
+            self._closing = True
+            if not drain:
+                self._abandoned = True
+                left = [*self._calls, *(item.call for item in self._waiting)]
+                self._dropped += self._count
+                self._count = 0
+                self._calls.clear()
+                self._waiting.clear()
+                for call in left:
+                    call.settle()
+                    call.fail(_closed_before())
+            self._changed.notify_all()
+        for worker in self._workers:
+            worker.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _work(shared: weakref.ref[SharedModel], changed: threading.Condition) -> None:
+    """One stream, until the queue is closed or dropped; a waiting stream keeps no reference to
+    it."""
+    while True:
+        with changed:
+            while True:
+                model = shared()
+                if model is None or (model.is_closing and not model.has_work):
+                    return
+                if model.has_work:
+                    break
+                del model
+                changed.wait()
+        model.work_once()
+        del model
+
+
+_open: weakref.WeakSet[SharedModel] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Let running batches end: a thread that is killed inside an engine aborts the process."""
+    for shared in list(_open):
+        if shared._process == os.getpid():
+            shared.close(drain=False)
+
+
+def _wake(changed: threading.Condition) -> None:
+    with changed:
+        changed.notify_all()

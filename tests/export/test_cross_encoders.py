@@ -1,0 +1,356 @@
+"""Cross-encoders as rerankers: sentence-transformers' scores, for every form of source."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import transformers
+from tokenizers import processors
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+from flowvec import BundleError, Encoder, ExportError, InputValueError, Reranker
+from flowvec_export import export
+from tests.export.conftest import (
+    _BERT,
+    _TOKENIZERS,
+    CORPUS,
+    HEADS,
+    LAYERS,
+    POSITIONS,
+    WIDTH,
+    make_texts,
+)
+
+pytestmark = pytest.mark.parity
+
+# Architectures with a head of their own; those whose encoder is flowvec's own come first.
+ARCHITECTURES = [
+    "bert", "roberta", "xlm-roberta", "camembert", "distilbert",
+    "mpnet", "deberta-v2", "electra", "modernbert",
+]  # fmt: skip
+
+
+def make_cross_encoder(folder: Path, architecture: str, labels: int = 1, **changes: Any) -> Path:
+    """Write a random cross-encoder with its tokenizer as a Hugging Face directory."""
+    train, names = _TOKENIZERS.get(architecture, (_TOKENIZERS["bert"][0], _BERT))
+    tokenizer = train(list(names.values()))
+    cls, sep, pad = (tokenizer.token_to_id(names[n]) for n in ("cls", "sep", "pad"))
+    is_roberta = architecture in ("roberta", "xlm-roberta", "camembert", "mpnet")
+    c, s = names["cls"], names["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{c} $A {s}",
+        pair=f"{c} $A {s} {s} $B {s}" if is_roberta else f"{c} $A {s} $B:1 {s}:1",
+        special_tokens=[(c, cls), (s, sep)],
+    )
+    sizes: dict[str, Any] = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad}
+    if architecture == "distilbert":
+        sizes |= {
+            "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 2 * WIDTH,
+            "max_position_embeddings": POSITIONS,
+        }  # fmt: skip
+    else:
+        sizes |= {
+            "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+            "intermediate_size": 2 * WIDTH,
+            "max_position_embeddings": POSITIONS + (pad + 1 if is_roberta else 0),
+        }  # fmt: skip
+    if architecture == "deberta-v2":
+        sizes |= {
+            "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16,
+            "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False,
+            "type_vocab_size": 0,
+        }  # fmt: skip
+    if architecture == "electra":
+        sizes |= {"embedding_size": WIDTH}
+    if architecture == "modernbert":
+        sizes |= {
+            "cls_token_id": cls, "sep_token_id": sep, "bos_token_id": cls, "eos_token_id": sep,
+            "local_attention": 16, "reference_compile": False,
+        }  # fmt: skip
+    config = AutoConfig.for_model(architecture, num_labels=labels, **(sizes | changes))
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(std=0.25)
+            if name.lower().endswith("norm.weight"):
+                parameter.add_(1.0)
+    model.save_pretrained(folder)
+    takes_types = architecture in ("bert", "electra")
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=POSITIONS,
+        model_input_names=inputs if takes_types else [inputs[0], inputs[2]],
+        **{f"{name}_token": token for name, token in names.items()},
+    ).save_pretrained(folder)
+    return folder
+
+
+def pairs_of(count: int = 40) -> list[tuple[str, str]]:
+    """Short pairs, pairs above max_length by either text, and empty texts."""
+    queries, documents = make_texts(count, 1), make_texts(count, 2)
+    pairs = list(zip(queries, documents, strict=True))
+    long = " ".join(CORPUS[:4])
+    return [*pairs, (long, "cat"), ("cat", long), (long, long), ("", "cat"), ("cat", ""), ("", "")]
+
+
+def scores_of(folder: Path, pairs: list[tuple[str, str]]) -> np.ndarray:
+    """sentence-transformers' scores, one pair at a time."""
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(str(folder), device="cpu")
+    scores: np.ndarray = np.stack([model.predict([pair])[0] for pair in pairs])
+    return scores
+
+
+def exported_scores(folder: Path, out: Path, pairs: list[tuple[str, str]]) -> np.ndarray:
+    export(folder, out)
+    with Reranker.load(out, provider="cpu", compute="float32") as reranker:
+        return reranker.predict(pairs)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_scores_are_those_of_sentence_transformers(architecture: str, tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", architecture)
+    pairs = pairs_of()
+    expected = scores_of(source, pairs)
+    assert np.ptp(expected) > 0.1
+    scores = exported_scores(source, tmp_path / "bundle", pairs)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("labels", [2, 3])
+def test_several_labels(labels: int, tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert", labels)
+    pairs = pairs_of(10)
+    expected = scores_of(source, pairs)
+    scores = exported_scores(source, tmp_path / "bundle", pairs)
+    assert scores.shape == (len(pairs), labels)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-4)
+
+
+def test_a_directory_of_sentence_transformers(tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    model = CrossEncoder(str(source), activation_fn=torch.nn.Identity(), max_length=24)
+    model.save_pretrained(str(tmp_path / "saved"))
+    pairs = pairs_of(10)
+    bundle = export(tmp_path / "saved", tmp_path / "bundle")
+    assert bundle.manifest.head is not None
+    assert bundle.manifest.head.activation == "identity"
+    assert bundle.manifest.max_length == 24
+    with Reranker.load(bundle.path, provider="cpu") as reranker:
+        scores = reranker.predict(pairs)
+    np.testing.assert_allclose(scores, model.predict(pairs), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "activation"),
+    [
+        ({}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}},
+         "identity"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"},
+          "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "sigmoid"),
+    ],
+)  # fmt: skip
+def test_the_checkpoints_own_activation_is_kept(
+    changes: dict[str, Any], activation: str, tmp_path: Path
+) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert", **changes)
+    bundle = export(source, tmp_path / "bundle")
+    assert bundle.manifest.head is not None
+    assert bundle.manifest.head.activation == activation
+    pairs = pairs_of(4)
+    with Reranker.load(bundle.path, provider="cpu") as reranker:
+        np.testing.assert_allclose(
+            reranker.predict(pairs), scores_of(source, pairs), rtol=0, atol=1e-4
+        )
+
+
+def test_an_activation_of_another_library_is_refused(tmp_path: Path) -> None:
+    source = make_cross_encoder(
+        tmp_path / "source", "bert", sentence_transformers={"activation_fn": "mine.Scale"}
+    )
+    with pytest.raises(ExportError, match=r"activation mine\.Scale"):
+        export(source, tmp_path / "bundle")
+
+
+def test_labels_have_their_names(tmp_path: Path) -> None:
+    names = {0: "contradiction", 1: "entailment", 2: "neutral"}
+    source = make_cross_encoder(
+        tmp_path / "source", "bert", 3, id2label=names, label2id={v: k for k, v in names.items()}
+    )
+    export(source, tmp_path / "bundle")
+    with Reranker.load(tmp_path / "bundle", provider="cpu") as reranker:
+        assert reranker.info().labels == tuple(names.values())
+        ranked = reranker.rank("cat", ["dog", "cat"], label="entailment")
+        assert {hit["corpus_id"] for hit in ranked} == {0, 1}
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def as_optimum_exports(source: Path, folder: Path) -> Path:
+    """A directory with a graph as Optimum's task text-classification writes it."""
+    model = AutoModelForSequenceClassification.from_pretrained(source, attn_implementation="eager")
+
+    class Logits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model.eval()
+
+        def forward(self, input_ids, attention_mask, token_type_ids):
+            return self.model(
+                input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
+            ).logits
+
+    folder.mkdir()
+    ids = torch.ones(2, 5, dtype=torch.int64)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    program = torch.onnx.export(
+        Logits(), (ids, mask, torch.zeros_like(ids)), dynamo=True, input_names=names,
+        output_names=["logits"], dynamic_shapes=dict.fromkeys(names, axes), verbose=False,
+    )  # fmt: skip
+    program.save(folder / "model.onnx")
+    for file in source.iterdir():
+        if file.suffix == ".json":
+            shutil.copy(file, folder)
+    return folder
+
+
+def test_a_graph_of_a_cross_encoder(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    folder = as_optimum_exports(source, tmp_path / "optimum")
+    pairs = pairs_of()
+    scores = exported_scores(folder, tmp_path / "bundle", pairs)
+    np.testing.assert_allclose(scores, scores_of(source, pairs), rtol=0, atol=1e-4)
+
+
+def test_a_graph_without_logits_is_refused(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    folder = as_optimum_exports(source, tmp_path / "optimum")
+    graph = onnx.load(folder / "model.onnx")
+    for node in graph.graph.node:
+        node.output[:] = ["other" if name == "logits" else name for name in node.output]
+    graph.graph.output[0].name = "other"
+    onnx.save(graph, folder / "model.onnx")
+    with pytest.raises(ExportError, match="gives other; it should give logits"):
+        export(folder, tmp_path / "bundle")
+
+
+def test_a_graph_with_other_labels_is_refused(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert", 2)
+    folder = as_optimum_exports(source, tmp_path / "optimum")
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {"0": "only"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ExportError, match="2 logits, and names 1 labels"):
+        export(folder, tmp_path / "bundle")
+
+
+# --- variants -------------------------------------------------------------------------------------
+
+
+def test_float16_weights(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    bundle = export(source, tmp_path / "bundle", weights="float16")
+    assert 0 < bundle.manifest.parity["max_relative_error_to_float32_weights"] <= 0.02
+    pairs = pairs_of(10)
+    with Reranker.load(bundle.path, provider="cpu") as reranker:
+        scores = reranker.predict(pairs)
+    np.testing.assert_allclose(scores, scores_of(source, pairs), rtol=0, atol=0.02)
+
+
+def test_a_variant_that_ranks_differently_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flowvec_export.variants import ranking
+
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    exact = np.random.default_rng(0).normal(size=(20, 12)).astype(np.float32)
+    logits = iter([exact, exact[:, ::-1]])
+    monkeypatch.setattr(ranking, "_logits", lambda *_: next(logits))
+    monkeypatch.setattr(ranking, "require_references", lambda *_: None)
+    monkeypatch.setattr(ranking, "measured_on", lambda _: ("CPUExecutionProvider", "int8"))
+    with pytest.raises(ExportError, match="ranks differently"):
+        export(source, tmp_path / "bundle", variants=["int8"])
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_float16_variants_are_refused(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    with pytest.raises(ExportError, match="no float16 variant"):
+        export(source, tmp_path / "bundle", variants=["float16"])
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"pooling": "mean"}, {"normalize": True}, {"prompts": {"query": "q: "}}],
+)
+def test_arguments_of_embedders_are_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    with pytest.raises(InputValueError, match="is a cross-encoder"):
+        export(source, tmp_path / "bundle", **arguments)
+
+
+def test_encoder_only_exports_its_encoder(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    export(source, tmp_path / "bundle", encoder_only=True)
+    with Encoder.load(tmp_path / "bundle", provider="cpu") as encoder:
+        assert encoder.encode("cat").shape == (WIDTH,)
+    with pytest.raises(BundleError, match=r"is an embedder; open it with flowvec\.Encoder"):
+        Reranker.load(tmp_path / "bundle")
+
+
+def test_a_checkpoint_without_its_head_is_refused(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    model = transformers.AutoModel.from_pretrained(source)
+    config = json.loads((source / "config.json").read_text())
+    model.save_pretrained(tmp_path / "headless")
+    shutil.copy(source / "tokenizer.json", tmp_path / "headless")
+    shutil.copy(source / "tokenizer_config.json", tmp_path / "headless")
+    (tmp_path / "headless" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ExportError, match=r"lacks weights: classifier\.bias"):
+        export(tmp_path / "headless", tmp_path / "bundle")
+
+
+def test_language_models_that_answer_yes_or_no_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "qwen"
+    folder.mkdir()
+    kinds = ["base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore"]
+    modules = [
+        {"idx": i, "name": str(i), "path": "", "type": f"sentence_transformers.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    about = {"model_type": "CrossEncoder"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(about))
+    (folder / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForCausalLM"]}))
+    with pytest.raises(ExportError, match="need their prompt template"):
+        export(folder, tmp_path / "bundle")
+
+
+def test_prompts_of_a_cross_encoder_are_refused(tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    model = CrossEncoder(str(source), prompts={"query": "find: "}, default_prompt_name="query")
+    model.save_pretrained(str(tmp_path / "saved"))
+    with pytest.raises(ExportError, match="puts prompts before its texts"):
+        export(tmp_path / "saved", tmp_path / "bundle")
