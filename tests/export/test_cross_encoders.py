@@ -221,7 +221,7 @@ def as_optimum_exports(source: Path, folder: Path) -> Path:
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
     names = ["input_ids", "attention_mask", "token_type_ids"]
     program = torch.onnx.export(
-        Logits(), (ids, mask, torch.zeros_like(ids)), dynamo=True, input_names=names,
+        Logits().eval(), (ids, mask, torch.zeros_like(ids)), dynamo=True, input_names=names,
         output_names=["logits"], dynamic_shapes=dict.fromkeys(names, axes), verbose=False,
     )  # fmt: skip
     program.save(folder / "model.onnx")
