@@ -6,7 +6,7 @@ import json
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Row:
         ratio: the first row's texts per second divided by this one's, the median over the rounds.
         versions: versions of the relevant packages.
         error: why there are no figures; None if there are.
+        least: the smallest `min_cosine` of a row that counts.
     """
 
     name: str
@@ -63,11 +64,12 @@ class Row:
     ratio: float | None
     versions: dict[str, str]
     error: str | None
+    least: float = LEAST_COSINE
 
     @property
     def void(self) -> bool:
-        """Whether its vectors differ from the first row's."""
-        return self.min_cosine is None or not self.min_cosine >= LEAST_COSINE
+        """Whether its results differ from the first row's."""
+        return self.min_cosine is None or not self.min_cosine >= self.least
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def race(
     on_step: Callable[[str], object] | None = None,
     worker: Path = ENCODERS,
     agreement: Callable[[Results, Results], float] = least_cosine,
+    least: float = LEAST_COSINE,
     sample: Callable[[Sequence[Any]], list[Any]] | None = None,
 ) -> Race:
     """Time peers in one run.
@@ -117,6 +120,7 @@ def race(
         on_step: called with a line of text before each step.
         worker: the program that serves a peer.
         agreement: how near a peer's results are to the first row's; 1 is equal.
+        least: the smallest agreement of a row that counts.
         sample: draws the texts on which batch sizes are chosen; None is `part_of`.
 
     Raises:
@@ -157,7 +161,11 @@ def race(
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
             lineup.each(once)
-    rows = [_row(peer, kind, len(texts[kind]), lineup, figures) for kind in texts for peer in peers]
+    rows = [
+        replace(_row(peer, kind, len(texts[kind]), lineup, figures), least=least)
+        for kind in texts
+        for peer in peers
+    ]
     return Race({kind: len(items) for kind, items in texts.items()}, rounds, rows)
 
 
