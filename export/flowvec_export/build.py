@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 
 from flowvec import Bundle, Encoder, Manifest
 from flowvec.arguments import choice, flag, path_of
@@ -22,13 +21,10 @@ from flowvec.bundle.manifest import (
     MANIFEST,
     MODEL,
     RANGES,
-    REFERENCES,
     TOKENIZER,
     VARIANTS,
 )
-from flowvec.encoder.proof import make_bundle_references
-from flowvec.engine.onnxruntime_session import Session
-from flowvec.engine.providers import CPU, Engine
+from flowvec.engine.providers import CPU
 from flowvec.engine.selection import choose_engine
 from flowvec.errors import (
     BundleError,
@@ -55,6 +51,7 @@ from flowvec_export.layers.names import parse_pooling
 from flowvec_export.sources.base import AS_EXPORTED, Source, require_torch
 from flowvec_export.sources.cross_encoder import PairSource
 from flowvec_export.sources.load import read_any_source
+from flowvec_export.staged_bundle import opset_of, with_file, with_references
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
 from flowvec_export.trust import Trust
@@ -232,7 +229,7 @@ def export(
         (staged / TOKENIZER).write_text(origin.tokenizer.to_str(), encoding="utf-8")
         manifest = _manifest(origin, draft, staged, name or origin.name, length, weights)
         say("computing the reference vectors")
-        bundle = _with_references(Bundle(staged, manifest))
+        bundle = with_references(Bundle(staged, manifest))
         say(f"comparing with {draft.computed_by}")
         figures = _compare(bundle, draft, origin.vocabulary)
         texts = calibration_texts() if calibration is None else calibration
@@ -244,7 +241,7 @@ def export(
             say(f"making the {kind} variant")
             measured = add_variant(bundle, draft.proto, kind, texts, draft.attention, sts)
             figures |= measured
-            bundle = _with_file(bundle, VARIANTS[kind])
+            bundle = with_file(bundle, VARIANTS[kind])
             proved_on[kind] = describe_processor()
         manifest = replace(bundle.manifest, parity=figures, proved_on=proved_on)
         (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
@@ -315,7 +312,7 @@ def _manifest(
         pad_id=source.pad_id,
         inputs=INPUTS,
         output=OUTPUT,
-        opset=_opset(draft.proto),
+        opset=opset_of(draft.proto),
         weights=weights,
         source=_origin(source),
         licence=source.licence,
@@ -326,30 +323,10 @@ def _manifest(
     )
 
 
-def _with_file(bundle: Bundle, name: str) -> Bundle:
-    """A staged bundle with one more file in its manifest; the file is in the folder."""
-    files = bundle.manifest.files | {name: record_file(bundle.path / name)}
-    return Bundle(bundle.path, replace(bundle.manifest, files=files))
-
-
-def _with_references(bundle: Bundle) -> Bundle:
-    """Write the reference vectors; raises ExportError if the graph does not run."""
-    try:
-        references = make_bundle_references(bundle, Session(bundle, Engine(CPU, "float32", 1)))
-    except (BundleError, EngineError) as error:
-        raise ExportError(f"the graph does not run: {error}") from error
-    (bundle.path / REFERENCES).write_bytes(references.to_bytes())
-    return _with_file(bundle, REFERENCES)
-
-
 def _encoder_of(bundle: Bundle, streams: int | None = None) -> Encoder:
     """Load a staged bundle, whose manifest is not on disk yet: CPU provider, float32."""
     engine = choose_engine(CPU, "float32", streams, layers=bundle.manifest.layers)
     return Encoder(bundle, engine, proof="never")
-
-
-def _opset(proto: onnx.ModelProto) -> int:
-    return max(int(entry.version) for entry in proto.opset_import)
 
 
 def _refuse_for_pairs(source: PairSource, **arguments: object) -> None:
@@ -396,7 +373,7 @@ def _with_ranges(bundle: Bundle, texts: Sequence[str]) -> Bundle:
     with _encoder_of(bundle) as encoder:
         ranges = measure_ranges(encoder.encode(texts))
     np.save(bundle.path / RANGES, ranges, allow_pickle=False)
-    return _with_file(bundle, RANGES)
+    return with_file(bundle, RANGES)
 
 
 def _round(value: float) -> float:

@@ -6,20 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import onnx
-
 from flowvec import Bundle, Manifest, Reranker
 from flowvec.bundle.bundle import record_file
-from flowvec.bundle.manifest import MANIFEST, MODEL, REFERENCES, TOKENIZER, VARIANTS
-from flowvec.encoder.proof import make_bundle_references
-from flowvec.engine.onnxruntime_session import Session
-from flowvec.engine.providers import CPU, Engine
+from flowvec.bundle.manifest import MANIFEST, MODEL, TOKENIZER, VARIANTS
+from flowvec.engine.providers import CPU
 from flowvec.engine.selection import choose_engine
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec_export.assembly.draft import LOGITS, PairDraft, Weights
 from flowvec_export.assembly.parity import measure_pairs
 from flowvec_export.graph.proto import write_onnx
 from flowvec_export.sources.cross_encoder import PairSource
+from flowvec_export.staged_bundle import opset_of, with_file, with_references
 from flowvec_export.staging import staged_directory
 from flowvec_export.variants.ranges import calibration_texts
 from flowvec_export.variants.ranking import add_reranker_variant, calibration_rankings
@@ -71,7 +68,7 @@ def build_reranker(
         (staged / TOKENIZER).write_text(source.tokenizer.to_str(), encoding="utf-8")
         bundle = Bundle(staged, _manifest(source, draft, staged, name, origin, length, weights))
         say("computing the reference scores")
-        bundle = _with_references(bundle)
+        bundle = with_references(bundle)
         say(f"comparing with {draft.computed_by}")
         figures = _compare(bundle, draft, source.vocabulary)
         proved_on: dict[str, str] = {}
@@ -82,7 +79,7 @@ def build_reranker(
         for kind in variants:
             say(f"making the {kind} variant")
             figures |= add_reranker_variant(bundle, draft.proto, kind, rankings)
-            bundle = _with_file(bundle, VARIANTS[kind])
+            bundle = with_file(bundle, VARIANTS[kind])
             proved_on[kind] = describe_processor()
         manifest = replace(bundle.manifest, parity=figures, proved_on=proved_on)
         (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
@@ -112,7 +109,7 @@ def _manifest(
         pad_id=source.pad_id,
         inputs=draft.inputs,
         output=LOGITS,
-        opset=_opset(draft.proto),
+        opset=opset_of(draft.proto),
         weights=weights,
         source=origin,
         licence=source.licence,
@@ -122,25 +119,6 @@ def _manifest(
         kind="reranker",
         head=head,
     )
-
-
-def _opset(proto: onnx.ModelProto) -> int:
-    return max(int(entry.version) for entry in proto.opset_import)
-
-
-def _with_file(bundle: Bundle, name: str) -> Bundle:
-    files = bundle.manifest.files | {name: record_file(bundle.path / name)}
-    return Bundle(bundle.path, replace(bundle.manifest, files=files))
-
-
-def _with_references(bundle: Bundle) -> Bundle:
-    """Write the reference logits; raises ExportError if the graph does not run."""
-    try:
-        references = make_bundle_references(bundle, Session(bundle, Engine(CPU, "float32", 1)))
-    except (BundleError, EngineError) as error:
-        raise ExportError(f"the graph does not run: {error}") from error
-    (bundle.path / REFERENCES).write_bytes(references.to_bytes())
-    return _with_file(bundle, REFERENCES)
 
 
 def _compare(bundle: Bundle, draft: PairDraft, vocabulary: int) -> dict[str, float]:
