@@ -4,9 +4,12 @@
         --retrieval retrieval -o my-cross-encoder
 
 A query is a sentence that is taken out of a paragraph. Its documents are the rest of the paragraph,
-the best paragraphs for its words by BM25 from elsewhere, and a random one. The model learns to give
+two of the best others for its words by BM25, and two random ones. The model learns to give
 the right one the highest score (ListNet, Cao et al. 2007). Half of the words of half of the queries
 are dropped, so that the model cannot look for whole phrases. No labels of people are used.
+
+The first quarter of the paragraphs is an easier lesson: the sentence stays in its paragraph, and
+all others are random. A small model that has never compared two texts learned nothing without it.
 
 Writes a directory with `model` (sentence-transformers), `bundle` (flowvec) and `report.json`, and
 measures the retrieval sets with BM25, hybrid search and `mini`, each with and without reranking.
@@ -47,8 +50,11 @@ from flowvec_bench.quality.retrieval import RetrievalScore, score_retrieval
 from flowvec_bench.reports.tables import format_figure, format_table
 from flowvec_export import export
 
-# Documents of a query besides its own: by BM25, and at random.
-HARD, RANDOM = 3, 1
+# Documents of a query besides its own: drawn from the best by BM25, and from all.
+HARD, RANDOM = 2, 2
+BEST = 20
+# Share of the paragraphs that make the easier lesson.
+EASY = 0.25
 LEAST_SENTENCES = 3
 MOST_WORDS = 100
 
@@ -76,32 +82,57 @@ def _long_enough(corpus: Path) -> Iterator[list[str]]:
             yield sentences
 
 
-def listwise(found: list[list[str]], seed: int) -> Dataset:
-    """A query, its documents and their labels for each paragraph."""
+def easy_lesson(found: list[list[str]], seed: int) -> Dataset:
+    """Queries whose sentence stays in its paragraph; the other documents are random."""
+    draw = random.Random(seed)
+    documents = [_first_words(sentences) for sentences in found]
+    queries = [_query(draw.choice(sentences), draw) for sentences in found]
+    return _listwise(
+        queries,
+        [
+            [own, *_random_others(documents, i, HARD + RANDOM, draw)]
+            for i, own in enumerate(documents)
+        ],
+    )
+
+
+def lesson(found: list[list[str]], seed: int) -> Dataset:
+    """Queries whose sentence is taken out of its paragraph, with near and random documents."""
     draw = random.Random(seed)
     chosen = [draw.randrange(len(sentences)) for sentences in found]
     queries = [_query(s[i], draw) for s, i in zip(found, chosen, strict=True)]
-    rests = [
-        " ".join(" ".join(s[:i] + s[i + 1 :]).split()[:MOST_WORDS])
-        for s, i in zip(found, chosen, strict=True)
-    ]
+    rests = [_first_words(s[:i] + s[i + 1 :]) for s, i in zip(found, chosen, strict=True)]
     index = bm25s.BM25()
     options = {"stopwords": "english", "show_progress": False}
     index.index(bm25s.tokenize(rests, **options), show_progress=False)
     rows, _ = index.retrieve(
         bm25s.tokenize(queries, return_ids=False, **options),
-        k=min(HARD + 1, len(rests)),
+        k=min(BEST + 1, len(rests)),
         show_progress=False,
     )
     documents = []
     for own, best in enumerate(rows.tolist()):
-        others = [row for row in best if row != own][:HARD]
-        while len(others) < HARD + RANDOM:
-            others.append(draw.choice([draw.randrange(len(rests)), (own + 1) % len(rests)]))
-        documents.append([rests[own], *(rests[row] for row in others)])
+        near = [rests[row] for row in best if row != own]
+        hard = draw.sample(near, min(HARD, len(near)))
+        others = _random_others(rests, own, HARD + RANDOM - len(hard), draw)
+        documents.append([rests[own], *hard, *others])
+    return _listwise(queries, documents)
+
+
+def _listwise(queries: list[str], documents: list[list[str]]) -> Dataset:
+    """Rows for ListNet; the first document of each query is the right one."""
     # ListNet compares softmaxes: that of a label of 10 is a certainty.
     labels = [[10.0] + [0.0] * (HARD + RANDOM)] * len(documents)
     return Dataset.from_dict({"query": queries, "docs": documents, "labels": labels})
+
+
+def _random_others(texts: list[str], own: int, count: int, draw: random.Random) -> list[str]:
+    others = [draw.randrange(len(texts) - 1) for _ in range(count)]
+    return [texts[row + (row >= own)] for row in others]
+
+
+def _first_words(sentences: list[str]) -> str:
+    return " ".join(" ".join(sentences).split()[:MOST_WORDS])
 
 
 def _query(sentence: str, draw: random.Random) -> str:
@@ -125,6 +156,43 @@ def measured(
     ]
 
 
+def train(
+    cross_encoder: CrossEncoder,
+    data: Dataset,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    warmup: float,
+    bf16: bool,
+    seed: int,
+) -> list[float]:
+    """Train on one lesson, and return its losses: ln 5 is a guess."""
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
+        arguments = CrossEncoderTrainingArguments(
+            output_dir=folder,
+            max_steps=steps,
+            per_device_train_batch_size=batch_size,
+            learning_rate=learning_rate,
+            warmup_steps=round(steps * warmup),
+            bf16=bf16,
+            use_cpu=not torch.cuda.is_available(),
+            seed=seed,
+            save_strategy="no",
+            report_to="none",
+            logging_steps=max(1, steps // 10),
+            disable_tqdm=not sys.stderr.isatty(),
+            dataloader_pin_memory=torch.cuda.is_available(),
+        )
+        trainer = CrossEncoderTrainer(
+            model=cross_encoder, args=arguments, train_dataset=data, loss=ListNetLoss(cross_encoder)
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    losses = [round(entry["loss"], 4) for entry in trainer.state.log_history if "loss" in entry]
+    typer.echo(f"{steps} steps; losses {losses}", err=True)
+    return losses
+
+
 @app.command()
 def main(
     model: recipe.Model,
@@ -137,7 +205,7 @@ def main(
     epochs: recipe.Epochs = 1,
     steps: recipe.Steps = None,
     batch_size: recipe.BatchSize = 16,
-    learning_rate: recipe.LearningRate = 1e-4,
+    learning_rate: recipe.LearningRate = 3e-4,
     warmup: recipe.Warmup = 0.1,
     max_length: recipe.MaxLength = 96,
     rerank_from: Annotated[
@@ -150,8 +218,10 @@ def main(
     recipe.check_out(out)
     set_seed(seed)
     begun = perf_counter()
-    data = listwise(paragraphs(corpus, count), seed)
-    typer.echo(f"{len(data)} queries in {perf_counter() - begun:.0f} s", err=True)
+    found = paragraphs(corpus, count)
+    easy = max(2, round(len(found) * EASY))
+    lessons = [easy_lesson(found[:easy], seed), lesson(found[-max(2, len(found) - easy) :], seed)]
+    typer.echo(f"{len(found)} queries in {perf_counter() - begun:.0f} s", err=True)
     cross_encoder = CrossEncoder(
         model,
         num_labels=1,
@@ -159,35 +229,22 @@ def main(
         activation_fn=torch.nn.Sigmoid(),
         model_kwargs={"dtype": torch.float32},
     )
+    for module in cross_encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # no text is seen twice
     if not sys.stderr.isatty():
         disable_progress_bars()
-    batches = -(-len(data) // batch_size)
-    total = steps or max(1, round(batches * epochs))
-    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
-        arguments = CrossEncoderTrainingArguments(
-            output_dir=folder,
-            num_train_epochs=epochs,
-            max_steps=total,
-            per_device_train_batch_size=batch_size,
-            learning_rate=learning_rate,
-            warmup_steps=round(total * warmup),
-            bf16=bf16,
-            use_cpu=not torch.cuda.is_available(),
-            seed=seed,
-            save_strategy="no",
-            report_to="none",
-            logging_steps=max(1, total // 20),
-            disable_tqdm=not sys.stderr.isatty(),
-            dataloader_pin_memory=torch.cuda.is_available(),
+    losses: list[float] = []
+    total = 0
+    for data in lessons:
+        most = None if steps is None else max(1, round(steps * len(data) / len(found)))
+        count_of_steps = most or max(1, round(-(-len(data) // batch_size) * epochs))
+        losses += train(
+            cross_encoder, data, count_of_steps, batch_size, learning_rate, warmup, bf16, seed
         )
-        trainer = CrossEncoderTrainer(
-            model=cross_encoder, args=arguments, train_dataset=data, loss=ListNetLoss(cross_encoder)
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    losses = [round(entry["loss"], 4) for entry in trainer.state.log_history if "loss" in entry]
+        total += count_of_steps
     seconds = round(perf_counter() - begun, 1)
-    typer.echo(f"{total} steps in {seconds:.0f} s; losses {losses}", err=True)
+    typer.echo(f"{total} steps in {seconds:.0f} s", err=True)
     cross_encoder.save_pretrained(str(out / "model"), create_model_card=False)
     bundle = export(out / "model", out / "bundle", name=out.name)
     scores: list[RetrievalScore] = []
@@ -197,7 +254,7 @@ def main(
         typer.echo(table(scores))
     report = {
         "settings": {
-            "model": Path(model).name, "paragraphs": len(data), "steps": total,
+            "model": Path(model).name, "paragraphs": len(found), "steps": total,
             "batch_size": batch_size, "learning_rate": learning_rate, "max_length": max_length,
             "bf16": bf16, "seed": seed, "rerank_from": rerank_from,
         },
