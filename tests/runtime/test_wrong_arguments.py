@@ -55,8 +55,13 @@ def test_wrong_arguments_of_asynchronous_and_shared_encoders(encoder: Encoder) -
     def made(kind: Any, encoder: Any, **options: Any) -> None:
         kind(encoder, **options).close()
 
+    async def encode_query(texts: Any = "a cat", prompt_name: Any = None) -> Any:
+        async with AsyncEncoder(encoder) as asynchronous:
+            return await asynchronous.encode_query(texts, prompt_name=prompt_name)
+
     check({
         "AsyncEncoder.encode": Called(encode, {}),
+        "AsyncEncoder.encode_query": Called(encode_query, {}),
         "SharedEncoder.encode": Called(shared, {}),
         "SharedEncoder": Called(SharedEncoder, {"encoder": encoder}),
     })  # fmt: skip

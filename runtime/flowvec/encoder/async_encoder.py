@@ -40,6 +40,7 @@ class AsyncEncoder(AsyncModel):
         self._shared: SharedEncoder = SharedEncoder(
             encoder, max_waiting=max_waiting, max_batch_tokens=max_batch_tokens
         )
+        self._encoder = encoder
 
     async def encode(
         self,
@@ -50,3 +51,25 @@ class AsyncEncoder(AsyncModel):
     ) -> npt.NDArray[Any]:
         """Embed texts, as `SharedEncoder.encode`; cancelling the task drops waiting texts."""
         return await self._within(timeout, self._shared.submit, texts, options)
+
+    async def encode_query(
+        self,
+        texts: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> npt.NDArray[Any]:
+        """Embed queries: `encode` with the bundle's prompt `query`, if it has one."""
+        options.setdefault("prompt_name", self._encoder.query_prompt)
+        return await self.encode(texts, timeout=timeout, **options)
+
+    async def encode_document(
+        self,
+        texts: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> npt.NDArray[Any]:
+        """Embed documents: `encode` with the prompt `document`, `passage` or `corpus`."""
+        options.setdefault("prompt_name", self._encoder.document_prompt)
+        return await self.encode(texts, timeout=timeout, **options)

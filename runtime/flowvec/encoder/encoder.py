@@ -237,7 +237,7 @@ class Encoder(LoadedModel):
         self, texts: str | Iterable[str], **options: Unpack[CallOptions]
     ) -> npt.NDArray[Any]:
         """Embed queries: `encode` with the bundle's prompt `query`, if it has one."""
-        options.setdefault("prompt_name", query_prompt(self._bundle.manifest))
+        options.setdefault("prompt_name", self.query_prompt)
         return self.encode(texts, **options)
 
     def encode_document(
@@ -248,7 +248,12 @@ class Encoder(LoadedModel):
         return self.encode(texts, **options)
 
     @property
-    def document_prompt(self) -> str | None:
+    def query_prompt(self) -> str:
+        """Name of the prompt that `encode_query` uses; "" if the bundle has none."""
+        return query_prompt(self._bundle.manifest)
+
+    @property
+    def document_prompt(self) -> str:
         """Name of the prompt that `encode_document` uses; "" if the bundle has none."""
         return document_prompt(self._bundle.manifest)
 

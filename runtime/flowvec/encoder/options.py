@@ -132,7 +132,11 @@ def _prompt(manifest: Manifest, name: str | None) -> str:
     if not name:
         return ""
     if name not in manifest.prompts:
-        names = ", ".join(sorted(manifest.prompts)) or "none"
+        if not manifest.prompts:
+            raise InputValueError(
+                "the bundle has no prompts; leave prompt_name out, or call encode_query"
+            )
+        names = ", ".join(sorted(manifest.prompts))
         raise InputValueError(f"the bundle has no prompt {name!r}; it has {names}")
     return manifest.prompts[name]
 

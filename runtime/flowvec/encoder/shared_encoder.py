@@ -109,6 +109,28 @@ class SharedEncoder(SharedModel):
         seconds = seconds_or_none("timeout", timeout)
         return self._wait(self.submit(texts, **options), seconds)
 
+    def encode_query(
+        self,
+        texts: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> npt.NDArray[Any]:
+        """Embed queries: `encode` with the bundle's prompt `query`, if it has one."""
+        options.setdefault("prompt_name", self._encoder.query_prompt)
+        return self.encode(texts, timeout=timeout, **options)
+
+    def encode_document(
+        self,
+        texts: str | Iterable[str],
+        *,
+        timeout: float | None = None,
+        **options: Unpack[EncodeOptions],
+    ) -> npt.NDArray[Any]:
+        """Embed documents: `encode` with the prompt `document`, `passage` or `corpus`."""
+        options.setdefault("prompt_name", self._encoder.document_prompt)
+        return self.encode(texts, timeout=timeout, **options)
+
     @override
     def _tokenize(self, calls: Sequence[Call]) -> Tokenized:
         prompts = [cast(EncodeJob, call.job).prompt for call in calls]
