@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import glob
 import json
-import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import numpy as np
 from flowvec.arrow import imported_arrow
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.store.rows import Id, Item, Rows
+from flowvec.collection.store.values import scalar_of, storable
 from flowvec.errors import CollectionError, InputTypeError, InputValueError
 from flowvec.files import staged_file
 from flowvec.sequences import as_list
@@ -289,19 +288,18 @@ def _metadata(
 
 
 def json_value(value: Any) -> Any:
-    """A Parquet value as JSON.
-
-    Times and dates are ISO 8601, NaN is null, and values that JSON lacks are text.
-    """
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    return json.loads(json.dumps(value, default=_shown))
+    """A Parquet value as metadata holds it; NaN is null, and what it cannot hold is text."""
+    try:
+        return storable(value, "a value", nan_is_null=True)
+    except (InputTypeError, InputValueError):
+        return json.loads(json.dumps(value, default=_shown), parse_constant=lambda _: None)
 
 
-def _shown(value: Any) -> str:
-    return value.isoformat() if isinstance(value, date | time) else str(value)
+def _shown(value: Any) -> Any:
+    try:
+        return scalar_of(value)
+    except (InputTypeError, InputValueError):
+        return str(value)
 
 
 def _ids(ids: list[Any], are_ints: list[bool | None], path: Path, first: int) -> list[Id]:

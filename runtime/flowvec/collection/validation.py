@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -175,41 +174,26 @@ def check_metadata(metadata: Metadata | None, count: int) -> list[str | None]:
     if isinstance(metadata, Mapping) and not hasattr(metadata, "columns"):
         raise InputTypeError("metadata must be a list of dicts, one for each row, not a dict")
     if hasattr(metadata, "column_names") and hasattr(metadata, "to_pylist"):  # a pyarrow Table
-        rows: list[Any] = metadata.to_pylist()
+        rows, is_frame = metadata.to_pylist(), True
     elif hasattr(metadata, "columns"):
-        rows = _records(metadata)
+        rows, is_frame = _records(metadata), True
     else:
-        rows = as_list("metadata", metadata)
-    items = [encode_metadata(item, i) for i, item in enumerate(rows)]
+        rows, is_frame = as_list("metadata", metadata), False
+    items = [encode_metadata(item, i, nan_is_null=is_frame) for i, item in enumerate(rows)]
     check_count("metadata", len(items), count)
     return items
 
 
 def _records(frame: DataFrame) -> list[dict[str, Any]]:
-    """A DataFrame's rows as dicts of plain values."""
+    """A DataFrame's rows as dicts of its cells."""
     names = list(frame.columns)
     if len({str(name) for name in names}) < len(names):
         raise InputValueError(f"the metadata has two columns of one name: {names}")
     try:
-        columns = [[_plain(value) for value in frame[name]] for name in names]
+        columns = [list(frame[name]) for name in names]
     except TypeError as error:  # a lazy frame
         raise InputTypeError(f"the metadata's columns cannot be read: {error}") from None
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _plain(value: Any) -> Any:
-    """A cell as JSON: a missing one is null, a date is ISO 8601 text."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, np.ndarray) or type(value).__name__ == "Series":  # a column of lists
-        return [_plain(part) for part in value]
-    if isinstance(value, list | tuple | dict):
-        return value
-    if isinstance(value, date):  # a datetime, or pandas' Timestamp, is one; NaT says that it is not
-        return value.isoformat() if value == value else None
-    # pandas' NA is neither equal nor unequal to itself.
-    missing = type(value).__name__ in ("NAType", "NaTType") or value != value
-    return None if missing is True else value
 
 
 def last_of_each(ids: Sequence[Id]) -> list[int]:

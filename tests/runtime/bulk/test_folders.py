@@ -235,7 +235,7 @@ def test_kept_values_that_are_not_json_are_dead_letters(
             json.loads(line, parse_constant=pytest.fail)
 
 
-def test_values_that_json_lacks_are_kept_as_texts_in_a_collection(
+def test_values_of_parquet_are_kept_in_a_collection_as_collections_store_them(
     tmp_path: Path, tiny: Encoder, arrow: Any
 ) -> None:
     import datetime
@@ -246,15 +246,18 @@ def test_values_that_json_lacks_are_kept_as_texts_in_a_collection(
     table = pyarrow.table({
         "text": ["a cat"],
         "price": [decimal.Decimal("1.50")],
+        "exact": [decimal.Decimal("0.12345678901234567890")],
         "when": [datetime.date(2026, 1, 2)],
         "stays": [[datetime.datetime(2026, 1, 2, 3, 4)]],
+        "took": [datetime.timedelta(seconds=90)],
     })  # fmt: skip
     arrow.write_table(table, tmp_path / "in.parquet")
     encode_files(tiny, tmp_path / "in.parquet", tmp_path / "c", out_format="collection",
-                 keep=["price", "when", "stays"])  # fmt: skip
+                 keep=["price", "exact", "when", "stays", "took"])  # fmt: skip
     with Collection.open(tmp_path / "c") as c:
         assert c.get([0])[0].metadata == {
-            "price": "1.50", "when": "2026-01-02", "stays": ["2026-01-02T03:04:00"]
+            "price": 1.5, "exact": "0.12345678901234567890", "when": "2026-01-02",
+            "stays": ["2026-01-02T03:04:00"], "took": "0:01:30",
         }  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -73,3 +75,39 @@ def test_a_pandas_frame_goes_in(tmp_path: Path, tiny: Encoder) -> None:
         assert [item.metadata for item in c.rows()] == [
             {"n": 1, "when": "2026-01-02T00:00:00"}, {"n": None, "when": None},
         ]  # fmt: skip
+
+
+def test_lists_and_frames_are_stored_alike_and_filtered_by_the_same_values(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    polars = pytest.importorskip("polars", reason="needs polars")
+    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
+    key, when = uuid.uuid4(), datetime(2026, 1, 2, 3, 4, 5, 678000)
+    rows = [
+        {"n": 3, "price": Decimal("1.50"), "when": when, "day": date(2026, 1, 2), "tags": ["a"]},
+        {"n": 4, "price": Decimal("0.10"), "when": None, "day": None, "tags": []},
+    ]
+    given = {
+        "list": rows,
+        "numpy": [{**rows[0], "n": np.int16(3), "when": np.datetime64(when)}, rows[1]],
+        "pandas": pandas.DataFrame(rows),
+        "polars": polars.DataFrame(rows),
+        "pyarrow": arrow.Table.from_pylist(rows),
+    }
+    expected = [
+        {"n": 3, "price": 1.5, "when": "2026-01-02T03:04:05.678000", "day": "2026-01-02",
+         "tags": ["a"]},
+        {"n": 4, "price": 0.1, "when": None, "day": None, "tags": []},
+    ]  # fmt: skip
+    for kind, metadata in given.items():
+        with Collection.create(tmp_path / kind, dim=8) as c:
+            c.add_vectors([1, 2], vectors(2), metadata=metadata)
+            assert [item.metadata for item in c.rows()] == expected, kind
+            for wanted in (
+                {"price": Decimal("1.50")}, {"price": {">": Decimal("0.1")}}, {"when": when},
+                {"when": {"<=": np.datetime64(when)}}, {"day": {"in": [date(2026, 1, 2)]}},
+            ):  # fmt: skip
+                assert [hit.id for hit in c.search(vectors(1)[0], filter=wanted)] == [1], wanted
+    with Collection.create(tmp_path / "keys", dim=8) as c:
+        c.add_vectors([1], vectors(1), metadata=[{"key": key}])
+        c.add_vectors([2], vectors(1), metadata=pandas.DataFrame({"key": [key]}))
+        assert len(c.search(vectors(1)[0], filter={"key": key})) == 2

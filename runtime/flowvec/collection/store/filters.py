@@ -25,16 +25,14 @@ import math
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
+from flowvec.collection.store.values import Scalar, scalar_of
 from flowvec.errors import InputTypeError, InputValueError
 
 __all__ = ["Condition", "Filter", "add_functions", "compile_filter"]
 
 Filter = Mapping[str, Any]
-
-Scalar = str | int | float | bool | None
 
 _MAX_DEPTH = 32
 # SQLite's oldest limit on parameters in one statement is 999; lists are one parameter each.
@@ -236,31 +234,31 @@ def _joined(word: str, parts: list[str]) -> str:
 
 
 def _scalar(value: object) -> Scalar:
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        value = value.item()  # numpy's scalars
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, date):  # as dates of a DataFrame are stored
-        value = value.isoformat()
-    if isinstance(value, str):
-        if "\0" in value:
+    try:
+        scalar = scalar_of(value)
+    except InputTypeError:
+        kind = type(value).__name__
+        raise InputTypeError(
+            f"a filter's values are texts, numbers, dates, bools or None, not {kind}"
+        ) from None
+    except InputValueError as error:
+        raise InputValueError(f"a filter's value {error}") from None
+    if isinstance(scalar, str):
+        if "\0" in scalar:
             raise InputValueError("a filter's text holds a NUL, which SQLite does not compare")
         try:
-            value.encode()
+            scalar.encode()
         except UnicodeEncodeError:
-            raise InputValueError(f"a filter's value holds a lone surrogate: {value!r}") from None
-        return str.__str__(value)  # an enum's value, not its name
-    if isinstance(value, int):
-        if not -_LARGEST_INT - 1 <= value <= _LARGEST_INT:
-            raise InputValueError(f"a filter's number has more than 64 bits: {value}")
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InputValueError(f"a filter's number is {value}")
-        return float(value)
-    raise InputTypeError(
-        f"a filter's values are texts, numbers, bools or None, not {type(value).__name__}"
-    )
+            raise InputValueError(f"a filter's value holds a lone surrogate: {scalar!r}") from None
+    elif isinstance(scalar, float) and not math.isfinite(scalar):
+        raise InputValueError(f"a filter's number is {scalar}")
+    elif (
+        isinstance(scalar, int)
+        and not isinstance(scalar, bool)
+        and not -_LARGEST_INT - 1 <= scalar <= _LARGEST_INT
+    ):
+        raise InputValueError(f"a filter's number has more than 64 bits: {scalar}")
+    return scalar
 
 
 def _path(key: str) -> str:

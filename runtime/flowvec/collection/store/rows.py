@@ -6,13 +6,14 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
 _MAX_ID_BITS = 1024
 # A lone surrogate, which UTF-8 cannot encode.
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_MAX_METADATA_DEPTH = 100
 
 Id = str | int
 
@@ -114,8 +114,13 @@ def check_ids(ids: Iterable[object]) -> list[Id]:
     return checked
 
 
-def encode_metadata(metadata: object, index: int) -> str | None:
-    """One item's metadata as canonical JSON.
+def encode_metadata(metadata: object, index: int, *, nan_is_null: bool = False) -> str | None:
+    """One item's metadata as canonical JSON; `values` says what it may hold.
+
+    Args:
+        metadata: a dict with text keys, or None.
+        index: its number, for messages.
+        nan_is_null: as for `storable`.
 
     Raises:
         InputTypeError: it is not a dict with text keys, or holds values that JSON cannot.
@@ -123,35 +128,15 @@ def encode_metadata(metadata: object, index: int) -> str | None:
     """
     if metadata is None:
         return None
-    if not isinstance(metadata, dict):
+    if not isinstance(metadata, Mapping):
         raise InputTypeError(f"metadata {index} must be a dict with text keys, or None")
-    _check_json(metadata, index)
+    plain = storable(metadata, f"metadata {index}", nan_is_null=nan_is_null)
     try:
         # Unescaped, since older versions of SQLite do not find a field whose name is escaped.
-        written = json.dumps(metadata, allow_nan=False, sort_keys=True, ensure_ascii=False)
-        return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
-    except TypeError as error:
-        raise InputTypeError(f"metadata {index} cannot be written as JSON: {error}") from None
-    except (ValueError, RecursionError) as error:
+        written = json.dumps(plain, allow_nan=False, sort_keys=True, ensure_ascii=False)
+    except ValueError as error:  # an int of too many digits
         raise InputValueError(f"metadata {index} cannot be written as JSON: {error}") from None
-
-
-def _check_json(metadata: dict[Any, Any], index: int) -> None:
-    """Refuse what json would change (keys that are not texts) or could not read back (depth)."""
-    level: list[Any] = [metadata]
-    for _ in range(_MAX_METADATA_DEPTH):
-        below: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                if not all(isinstance(key, str) for key in value):
-                    raise InputTypeError(f"metadata {index} must have text keys at every level")
-                below.extend(value.values())
-            elif isinstance(value, list | tuple):
-                below.extend(value)
-        level = [value for value in below if isinstance(value, dict | list | tuple)]
-        if not level:
-            return
-    raise InputValueError(f"metadata {index} is nested deeper than {_MAX_METADATA_DEPTH} levels")
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
 
 
 def key_of(item: Id) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"a": float("inf")}, InputValueError, "inf"),
         ({"a": 1 << 63}, InputValueError, "64 bits"),
         ({"a": b"x"}, InputTypeError, "not bytes"),
+        ({"a": Decimal(1) / 3}, InputValueError, "more digits than a number holds"),
         ({"a": "\ud800"}, InputValueError, "surrogate"),
         ({"": 1}, InputValueError, "must not be empty"),
         ({"a..b": 1}, InputValueError, "must not be empty"),
