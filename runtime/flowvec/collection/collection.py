@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import flag, whole_number
+from flowvec.arguments import flag, text_or_none, whole_number
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.access import Access
 from flowvec.collection.creation import create_store, is_unfinished
@@ -42,6 +42,7 @@ from flowvec.collection.validation import (
     last_of_each,
     round_to_float16,
     texts_of,
+    texts_of_vectors,
 )
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
@@ -414,6 +415,7 @@ class Collection:
         query: str | npt.ArrayLike,
         k: int = 10,
         *,
+        text: str | None = None,
         filter: Filter | None = None,
         hybrid: bool = False,
         vector_weight: float = 0.5,
@@ -428,13 +430,16 @@ class Collection:
         Args:
             query: a text, embedded by `Encoder.encode_query`, or a float32 vector (dim,).
             k: how many hits. You get min(k, eligible rows), or fewer with `min_score`.
+            text: the text of a query that is a vector: `hybrid` searches its words, and `rerank`
+                reads it. Nothing is embedded then.
             filter: which rows are eligible by their metadata, for example
                 `{"lang": "en", "year": {">=": 2020}, "not": {"tag": {"in": ["draft"]}}}`; see
                 `flowvec.collection.store.filters`.
             hybrid: rank by words as well as by vectors. A hit's score is `vector_weight` times its
                 nearness (1 for a row equal to the query, 0 for the last of the 100 or 5 k nearest)
-                plus the rest times its BM25 (1 for the row that matches best). Needs a text, and
-                the full-text index of `index_texts`; the first hybrid search creates it.
+                plus the rest times its BM25 (1 for the row that matches best). Needs a text, in
+                `query` or `text`, and the full-text index of `index_texts`, which the first hybrid
+                search creates.
             vector_weight: share of the vectors in a hybrid search: 0 (words only) to 1 (vectors
                 only).
             min_score: drop hits with a lower score; with `rerank`, with a lower score of the
@@ -445,7 +450,7 @@ class Collection:
                 longer. None is the collection's own (`info().ef_search`).
             rerank: a reranker that reads the query with the text of each of the best hits, and
                 sorts them again. A hit's `score` is then the reranker's, and `search_score` the
-                one before. Needs a text as query, and rows with texts.
+                one before. Needs a text, in `query` or `text`, and rows with texts.
             rerank_from: how many hits the reranker reads; at least k.
 
         Returns:
@@ -453,7 +458,7 @@ class Collection:
 
         Raises:
             InputValueError: k is negative; the vector has another length, NaN or infinity; the
-                filter is not valid.
+                filter is not valid; `text` with a query that is a text, or without use.
             CollectionError: the query is a text, and the collection was opened without an Encoder.
         """
         options = SearchOptions.checked(
@@ -466,13 +471,15 @@ class Collection:
             ef=ef,
             is_reranked=rerank is not None,
         )
-        return self._search([query], options, "query", rerank, rerank_from)[0]
+        texts = None if text_or_none("text", text) is None else [text]
+        return self._search([query], texts, options, "query", rerank, rerank_from)[0]
 
     def search_batch(
         self,
         queries: Sequence[str] | npt.ArrayLike,
         k: int = 10,
         *,
+        texts: Sequence[str] | None = None,
         filter: Filter | None = None,
         hybrid: bool = False,
         vector_weight: float = 0.5,
@@ -482,7 +489,10 @@ class Collection:
         rerank: Reranker | SharedReranker | None = None,
         rerank_from: int = RERANK_FROM,
     ) -> list[list[Hit]]:
-        """`search` for many texts, or vectors float32 (queries, dim), at once."""
+        """`search` for many texts, or vectors float32 (queries, dim), at once.
+
+        `texts` has the text of each vector, as `text` of `search`.
+        """
         refuse_single("queries", queries)
         options = SearchOptions.checked(
             k,
@@ -494,41 +504,48 @@ class Collection:
             ef=ef,
             is_reranked=rerank is not None,
         )
-        return self._search(queries, options, "queries", rerank, rerank_from)
+        given = None if texts is None else as_list("texts", texts)
+        return self._search(queries, given, options, "queries", rerank, rerank_from)
 
     def _search(
         self,
         queries: Sequence[Any] | npt.ArrayLike,
+        given: list[Any] | None,
         options: SearchOptions,
         name: str,
         rerank: Reranker | SharedReranker | None,
         rerank_from: int,
     ) -> list[list[Hit]]:
-        """`search_batch`; error messages call the queries `name`."""
-        texts = texts_of(queries)
-        if rerank is not None and isinstance(queries, Sequence) and not queries:
-            texts = []  # no queries are neither texts nor vectors
+        """`search_batch`; `given` are texts of vectors, and messages call the queries `name`."""
+        to_embed = texts_of(queries)
+        if isinstance(queries, Sequence) and not queries:
+            to_embed = []  # no queries are neither texts nor vectors
+        texts = to_embed
+        if given is not None:
+            is_used = options.hybrid or rerank is not None
+            texts = texts_of_vectors(given, to_embed, name, is_used=is_used)
         reranking = Reranking.checked(rerank, rerank_from, texts)
-        if texts is not None and reranking is not None:
-            first = reranking.first_stage(options)
-            return reranking(texts, self._first_stage(queries, texts, first, name), options)
-        return self._first_stage(queries, texts, options, name)
+        first = options if reranking is None else reranking.first_stage(options)
+        if to_embed:
+            vectors = self._checked_encoder().encode_query(to_embed)
+        else:
+            vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, name)
+            if options.hybrid and texts is None and len(vectors):
+                raise InputValueError(
+                    "a hybrid search needs a text: a vector has no words. Give them as text="
+                )
+            if texts is not None and len(texts) != len(vectors):
+                raise InputValueError(f"{len(texts)} texts for {len(vectors)} queries")
+        hits = self._first_stage(vectors, texts, first)
+        if reranking is None or texts is None:
+            return hits
+        return reranking(texts, hits, options)
 
     def _first_stage(
-        self,
-        queries: Sequence[Any] | npt.ArrayLike,
-        texts: list[str] | None,
-        options: SearchOptions,
-        name: str,
+        self, vectors: Floats, texts: list[str] | None, options: SearchOptions
     ) -> list[list[Hit]]:
-        """The hits before reranking; `texts` is None if the queries are vectors."""
-        if texts is None:
-            vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, name)
-            if options.hybrid and len(vectors):
-                raise InputValueError("a hybrid search needs a text: a vector has no words")
-            return self._searcher.hits(vectors, options)
-        vectors = self._checked_encoder().encode_query(texts)
-        if not options.hybrid:
+        """The hits before reranking; hybrid searches read the texts."""
+        if not options.hybrid or texts is None:
             return self._searcher.hits(vectors, options)
         with self._access.reading():
             has_index = self._store.full_text.exists

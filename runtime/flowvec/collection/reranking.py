@@ -37,7 +37,7 @@ class Reranking:
         Args:
             reranker: the caller's.
             rerank_from: how many hits it reads.
-            queries: texts, or None if the queries are vectors.
+            queries: texts, or None if there are only vectors.
 
         Raises:
             InputTypeError, InputValueError: one of them is not valid.
@@ -54,7 +54,9 @@ class Reranking:
                 f"{', '.join(reranker.head.labels)}"
             )
         if queries is None:
-            raise InputValueError("rerank needs a text: a reranker cannot read a vector")
+            raise InputValueError(
+                "rerank needs a text: a reranker cannot read a vector. Give its text as text="
+            )
         return cls(reranker, rerank_from)
 
     def first_stage(self, options: SearchOptions) -> SearchOptions:

@@ -26,6 +26,7 @@ __all__ = [
     "last_of_each",
     "round_to_float16",
     "texts_of",
+    "texts_of_vectors",
 ]
 
 
@@ -159,6 +160,35 @@ def texts_of(values: object) -> list[str] | None:
     if isinstance(values, list | tuple) and any(isinstance(value, str) for value in values):
         return list(values)
     return None
+
+
+def texts_of_vectors(
+    given: list[Any], to_embed: list[str] | None, name: str, *, is_used: bool
+) -> list[str]:
+    """The texts that a caller gave for queries that are vectors.
+
+    Args:
+        given: the caller's `text` or `texts`.
+        to_embed: the queries, if they are texts.
+        name: what messages call the queries: `query` or `queries`.
+        is_used: whether the search reads them.
+
+    Raises:
+        InputTypeError: one is not a text.
+        InputValueError: the queries are texts, or the search would not read these.
+    """
+    own = "text" if name == "query" else "texts"
+    if to_embed:
+        raise InputValueError(f"{own} is for vectors, and {name} holds texts: leave {own} out")
+    if not is_used:
+        raise InputValueError(
+            f"a search by vectors alone does not read {own}: add hybrid=True or rerank, or leave "
+            f"{own} out"
+        )
+    for i, text in enumerate(given):
+        if not isinstance(text, str):
+            raise InputTypeError(f"{own} must be str, but item {i} is {type(text).__name__}")
+    return given
 
 
 def check_count(name: str, count: int, ids: int) -> None:

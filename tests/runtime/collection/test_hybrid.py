@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import unicodedata
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from flowvec import (
     Encoder,
     InputTypeError,
     InputValueError,
+    Reranker,
 )
 from flowvec.collection.hybrid import fuse, match_expression
 from flowvec.collection.store.locks import WriterLock
@@ -212,3 +214,59 @@ def test_a_hybrid_search_finds_rows_with_the_words(tmp_path: Path, mini: Encoder
             c.search(np.ones(mini.dim), hybrid=True)
     with Collection.open(tmp_path / "c", encoder=mini) as c:
         assert c.search("cat", k=1, hybrid=True)[0].id == 2
+
+
+@pytest.fixture
+def notes(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
+    texts = [f"row {i}" for i in range(150)]
+    texts[70] = "a zyxwv row"
+    with Collection.create(tmp_path / "notes", encoder=tiny) as collection:
+        collection.add(range(150), texts, [{"even": i % 2 == 0} for i in range(150)])
+        yield collection
+
+
+def test_a_vector_with_its_text_is_the_text(
+    notes: Collection, tiny: Encoder, reranker: Reranker
+) -> None:
+    """And nothing is embedded: the collection has no Encoder."""
+    queries = ["zyxwv row 3", "of the", ""]
+    vectors = tiny.encode_query(queries)
+    with Collection.open(notes.info().path) as plain:
+        notes.index_texts()
+        for options in (
+            {"hybrid": True, "vector_weight": 0.3, "filter": {"even": True}},
+            {"rerank": reranker, "rerank_from": 20},
+            {"hybrid": True, "rerank": reranker},
+        ):
+            expected = notes.search_batch(queries, 7, **options)  # type: ignore[arg-type]
+            assert plain.search_batch(vectors, 7, texts=queries, **options) == expected  # type: ignore[arg-type]
+            for query, vector, hits in zip(queries, vectors, expected, strict=True):
+                alone = plain.search(vector, 7, text=query, **options)  # type: ignore[arg-type]
+                assert [hit.id for hit in alone] == [hit.id for hit in hits]
+        assert plain.search_batch([], texts=[], hybrid=True) == []
+
+
+def test_words_other_than_those_of_the_vector(notes: Collection, tiny: Encoder) -> None:
+    vector = tiny.encode_query("row 3")
+    hits = notes.search(vector, 1, text="zyxwv", hybrid=True, vector_weight=0.0)
+    assert [hit.id for hit in hits] == [70]
+
+
+def test_texts_that_are_of_no_use_are_refused(notes: Collection, tiny: Encoder) -> None:
+    vectors = tiny.encode_query(["row 3", "row 4"])
+    with pytest.raises(InputValueError, match=r"a vector has no words\. Give them as text="):
+        notes.search(vectors[0], hybrid=True)
+    with pytest.raises(InputValueError, match="alone does not read text: add hybrid=True or rer"):
+        notes.search(vectors[0], text="row 3")
+    with pytest.raises(InputValueError, match="text is for vectors, and query holds texts"):
+        notes.search("row 3", text="row 3", hybrid=True)
+    with pytest.raises(InputValueError, match="texts is for vectors, and queries holds texts"):
+        notes.search_batch(["row 3"], texts=["row 3"], hybrid=True)
+    with pytest.raises(InputValueError, match="1 texts for 2 queries"):
+        notes.search_batch(vectors, texts=["row 3"], hybrid=True)
+    with pytest.raises(InputTypeError, match="texts must be str, but item 1 is int"):
+        notes.search_batch(vectors, texts=["row 3", 4], hybrid=True)  # type: ignore[list-item]
+    with pytest.raises(InputTypeError, match="texts must be a list, not a single str"):
+        notes.search_batch(vectors, texts="row 3", hybrid=True)
+    with pytest.raises(InputTypeError, match="text must be a text, not bytes"):
+        notes.search(vectors[0], text=b"row 3", hybrid=True)  # type: ignore[arg-type]
