@@ -49,7 +49,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         PreTrainedTokenizerFast(
-            tokenizer_object=made, model_max_length=64, pad_token="[PAD]", unk_token="[UNK]"
+            tokenizer_object=made,
+            model_max_length=64,
+            model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+            pad_token="[PAD]",
+            unk_token="[UNK]",
         ).save_pretrained(folder)
         bundle = export(folder, HERE / "reranker", name="tiny-reranker", overwrite=True)
     print(json.dumps({"reranker": bundle.fingerprint}))

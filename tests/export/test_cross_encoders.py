@@ -12,20 +12,16 @@ import onnx
 import pytest
 import torch
 import transformers
-from tokenizers import processors
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from flowvec import BundleError, Encoder, ExportError, InputValueError, Reranker
 from flowvec_export import export
-from tests.export.conftest import (
-    _BERT,
-    _TOKENIZERS,
-    CORPUS,
-    HEADS,
-    LAYERS,
-    POSITIONS,
-    WIDTH,
-    make_texts,
+from tests.export.conftest import WIDTH
+from tests.export.cross_encoders import (
+    as_optimum_exports,
+    exported_scores,
+    make_cross_encoder,
+    pairs_of,
+    scores_of,
 )
 
 pytestmark = pytest.mark.parity
@@ -35,86 +31,6 @@ ARCHITECTURES = [
     "bert", "roberta", "xlm-roberta", "camembert", "distilbert",
     "mpnet", "deberta-v2", "electra", "modernbert",
 ]  # fmt: skip
-
-
-def make_cross_encoder(folder: Path, architecture: str, labels: int = 1, **changes: Any) -> Path:
-    """Write a random cross-encoder with its tokenizer as a Hugging Face directory."""
-    train, names = _TOKENIZERS.get(architecture, (_TOKENIZERS["bert"][0], _BERT))
-    tokenizer = train(list(names.values()))
-    cls, sep, pad = (tokenizer.token_to_id(names[n]) for n in ("cls", "sep", "pad"))
-    is_roberta = architecture in ("roberta", "xlm-roberta", "camembert", "mpnet")
-    c, s = names["cls"], names["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{c} $A {s}",
-        pair=f"{c} $A {s} {s} $B {s}" if is_roberta else f"{c} $A {s} $B:1 {s}:1",
-        special_tokens=[(c, cls), (s, sep)],
-    )
-    sizes: dict[str, Any] = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad}
-    if architecture == "distilbert":
-        sizes |= {
-            "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 2 * WIDTH,
-            "max_position_embeddings": POSITIONS,
-        }  # fmt: skip
-    else:
-        sizes |= {
-            "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-            "intermediate_size": 2 * WIDTH,
-            "max_position_embeddings": POSITIONS + (pad + 1 if is_roberta else 0),
-        }  # fmt: skip
-    if architecture == "deberta-v2":
-        sizes |= {
-            "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16,
-            "norm_rel_ebd": "layer_norm", "share_att_key": True, "position_biased_input": False,
-            "type_vocab_size": 0,
-        }  # fmt: skip
-    if architecture == "electra":
-        sizes |= {"embedding_size": WIDTH}
-    if architecture == "modernbert":
-        sizes |= {
-            "cls_token_id": cls, "sep_token_id": sep, "bos_token_id": cls, "eos_token_id": sep,
-            "local_attention": 16, "reference_compile": False,
-        }  # fmt: skip
-    config = AutoConfig.for_model(architecture, num_labels=labels, **(sizes | changes))
-    torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_config(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(std=0.25)
-            if name.lower().endswith("norm.weight"):
-                parameter.add_(1.0)
-    model.save_pretrained(folder)
-    takes_types = architecture in ("bert", "electra")
-    inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=POSITIONS,
-        model_input_names=inputs if takes_types else [inputs[0], inputs[2]],
-        **{f"{name}_token": token for name, token in names.items()},
-    ).save_pretrained(folder)
-    return folder
-
-
-def pairs_of(count: int = 40) -> list[tuple[str, str]]:
-    """Short pairs, pairs above max_length by either text, and empty texts."""
-    queries, documents = make_texts(count, 1), make_texts(count, 2)
-    pairs = list(zip(queries, documents, strict=True))
-    long = " ".join(CORPUS[:4])
-    return [*pairs, (long, "cat"), ("cat", long), (long, long), ("", "cat"), ("cat", ""), ("", "")]
-
-
-def scores_of(folder: Path, pairs: list[tuple[str, str]]) -> np.ndarray:
-    """sentence-transformers' scores, one pair at a time."""
-    from sentence_transformers import CrossEncoder
-
-    model = CrossEncoder(str(folder), device="cpu")
-    scores: np.ndarray = np.stack([model.predict([pair])[0] for pair in pairs])
-    return scores
-
-
-def exported_scores(folder: Path, out: Path, pairs: list[tuple[str, str]]) -> np.ndarray:
-    export(folder, out)
-    with Reranker.load(out, provider="cpu", compute="float32") as reranker:
-        return reranker.predict(pairs)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -199,36 +115,6 @@ def test_labels_have_their_names(tmp_path: Path) -> None:
 
 
 # --- graphs ---------------------------------------------------------------------------------------
-
-
-def as_optimum_exports(source: Path, folder: Path) -> Path:
-    """A directory with a graph as Optimum's task text-classification writes it."""
-    model = AutoModelForSequenceClassification.from_pretrained(source, attn_implementation="eager")
-
-    class Logits(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model.eval()
-
-        def forward(self, input_ids, attention_mask, token_type_ids):
-            return self.model(
-                input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
-            ).logits
-
-    folder.mkdir()
-    ids = torch.ones(2, 5, dtype=torch.int64)
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    program = torch.onnx.export(
-        Logits().eval(), (ids, mask, torch.zeros_like(ids)), dynamo=True, input_names=names,
-        output_names=["logits"], dynamic_shapes=dict.fromkeys(names, axes), verbose=False,
-    )  # fmt: skip
-    program.save(folder / "model.onnx")
-    for file in source.iterdir():
-        if file.suffix == ".json":
-            shutil.copy(file, folder)
-    return folder
 
 
 def test_a_graph_of_a_cross_encoder(tmp_path: Path) -> None:

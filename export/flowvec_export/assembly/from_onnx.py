@@ -150,7 +150,8 @@ def _logits_of(proto: onnx.ModelProto, labels: int, origin: str) -> Reference:
     types = {value.name: _NUMPY[value.type] for value in session.get_inputs()}
 
     def run(*feeds: Ids) -> Floats:
-        given = dict(zip((*INPUTS, TOKEN_TYPES), feeds, strict=False))
+        given = {TOKEN_TYPES: np.zeros_like(feeds[0])}
+        given |= dict(zip((*INPUTS, TOKEN_TYPES), feeds, strict=False))
         try:
             (logits,) = session.run([LOGITS], {n: given[n].astype(t) for n, t in types.items()})
         except Exception as error:

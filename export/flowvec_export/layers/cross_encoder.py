@@ -81,7 +81,7 @@ class TransformersCrossEncoder(nn.Module):
 
 
 def takes_types(model: Any) -> bool:
-    """Whether a model of transformers tells the two texts of a pair apart by token types."""
+    """Whether a model of transformers can tell the two texts of a pair apart by token types."""
     table = getattr(getattr(model.base_model, "embeddings", None), "token_type_embeddings", None)
     return isinstance(table, nn.Embedding) and table.num_embeddings > 1
 

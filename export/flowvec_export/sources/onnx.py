@@ -38,6 +38,7 @@ from flowvec_export.sources.base import (
 )
 from flowvec_export.sources.cross_encoder import AboutPairs, PairSource
 from flowvec_export.sources.files import check_tokenizer, inside, read_json
+from flowvec_export.sources.token_types import gives_token_types
 
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
@@ -186,7 +187,8 @@ class OnnxPairs(PairSource):
 
     Attributes:
         proto: the graph, its weights inside.
-        inputs: names of the inputs that it keeps.
+        inputs: names of the inputs that it keeps; token types become zeros if the tokenizer
+            does not give them.
     """
 
     proto: onnx.ModelProto
@@ -277,7 +279,8 @@ def read_pair_graph(graph: Path, root: Path, folder: Path, about: AboutPairs) ->
         raise ExportError(f"{origin} gives {width} logits, and names {labels} labels")
     pad_id = _pad_id(config, marks | special, tokenizer)
     vocabulary = _count(config, "vocab_size", 2, origin)
-    has_types = any(value.name == _TYPES for value in proto.graph.input)
+    takes_types = any(value.name == _TYPES for value in proto.graph.input)
+    with_types = takes_types and gives_token_types(marks, config, origin)
     return OnnxPairs(
         name=model_name(root, origin),
         about=about,
@@ -292,7 +295,7 @@ def read_pair_graph(graph: Path, root: Path, folder: Path, about: AboutPairs) ->
         layers=_count(config, "num_hidden_layers", 0, origin),
         licence=read_licence(root),
         proto=proto,
-        inputs=(_IDS, _MASK, _TYPES) if has_types else (_IDS, _MASK),
+        inputs=(_IDS, _MASK, _TYPES) if with_types else (_IDS, _MASK),
     )
 
 

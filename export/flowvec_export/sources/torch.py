@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from flowvec.bundle.manifest import TOKEN_TYPES
 from flowvec.compat import override
 from flowvec.errors import ExportError, first_line
 from flowvec_export.assembly.draft import Draft, PairDraft, Weights, check_steps
@@ -142,15 +143,17 @@ class TorchPairs(PairSource):
 
     Attributes:
         model: transformers' module for sequence classification, float32, in evaluation mode.
+        with_types: whether its tokenizer gives the token types of a pair.
     """
 
     model: Any
+    with_types: bool
 
     @override
     def draft(self, weights: Weights) -> PairDraft:
         return draft_of_cross_encoder(
             self.model,
-            with_types=takes_types(self.model),
+            with_types=self.with_types and takes_types(self.model),
             weights=weights,
             pad_id=self.pad_id,
             origin=self.about.origin,
@@ -232,6 +235,7 @@ def read_cross_encoder(root: Path, folder: Path, about: AboutPairs, trust: Trust
         vocabulary=_whole_number(model.config, "vocab_size", origin),
         layers=_whole_number(model.config, "num_hidden_layers", origin),
         licence=read_licence(root),
+        with_types=TOKEN_TYPES in fast.model_input_names,
     )
 
 
