@@ -78,7 +78,10 @@ def test_a_cross_encoder_says_which_class_opens_it(checkpoint: Checkpoint, tmp_p
     model.save_pretrained(source)
     with pytest.raises(BundleError) as error:
         Encoder.load(source)
-    message = f"{source} is a reranker; open it with flowvec.Reranker.load({str(source)!r})"
+    message = (
+        f"{source} is a reranker; open it with flowvec.Reranker.load({str(source)!r}), or use it "
+        "with `flowvec rerank`"
+    )
     assert str(error.value) == message
     with Reranker.load(source, provider="cpu") as reranker:
         assert reranker.predict([("a text", "another")]).shape == (1,)

@@ -192,19 +192,22 @@ def absolute_path(path: str | Path) -> Path:
 
 
 _CLASSES: dict[Kind, str] = {"embedder": "Encoder", "reranker": "Reranker"}
+_COMMANDS: dict[Kind, str] = {"embedder": "flowvec encode", "reranker": "flowvec rerank"}
 
 
 def require_kind(bundle: Bundle, kind: Kind) -> None:
     """Check that a bundle is of the kind that a class opens.
 
     Raises:
-        BundleError: it is of another kind. The message names the class that opens it.
+        BundleError: it is of another kind. The message names the class and the command that open
+            it.
     """
     if bundle.manifest.kind != kind:
         article = "an" if kind_of(bundle).startswith("e") else "a"
         raise BundleError(
             f"{bundle.handle} is {article} {kind_of(bundle)}; open it with "
-            f"flowvec.{class_of(bundle)}.load({bundle.handle!r})"
+            f"flowvec.{class_of(bundle)}.load({bundle.handle!r}), or use it with "
+            f"`{_COMMANDS[bundle.manifest.kind]}`"
         )
 
 

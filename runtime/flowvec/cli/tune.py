@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
+from flowvec.bundle.bundle import class_of
 from flowvec.bundle.exported import open_bundle
 from flowvec.cli.options import MODEL_HELP, Json, print_json
-from flowvec.encoder.autotune import Measured
-from flowvec.encoder.autotune import tune as find
 from flowvec.engine.tuned import forget, save_tuned, why_not_kept
+from flowvec.tuning import Measured, workload_of
+from flowvec.tuning import tune as find
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -28,7 +29,8 @@ def tune(
     allow_compute: Annotated[
         bool,
         typer.Option(
-            "--allow-compute", help="Try other compute types too; vectors differ slightly."
+            "--allow-compute",
+            help="Try other compute types too; vectors and scores differ slightly.",
         ),
     ] = False,
     reset: Annotated[
@@ -36,10 +38,11 @@ def tune(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure providers, streams and token budgets, and keep the fastest for `Encoder.load`.
+    """Measure providers, streams and token budgets, and keep the fastest for `load`.
 
     The machine should be idle meanwhile. The result is kept in the user's cache (or in the folder
-    FLOWVEC_CACHE), for this bundle on this machine; arguments of `Encoder.load` have precedence.
+    FLOWVEC_CACHE), for this bundle, an embedder or a reranker, on this machine; arguments of
+    `Encoder.load` and `Reranker.load` have precedence.
     """
     loaded = open_bundle(bundle)
     if reset:
@@ -51,12 +54,13 @@ def tune(
         return
     if problem := why_not_kept(loaded.fingerprint):
         typer.echo(f"the result cannot be cached: {problem}; it is printed at the end", err=True)
+    unit = workload_of(loaded).unit
     steps: dict[str, list[Measured]] = {}
 
     def show(name: str, measured: Sequence[Measured]) -> None:
         steps[name] = list(measured)
         if sys.stderr.isatty():
-            typer.echo("\n".join(_lines(name, measured)), err=True)
+            typer.echo("\n".join(_lines(name, measured, unit)), err=True)
 
     tuned = find(loaded, seconds=seconds, allow_compute=allow_compute, on_measured=show)
     kept: Path | None = None
@@ -66,30 +70,32 @@ def tune(
         problem = problem or str(error)
     if as_json:
         shown = {name: [asdict(m) for m in measured] for name, measured in steps.items()}
-        print_json({"tuned": asdict(tuned), "steps": shown, "file": kept and str(kept)})
+        print_json(
+            {"unit": unit, "tuned": asdict(tuned), "steps": shown, "file": kept and str(kept)}
+        )
         return
     if not sys.stderr.isatty():
         for name, measured in steps.items():
-            typer.echo("\n".join(_lines(name, measured)))
+            typer.echo("\n".join(_lines(name, measured, unit)))
     rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in tuned.texts_per_second.items())
     typer.echo(
         f"{loaded.manifest.name}: {tuned.provider} in {tuned.compute}, {tuned.streams} streams "
         f"of {tuned.threads} threads, "
-        f"{tuned.max_batch_tokens} tokens a batch; texts/s: {rates}"
+        f"{tuned.max_batch_tokens} tokens a batch; {unit}/s: {rates}"
     )
     if kept is not None:
         typer.echo(f"kept in {kept}; `flowvec tune {bundle} --reset` forgets it")
         return
     typer.echo(
         f"not kept ({problem}); pass the settings yourself:\n"
-        f"Encoder.load({bundle!r}, provider={tuned.provider!r}, compute={tuned.compute!r}, "
-        f"streams={tuned.streams}, threads={tuned.threads}, "
+        f"{class_of(loaded)}.load({bundle!r}, provider={tuned.provider!r}, "
+        f"compute={tuned.compute!r}, streams={tuned.streams}, threads={tuned.threads}, "
         f"max_batch_tokens={tuned.max_batch_tokens})"
     )
 
 
-def _lines(name: str, measured: Sequence[Measured]) -> list[str]:
-    lines = [f"{name} (texts/s by kind; last, the score: 1.00 is the best in every kind)"]
+def _lines(name: str, measured: Sequence[Measured], unit: str) -> list[str]:
+    lines = [f"{name} ({unit}/s by kind; last, the score: 1.00 is the best in every kind)"]
     for m in measured:
         engine = m.candidate.engine
         rates = "  ".join(f"{kind} {rate:7.0f}" for kind, rate in m.texts_per_second.items())

@@ -38,7 +38,8 @@ class Tuned:
         threads: cores for one batch.
         max_batch_tokens: most padded tokens in a batch.
         fused_attention: whether OpenVINO computes attention in one fused kernel.
-        texts_per_second: by kind of text (`short`, `natural`, `long`), as measured.
+        texts_per_second: by kind of text (`short`, `natural`, `long`), as measured; of a reranker,
+            pairs per second.
         measured: when, ISO 8601, UTC.
     """
 

@@ -66,10 +66,10 @@ def test_info_says_the_kind_and_its_class(flowvec, reranker_dir: Path, tiny_dir:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rerank", "mini", "q", "notes.txt"], "open it with flowvec.Encoder.load"),
+        (["rerank", "mini", "q", "notes.txt"], "or use it with `flowvec encode`"),
         (
             ["encode", "{reranker}", "notes.txt", "-o", "v.npy"],
-            "open it with flowvec.Reranker.load",
+            "or use it with `flowvec rerank`",
         ),
         (["rerank", "{reranker}", "q", "notes.txt", "--label", "no"], "no label 'no'"),
         (["rerank", "{reranker}", "q", "notes.txt", "--truncation", "cut"], "truncation"),

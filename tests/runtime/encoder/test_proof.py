@@ -19,13 +19,14 @@ import pytest
 from flowvec import Bundle, BundleError, Encoder, InputValueError
 from flowvec.bundle.manifest import REFERENCES
 from flowvec.cli import doctor
-from flowvec.encoder import autotune, proof
+from flowvec.encoder import proof
 from flowvec.encoder.proof import MIN_COSINE_OF, open_proved
 from flowvec.encoder.references import References
 from flowvec.engine.providers import CPU, OPENVINO, Engine, choose
 from flowvec.engine.selection import available_providers
 from flowvec.engine.tuned import Tuned, save_tuned
 from flowvec.errors import EngineError, EngineNotProvedError, ProviderUnavailableError
+from flowvec.tuning import tune
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -414,7 +415,7 @@ def test_tuning_keeps_no_engine_without_a_proof(tiny_dir: Path, lie) -> None:
         pytest.skip(f"{OPENVINO} cannot run on this machine")
     lie(wrong_rows_for_odd_widths, lambda engine: engine.provider != CPU)
     seen = []
-    settings = autotune.tune(
+    settings = tune(
         Bundle.load(tiny_dir), seconds=0.1, allow_compute=True,
         on_measured=lambda _, tried: seen.extend(m.candidate.engine.provider for m in tried),
     )  # fmt: skip

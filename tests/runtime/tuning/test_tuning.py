@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from flowvec import Bundle, Encoder, InputValueError
-from flowvec.encoder.autotune import KINDS, Candidate, Measured, kinds_of_texts, tune, winner
+from flowvec import Bundle, Encoder, InputValueError, Reranker
 from flowvec.engine.providers import CPU, OPENVINO, Engine
 from flowvec.engine.selection import available_providers, choose_engine, tuned_engine
 from flowvec.engine.tuned import Tuned, save_tuned
 from flowvec.machine import available_cores
+from flowvec.tuning import (
+    KINDS,
+    Candidate,
+    Measured,
+    kinds_of_pairs,
+    kinds_of_texts,
+    tune,
+    winner,
+)
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -145,6 +153,64 @@ def test_tuning_times_short_natural_and_long_texts(tiny_dir: Path) -> None:
     with Encoder.load("mini", provider="cpu") as encoder:
         lengths = encoder.tokenize(texts["long"]).lengths
     assert sorted(lengths)[len(lengths) // 2] >= 0.6 * encoder.max_length
+
+
+# --- rerankers ------------------------------------------------------------------------------------
+
+
+def test_a_reranker_is_timed_on_pairs_and_loads_what_was_found(reranker_dir: Path) -> None:
+    bundle = Bundle.load(reranker_dir)
+    steps = {}
+    found = tune(bundle, seconds=0.1, on_measured=lambda name, tried: steps.update({name: tried}))
+    assert {"provider", "streams", "budget"} <= steps.keys()
+    default = choose_engine(layers=bundle.manifest.layers)
+    assert found.compute == default.compute
+    assert found.texts_per_second.keys() == set(KINDS)
+    save_tuned(bundle.fingerprint, replace(found, max_batch_tokens=333))
+    with Reranker.load(reranker_dir) as reranker:
+        info = reranker.info()
+    assert (info.provider, info.streams, info.threads) == (
+        found.provider,
+        found.streams,
+        found.threads,
+    )
+    assert (info.max_batch_tokens, info.tuned) == (333, found.measured)
+
+
+def test_pairs_for_timing_have_one_query_for_many_documents(reranker_dir: Path) -> None:
+    pairs = kinds_of_pairs(Bundle.load(reranker_dir))
+    assert {kind: len(items) for kind, items in pairs.items()} == {
+        "short": 256,
+        "natural": 64,
+        "long": 32,
+    }
+    for items in pairs.values():
+        queries = [query for query, _ in items]
+        assert max(len(query.split()) for query in queries) <= 5
+        assert len(set(queries)) == -(-len(items) // 32)
+        assert queries == sorted(queries, key=queries.index)  # a query's documents in a row
+    words = {kind: sum(len(d.split()) for _, d in p) / len(p) for kind, p in pairs.items()}
+    assert words["short"] < words["natural"]
+    with Reranker.load(reranker_dir, provider="cpu") as reranker:
+        lengths = reranker.tokenize(pairs["long"]).lengths
+    assert sorted(lengths)[len(lengths) // 2] >= 0.6 * reranker.max_length
+
+
+def test_the_tune_command_counts_pairs_of_a_reranker(
+    flowvec_here, reranker_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = json.loads(flowvec_here("tune", reranker_dir, "--seconds", 1, "--json").stdout)
+    assert shown["unit"] == "pairs"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "file"))
+    done = flowvec_here("tune", reranker_dir, "--seconds", 1)
+    assert done.returncode == 0, done.stderr
+    assert "pairs/s: short" in done.stdout
+    assert "texts/s" not in done.stdout
+    assert f"Reranker.load({str(reranker_dir)!r}" in done.stdout
+
+
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_the_tune_command_keeps_and_forgets(flowvec_here, tiny_dir: Path, cache: Path) -> None:
