@@ -14,7 +14,7 @@ from flowvec.bundle.bundle import Bundle
 from flowvec.bundle.manifest import Head, Manifest
 from flowvec.collection.collection import Collection
 from flowvec.collection.mining import Pair, most_similar_pairs, semantic_search
-from flowvec.collection.results import Added, CollectionInfo, Hit
+from flowvec.collection.results import Added, CollectionInfo, Hit, Row
 from flowvec.collection.store.rows import Item
 from flowvec.encoder.async_encoder import AsyncEncoder
 from flowvec.encoder.encoder import Encoder, EncoderInfo
@@ -98,6 +98,7 @@ __all__ = [
     "Ranking",
     "Reranker",
     "RerankerInfo",
+    "Row",
     "ScoreJob",
     "ScoreOptions",
     "SharedEncoder",

@@ -102,6 +102,13 @@ def test_wrong_arguments_of_collections(tmp_path: Path, encoder: Encoder) -> Non
             "Collection.add_vectors": Called(c.add_vectors, {"ids": [1, 2], "vectors": rows}),
             "Collection.delete": Called(c.delete, {}),
             "Collection.get": Called(c.get, {}),
+            "Collection.count": Called(c.count, {}),
+            "Collection.ids": Called(c.ids, {}),
+            "Collection.list": Called(c.list, {}),
+            "Collection.update_metadata": Called(c.update_metadata, {"changes": {"n": 1}}),
+            "Collection.update_metadata by id": Called(
+                c.update_metadata, {"ids": [1, 2], "changes": {"n": 1}}
+            ),
             "Collection.search": Called(c.search, {"query": "a cat"}),
             "Collection.search_batch": Called(c.search_batch, {"queries": ["a cat"]}),
             "Collection.search_ids": Called(c.search_ids, {"queries": rows}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -29,8 +29,9 @@ from flowvec.collection.parquet import read_parquet, write_parquet
 from flowvec.collection.query import Searcher, SearchOptions
 from flowvec.collection.reranking import RERANK_FROM, Reranking
 from flowvec.collection.results import Added, CollectionInfo, Hit
+from flowvec.collection.row_methods import RowMethods
 from flowvec.collection.store.filters import Filter
-from flowvec.collection.store.rows import Id, Item, Rows, check_ids
+from flowvec.collection.store.rows import Id, Rows, check_ids
 from flowvec.collection.store.settings import VectorDtype
 from flowvec.collection.store.store import FILE, Store
 from flowvec.collection.validation import (
@@ -69,7 +70,7 @@ _RECALL_VALID = 1.5
 _SALVAGE_ROWS = 4096
 
 
-class Collection:
+class Collection(RowMethods):
     """A directory of vectors that can be searched.
 
     `collection.sqlite` holds all data; `graph-<n>.hnsw` is a cache, verified before it is used and
@@ -359,56 +360,7 @@ class Collection:
         elif settings.fingerprint != encoder.fingerprint:
             check_model(self._path, settings, encoder)
 
-    def delete(self, ids: Sequence[Id]) -> int:
-        """Delete rows by id. Unknown ids are ignored. On disk when it returns.
-
-        Returns:
-            How many rows were deleted.
-        """
-        keys = check_ids(as_list("ids", ids, ordered=False))
-        with self._access.changing():
-            labels = self._store.delete(keys)
-            if labels:
-                self._index.stage(labels)
-        return len(labels)
-
-    # --- reading --------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        """Rows in the collection."""
-        with self._access.reading():
-            return self._store.meta.counts().rows
-
-    def get(self, ids: Sequence[Id]) -> list[Item | None]:
-        """Rows by id, in the order of the ids; None for an unknown id.
-
-        Raises:
-            CorruptCollectionError: a row does not match its checksum.
-        """
-        keys = check_ids(as_list("ids", ids))
-        with self._access.reading():
-            labels = dict(self._store.labels_of(keys))
-            items = self._store.read(list(labels.values()))
-        ordered = [labels.get(key) for key in keys]
-        return [None if label is None else items[label] for label in ordered]
-
-    def rows(self) -> Iterator[Item]:
-        """All rows in the order in which they were added, at constant memory.
-
-        Rows that are added or deleted meanwhile may or may not be included. A row that is replaced
-        meanwhile is yielded before the change, after it, or both.
-
-        Raises:
-            CorruptCollectionError: a row does not match its checksum.
-        """
-        after = 0
-        while True:
-            with self._access.reading():
-                items = self._store.page(after)
-            if not items:
-                return
-            yield from items
-            after = items[-1].label
+    # --- searching ------------------------------------------------------------------------------
 
     def search(
         self,
@@ -424,6 +376,7 @@ class Collection:
         ef: int | None = None,
         rerank: Reranker | SharedReranker | None = None,
         rerank_from: int = RERANK_FROM,
+        offset: int = 0,
     ) -> list[Hit]:
         """The rows nearest to a text or a vector.
 
@@ -451,7 +404,11 @@ class Collection:
             rerank: a reranker that reads the query with the text of each of the best hits, and
                 sorts them again. A hit's `score` is then the reranker's, and `search_score` the
                 one before. Needs a text, in `query` or `text`, and rows with texts.
-            rerank_from: how many hits the reranker reads; at least k.
+            rerank_from: how many hits the reranker reads; at least offset + k.
+            offset: skip this many of the best hits: the next page of k hits has `offset=k`. A page
+                takes as long as one search for offset + k hits. Pages of one query fit together
+                while nothing is written, except that a graph may find other rows, and hybrid scores
+                change, as offset + k grows.
 
         Returns:
             Hits, best first.
@@ -469,6 +426,7 @@ class Collection:
             min_score=min_score,
             exact=exact,
             ef=ef,
+            offset=offset,
             is_reranked=rerank is not None,
         )
         texts = None if text_or_none("text", text) is None else [text]
@@ -488,6 +446,7 @@ class Collection:
         ef: int | None = None,
         rerank: Reranker | SharedReranker | None = None,
         rerank_from: int = RERANK_FROM,
+        offset: int = 0,
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once.
 
@@ -502,6 +461,7 @@ class Collection:
             min_score=min_score,
             exact=exact,
             ef=ef,
+            offset=offset,
             is_reranked=rerank is not None,
         )
         given = None if texts is None else as_list("texts", texts)
@@ -537,9 +497,9 @@ class Collection:
             if texts is not None and len(texts) != len(vectors):
                 raise InputValueError(f"{len(texts)} texts for {len(vectors)} queries")
         hits = self._first_stage(vectors, texts, first)
-        if reranking is None or texts is None:
-            return hits
-        return reranking(texts, hits, options)
+        if reranking is not None and texts is not None:
+            hits = reranking(texts, hits, options)
+        return [line[options.offset :] for line in hits] if options.offset else hits
 
     def _first_stage(
         self, vectors: Floats, texts: list[str] | None, options: SearchOptions

@@ -31,7 +31,10 @@ _HYBRID_MOST = 1 << 31  # more would not be a number to SQLite
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Checked options of a search; `Collection.search` says what they mean."""
+    """Checked options of a search; `Collection.search` says what they mean.
+
+    `k` counts the hits that `offset` skips, too.
+    """
 
     k: int
     condition: Condition | None = None
@@ -40,6 +43,7 @@ class SearchOptions:
     vector_weight: float = 0.5
     exact: bool = False
     ef: int | None = None
+    offset: int = 0
 
     @classmethod
     def checked(
@@ -52,6 +56,7 @@ class SearchOptions:
         vector_weight: float = 0.5,
         exact: bool = False,
         ef: int | None = None,
+        offset: int = 0,
         is_reranked: bool = False,
     ) -> SearchOptions:
         """Check a caller's options.
@@ -63,8 +68,10 @@ class SearchOptions:
         """
         flag("exact", exact)
         flag("hybrid", hybrid)
+        hits, skipped = check_k(k), check_k(offset, "offset")
         options = cls(
-            k=check_k(k),
+            k=hits and hits + skipped,
+            offset=skipped,
             condition=None if filter is None else compile_filter(filter),
             min_score=check_score(min_score),
             hybrid=hybrid,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from flowvec.collection.store.rows import Id
 from flowvec.vectors import Metric
 
-__all__ = ["Added", "CollectionInfo", "Hit"]
+__all__ = ["Added", "CollectionInfo", "Hit", "Row"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,32 @@ class Hit:
     text: str | None
     metadata: dict[str, Any] | None
     search_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a page of `Collection.list`.
+
+        >>> with Collection.create("listed", dim=2) as collection:
+        ...     collection.add_vectors(["a"], [[1, 0]], ["a text"], [{"year": 2024}])
+        ...     collection.list(limit=1)
+        Added(rows=1, replaced=0, truncated=0)
+        [Row(label=1, id='a', text='a text', metadata={'year': 2024}, vector=None)]
+
+    Attributes:
+        label: the row's number, which rises with every row that is added; `list(after=)` takes it.
+        id: the row's id.
+        text: the row's text, or None.
+        metadata: the row's metadata, or None.
+        vector: float32 (dim,), as it was given; None without `with_vectors`. Rows are compared
+            without it.
+    """
+
+    label: int
+    id: Id
+    text: str | None
+    metadata: dict[str, Any] | None
+    vector: npt.NDArray[np.float32] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

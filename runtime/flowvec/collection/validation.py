@@ -11,11 +11,15 @@ import numpy.typing as npt
 
 from flowvec.arguments import number, whole_number
 from flowvec.collection.store.rows import Id, encode_metadata
+from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
 
 __all__ = [
+    "Changes",
     "Metadata",
+    "changed_metadata",
+    "check_changes",
     "check_count",
     "check_k",
     "check_metadata",
@@ -45,16 +49,18 @@ class DataFrame(Protocol):
 _MOST_HITS = 1 << 40
 
 Metadata = Sequence[dict[str, Any] | None] | DataFrame
+# Fields of rows' metadata and their new values: for all rows, or for each row.
+Changes = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
-def check_k(k: object) -> int:
-    """How many hits to give.
+def check_k(k: object, name: str = "k") -> int:
+    """How many hits to give, or to skip.
 
     Raises:
         InputTypeError: it is not a whole number.
         InputValueError: it is negative.
     """
-    return min(whole_number("k", k, 0, most=None), _MOST_HITS)
+    return min(whole_number(name, k, 0, most=None), _MOST_HITS)
 
 
 def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np.float32]:
@@ -224,6 +230,46 @@ def _records(frame: DataFrame) -> list[dict[str, Any]]:
     except TypeError as error:  # a lazy frame
         raise InputTypeError(f"the metadata's columns cannot be read: {error}") from None
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def check_changes(changes: Changes | None, count: int | None) -> list[dict[str, Any]]:
+    """Changes of metadata, with values as JSON has them.
+
+    Args:
+        changes: a dict for all rows, or a list of one for each.
+        count: how many rows are named; None allows one dict only, and returns it alone.
+
+    Raises:
+        InputTypeError, InputValueError: they are not valid.
+    """
+    if isinstance(changes, Mapping):
+        return [storable(changes, "changes")] * (1 if count is None else count)
+    if count is None or changes is None:
+        raise InputTypeError("changes must be a dict of fields and their new values")
+    several = as_list("changes", changes)
+    for i, fields in enumerate(several):
+        if not isinstance(fields, Mapping):
+            raise InputTypeError(
+                f"changes {i} must be a dict of fields and their new values, not "
+                f"{type(fields).__name__}"
+            )
+    check_count("changes", len(several), count)
+    return [storable(fields, f"changes {i}") for i, fields in enumerate(several)]
+
+
+def changed_metadata(
+    item: Id, metadata: Mapping[str, Any] | None, changes: Iterable[Mapping[str, Any]]
+) -> str | None:
+    """A row's metadata after changes, as JSON; a field that is None is removed.
+
+    Raises:
+        InputValueError: it cannot be stored.
+    """
+    fields = dict(metadata or {})
+    for change in changes:
+        fields |= change
+        fields = {name: v for name, v in fields.items() if v is not None or name not in change}
+    return None if metadata is None and not fields else encode_metadata(fields, item)
 
 
 def last_of_each(ids: Sequence[Id]) -> list[int]:

@@ -114,12 +114,12 @@ def check_ids(ids: Iterable[object]) -> list[Id]:
     return checked
 
 
-def encode_metadata(metadata: object, index: int, *, nan_is_null: bool = False) -> str | None:
+def encode_metadata(metadata: object, index: Id, *, nan_is_null: bool = False) -> str | None:
     """One item's metadata as canonical JSON; `values` says what it may hold.
 
     Args:
         metadata: a dict with text keys, or None.
-        index: its number, for messages.
+        index: its number, or the row's id, for messages.
         nan_is_null: as for `storable`.
 
     Raises:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText
 from flowvec.collection.store.meta import LAYOUT_VERSIONS, MetaTable
-from flowvec.collection.store.rows import Id, Item, checksum, id_sum, key_of
+from flowvec.collection.store.rows import Id, Item, Rows, checksum, id_sum, key_of
 from flowvec.collection.store.settings import CollectionSettings
 from flowvec.collection.store.snapshot_table import SnapshotTable
 from flowvec.collection.store.sqlite import Database
@@ -216,12 +216,35 @@ class Store:
 
     def delete(self, ids: Sequence[Id]) -> list[int]:
         """Delete rows by id and return their labels; unknown ids are ignored. In a transaction."""
-        existing = self.labels_of(ids)
+        return self.delete_rows(self.labels_of(ids))
+
+    def delete_rows(self, existing: Sequence[tuple[Id, int]]) -> list[int]:
+        """Delete rows that exist, by (id, label), and return their labels; in a transaction."""
         labels = [label for _, label in existing]
         if labels:
             self.meta.count_change(0, len(labels), -_sum_of(existing))
             self._delete_labels(labels)
         return labels
+
+    def replace_metadata(self, items: Sequence[Item], metadata: Sequence[str | None]) -> None:
+        """Replace the metadata of rows, which keep their labels; in a transaction.
+
+        The caller numbers the new state. Which rows meet a filter may change, though no row is
+        added or deleted.
+
+        Args:
+            items: the rows as they are.
+            metadata: the new metadata of each, as JSON.
+        """
+        if not items:
+            return
+        rows = Rows.of(items)
+        labels = [item.label for item in items]
+        fields = self._fields(labels, rows.ids, rows.vectors, rows.texts, metadata)
+        self._connection.executemany(
+            "UPDATE items SET metadata = ?, checksum = ? WHERE label = ?",
+            ((meta, digest, label) for label, _, _, _, meta, _, digest in fields),
+        )
 
     def _delete_labels(self, labels: Sequence[int]) -> None:
         self._connection.executemany(
@@ -260,15 +283,33 @@ class Store:
                 items[item.label] = item
         return items
 
-    def page(self, after: int = 0) -> list[Item]:
-        """The next few thousand rows with a label above `after`, in order of label."""
-        return [self._item(row) for row in self._raw_page(after)]
+    def page(
+        self, after: int = 0, condition: Condition | None = None, most: int = _READ_ROWS
+    ) -> list[Item]:
+        """The next rows with a label above `after`, at most a few thousand, in order of label.
 
-    def _raw_page(self, after: int) -> list[tuple[Any, ...]]:
+        Args:
+            after: a label.
+            condition: only rows that meet it; None is all.
+            most: at most so many rows.
+        """
+        return [self._item(row) for row in self._raw_page(after, condition, most)]
+
+    def _raw_page(
+        self, after: int, condition: Condition | None = None, most: int = _READ_ROWS
+    ) -> list[tuple[Any, ...]]:
+        where, values = (condition.sql, condition.parameters) if condition else ("1", ())
         with self.database.translated():
             return self._connection.execute(
-                f"{_ROWS_OF} WHERE label > ? ORDER BY label LIMIT ?", (after, _READ_ROWS)
+                f"{_ROWS_OF} WHERE label > ? AND {where} ORDER BY label LIMIT ?",
+                (after, *values, min(most, _READ_ROWS)),
             ).fetchall()
+
+    def count_where(self, condition: Condition) -> int:
+        """How many rows meet a condition."""
+        statement = f"SELECT count(*) FROM items WHERE {condition.sql}"  # noqa: S608 - parameters
+        with self.database.translated():
+            return int(self._connection.execute(statement, condition.parameters).fetchall()[0][0])
 
     def intact(self) -> Iterator[Item]:
         """All rows that can be read and match their checksums; others are skipped."""
@@ -364,6 +405,19 @@ class Store:
             raise CorruptCollectionError(
                 f"{self._path} is damaged: a row has no valid id: {error}"
             ) from None
+
+    def ids_where(self, condition: Condition | None) -> list[tuple[Id, int]]:
+        """(id, label) of the rows that meet a condition, in order of label; None is all.
+
+        Raises:
+            CorruptCollectionError: ids do not match their checksums.
+        """
+        if condition is None:
+            return [(item, label) for label, item in sorted(self.ids().items())]
+        labels = self.labels(condition).tolist()
+        # A row's checksum takes reading the whole row: for many rows reading all ids is faster.
+        by_label = self.ids_of(labels) if len(labels) <= _READ_ROWS else self.ids()
+        return [(by_label[label], label) for label in labels]
 
     def count(self) -> int:
         """Number of rows.
