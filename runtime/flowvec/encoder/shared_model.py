@@ -7,24 +7,22 @@ answers a single item at once, and a busy one fills its batches.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
-import os
 import threading
-import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.arguments import whole_number
+from flowvec.compat import override
 from flowvec.encoder.batching import Batch
 from flowvec.encoder.jobs import Job
 from flowvec.encoder.scheduling import LOOKAHEAD, pack
@@ -41,6 +39,7 @@ from flowvec.errors import (
 )
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized
+from flowvec.worker_threads import WorkerThreads
 
 __all__ = ["DEFAULT_MAX_WAITING", "Call", "QueueStatistics", "QueuedModel", "SharedModel"]
 
@@ -155,7 +154,7 @@ def _closed_before() -> ClosedError:
     return ClosedError("this model was closed before the text was computed")
 
 
-class SharedModel(ABC):
+class SharedModel(WorkerThreads):
     """A model for any number of threads; items of different threads share batches."""
 
     def __init__(
@@ -184,24 +183,9 @@ class SharedModel(ABC):
         self._calls: deque[Call] = deque()
         self._waiting: deque[_Waiting] = deque()
         self._count = 0  # items of both
-        self._changed = threading.Condition()
-        self._closing = self._abandoned = False
-        self._process = os.getpid()
+        self._abandoned = False
         self._taken = self._texts = self._batches = self._overloaded = self._dropped = 0
-        self._workers = [
-            threading.Thread(
-                target=_work,
-                args=(weakref.ref(self), self._changed),
-                name=f"flowvec-shared-{i}",
-                daemon=True,
-            )
-            for i in range(model.engine.streams)
-        ]
-        # Its threads end if it is garbage-collected without being closed.
-        weakref.finalize(self, _wake, self._changed)
-        _open.add(self)
-        for worker in self._workers:
-            worker.start()
+        super().__init__(model.engine.streams, "flowvec-shared")
 
     # --- calling --------------------------------------------------------------------------------
 
@@ -214,11 +198,7 @@ class SharedModel(ABC):
         """
         out = np.empty((len(items), self._model.dim), dtype=np.float32)
         call = Call(items, job, single, out, len(items))
-        if self._process != os.getpid():
-            raise ClosedError(
-                "this model's threads are in the parent process, not in this fork; create one "
-                "in each process"
-            )
+        self._check_process()
         with self._changed:
             if self._closing:
                 raise ClosedError(f"this {type(self).__name__} is closed")
@@ -273,15 +253,12 @@ class SharedModel(ABC):
     # --- working --------------------------------------------------------------------------------
 
     @property
+    @override
     def has_work(self) -> bool:
         """Whether texts wait; the lock is held."""
         return bool(self._calls or self._waiting)
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether it refuses new calls; the lock is held."""
-        return self._closing
-
+    @override
     def work_once(self) -> None:
         """The work of one stream: tokenize new calls, choose a batch, compute it, deliver
         vectors."""
@@ -438,65 +415,14 @@ class SharedModel(ABC):
             error = NonFiniteError(f"the model gave NaN or infinity for item {item.row}")
         item.call.fail(error)
 
-    # --- life -----------------------------------------------------------------------------------
-
-    def close(self, *, drain: bool = True) -> None:
-        """Refuse new calls, and stop the workers; calling it twice is harmless.
-
-        Args:
-            drain: compute waiting texts first; otherwise their callers get a `ClosedError`.
-        """
-        with self._changed:
-            self._closing = True
-            if not drain:
-                self._abandoned = True
-                left = [*self._calls, *(item.call for item in self._waiting)]
-                self._dropped += self._count
-                self._count = 0
-                self._calls.clear()
-                self._waiting.clear()
-                for call in left:
-                    call.settle()
-                    call.fail(_closed_before())
-            self._changed.notify_all()
-        for worker in self._workers:
-            worker.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _work(shared: weakref.ref[SharedModel], changed: threading.Condition) -> None:
-    """One stream, until the queue is closed or dropped; a waiting stream keeps no reference to
-    it."""
-    while True:
-        with changed:
-            while True:
-                model = shared()
-                if model is None or (model.is_closing and not model.has_work):
-                    return
-                if model.has_work:
-                    break
-                del model
-                changed.wait()
-        model.work_once()
-        del model
-
-
-_open: weakref.WeakSet[SharedModel] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Let running batches end: a thread that is killed inside an engine aborts the process."""
-    for shared in list(_open):
-        if shared._process == os.getpid():
-            shared.close(drain=False)
-
-
-def _wake(changed: threading.Condition) -> None:
-    with changed:
-        changed.notify_all()
+    @override
+    def _abandon(self) -> None:
+        self._abandoned = True
+        left = [*self._calls, *(item.call for item in self._waiting)]
+        self._dropped += self._count
+        self._count = 0
+        self._calls.clear()
+        self._waiting.clear()
+        for call in left:
+            call.settle()
+            call.fail(_closed_before())
