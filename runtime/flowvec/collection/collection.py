@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,10 @@ from flowvec.collection.model import (
 )
 from flowvec.collection.parquet import read_parquet, write_parquet
 from flowvec.collection.query import Searcher, SearchOptions
-from flowvec.collection.reranking import RERANK_FROM, Reranking
+from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Added, CollectionInfo, Hit
 from flowvec.collection.row_methods import RowMethods
+from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.store.filters import Filter
 from flowvec.collection.store.rows import Id, Rows, check_ids
 from flowvec.collection.store.settings import VectorDtype
@@ -43,7 +44,6 @@ from flowvec.collection.validation import (
     last_of_each,
     round_to_float16,
     texts_of,
-    texts_of_vectors,
 )
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
@@ -429,8 +429,16 @@ class Collection(RowMethods):
             offset=offset,
             is_reranked=rerank is not None,
         )
-        texts = None if text_or_none("text", text) is None else [text]
-        return self._search([query], texts, options, "query", rerank, rerank_from)[0]
+        plan = SearchPlan.checked(
+            [query],
+            None if text_or_none("text", text) is None else [text],
+            options,
+            name="query",
+            dim=self._dim,
+            rerank=rerank,
+            rerank_from=rerank_from,
+        )
+        return self._search(plan)[0]
 
     def search_batch(
         self,
@@ -464,54 +472,36 @@ class Collection(RowMethods):
             offset=offset,
             is_reranked=rerank is not None,
         )
-        given = None if texts is None else as_list("texts", texts)
-        return self._search(queries, given, options, "queries", rerank, rerank_from)
+        plan = SearchPlan.checked(
+            queries,
+            None if texts is None else as_list("texts", texts),
+            options,
+            name="queries",
+            dim=self._dim,
+            rerank=rerank,
+            rerank_from=rerank_from,
+        )
+        return self._search(plan)
 
-    def _search(
-        self,
-        queries: Sequence[Any] | npt.ArrayLike,
-        given: list[Any] | None,
-        options: SearchOptions,
-        name: str,
-        rerank: Reranker | SharedReranker | None,
-        rerank_from: int,
-    ) -> list[list[Hit]]:
-        """`search_batch`; `given` are texts of vectors, and messages call the queries `name`."""
-        to_embed = texts_of(queries)
-        if isinstance(queries, Sequence) and not queries:
-            to_embed = []  # no queries are neither texts nor vectors
-        texts = to_embed
-        if given is not None:
-            is_used = options.hybrid or rerank is not None
-            texts = texts_of_vectors(given, to_embed, name, is_used=is_used)
-        reranking = Reranking.checked(rerank, rerank_from, texts)
-        first = options if reranking is None else reranking.first_stage(options)
-        if to_embed:
-            vectors = self._checked_encoder().encode_query(to_embed)
-        else:
-            vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, name)
-            if options.hybrid and texts is None and len(vectors):
-                raise InputValueError(
-                    "a hybrid search needs a text: a vector has no words. Give them as text="
-                )
-            if texts is not None and len(texts) != len(vectors):
-                raise InputValueError(f"{len(texts)} texts for {len(vectors)} queries")
-        hits = self._first_stage(vectors, texts, first)
-        if reranking is not None and texts is not None:
-            hits = reranking(texts, hits, options)
-        return [line[options.offset :] for line in hits] if options.offset else hits
+    def _search(self, plan: SearchPlan) -> list[list[Hit]]:
+        vectors = plan.vectors
+        if vectors is None:
+            vectors = self._checked_encoder().encode_query(plan.to_embed)
+        hits = self._first_stage(vectors, plan)
+        if plan.reranking is not None and plan.texts is not None:
+            hits = plan.reranking(plan.texts, hits, plan.options)
+        return plan.page(hits)
 
-    def _first_stage(
-        self, vectors: Floats, texts: list[str] | None, options: SearchOptions
-    ) -> list[list[Hit]]:
-        """The hits before reranking; hybrid searches read the texts."""
-        if not options.hybrid or texts is None:
+    def _first_stage(self, vectors: Floats, plan: SearchPlan) -> list[list[Hit]]:
+        """The hits before reranking, from vectors of the queries, float32 (queries, dim)."""
+        options = plan.first_stage
+        if not options.hybrid or plan.texts is None:
             return self._searcher.hits(vectors, options)
         with self._access.reading():
             has_index = self._store.full_text.exists
         if not has_index:
             self.index_texts()
-        return self._searcher.hybrid_hits(texts, vectors, options)
+        return self._searcher.hybrid_hits(plan.texts, vectors, options)
 
     def search_ids(
         self,

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from flowvec.arguments import whole_number
 from flowvec.collection.query import SearchOptions
 from flowvec.collection.results import Hit
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.reranker.reranker import Reranker
+from flowvec.reranker.scores import Ranking
 from flowvec.reranker.shared_reranker import SharedReranker
 
-__all__ = ["RERANK_FROM", "Reranking"]
+__all__ = ["LOGITS", "RERANK_FROM", "Reranking", "pairs_of", "sorted_again"]
 
 # Hits of the search that are read by the reranker.
 RERANK_FROM = 50
+# The activation of scores that are sorted: none.
+LOGITS: Final = "identity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +83,46 @@ class Reranking:
         Raises:
             InputValueError: a row has no text.
         """
-        rankings = [
+        rankings = self.rankings(queries, hits, options)
+        logits = self.reranker.predict(pairs_of(rankings), activation=LOGITS)
+        return sorted_again(rankings, hits, logits, options)
+
+    def rankings(
+        self, queries: Sequence[str], hits: list[list[Hit]], options: SearchOptions
+    ) -> list[Ranking]:
+        """The pairs of each query that the reranker reads; arguments and errors as above."""
+        return [
             self.reranker.ranking(query, [_text_of(hit) for hit in line], top_k=options.k or 1)
             for query, line in zip(queries, hits, strict=True)
         ]
-        pairs = [pair for ranking in rankings for pair in ranking.pairs]
-        logits = self.reranker.predict(pairs, activation="identity")
-        sorted_hits: list[list[Hit]] = []
-        start = 0
-        for ranking, line in zip(rankings, hits, strict=True):
-            ranked = ranking.of(logits[start : start + len(line)])[: options.k]
-            start += len(line)
-            sorted_hits.append(
-                [
-                    replace(line[row["corpus_id"]], score=row["score"], search_score=before.score)
-                    for row in ranked
-                    for before in [line[row["corpus_id"]]]
-                    if options.min_score is None or row["score"] >= options.min_score
-                ]
-            )
-        return sorted_hits
+
+
+def pairs_of(rankings: Sequence[Ranking]) -> list[tuple[str, str]]:
+    """All pairs of some rankings, in order."""
+    return [pair for ranking in rankings for pair in ranking.pairs]
+
+
+def sorted_again(
+    rankings: Sequence[Ranking],
+    hits: list[list[Hit]],
+    logits: npt.NDArray[np.float32],
+    options: SearchOptions,
+) -> list[list[Hit]]:
+    """The best k hits of each query, by the logits of its pairs, float32 (pairs,)."""
+    sorted_hits: list[list[Hit]] = []
+    start = 0
+    for ranking, line in zip(rankings, hits, strict=True):
+        ranked = ranking.of(logits[start : start + len(line)])[: options.k]
+        start += len(line)
+        sorted_hits.append(
+            [
+                replace(line[row["corpus_id"]], score=row["score"], search_score=before.score)
+                for row in ranked
+                for before in [line[row["corpus_id"]]]
+                if options.min_score is None or row["score"] >= options.min_score
+            ]
+        )
+    return sorted_hits
 
 
 def _text_of(hit: Hit) -> str:

@@ -1,0 +1,92 @@
+"""A checked search: what it embeds, which hits it finds, and what sorts them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.collection.query import SearchOptions
+from flowvec.collection.reranking import Reranking
+from flowvec.collection.results import Hit
+from flowvec.collection.validation import check_vectors, texts_of, texts_of_vectors
+from flowvec.errors import InputValueError
+
+__all__ = ["SearchPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """What the stages of one search need.
+
+    Attributes:
+        to_embed: queries that are texts; empty if the queries are vectors.
+        vectors: queries that are vectors, float32 (queries, dim); None for texts.
+        texts: what a hybrid search and a reranker read; None if there are only vectors.
+        options: of the whole search.
+        reranking: the second stage; None without one.
+    """
+
+    to_embed: list[str]
+    vectors: npt.NDArray[np.float32] | None
+    texts: list[str] | None
+    options: SearchOptions
+    reranking: Reranking | None
+
+    @classmethod
+    def checked(
+        cls,
+        queries: Sequence[Any] | npt.ArrayLike,
+        given: list[Any] | None,
+        options: SearchOptions,
+        *,
+        name: str,
+        dim: int,
+        rerank: object,
+        rerank_from: int,
+    ) -> SearchPlan:
+        """Check a caller's queries.
+
+        Args:
+            queries: texts, or vectors.
+            given: the texts of queries that are vectors; None without.
+            options: of the search.
+            name: what messages call the queries: `query` or `queries`.
+            dim: length of the collection's vectors.
+            rerank: the caller's reranker; None without.
+            rerank_from: how many hits it reads.
+
+        Raises:
+            InputTypeError, InputValueError: one of them is not valid.
+        """
+        to_embed = texts_of(queries)
+        if isinstance(queries, Sequence) and not queries:
+            to_embed = []  # no queries are neither texts nor vectors
+        texts = to_embed
+        if given is not None:
+            is_used = options.hybrid or rerank is not None
+            texts = texts_of_vectors(given, to_embed, name, is_used=is_used)
+        reranking = Reranking.checked(rerank, rerank_from, texts)
+        if to_embed:
+            return cls(to_embed, None, texts, options, reranking)
+        vectors = check_vectors(cast(npt.ArrayLike, queries), dim, name)
+        if options.hybrid and texts is None and len(vectors):
+            raise InputValueError(
+                "a hybrid search needs a text: a vector has no words. Give them as text="
+            )
+        if texts is not None and len(texts) != len(vectors):
+            raise InputValueError(f"{len(texts)} texts for {len(vectors)} queries")
+        return cls([], vectors, texts, options, reranking)
+
+    @property
+    def first_stage(self) -> SearchOptions:
+        """Options of the search before reranking."""
+        return self.options if self.reranking is None else self.reranking.first_stage(self.options)
+
+    def page(self, hits: list[list[Hit]]) -> list[list[Hit]]:
+        """The hits of each query without those that `offset` skips."""
+        skipped = self.options.offset
+        return [line[skipped:] for line in hits] if skipped else hits
