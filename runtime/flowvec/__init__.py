@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from flowvec.bundle.bundle import Bundle
 from flowvec.bundle.manifest import Head, Manifest
+from flowvec.collection.async_collection import AsyncCollection
+from flowvec.collection.call_queue import CallStatistics
 from flowvec.collection.collection import Collection
 from flowvec.collection.mining import Pair, most_similar_pairs, semantic_search
 from flowvec.collection.results import Added, CollectionInfo, Hit, Row
@@ -56,12 +58,14 @@ from flowvec.version import __version__
 
 __all__ = [
     "Added",
+    "AsyncCollection",
     "AsyncEncoder",
     "AsyncReranker",
     "BulkError",
     "Bundle",
     "BundleError",
     "CacheError",
+    "CallStatistics",
     "ClosedError",
     "Collection",
     "CollectionError",

@@ -73,17 +73,21 @@ class WorkerThreads(ABC):
                 "this fork; create one in each process"
             )
 
+    def refuse(self, *, drain: bool = True) -> None:
+        """`close` without waiting for the threads."""
+        with self._changed:
+            self._closing = True
+            if not drain:
+                self._abandon()
+            self._changed.notify_all()
+
     def close(self, *, drain: bool = True) -> None:
         """Refuse new calls, and stop the threads; calling it twice is harmless.
 
         Args:
             drain: do the work that waits first; otherwise its callers get a `ClosedError`.
         """
-        with self._changed:
-            self._closing = True
-            if not drain:
-                self._abandon()
-            self._changed.notify_all()
+        self.refuse(drain=drain)
         for worker in self._workers:
             worker.join()
 

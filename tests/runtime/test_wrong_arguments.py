@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,15 @@ import numpy as np
 import pytest
 
 import flowvec
-from flowvec import AsyncEncoder, Bundle, Collection, Encoder, SharedEncoder, bulk
+from flowvec import (
+    AsyncCollection,
+    AsyncEncoder,
+    Bundle,
+    Collection,
+    Encoder,
+    SharedEncoder,
+    bulk,
+)
 from tests.odd_arguments import Called, check
 
 
@@ -121,6 +130,53 @@ def test_wrong_arguments_of_collections(tmp_path: Path, encoder: Encoder) -> Non
             ),
             "Collection.is_unmade": Called(Collection.is_unmade, {}),
         })  # fmt: skip
+
+
+def test_wrong_arguments_of_asynchronous_collections(tmp_path: Path, encoder: Encoder) -> None:
+    rows = np.ones((2, 16), np.float32)
+    with Collection.create(tmp_path / "c", encoder=encoder) as collection:
+        collection.add([1, 2], ["a cat", "a dog"], [{"n": 1}, {"n": 2}])
+
+        def around(
+            collection: Any = collection, encoder: Any = None, read_threads: Any = None,
+            write_threads: Any = 1, max_waiting: Any = 1,
+        ) -> None:  # fmt: skip
+            made = AsyncCollection(
+                collection, encoder=encoder, read_threads=read_threads,
+                write_threads=write_threads, max_waiting=max_waiting,
+            )  # fmt: skip
+            asyncio.run(made.close())
+
+        async def search(
+            filter: Any = None, hybrid: Any = False, vector_weight: Any = 0.5,
+            min_score: Any = None, exact: Any = False, ef: Any = None,
+        ) -> Any:  # fmt: skip
+            return await c.search(
+                "a cat", filter=filter, hybrid=hybrid, vector_weight=vector_weight,
+                min_score=min_score, exact=exact, ef=ef,
+            )  # fmt: skip
+
+        def opened(path: Any = tmp_path / "c", encoder: Any = encoder) -> None:
+            asyncio.run(AsyncCollection.open(path, encoder=encoder).close())
+
+        c = AsyncCollection(collection)
+        check({
+            "AsyncCollection": Called(around, {}),
+            "AsyncCollection.open": Called(opened, {}),
+            "AsyncCollection.add": Called(c.add, {"ids": [1, 2], "texts": ["a cat", "a dog"]}),
+            "AsyncCollection.add_vectors": Called(c.add_vectors, {"ids": [1, 2], "vectors": rows}),
+            "AsyncCollection.delete": Called(c.delete, {"ids": [9]}),
+            "AsyncCollection.get": Called(c.get, {"ids": [9]}),
+            "AsyncCollection.count": Called(c.count, {}),
+            "AsyncCollection.list": Called(c.list, {}),
+            "AsyncCollection.update_metadata": Called(
+                c.update_metadata, {"ids": [9], "changes": {"n": 3}}
+            ),
+            "AsyncCollection.search": Called(c.search, {"query": "a cat"}),
+            "AsyncCollection.search with options": Called(search, {}),
+            "AsyncCollection.search_batch": Called(c.search_batch, {"queries": ["a cat"]}),
+        })  # fmt: skip
+        asyncio.run(c.close())
 
 
 def test_wrong_arguments_of_mining(encoder: Encoder) -> None:

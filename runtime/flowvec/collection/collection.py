@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import cast
@@ -266,6 +267,20 @@ class Collection(RowMethods):
                 added.
         """
         encoder = self._need_encoder()
+        return self._add(ids, texts, metadata, encoder, partial(_embedded, encoder))
+
+    def _add(
+        self,
+        ids: Sequence[Id],
+        texts: Sequence[str],
+        metadata: Metadata | None,
+        encoder: Encoder,
+        embed: Callable[[list[str]], tuple[Floats, int]],
+    ) -> Added:
+        """`add` with an Encoder, and with a function that gives its vectors of documents.
+
+        The function returns float32 (texts, dim), and how many texts were cut.
+        """
         items = as_list("texts", texts)
         check_texts(items)
         keys = check_ids(as_list("ids", ids))
@@ -273,8 +288,7 @@ class Collection(RowMethods):
         payload = check_metadata(metadata, len(keys))
         kept = last_of_each(keys)
         kept_texts = [items[i] for i in kept]
-        parts = list(encoder.windows(windows_of(kept_texts), encoder.job(encoder.document_prompt)))
-        truncated = sum(len(part.truncated) for part in parts)
+        vectors, truncated = embed(kept_texts)
         if truncated and not self._has_warned_of_truncation:
             self._has_warned_of_truncation = True
             _truncation_logger.warning(
@@ -284,10 +298,9 @@ class Collection(RowMethods):
                 len(kept_texts),
                 encoder.max_length,
             )
-        empty = np.empty((0, self._dim), np.float32)
         replaced = self._write(
             [keys[i] for i in kept],
-            np.concatenate([part.vectors for part in parts]) if parts else empty,
+            vectors,
             kept_texts,
             [payload[i] for i in kept],
             made_by=encoder,
@@ -802,9 +815,9 @@ class Collection(RowMethods):
 
     # --- the encoder ----------------------------------------------------------------------------
 
-    def _checked_encoder(self) -> Encoder:
-        """The Encoder, after a check that it is the model that made the vectors."""
-        encoder = self._need_encoder()
+    def _checked_encoder(self, encoder: Encoder | None = None) -> Encoder:
+        """An Encoder, or the own one, after a check that it is the model that made the vectors."""
+        encoder = self._need_encoder() if encoder is None else encoder
         settings = self._store.settings
         if settings.fingerprint != encoder.fingerprint:  # the model was recorded after `open`
             self._access.check()
@@ -830,6 +843,13 @@ class Collection(RowMethods):
                 "open it with Collection.open(path, encoder=...)"
             )
         return self._encoder
+
+
+def _embedded(encoder: Encoder, texts: list[str]) -> tuple[Floats, int]:
+    """Vectors of documents, float32 (texts, dim), and how many of the texts were cut."""
+    parts = list(encoder.windows(windows_of(texts), encoder.job(encoder.document_prompt)))
+    vectors = [np.empty((0, encoder.dim), np.float32), *(part.vectors for part in parts)]
+    return np.concatenate(vectors), sum(len(part.truncated) for part in parts)
 
 
 def _checked_exact_below(exact_below: object) -> int | None:

@@ -40,7 +40,16 @@ class AsyncEncoder(AsyncModel):
         self._shared: SharedEncoder = SharedEncoder(
             encoder, max_waiting=max_waiting, max_batch_tokens=max_batch_tokens
         )
-        self._encoder = encoder
+
+    @property
+    def encoder(self) -> Encoder:
+        """The Encoder."""
+        return self._shared.encoder
+
+    @property
+    def shared(self) -> SharedEncoder:
+        """The same queue for threads."""
+        return self._shared
 
     async def encode(
         self,
@@ -60,7 +69,7 @@ class AsyncEncoder(AsyncModel):
         **options: Unpack[EncodeOptions],
     ) -> npt.NDArray[Any]:
         """Embed queries: `encode` with the bundle's prompt `query`, if it has one."""
-        options.setdefault("prompt_name", self._encoder.query_prompt)
+        options.setdefault("prompt_name", self.encoder.query_prompt)
         return await self.encode(texts, timeout=timeout, **options)
 
     async def encode_document(
@@ -71,5 +80,5 @@ class AsyncEncoder(AsyncModel):
         **options: Unpack[EncodeOptions],
     ) -> npt.NDArray[Any]:
         """Embed documents: `encode` with the prompt `document`, `passage` or `corpus`."""
-        options.setdefault("prompt_name", self._encoder.document_prompt)
+        options.setdefault("prompt_name", self.encoder.document_prompt)
         return await self.encode(texts, timeout=timeout, **options)

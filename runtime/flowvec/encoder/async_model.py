@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,12 +15,35 @@ from flowvec.arguments import seconds_or_none
 from flowvec.encoder.shared_model import QueueStatistics, SharedModel
 from flowvec.errors import DeadlineError
 
-__all__ = ["AsyncModel"]
+__all__ = ["AsyncModel", "deadline", "results_of"]
 
 # Checking more items than this would block the event loop: a thread does it.
 _FEW_ITEMS = 64
 
 _Results = Future[npt.NDArray[Any]]
+
+
+@asynccontextmanager
+async def deadline(timeout: float | None) -> AsyncIterator[None]:
+    """Cancel the block after so many seconds; None is no limit.
+
+    Raises:
+        DeadlineError: the time has passed.
+        InputTypeError, InputValueError: it is not a number of seconds.
+    """
+    seconds = seconds_or_none("timeout", timeout)
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():  # raised by what runs in the block
+            raise
+        raise DeadlineError(f"not done within {timeout} s") from None
+
+
+async def results_of(submit: Callable[..., _Results], items: Any, options: Any) -> npt.NDArray[Any]:
+    """Queue items, and wait for their results; cancelling the task drops waiting items."""
+    return await asyncio.wrap_future(await _submitted(submit, items, options))
 
 
 class AsyncModel:
@@ -39,14 +63,8 @@ class AsyncModel:
         Raises:
             DeadlineError: the timeout, in seconds, passed.
         """
-        seconds = seconds_or_none("timeout", timeout)
-        try:
-            async with asyncio.timeout(seconds) as limit:
-                return await asyncio.wrap_future(await _submitted(submit, items, options))
-        except TimeoutError:
-            if not limit.expired():  # raised by the caller's own iterable
-                raise
-            raise DeadlineError(f"not done within {timeout} s") from None
+        async with deadline(timeout):
+            return await results_of(submit, items, options)
 
     def statistics(self) -> QueueStatistics:
         """Counts so far, and how many texts wait now."""
@@ -65,7 +83,10 @@ class AsyncModel:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close(drain=kind is None)
+        if kind is GeneratorExit:  # the event loop is gone, so nothing can be awaited
+            self._shared.close(drain=False)
+        else:
+            await self.close(drain=kind is None)
 
 
 async def _submitted(submit: Callable[..., _Results], items: Any, options: Any) -> _Results:

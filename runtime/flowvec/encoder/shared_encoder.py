@@ -80,6 +80,10 @@ class SharedEncoder(SharedModel):
             InputTypeError: an item is not a str.
             InputValueError: an argument is not valid, or the options refuse a text.
         """
+        return self._call(texts, **options).future
+
+    def _call(self, texts: str | Iterable[str], **options: Unpack[EncodeOptions]) -> Call:
+        """`submit`, with the call that waits: when it is done, it says how many texts were cut."""
         job = self._encoder.job(**options)
         items, single = self._encoder.items(texts, "error" if job.refuse_empty else "encode")
         return self._queue(items, job, single=single)
@@ -130,6 +134,11 @@ class SharedEncoder(SharedModel):
         """Embed documents: `encode` with the prompt `document`, `passage` or `corpus`."""
         options.setdefault("prompt_name", self._encoder.document_prompt)
         return self.encode(texts, timeout=timeout, **options)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The Encoder."""
+        return self._encoder
 
     @override
     def _tokenize(self, calls: Sequence[Call]) -> Tokenized:

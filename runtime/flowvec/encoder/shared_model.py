@@ -115,6 +115,7 @@ class Call:
     single: bool
     out: Floats
     left: int
+    truncated: int = 0  # known when it is done
     settled: bool = False
     future: Future[npt.NDArray[Any]] = field(default_factory=Future)
 
@@ -189,8 +190,8 @@ class SharedModel(WorkerThreads):
 
     # --- calling --------------------------------------------------------------------------------
 
-    def _queue(self, items: list[Any], job: Job, *, single: bool) -> Future[npt.NDArray[Any]]:
-        """Queue a call's items, and return a future of its results.
+    def _queue(self, items: list[Any], job: Job, *, single: bool) -> Call:
+        """Queue a call's items; its future will have the results.
 
         Raises:
             OverloadedError: the queue is full.
@@ -217,7 +218,7 @@ class SharedModel(WorkerThreads):
                 self._changed.notify()
         if not items:
             call.finish()
-        return call.future
+        return call
 
     def _wait(self, future: Future[npt.NDArray[Any]], timeout: float | None) -> npt.NDArray[Any]:
         """Wait for a call's results; without them in time, drop its items that have not started.
@@ -306,8 +307,9 @@ class SharedModel(WorkerThreads):
         for call in calls:
             rows = range(first, first + len(call.items))
             first = rows.stop
-            cut = truncated.intersection(rows) if call.job.refuse_long else set()
-            if cut:
+            cut = truncated.intersection(rows)
+            call.truncated = len(cut)
+            if cut and call.job.refuse_long:
                 self._leave(call, len(call.items))
                 call.fail(
                     InputValueError(

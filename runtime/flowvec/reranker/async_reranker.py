@@ -43,6 +43,11 @@ class AsyncReranker(AsyncModel):
             reranker, max_waiting=max_waiting, max_batch_tokens=max_batch_tokens
         )
 
+    @property
+    def shared(self) -> SharedReranker:
+        """The same queue for threads."""
+        return self._shared
+
     async def predict(
         self,
         pairs: Iterable[Sequence[str]],

@@ -95,7 +95,7 @@ class SharedReranker(SharedModel):
         """
         job = self._reranker.job(**options)
         items, single = self._reranker.items(pairs)
-        return self._queue(items, job, single=single)
+        return self._queue(items, job, single=single).future
 
     def predict(
         self,
