@@ -398,8 +398,8 @@ class Collection(RowMethods):
             k: how many hits. You get min(k, eligible rows), or fewer with `min_score`.
             text: the text of a query that is a vector: `hybrid` searches its words, and `rerank`
                 reads it. Nothing is embedded then.
-            filter: which rows are eligible by their metadata, for example
-                `{"lang": "en", "year": {">=": 2020}, "not": {"tag": {"in": ["draft"]}}}`; see
+            filter: which rows are eligible by their metadata, id (`$id`) or text (`$text`), for
+                example `{"lang": "en", "year": {">=": 2020}, "$text": {"contains": "cat"}}`; see
                 `flowvec.collection.store.filters`.
             hybrid: rank by words as well as by vectors. A hit's score is `vector_weight` times its
                 nearness (1 for a row equal to the query, 0 for the last of the 100 or 5 k nearest)

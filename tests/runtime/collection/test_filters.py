@@ -12,6 +12,7 @@ import pytest
 
 from flowvec import (
     Collection,
+    Encoder,
     InputValueError,
 )
 from flowvec.collection.index import search
@@ -90,6 +91,22 @@ def test_a_filtered_search_finds_the_nearest_eligible_rows(tmp_path, exact_below
         with pytest.raises(InputValueError, match="not an operator"):
             collection.search(queries[0], 3, filter={"n": {"like": 1}})
         assert [hit.id for hit in collection.search(queries[0], 1, filter={"n": 3})] == [3]
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_search_may_filter_by_id_and_text(tmp_path: Path, tiny: Encoder, hybrid: bool) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(["a", "b", 3], ["the cat sleeps", "the dog", "a cat"], [{"id": "b"}, None, None])
+        for wanted, ids in (
+            ({"$id": {"in": ["a", 3]}}, {"a", 3}), ({"$text": {"contains": "cat"}}, {"a", 3}),
+            ({"$text": {"starts with": "the"}}, {"a", "b"}), ({"id": "b"}, {"a"}),
+            ({"not": {"$id": "a"}, "$text": {"contains": "cat"}}, {3}),
+        ):  # fmt: skip
+            assert {hit.id for hit in c.search("a cat", filter=wanted, hybrid=hybrid)} == ids
+            assert set(c.ids(wanted)) == ids
+        assert c.delete(filter={"$id": {"in": ["a", "b"]}, "$text": {"contains": "dog"}}) == 1
+        assert c.ids() == ["a", 3]
+        assert c.verify() == []
 
 
 def test_the_search_command_takes_a_filter(flowvec, tmp_path) -> None:

@@ -1,34 +1,44 @@
-"""Filters over metadata: a dict in, one parameterised SQL condition out.
+"""Filters over rows: a dict in, one parameterised SQL condition out.
 
     {"lang": "en", "year": {">=": 2020, "<": 2024}, "or": [{"tag": "a"}, {"tag": {"in": ["b"]}}]}
 
 All entries of a dict must be true. `and` and `or` take lists of filters, `not` takes one filter.
-Any other key is a field. Dots lead into nested objects (`"author.name"`); a backslash makes a dot,
-or one of these three words, literal (`"\\\\or"`). A field is compared with a value, or with a
-dict of operators that must all be true:
+`$id` is the row's id, and `$text` its text. Any other key is a field of the metadata, also `id` and
+`text`. Dots lead into nested objects (`"author.name"`). A backslash makes a dot, or one of these
+five words, literal: `"a\\\\.b"` is the field `a.b`, and `"\\\\$id"` the field `$id`. A field is
+compared with a value, or with a dict of operators that must all be true:
 
     =  !=                 a text, number, bool or None; numbers equal numbers of any kind
     <  <=  >  >=          a number with numbers, or a text with texts, by code points
     in  not in            a list of such values
-    contains              the field is a list that holds the value
+    contains              the field is a list that holds the value, or a text that contains it
+    starts with           the field is a text that starts with the value
     exists                True: the field is there, even if it is null; False: it is not
 
 None stands for both a null and a missing field. `!=` and `not in` are the exact opposites of `=`
 and `in`, so they are true if the field is missing. Values of different types are never equal:
-1 is not "1", and True is not 1.
+1 is not "1", and True is not 1. Upper and lower case differ. Dates, UUIDs and Decimals are compared
+as `values` stores them.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from flowvec.collection.store.values import Scalar, scalar_of
+from flowvec.collection.store.filter_columns import COLUMNS
+from flowvec.collection.store.filter_values import (
+    checked_scalar,
+    checked_text,
+    checked_values,
+    end_of_prefix,
+)
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.texts.unicode import replace_surrogates
 
 __all__ = ["Condition", "Filter", "add_functions", "compile_filter"]
 
@@ -37,20 +47,23 @@ Filter = Mapping[str, Any]
 _MAX_DEPTH = 32
 # SQLite's oldest limit on parameters in one statement is 999; lists are one parameter each.
 _MAX_PARAMETERS = 900
-_LARGEST_INT = (1 << 63) - 1
+_OPPOSITES = {"!=": "=", "not in": "in"}
+# How other libraries write what has other names here.
+_ELSEWHERE = {"$and": "and", "$or": "or", "$not": "not"}
 
 # SQLite cuts a text from JSON at a NUL, which is always escaped in JSON. In rows with a NUL, Python
 # reads the text.
 _NO_NUL = "instr(metadata, '\\u0000') = 0"
 _TEXT, _HOLDS = "flowvec_text", "flowvec_holds"
+_WHOLE_TEXT = f"CASE WHEN {_NO_NUL} THEN json_extract(metadata, ?) ELSE {_TEXT}(metadata, ?) END"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition over the column `metadata`, with `?` for each parameter in order."""
+    """A condition over the table `items`, with `?` for each parameter in order."""
 
     sql: str
-    parameters: tuple[str | int | float, ...]
+    parameters: tuple[str | int | float | None, ...]
 
 
 def compile_filter(filter: object) -> Condition:
@@ -79,7 +92,8 @@ def add_functions(db: sqlite3.Connection) -> None:
 
 def _text_at(metadata: str | None, path: str) -> str | None:
     value = _value_at(metadata, path)
-    return value if isinstance(value, str) else None
+    # SQLite would not take a lone surrogate.
+    return replace_surrogates(value) if isinstance(value, str) else None
 
 
 def _list_holds(metadata: str | None, path: str, text: str) -> bool:
@@ -97,7 +111,7 @@ def _value_at(metadata: str | None, path: str) -> Any:
 
 class _Compiler:
     def __init__(self) -> None:
-        self.parameters: list[str | int | float] = []
+        self.parameters: list[str | int | float | None] = []
         self.filters = 0
 
     def filter(self, filter: object, depth: int) -> str:
@@ -119,34 +133,40 @@ class _Compiler:
             if not isinstance(value, list | tuple):
                 raise InputTypeError(f"{key!r} takes a list of filters")
             return _joined(key.upper(), [self.filter(part, depth + 1) for part in value])
-        path = _path(key)
+        if key in _ELSEWHERE:
+            raise InputValueError(f"{key!r} is written {_ELSEWHERE[key]!r} in filters")
+        path = key if key in COLUMNS else _path(key)
         if not isinstance(value, Mapping):
-            return self.equals(path, value)
+            return self.operator(path, "=", value)
         if not value:
             raise InputValueError(f"the field {key!r} has a dict without an operator")
         return _joined("AND", [self.operator(path, name, v) for name, v in value.items()])
 
     def operator(self, path: str, name: object, value: Any) -> str:
+        if name in _OPPOSITES:
+            return f"NOT ({self.operator(path, _OPPOSITES[str(name)], value)})"
         operators: dict[str, Callable[[str, Any], str]] = {
             "=": self.equals,
-            "!=": lambda p, v: f"NOT ({self.equals(p, v)})",
             "in": self.is_in,
-            "not in": lambda p, v: f"NOT ({self.is_in(p, v)})",
             "contains": self.contains,
+            "starts with": self.starts_with,
             "exists": self.exists,
+            **{sign: partial(self.compared, sign) for sign in ("<", "<=", ">", ">=")},
         }
-        if name in ("<", "<=", ">", ">="):
-            return self.compared(path, str(name), value)
         if name not in operators:
-            names = ", ".join([*operators, "<", "<=", ">", ">="])
+            names = ", ".join(["=", "!=", "in", "not in", *list(operators)[2:]])
             raise InputValueError(f"{name!r} is not an operator; choose from {names}")
+        if path in COLUMNS:
+            sql, parameters = COLUMNS[path](str(name), value)
+            self._use(*parameters)
+            return sql
         return operators[str(name)](path, value)
 
-    def _use(self, *parameters: str | int | float) -> None:
+    def _use(self, *parameters: str | int | float | None) -> None:
         self.parameters += parameters
 
     def equals(self, path: str, value: object) -> str:
-        scalar = _scalar(value)
+        scalar = checked_scalar(value)
         if scalar is None:
             self._use(path)
             return "coalesce(json_type(metadata, ?), 'null') = 'null'"
@@ -165,23 +185,18 @@ class _Compiler:
         self._use(path)
         return f" AND ({_NO_NUL} OR instr({_TEXT}(metadata, ?), char(0)) = 0)"
 
-    def compared(self, path: str, operator: str, value: object) -> str:
-        scalar = _scalar(value)
+    def compared(self, operator: str, path: str, value: object) -> str:
+        scalar = checked_scalar(value)
         if scalar is None or isinstance(scalar, bool):
             raise InputTypeError(f"{operator!r} compares numbers or texts, not {scalar!r}")
         if isinstance(scalar, str):
             self._use(path, path, path, scalar)
-            text = (
-                f"CASE WHEN {_NO_NUL} THEN json_extract(metadata, ?) ELSE {_TEXT}(metadata, ?) END"
-            )
-            return f"({_has_type_of(scalar)} AND {text} {operator} ?)"
+            return f"({_has_type_of(scalar)} AND {_WHOLE_TEXT} {operator} ?)"
         self._use(path, path, scalar)
         return f"({_has_type_of(scalar)} AND json_extract(metadata, ?) {operator} ?)"
 
     def is_in(self, path: str, values: object) -> str:
-        if not isinstance(values, list | tuple | set | frozenset):
-            raise InputTypeError(f"'in' takes a list of values, not {type(values).__name__}")
-        scalars = [_scalar(value) for value in values]
+        scalars = [checked_scalar(value) for value in checked_values("in", values)]
         texts = [v for v in scalars if isinstance(v, str)]
         numbers = [v for v in scalars if isinstance(v, int | float) and not isinstance(v, bool)]
         parts = [self.equals(path, v) for v in (None, True, False) if any(v is s for s in scalars)]
@@ -194,7 +209,7 @@ class _Compiler:
         return _joined("OR", parts)
 
     def contains(self, path: str, value: object) -> str:
-        scalar = _scalar(value)
+        scalar = checked_scalar(value)
         self._use(path, path)
         whole = ""
         if scalar is None or isinstance(scalar, bool):
@@ -205,10 +220,25 @@ class _Compiler:
             if isinstance(scalar, str):
                 self._use(path, scalar)
                 whole = f" AND ({_NO_NUL} OR {_HOLDS}(metadata, ?, ?))"
-        return (
+        listed = (
             "(coalesce(json_type(metadata, ?), '') = 'array' AND "  # noqa: S608 - values are parameters
             f"EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {same}){whole})"
         )
+        if not isinstance(scalar, str):
+            return listed
+        self._use(path, path, path, scalar)
+        return f"({listed} OR ({_has_type_of(scalar)} AND instr({_WHOLE_TEXT}, ?) > 0))"
+
+    def starts_with(self, path: str, value: object) -> str:
+        # A text that is cut at a NUL starts as the whole does.
+        prefix = checked_text("starts with", value)
+        self._use(path, path, prefix)
+        condition = f"{_has_type_of(prefix)} AND json_extract(metadata, ?) >= ?"
+        end = end_of_prefix(prefix)
+        if end is not None:
+            self._use(path, end)
+            condition += " AND json_extract(metadata, ?) < ?"
+        return f"({condition})"
 
     def exists(self, path: str, value: object) -> str:
         if not isinstance(value, bool):
@@ -231,34 +261,6 @@ def _joined(word: str, parts: list[str]) -> str:
     if not parts:
         return "1" if word == "AND" else "0"
     return parts[0] if len(parts) == 1 else "(" + f" {word} ".join(parts) + ")"
-
-
-def _scalar(value: object) -> Scalar:
-    try:
-        scalar = scalar_of(value)
-    except InputTypeError:
-        kind = type(value).__name__
-        raise InputTypeError(
-            f"a filter's values are texts, numbers, dates, bools or None, not {kind}"
-        ) from None
-    except InputValueError as error:
-        raise InputValueError(f"a filter's value {error}") from None
-    if isinstance(scalar, str):
-        if "\0" in scalar:
-            raise InputValueError("a filter's text holds a NUL, which SQLite does not compare")
-        try:
-            scalar.encode()
-        except UnicodeEncodeError:
-            raise InputValueError(f"a filter's value holds a lone surrogate: {scalar!r}") from None
-    elif isinstance(scalar, float) and not math.isfinite(scalar):
-        raise InputValueError(f"a filter's number is {scalar}")
-    elif (
-        isinstance(scalar, int)
-        and not isinstance(scalar, bool)
-        and not -_LARGEST_INT - 1 <= scalar <= _LARGEST_INT
-    ):
-        raise InputValueError(f"a filter's number has more than 64 bits: {scalar}")
-    return scalar
 
 
 def _path(key: str) -> str:

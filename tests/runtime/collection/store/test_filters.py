@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from contextlib import closing
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -13,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowvec import InputTypeError, InputValueError
+from flowvec.collection.store.filter_values import end_of_prefix
 from flowvec.collection.store.filters import add_functions, compile_filter
-from flowvec.collection.store.rows import encode_metadata
+from flowvec.collection.store.rows import encode_metadata, key_of
 
 MISSING = object()
 
@@ -47,7 +50,11 @@ def holds(stored: Any, operator: str, value: Any) -> bool:
     if operator == "not in":
         return not any(same(stored, v) for v in value)
     if operator == "contains":
+        if isinstance(stored, str):
+            return isinstance(value, str) and value in stored
         return isinstance(stored, list) and any(same(v, value) for v in stored)
+    if operator == "starts with":
+        return isinstance(stored, str) and stored.startswith(value)
     if operator == "exists":
         return (stored is not MISSING) == value
     alike = (
@@ -60,29 +67,41 @@ def holds(stored: Any, operator: str, value: Any) -> bool:
     return alike and compare(stored, value)
 
 
-def matches(wanted: dict[str, Any], metadata: Any) -> bool:
-    for key, value in wanted.items():
-        if key == "not":
-            result = not matches(value, metadata)
-        elif key == "and":
-            result = all(matches(part, metadata) for part in value)
-        elif key == "or":
-            result = any(matches(part, metadata) for part in value)
+def matches(wanted: dict[str, Any], metadata: Any, key: Any = 0, text: Any = None) -> bool:
+    """Whether a row meets a filter, by Python."""
+    row = (metadata, key, text)
+    for name, value in wanted.items():
+        if name == "not":
+            result = not matches(value, *row)
+        elif name == "and":
+            result = all(matches(part, *row) for part in value)
+        elif name == "or":
+            result = any(matches(part, *row) for part in value)
         else:
+            stored = key if name == "$id" else field(metadata, name)
+            if name == "$text":
+                stored = MISSING if text is None else text
             conditions = value if isinstance(value, dict) else {"=": value}
-            result = all(holds(field(metadata, key), o, v) for o, v in conditions.items())
+            result = all(holds(stored, o, v) for o, v in conditions.items())
         if not result:
             return False
     return True
 
 
-def found_by_sql(wanted: dict[str, Any], rows: list[Any]) -> list[int]:
+def found_by_sql(
+    wanted: dict[str, Any], rows: list[Any], ids: Any = None, texts: Any = None
+) -> list[int]:
+    """Places of the rows that meet a filter, by SQLite."""
     condition = compile_filter(wanted)
+    keys = [key_of(key) for key in (range(len(rows)) if ids is None else ids)]
     with closing(sqlite3.connect(":memory:")) as db:
         add_functions(db)
-        db.execute("CREATE TABLE items (n INTEGER, metadata TEXT)")
-        stored = [(i, encode_metadata(row, i)) for i, row in enumerate(rows)]
-        db.executemany("INSERT INTO items VALUES (?, ?)", stored)
+        db.execute("CREATE TABLE items (n INTEGER, id TEXT, id_is_int INTEGER, text, metadata)")
+        stored = [
+            (i, *keys[i], None if texts is None else texts[i], encode_metadata(row, i))
+            for i, row in enumerate(rows)
+        ]
+        db.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", stored)
         select = f"SELECT n FROM items WHERE {condition.sql} ORDER BY n"
         return [n for (n,) in db.execute(select, condition.parameters)]
 
@@ -114,29 +133,50 @@ METADATA = st.none() | st.dictionaries(
 )
 
 
-OPERATORS = st.one_of(
-    st.tuples(st.sampled_from(["=", "!=", "contains"]), SCALARS),
-    st.tuples(st.sampled_from(["<", "<=", ">", ">="]), TEXTS | NUMBERS),
-    st.tuples(st.sampled_from(["in", "not in"]), st.lists(SCALARS, max_size=4)),
-    st.tuples(st.just("exists"), st.booleans()),
-)
+def operators(scalars: Any, compared: Any, texts: Any) -> Any:
+    """Conditions on one field or column."""
+    one = st.one_of(
+        st.tuples(st.sampled_from(["=", "!="]), scalars),
+        st.tuples(st.sampled_from(["<", "<=", ">", ">="]), compared),
+        st.tuples(st.sampled_from(["in", "not in"]), st.lists(scalars, max_size=4)),
+        st.tuples(st.sampled_from(["contains", "starts with"]), texts),
+        st.tuples(st.just("exists"), st.booleans()),
+    )
+    return scalars | st.lists(one, min_size=1, max_size=2).map(dict)
 
 
-FILTERS = st.recursive(
-    st.dictionaries(
-        NAMES, SCALARS | st.lists(OPERATORS, min_size=1, max_size=2).map(dict), max_size=2
-    ),
-    lambda inner: st.fixed_dictionaries(
-        {},
-        optional={
-            "and": st.lists(inner, max_size=2),
-            "or": st.lists(inner, max_size=2),
-            "not": inner,
-            "a": SCALARS,
-        },
-    ),
-    max_leaves=6,
-)
+PARTS = TEXTS | st.sampled_from(["\ud7ff", "\U0010ffff", "a\U0010ffff", "\u00e9a"])
+BIG = NUMBERS.filter(lambda n: abs(n) < 2**63 - 1)
+IDS = TEXTS | WITH_NUL | st.sampled_from([0, 1, -1, 2, 2**62, 10**30, -(10**30)])
+ROWS = st.tuples(METADATA, IDS, st.none() | TEXTS | WITH_NUL | PARTS)
+
+
+FIELD = operators(SCALARS, TEXTS | NUMBERS, PARTS)
+CONTAINS = st.dictionaries(st.just("contains"), SCALARS, min_size=1)
+LEAVES = st.fixed_dictionaries(
+    {}, optional={"$id": operators(IDS, TEXTS | BIG, PARTS),
+                  "$text": operators(st.none() | TEXTS, TEXTS, PARTS)},
+)  # fmt: skip
+
+
+def nested(leaves: Any) -> Any:
+    """Filters made of other filters."""
+    return st.recursive(
+        leaves,
+        lambda inner: st.fixed_dictionaries(
+            {},
+            optional={
+                "and": st.lists(inner, max_size=2),
+                "or": st.lists(inner, max_size=2),
+                "not": inner,
+                "a": SCALARS,
+            },
+        ),
+        max_leaves=6,
+    )
+
+
+FILTERS = nested(st.dictionaries(NAMES, FIELD | CONTAINS, max_size=2))
 
 
 @settings(deadline=None, max_examples=500)
@@ -145,6 +185,58 @@ def test_filters_in_sql_agree_with_python(wanted, rows) -> None:
     # Keys are written as JSON has them; a dot in a name would lead inwards.
     expected = [i for i, row in enumerate(rows) if matches(wanted, row)]
     assert found_by_sql(wanted, rows) == expected
+
+
+@settings(deadline=None, max_examples=500)
+@given(wanted=nested(LEAVES), rows=st.lists(ROWS, min_size=1, max_size=6))
+def test_filters_of_ids_and_texts_agree_with_python(wanted, rows) -> None:
+    expected = [i for i, row in enumerate(rows) if matches(wanted, *row)]
+    metadata, ids, texts = zip(*rows, strict=True)
+    assert found_by_sql(wanted, list(metadata), ids, texts) == expected
+
+
+def test_ids_texts_and_fields_of_these_names_are_kept_apart() -> None:
+    rows = [{"id": "b", "text": "dog"}, {"$id": "a"}, None]
+    ids, texts = ["a", "b", 3], ["a cat", None, "a cat sleeps"]
+    for wanted, places in (
+        ({"$id": "a"}, [0]), ({"$id": {"in": ["b", 3, "3", 9]}}, [1, 2]), ({"$id": "3"}, []),
+        ({"id": "b"}, [0]), ({"\\$id": "a"}, [1]), ({"$id": {"!=": "a"}}, [1, 2]),
+        ({"$text": {"contains": "cat"}}, [0, 2]), ({"$text": {"starts with": "a cat s"}}, [2]),
+        ({"text": "dog"}, [0]), ({"$text": None}, [1]), ({"$text": {"exists": True}}, [0, 2]),
+        ({"$id": {">": 2}}, [2]), ({"$id": {">": "a"}}, [1]), ({"$id": {"exists": False}}, []),
+        ({"$id": np.int64(3)}, [2]), ({"$id": {"in": np.array([3, 4])}}, [2]),
+        ({"$id": {"in": range(2, 9)}, "$text": {"contains": "sleeps"}}, [2]),
+    ):  # fmt: skip
+        assert found_by_sql(wanted, rows, ids, texts) == places, wanted
+
+
+def test_texts_of_fields_are_searched() -> None:
+    rows = [{"t": "a cat"}, {"t": "cats"}, {"t": ["cat"]}, {"t": 1}, {"t": "ca"}, {"t": "\0cat"}]
+    assert found_by_sql({"t": {"contains": "cat"}}, rows) == [0, 1, 2, 5]
+    assert found_by_sql({"t": {"starts with": "cat"}}, rows) == [1]
+    assert found_by_sql({"t": {"starts with": ""}}, rows) == [0, 1, 4, 5]
+    assert found_by_sql({"t": {"contains": "Cat"}}, rows) == []
+    assert found_by_sql({"not": {"t": {"contains": "cat"}}}, rows) == [3, 4]
+
+
+def test_values_of_other_types_are_compared_as_they_are_stored() -> None:
+    key, day, moment = uuid.uuid4(), date(2026, 1, 2), datetime(2026, 1, 2, 9, tzinfo=UTC)
+    rows = [{"key": key, "day": day, "at": moment, "price": Decimal("1.50"), "n": np.int8(3)}, {}]
+    berlin = moment.astimezone(timezone(timedelta(hours=2)))
+    for wanted in (
+        {"key": key}, {"key": {"in": [key]}}, {"day": {"<=": np.datetime64("2026-01-02")}},
+        {"at": berlin}, {"at": {">": moment - timedelta(seconds=1)}}, {"price": 1.5},
+        {"price": {"<": Decimal("1.51"), ">": Decimal("1.49")}}, {"n": np.float64(3)},
+        {"n": {"in": np.arange(5)}},
+    ):  # fmt: skip
+        assert found_by_sql(wanted, rows) == [0], wanted
+
+
+@given(prefix=st.text(max_size=3), text=st.text(max_size=5))
+def test_the_end_of_a_prefix_is_above_all_texts_with_it(prefix: str, text: str) -> None:
+    end = end_of_prefix(prefix)
+    assert end is None or prefix + text < end
+    assert (text >= prefix and (end is None or text < end)) == text.startswith(prefix)
 
 
 def test_filters_find_names_and_texts_of_any_script() -> None:
@@ -174,6 +266,7 @@ def test_a_field_may_be_named_like_an_operator_or_hold_a_dot() -> None:
     rows = [{"or": 1}, {"a.b": 1}, {"a": {"b": 1}}]
     assert found_by_sql({"\\or": 1}, rows) == [0]
     assert found_by_sql({"a\\.b": 1}, rows) == [1]
+    assert found_by_sql({"\\$and": {"exists": True}}, [{"$and": 1}, {}]) == [0]
     assert found_by_sql({"a.b": 1}, rows) == [2]
 
 
@@ -212,6 +305,20 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"a": float("inf")}, InputValueError, "inf"),
         ({"a": 1 << 63}, InputValueError, "64 bits"),
         ({"a": b"x"}, InputTypeError, "not bytes"),
+        ({"a": {"starts with": 1}}, InputTypeError, "'starts with' takes a text, not 1"),
+        ({"$and": [{}]}, InputValueError, "'\\$and' is written 'and'"),
+        ({"$id": 1.5}, InputTypeError, "'\\$id': an id is float"),
+        ({"$id": None}, InputTypeError, "'\\$id': an id is NoneType"),
+        ({"$id": {"in": [True]}}, InputTypeError, "'\\$id': an id is bool"),
+        ({"$id": {"<": True}}, InputTypeError, "compares ids with"),
+        ({"$id": {"<": 2**63 - 1}}, InputValueError, "compares ids with"),
+        ({"$id": {"contains": 1}}, InputTypeError, "'contains' takes a text"),
+        ({"$id": {"exists": None}}, InputTypeError, "True or False"),
+        ({"$id": {"~": 1}}, InputValueError, "'~' is not an operator"),
+        ({"$id": "\ud800"}, InputValueError, "'\\$id': an id holds a lone surrogate"),
+        ({"$text": 1}, InputTypeError, "compared with texts, not 1"),
+        ({"$text": {"in": "ab"}}, InputTypeError, "takes a list"),
+        ({"$text": {"<": None}}, InputTypeError, "'<' takes a text"),
         ({"a": Decimal(1) / 3}, InputValueError, "more digits than a number holds"),
         ({"a": "\ud800"}, InputValueError, "surrogate"),
         ({"": 1}, InputValueError, "must not be empty"),

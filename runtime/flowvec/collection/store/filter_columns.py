@@ -1,0 +1,104 @@
+"""Conditions over a row's id and text: the keys `$id` and `$text` of filters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from flowvec.collection.store.filter_values import (
+    LARGEST_INT,
+    checked_scalar,
+    checked_text,
+    checked_values,
+    end_of_prefix,
+)
+from flowvec.collection.store.rows import check_ids, key_of
+from flowvec.errors import InputTypeError, InputValueError
+
+__all__ = ["COLUMNS"]
+
+Parameter = str | int | float | None
+# SQL that is never NULL, so that its negation is correct, and its parameters.
+Sql = tuple[str, Sequence[Parameter]]
+
+_LISTED = "IN (SELECT value FROM json_each(?))"
+
+
+def _of_id(operator: str, value: object) -> Sql:
+    if operator == "=":
+        return "(items.id = ? AND items.id_is_int = ?)", _key(value)
+    if operator == "in":
+        keys = [_key(one) for one in checked_values(operator, value)]
+        # SQLite cuts a text from JSON at a NUL.
+        parts, parameters = [], list[Parameter]()
+        for is_int in (0, 1):
+            listed = [text for text, kind in keys if kind == is_int and "\0" not in text]
+            if listed:
+                parts.append(f"(items.id_is_int = {is_int} AND items.id {_LISTED})")
+                parameters.append(json.dumps(listed))
+        for key in (key for key in keys if "\0" in key[0]):
+            parts.append("(items.id = ? AND items.id_is_int = ?)")
+            parameters += key
+        return f"({' OR '.join(parts) or '0'})", parameters
+    if operator == "exists":
+        return str(int(_flag(value))), ()
+    scalar = checked_scalar(value)
+    if operator in ("contains", "starts with") or isinstance(scalar, str):
+        sql, texts = _text(operator, value, "items.id")
+        return f"(items.id_is_int = 0 AND {sql})", texts
+    if scalar is None or isinstance(scalar, bool):
+        raise InputTypeError(f"{operator!r} compares ids with texts or numbers, not {scalar!r}")
+    if abs(scalar) >= LARGEST_INT:  # larger ids become the largest number of 64 bits below
+        raise InputValueError(f"{operator!r} compares ids with numbers below 2**63 - 1")
+    return f"(items.id_is_int = 1 AND CAST(items.id AS INTEGER) {operator} ?)", (scalar,)
+
+
+def _key(value: object) -> tuple[str, int]:
+    try:
+        (checked,) = check_ids([value])
+    except (InputTypeError, InputValueError) as error:
+        raise type(error)(f"'$id': {str(error).replace('id 0', 'an id', 1)}") from None
+    return key_of(checked)
+
+
+def _of_text(operator: str, value: object) -> Sql:
+    if operator == "=":
+        return "items.text IS ?", (None if value is None else _checked(value),)
+    if operator == "in":
+        values = checked_values(operator, value)
+        texts = [_checked(one) for one in values if one is not None]
+        null = " OR items.text IS NULL" if len(texts) < len(values) else ""
+        return f"(coalesce(items.text {_LISTED}, 0){null})", (json.dumps(texts),)
+    if operator == "exists":
+        return f"items.text IS {'NOT ' if _flag(value) else ''}NULL", ()
+    sql, parameters = _text(operator, value, "items.text")
+    return f"coalesce({sql}, 0)", parameters
+
+
+def _checked(value: object) -> str:
+    scalar = checked_scalar(value)
+    if not isinstance(scalar, str):
+        raise InputTypeError(f"'$text' is compared with texts, not {scalar!r}")
+    return scalar
+
+
+def _text(operator: str, value: object, column: str) -> Sql:
+    text = checked_text(operator, value)
+    if operator == "contains":
+        return f"instr({column}, ?) > 0", (text,)
+    if operator != "starts with":
+        return f"{column} {operator} ?", (text,)
+    end = end_of_prefix(text)
+    if end is None:
+        return f"{column} >= ?", (text,)
+    return f"({column} >= ? AND {column} < ?)", (text, end)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InputTypeError(f"'exists' takes True or False, not {value!r}")
+    return value
+
+
+# For each key, what an operator's SQL is. `!=` and `not in` are the negations of `=` and `in`.
+COLUMNS: dict[str, Callable[[str, object], Sql]] = {"$id": _of_id, "$text": _of_text}

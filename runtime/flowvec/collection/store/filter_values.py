@@ -1,0 +1,84 @@
+"""Values in filters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from flowvec.collection.store.values import Scalar, scalar_of
+from flowvec.errors import InputTypeError, InputValueError
+
+__all__ = ["LARGEST_INT", "checked_scalar", "checked_text", "checked_values", "end_of_prefix"]
+
+LARGEST_INT = (1 << 63) - 1
+_LAST = chr(0x10FFFF)
+
+
+def checked_scalar(value: object) -> Scalar:
+    """A value that a field is compared with.
+
+    Raises:
+        InputTypeError: metadata cannot hold a value of this type.
+        InputValueError: SQLite cannot compare it.
+    """
+    try:
+        scalar = scalar_of(value)
+    except InputTypeError:
+        kind = type(value).__name__
+        raise InputTypeError(
+            f"a filter's values are texts, numbers, dates, bools or None, not {kind}"
+        ) from None
+    except InputValueError as error:
+        raise InputValueError(f"a filter's value {error}") from None
+    if isinstance(scalar, str):
+        if "\0" in scalar:
+            raise InputValueError("a filter's text holds a NUL, which SQLite does not compare")
+        try:
+            scalar.encode()
+        except UnicodeEncodeError:
+            raise InputValueError(f"a filter's value holds a lone surrogate: {scalar!r}") from None
+    elif isinstance(scalar, float) and not math.isfinite(scalar):
+        raise InputValueError(f"a filter's number is {scalar}")
+    elif (
+        isinstance(scalar, int)
+        and not isinstance(scalar, bool)
+        and not -LARGEST_INT - 1 <= scalar <= LARGEST_INT
+    ):
+        raise InputValueError(f"a filter's number has more than 64 bits: {scalar}")
+    return scalar
+
+
+def checked_text(operator: str, value: object) -> str:
+    """A text that an operator takes.
+
+    Raises:
+        InputTypeError, InputValueError: it is not a text, or as for `checked_scalar`.
+    """
+    scalar = checked_scalar(value)
+    if not isinstance(scalar, str):
+        raise InputTypeError(f"{operator!r} takes a text, not {scalar!r}")
+    return scalar
+
+
+def checked_values(operator: str, values: object) -> Sequence[object]:
+    """The values of `in`: a list, tuple, set, range, array or column.
+
+    Raises:
+        InputTypeError: it is something else.
+    """
+    is_array = isinstance(values, np.ndarray) and values.ndim == 1
+    is_list = isinstance(values, list | tuple | set | frozenset | range)
+    if not (is_list or is_array or type(values).__name__ == "Series"):
+        raise InputTypeError(f"{operator!r} takes a list of values, not {type(values).__name__}")
+    return list(values)  # type: ignore[call-overload, no-any-return]
+
+
+def end_of_prefix(prefix: str) -> str | None:
+    """The least text above all texts with a prefix, by code points; None if there is none."""
+    stem = prefix.rstrip(_LAST)
+    if not stem:
+        return None
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if 0xD800 <= following < 0xE000 else following)
