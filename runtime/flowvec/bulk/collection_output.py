@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from flowvec.bulk.journal import Folder
 from flowvec.bulk.outputs import FolderTarget, Target
+from flowvec.bulk.pruning import Pruning
 from flowvec.bulk.shard_files import ShardSettings, ShardWriter, Written, field_values
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
@@ -107,7 +108,14 @@ class ComparedTarget(Target):
     """
 
     def __init__(
-        self, path: Path, encoder: Encoder, precision: str, fields: Fields, survey: Survey
+        self,
+        path: Path,
+        encoder: Encoder,
+        precision: str,
+        fields: Fields,
+        survey: Survey,
+        *,
+        prune: bool = False,
     ) -> None:
         """Open the collection, if there is one. If not, it is created when a row can be added.
 
@@ -117,6 +125,7 @@ class ComparedTarget(Target):
             precision: type of the vectors of a new collection, `float32` or `float16`.
             fields: the fields that are read.
             survey: the inputs.
+            prune: whether to delete rows whose ids the inputs do not have.
 
         Raises:
             InputValueError: a collection cannot hold vectors of this precision.
@@ -128,6 +137,7 @@ class ComparedTarget(Target):
         self._open = partial(open_collection, path, encoder, precision)
         self._collection = self._open() if is_collection(path) else None
         self._fields = fields
+        self._pruning = Pruning(self._collection) if prune else None
         # Standard input is read once, so an id can come again. Its first row may not be written
         # yet when the second is compared, so that one is always written.
         self._changed: set[Id] | None = set() if survey.rows is None else None
@@ -149,6 +159,11 @@ class ComparedTarget(Target):
     @override
     def dead_letters_path(self, shard: int) -> Path:
         return self.path.with_name(self.path.name + DEAD_LETTERS)
+
+    @override
+    def note(self, window: Window) -> None:
+        if self._pruning is not None:
+            self._pruning.see(window, self._fields)
 
     @override
     def leave_out(self, window: Window) -> None:
@@ -175,6 +190,8 @@ class ComparedTarget(Target):
 
     @override
     def complete(self, stop: threading.Event | None = None) -> None:
+        if self._collection is not None and self._pruning is not None:
+            self.pruned = self._pruning.prune(self._collection)
         if self._collection is not None:
             self._collection.prepare(stop)  # so that the first search need not
 

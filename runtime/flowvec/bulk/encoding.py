@@ -63,6 +63,7 @@ def encode_files(
     dedup: bool = False,
     on_duplicate: OnDuplicate | None = None,
     skip_unchanged: bool = False,
+    prune: bool = False,
     strict: bool = False,
     rows_per_shard: int = ROWS_PER_SHARD,
     max_text_bytes: int = MAX_TEXT_BYTES,
@@ -114,6 +115,11 @@ def encode_files(
             the same kept fields. No journal is kept: a job that was stopped or killed continues
             because its rows are there, and any file can be added. Dead letters go to
             `OUT.dead_letter.jsonl`.
+        prune: with `skip_unchanged`: when all rows are added, delete the rows of the collection
+            whose ids are not in the inputs, so give all inputs that it is made of. Rows that others
+            add meanwhile stay. It needs an `id_field`, and files: standard input may be cut short.
+            Nothing is deleted, and a BulkError says why, if the inputs have no rows, or a row whose
+            id cannot be read.
         strict: stop at the first row that cannot be embedded.
         rows_per_shard: input rows per shard; any positive number.
         max_text_bytes: longer texts, and longer lines of jsonl, are dead letters.
@@ -139,6 +145,7 @@ def encode_files(
     flag("resume", resume)
     flag("strict", strict)
     flag("skip_unchanged", skip_unchanged)
+    flag("prune", prune)
     out_format = out_format_of(path, out_format)
     is_file = path.suffix in (".npy", ".parquet")
     fields = checked_fields(text_field, id_field, keep, max_text_bytes)
@@ -150,6 +157,8 @@ def encode_files(
     is_stdin = sources[0].path == STDIN
     if is_stdin and (share[1] > 1 or workers is not None):
         raise InputValueError("standard input cannot be divided into shares or among workers")
+    if prune:
+        _check_prune(skip_unchanged=skip_unchanged, id_field=id_field, is_stdin=is_stdin)
     rule = _duplicate_rule(on_duplicate, can_be_last=into_collection or not is_stdin)
     options = BulkOptions(
         out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, rule
@@ -189,7 +198,7 @@ def encode_files(
         stack.enter_context(naming_output(path))
         target = _open_target(
             stack, path, encoder, survey, options, columns, share,
-            is_file=is_file, skip_unchanged=skip_unchanged, resume=resume,
+            is_file=is_file, skip_unchanged=skip_unchanged, prune=prune, resume=resume,
         )  # fmt: skip
         stack.callback(target.close)
         if workers is not None and survey.rows:
@@ -203,6 +212,19 @@ def encode_files(
             work = Work(encoder, job, survey, options, columns, target, repeats)
             done = work.run(stop, strict=strict, on_progress=on_progress)
         return summarize(encoder, options, job, target, done, surveyed)
+
+
+def _check_prune(*, skip_unchanged: bool, id_field: str | None, is_stdin: bool) -> None:
+    """Refuse to prune where it cannot be known which rows are gone."""
+    if not skip_unchanged:
+        raise InputValueError("prune is for a collection, with skip_unchanged")
+    if id_field is None:
+        raise InputValueError("prune needs an id_field: numbers do not say which rows are gone")
+    if is_stdin:
+        raise InputValueError(
+            "prune needs files: standard input may end early, and all that is missing would be "
+            "deleted"
+        )
 
 
 def _duplicate_rule(rule: OnDuplicate | None, *, can_be_last: bool) -> OnDuplicate:
@@ -237,13 +259,14 @@ def _open_target(
     *,
     is_file: bool,
     skip_unchanged: bool,
+    prune: bool,
     resume: bool,
 ) -> Target:
     """Open the output; `stack` closes what it keeps open, apart from the target itself."""
     if is_file:
         return FileTarget(path)
     if skip_unchanged:
-        return ComparedTarget(path, encoder, options.precision, options.fields, survey)
+        return ComparedTarget(path, encoder, options.precision, options.fields, survey, prune=prune)
     per_shard = options.rows_per_shard
     if options.out_format != "collection":
         folder = Folder(path, share)

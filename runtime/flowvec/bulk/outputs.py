@@ -57,7 +57,7 @@ class ShardCounts:
 
 
 class Target(ABC):
-    """Where shards go. Apart from `leave_out`, only one thread at a time calls it."""
+    """Where shards go. Apart from `note` and `leave_out`, only one thread at a time calls it."""
 
     def __init__(self, path: Path) -> None:
         """Name the file or folder."""
@@ -67,6 +67,7 @@ class Target(ABC):
         self.finished: list[ShardRecord] = []
         self.unchanged = 0  # rows that the output already had
         self.overwritten = 0  # rows of the output that rows of this run replaced
+        self.pruned = 0  # rows of the output whose source is gone
         self._dead_letters_file: IO[bytes] | None = None
         self._dead_letters_path = path  # path for the current shard
 
@@ -121,6 +122,10 @@ class Target(ABC):
 
     def acknowledge(self, record: ShardRecord) -> None:
         """Record durably that a shard is finished."""
+        return
+
+    def note(self, window: Window) -> None:
+        """Note the rows of a window as it was read; on the reading thread."""
         return
 
     def leave_out(self, window: Window) -> None:

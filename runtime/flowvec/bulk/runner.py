@@ -257,6 +257,7 @@ class Work:
                 else min(end * per_shard, survey.rows),
                 columns=self._columns,
             ):
+                self._target.note(window)
                 if self._repeats is not None:
                     self._repeats.leave_out(window)
                 self._target.leave_out(window)

@@ -43,6 +43,7 @@ class BulkSummary:
         replaced: texts of this run in which lone surrogates were replaced by U+FFFD.
         unchanged: rows that the collection already had, with `skip_unchanged`.
         overwritten: rows of the collection that rows of this run replaced.
+        pruned: rows of the collection that were deleted because the inputs do not have their ids.
         tokens: tokens encoded in this run.
         padding: share of padding in the tokens computed in this run, 0 to 1.
         survey_seconds: seconds to count and hash the inputs.
@@ -69,6 +70,7 @@ class BulkSummary:
     replaced: int
     unchanged: int
     overwritten: int
+    pruned: int
     tokens: int
     padding: float
     survey_seconds: float
@@ -120,6 +122,7 @@ def summarize(
         replaced=tally.replaced,
         unchanged=target.unchanged,
         overwritten=target.overwritten,
+        pruned=target.pruned,
         tokens=tally.tokens,
         padding=tally.padding,
         survey_seconds=surveyed,

@@ -13,9 +13,12 @@ from flowvec.cli.interrupts import stopping
 from flowvec.cli.jobs import (
     MaxDead,
     OnDuplicateOption,
+    OnError,
     Strict,
     check_dead_letters,
     dead_letter_rule,
+    first_dead_letters,
+    is_strict,
     names_of,
     progress_bar,
     rejected_in_words,
@@ -72,6 +75,15 @@ def index(
     on_duplicate: OnDuplicateOption = None,
     max_dead: MaxDead = None,
     strict: Strict = False,
+    on_error: OnError = None,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Delete rows whose ids are not in the inputs. The inputs must be all that the "
+            "collection is made of.",
+        ),
+    ] = False,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Let numbered rows replace rows with the same numbers."),
@@ -112,6 +124,7 @@ def index(
     """
     wanted = names_of(keep)
     is_too_many = dead_letter_rule(max_dead)
+    stops = is_strict(strict, on_error)
     common: dict[str, Any] = {"text_field": text_field, "id_field": id_field, "keep": wanted,
                               "input_format": file_format}  # fmt: skip
     if engine == "ray":
@@ -121,6 +134,8 @@ def index(
             "--on-duplicate": on_duplicate is not None,
             "--max-dead": max_dead is not None,
             "--strict": strict,
+            "--on-error": on_error is not None,
+            "--prune": prune,
             "--replace": replace,
             "--resume": resume,
         }
@@ -156,7 +171,8 @@ def index(
             out_format="collection",
             skip_unchanged=True,
             on_duplicate=cast(Any, on_duplicate),
-            strict=strict,
+            strict=stops,
+            prune=prune,
             stop=stop.event,
             on_progress=on_progress,
             **common,
@@ -182,7 +198,8 @@ def _print_summary(directory: Path, summary: BulkSummary, limit: int, *, as_json
             {"path": str(directory), "added": added, "replaced": summary.overwritten,
              "left_out": left_out, "unchanged": summary.unchanged,
              "duplicates": summary.duplicates, "dead_letters": summary.dead_letters,
-             "truncated": summary.truncated, "rows": rows, "dim": summary.dim}
+             "pruned": summary.pruned, "truncated": summary.truncated, "rows": rows,
+             "dim": summary.dim}
         )  # fmt: skip
         return
     counts = [
@@ -195,12 +212,16 @@ def _print_summary(directory: Path, summary: BulkSummary, limit: int, *, as_json
     there = f" ({', '.join(counts)})" if counts else ""
     typer.echo(
         f"{directory}: {counted(added, 'row')} added{there}{rejected_in_words(summary)}, "
+        f"{f'{summary.pruned} pruned, ' if summary.pruned else ''}"
         f"{rows} in all, {summary.dim} dimensions"
     )
     if summary.truncated:
         typer.echo(f"{summary.truncated} texts have more than {limit} tokens, and were cut")
     if summary.dead_letters:
-        typer.echo(f"dead letters: {directory}{DEAD_LETTERS}")
+        letters = Path(f"{directory}{DEAD_LETTERS}")
+        for line in first_dead_letters(letters):
+            typer.echo(f"skipped: {line}")
+        typer.echo(f"dead letters: {letters}")
 
 
 def _rows_of(directory: Path) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from tqdm import tqdm
 
+from flowvec.arguments import choice
 from flowvec.bulk import BulkProgress, BulkSummary
 from flowvec.cli.options import counted
 from flowvec.errors import InputValueError
@@ -19,9 +23,12 @@ __all__ = [
     "TOO_MANY_DEAD",
     "MaxDead",
     "OnDuplicateOption",
+    "OnError",
     "Strict",
     "check_dead_letters",
     "dead_letter_rule",
+    "first_dead_letters",
+    "is_strict",
     "names_of",
     "progress_bar",
     "rejected_in_words",
@@ -37,6 +44,14 @@ MaxDead = Annotated[
 ]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Stop at the first row that cannot be embedded.")
+]
+OnError = Annotated[
+    str | None,
+    typer.Option(
+        "--on-error",
+        help="What a row that cannot be embedded does: skip (default) counts it, names it and "
+        "writes it to the dead letters; stop ends the command, as --strict.",
+    ),
 ]
 OnDuplicateOption = Annotated[
     str | None,
@@ -94,6 +109,32 @@ def rejected_in_words(summary: BulkSummary) -> str:
         dead += f", {summary.duplicates} left out as another row has the same id"
         dead += f" ({named}{more})" if named else ""
     return dead
+
+
+def is_strict(strict: bool, on_error: str | None) -> bool:
+    """Whether to stop at the first row that cannot be embedded.
+
+    Raises:
+        InputValueError: --on-error has another value, or contradicts --strict.
+    """
+    if on_error is None:
+        return strict
+    if choice("--on-error", on_error, ("skip", "stop")) == "skip" and strict:
+        raise InputValueError("--strict is --on-error stop: leave one of them out")
+    return on_error == "stop"
+
+
+def first_dead_letters(path: Path, most: int = 5) -> list[str]:
+    """The first dead letters of a file, one line of words each; the last says if there are more."""
+    lines: list[str] = []
+    with path.open(encoding="utf-8") as file:
+        for line in islice(file, most):
+            letter = json.loads(line)
+            named = "" if letter["id"] is None else f" (id {letter['id']})"
+            lines.append(f"{letter['source']}, row {letter['row']}{named}: {letter['reason']}")
+        if next(file, None) is not None:
+            lines.append("...")
+    return lines
 
 
 @contextmanager

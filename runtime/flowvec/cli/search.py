@@ -12,10 +12,10 @@ import typer
 
 from flowvec.cli.index import encoder_of
 from flowvec.cli.options import Compute, Json, Provider, print_json
+from flowvec.cli.rows import Where, parsed_filter
 from flowvec.collection.collection import Collection
 from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
-from flowvec.collection.store.filters import compile_filter
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.reranker.reranker import Reranker
@@ -31,14 +31,7 @@ def search(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
     query: Annotated[str, typer.Argument(help="The text to search for.")],
     k: Annotated[int, typer.Option("-k", min=0, help="How many rows to show.")] = 10,
-    condition: Annotated[
-        str | None,
-        typer.Option(
-            "--filter",
-            metavar="JSON",
-            help='Filter by metadata, for example \'{"lang": "en", "year": {">=": 2020}}\'.',
-        ),
-    ] = None,
+    condition: Where = None,
     hybrid: Annotated[
         bool, typer.Option("--hybrid", help="Rank by words as well as by vectors.")
     ] = False,
@@ -69,7 +62,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Print the rows of a collection nearest to a text, best first."""
-    wanted = None if condition is None else _parsed(condition)
+    wanted = parsed_filter(condition)
     if is_sharded(directory):
         if hybrid:
             raise InputValueError("a collection in shards has no hybrid search")
@@ -132,15 +125,6 @@ def _show(hits: list[Hit], *, as_json: bool) -> None:
         if shown is None and hit.metadata is not None:  # vectors may have no texts
             shown = json.dumps(hit.metadata, ensure_ascii=False)
         typer.echo(f"{hit.score:7.4f}  {hit.id}  {shorten(shown or '')}")
-
-
-def _parsed(condition: str) -> Any:
-    try:
-        parsed = json.loads(condition)
-    except (ValueError, RecursionError) as error:
-        raise InputValueError(f"--filter is not JSON: {error}") from None
-    compile_filter(parsed)  # checked before a model is loaded
-    return parsed
 
 
 def shorten(text: str, width: int = 100) -> str:

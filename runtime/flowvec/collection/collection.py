@@ -568,10 +568,15 @@ class Collection(RowMethods):
 
     # --- upkeep ---------------------------------------------------------------------------------
 
-    def to_parquet(self, path: str | Path) -> int:
+    def to_parquet(self, path: str | Path, *, filter: Filter | None = None) -> int:
         """Write all rows to a Parquet file (extra `[files]`), and return how many.
 
+        Args:
+            path: the file, which is replaced.
+            filter: only rows that meet it, as for `search`.
+
         Raises:
+            InputTypeError, InputValueError: the filter is not valid.
             CollectionError: it cannot be written.
             CorruptCollectionError: a row does not match its checksum.
             MissingDependencyError: pyarrow is not installed.
@@ -581,7 +586,7 @@ class Collection(RowMethods):
         about = {key: value for key, value in settings.as_meta().items() if key in kept}
         file = absolute_path(path)
         with self._access.reading():  # one state of all rows
-            return write_parquet(file, self.rows(), self._dim, settings.vector_dtype, about)
+            return write_parquet(file, self.rows(filter), self._dim, settings.vector_dtype, about)
 
     @classmethod
     def from_parquet(

@@ -129,19 +129,28 @@ class RowMethods:
                 label = items[-1].label
         return rows
 
-    def rows(self) -> Iterator[Item]:
+    def rows(self, filter: Filter | None = None) -> Iterator[Item]:
         """All rows in the order in which they were added, at constant memory.
 
         Rows that are added or deleted meanwhile may or may not be included. A row that is replaced
         meanwhile is yielded before the change, after it, or both.
 
+        Args:
+            filter: as for `search`; None is all rows.
+
         Raises:
+            InputTypeError, InputValueError: the filter is not valid.
             CorruptCollectionError: a row does not match its checksum.
         """
+        condition = _condition(filter)
+        self._access.check()
+        return self._rows(condition)
+
+    def _rows(self, condition: Condition | None) -> Iterator[Item]:
         after = 0
         while True:
             with self._access.reading():
-                items = self._store.page(after)
+                items = self._store.page(after, condition)
             if not items:
                 return
             yield from items

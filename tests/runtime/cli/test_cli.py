@@ -20,8 +20,8 @@ import pytest
 from flowvec import Collection, Encoder
 
 COMMANDS = [
-    "bench", "compact", "compare", "demo", "doctor", "encode", "eval", "export", "fit", "index",
-    "info", "pairs", "search", "tune", "verify",
+    "bench", "compact", "compare", "delete", "demo", "doctor", "dump", "encode", "eval", "export",
+    "fit", "get", "index", "info", "pairs", "search", "tune", "verify",
 ]  # fmt: skip
 LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
 

@@ -1,0 +1,181 @@
+"""`flowvec get`, `delete` and `dump`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec import Collection
+
+
+@pytest.fixture
+def flowvec(flowvec_quickly: Any) -> Any:
+    return flowvec_quickly
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    with Collection.create(tmp_path / "notes", dim=2) as c:
+        c.add_vectors(
+            ["a", "b", 3, "3", "ü"],
+            [[1, 0], [0, 1], [1, 1], [2, 1], [0.5, 0.25]],
+            ["A cat sleeps.", "A dog\nbarks.", None, "three", "ü"],
+            [{"year": 2023}, {"year": 2024}, None, {"raw": "\ud800"}, {}],
+        )
+    return tmp_path / "notes"
+
+
+def ids_of(notes: Path) -> list[Any]:
+    with Collection.open(notes) as c:
+        assert c.verify() == []
+        return c.ids()
+
+
+def test_get_shows_rows_by_id(flowvec: Any, notes: Path) -> None:
+    done = flowvec("get", notes, "a", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        'id        a\ntext      A cat sleeps.\nmetadata  {"year": 2023}\n\n'
+        'id        3\ntext      three\nmetadata  {"raw": "\\ud800"}\n\nid        3\n'
+    ).replace("\\ud800", "?")
+    rows = json.loads(flowvec("get", notes, "ü", "b", "--json", "--vectors").stdout)
+    assert rows == [
+        {"label": 5, "id": "ü", "text": "ü", "metadata": {}, "vector": [0.5, 0.25]},
+        {"label": 2, "id": "b", "text": "A dog\nbarks.", "metadata": {"year": 2024},
+         "vector": [0.0, 1.0]},
+    ]  # fmt: skip
+    missing = flowvec("get", notes, "a", "x", "03", "--json")
+    assert missing.returncode == 1
+    assert [row["id"] for row in json.loads(missing.stdout)] == ["a"]
+    assert missing.stderr.splitlines() == [f"{notes} has no row x", f"{notes} has no row 03"]
+
+
+def test_get_shows_pages(flowvec: Any, notes: Path) -> None:
+    first = flowvec("get", notes, "--limit", 2, "--json")
+    assert [row["id"] for row in json.loads(first.stdout)] == ["a", "b"]
+    assert "add --after 2" in first.stderr
+    rest = flowvec("get", notes, "--limit", 9, "--after", 2, "--json")
+    assert [row["id"] for row in json.loads(rest.stdout)] == [3, "3", "ü"]
+    assert rest.stderr == ""
+    wanted = '{"$text": {"contains": "cat"}}'
+    assert "A cat sleeps." in flowvec("get", notes, "--filter", wanted).stdout
+    assert flowvec("get", notes, "--filter", '{"year": 1}').stdout == "no rows\n"
+
+
+def test_delete_deletes_by_id_and_by_filter(flowvec: Any, notes: Path) -> None:
+    done = flowvec("delete", notes, "a", "x")
+    assert done.stdout == f"{notes}: 1 row deleted, 4 in all\n"
+    wanted = '{"year": 2024}'
+    done = flowvec("delete", notes, "--filter", wanted, "--dry-run", "--json")
+    assert json.loads(done.stdout) == {
+        "path": str(notes), "deleted": 0, "rows": 4, "would_delete": 1
+    }  # fmt: skip
+    assert len(ids_of(notes)) == 4
+    done = flowvec("delete", notes, "--filter", wanted, "--json")
+    assert json.loads(done.stdout) == {"path": str(notes), "deleted": 1, "rows": 3}
+    ambiguous = flowvec("delete", notes, "3")
+    assert ambiguous.returncode == 2
+    assert "3 is the id of two rows" in ambiguous.stderr
+    flowvec("delete", notes, "--filter", '{"$id": 3}')
+    assert ids_of(notes) == ["3", "ü"]
+    flowvec("delete", notes, "3")
+    assert ids_of(notes) == ["ü"]
+    assert flowvec("delete", notes, "--filter", "{}").returncode == 2
+    assert ids_of(notes) == ["ü"]
+    assert flowvec("delete", notes, "--filter", "{}", "--yes").returncode == 0
+    assert ids_of(notes) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("get", "a", "--filter", "{}"), "give ids, or --filter"),
+        (("get", "--filter", "{"), "--filter is not JSON"),
+        (("get", "--filter", '{"a": {"~": 1}}'), "is not an operator"),
+        (("delete",), "give ids or --filter"),
+        (("delete", "a", "--filter", "{}"), "give ids or --filter"),
+        (("dump", "-o", "notes.csv"), "a .jsonl or .parquet file, not notes.csv"),
+    ],
+)
+def test_mistakes_are_one_line(flowvec: Any, notes: Path, arguments: Any, part: str) -> None:
+    done = flowvec(arguments[0], notes, *arguments[1:])
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert part in done.stderr
+    assert len(ids_of(notes)) == 5
+
+
+def test_dump_writes_every_row(flowvec: Any, notes: Path, tmp_path: Path) -> None:
+    lines = flowvec("dump", notes).stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"id": "a", "text": "A cat sleeps.", "metadata": {"year": 2023}},
+        {"id": "b", "text": "A dog\nbarks.", "metadata": {"year": 2024}},
+        {"id": 3, "text": None, "metadata": None},
+        {"id": "3", "text": "three", "metadata": {"raw": "\ud800"}},
+        {"id": "ü", "text": "ü", "metadata": {}},
+    ]
+    done = flowvec("dump", notes, "-o", "n.jsonl", "--vectors", "--filter", '{"$id": "a"}')
+    assert done.stdout == "n.jsonl: 1 row\n"
+    assert json.loads((tmp_path / "n.jsonl").read_text()) == {
+        "id": "a", "text": "A cat sleeps.", "metadata": {"year": 2023}, "vector": [1.0, 0.0]
+    }  # fmt: skip
+
+
+def test_a_parquet_dump_is_a_collection_again(flowvec: Any, notes: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    done = flowvec("dump", notes, "-o", "n.parquet", "--filter", '{"not": {"$id": "b"}}')
+    assert done.returncode == 0, done.stderr
+    with Collection.from_parquet(tmp_path / "again", tmp_path / "n.parquet") as c:
+        assert c.ids() == ["a", 3, "3", "ü"]
+        np.testing.assert_array_equal(next(c.rows()).vector, [1, 0])
+
+
+def test_a_reader_of_a_dump_may_stop(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "many", dim=2) as c:
+        c.add_vectors(range(3000), np.ones((3000, 2)), ["a text " * 20] * 3000)
+    code = "from flowvec.cli.main import main; main()"
+    with subprocess.Popen([sys.executable, "-c", code, "dump", str(tmp_path / "many")],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as dump:  # fmt: skip
+        assert dump.stdout is not None
+        assert dump.stderr is not None
+        assert json.loads(dump.stdout.readline())["id"] == 0
+        dump.stdout.close()
+        assert dump.stderr.read() == b""
+        assert dump.wait(60) == 0
+
+
+def test_index_prunes_and_names_what_it_skips(flowvec: Any, tmp_path: Path) -> None:
+    def write(*rows: Any) -> None:
+        (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def index(*more: Any) -> Any:
+        return flowvec("index", "c", "in.jsonl", "--id-field", "id", *more)
+
+    cat, dog = {"id": "a", "text": "a cat"}, {"id": "b", "text": "a dog"}
+    write(cat, dog)
+    assert index("--model", "mini").returncode == 0
+    write(dog, *({"id": n, "text": None} for n in range(7)))
+    done = index("--prune", "--on-error", "skip")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "c: 0 rows added (1 were there already), 7 dead letters (7 null), 1 pruned, 1 in all, "
+        "384 dimensions",
+        *(f"skipped: in.jsonl, row {n + 1} (id {n}): text is null" for n in range(5)),
+        "skipped: ...",
+        "dead letters: c.dead_letter.jsonl",
+    ]
+    assert json.loads(index("--prune", "--json").stdout)["pruned"] == 0
+    stopped = index("--on-error", "stop")
+    assert (stopped.returncode, stopped.stderr) == (2, "flowvec: in.jsonl, row 1: text is null\n")
+    for more, part in (
+        (("--on-error", "skip", "--strict"), "--strict is --on-error stop"),
+        (("--on-error", "no"), "--on-error must be one of skip, stop"),
+    ):
+        wrong = index(*more)
+        assert wrong.returncode == 2
+        assert part in wrong.stderr
