@@ -172,7 +172,10 @@ def _race_rerankers(
     check_corpus(corpus)
     check_outputs(json_out, report)
     pairs = pairs_of(read_paragraphs(corpus), natural_sentences(corpus), queries, seed)
-    with opened_reranker(model, tokenizer, max_length or _PAIR_LENGTH) as (forms, folder):
+    with opened_reranker(model, tokenizer, max_length or _PAIR_LENGTH, racers) as (
+        forms,
+        folder,
+    ):
         result = race_rerankers(
             racers, forms.paths, options_of(forms), pairs, folder, rounds=rounds, on_step=say()
         )
@@ -288,13 +291,15 @@ def _bundle(model: str) -> Iterator[tuple[Forms, Path]]:
 
 
 def _race_lines(result: Race, unit: str = "texts") -> list[str]:
+    from flowvec_bench.reports.peers import quality_names
     from flowvec_bench.reports.tables import format_table
 
     lines = []
     for kind, count in result.kinds.items():
-        rows = [_cells(row) for row in result.rows if row.texts == kind]
         same = "min cosine" if unit == "texts" else "correlation"
-        header = ("peer", "batch", f"{unit}/s", "slower by", same, "")
+        names = quality_names(result)
+        header = ("peer", "batch", f"{unit}/s", "slower by", same, *names.values(), "")
+        rows = [_cells(row, list(names)) for row in result.rows if row.texts == kind]
         lines += [
             f"{kind}: {count} {unit}, medians of {result.rounds} interleaved rounds",
             format_table(header, rows, texts=1),
@@ -303,17 +308,18 @@ def _race_lines(result: Race, unit: str = "texts") -> list[str]:
     return lines
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, quality: list[str]) -> tuple[str, ...]:
     from flowvec_bench.reports.peers import rate
 
     if row.texts_per_second is None:
-        return (row.name, "", "", "", "", (row.error or "")[:80])
+        return (row.name, "", "", "", "", *("" for _ in quality), (row.error or "")[:80])
     return (
         row.name,
         "default" if row.batch_size is None else str(row.batch_size),
         rate(row.texts_per_second),
         f"{row.ratio:.2f}" if row.ratio is not None else "",
         f"{row.min_cosine:.5f}",
+        *(f"{row.quality[name]:.3f}" for name in quality),
         "void: other vectors" if row.void else "",
     )
 

@@ -15,6 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from flowvec.bundle.bundle import Bundle
 from flowvec.engine.providers import CUDA, OPENVINO
 from flowvec.engine.selection import provider_status
 from flowvec.errors import InputValueError
@@ -31,9 +32,12 @@ from flowvec_export.variants.variants import Variant, VariantError
 __all__ = [
     "SHAPES",
     "check_model",
+    "computes_of",
+    "export_with_variants",
     "make_forms",
     "opened_forms",
     "random_model",
+    "write_graph",
     "write_plain_form",
 ]
 
@@ -121,8 +125,13 @@ def opened_forms(
         if tokenizer is not None:
             source = random_model(model, tokenizer, max_length or _MAX_LENGTH, folder / model)
         # By default flowvec uses float16 on a GPU; int8 is only created on request.
-        computes = {peer.options.get("load", {}).get("compute") for peer in racers} - {None}
-        yield make_forms(source, folder, max_length, {"float16", *computes}), folder
+        computes = {"float16", *computes_of(racers)}
+        yield make_forms(source, folder, max_length, computes), folder
+
+
+def computes_of(racers: Sequence[Peer]) -> set[str]:
+    """The compute types that flowvec's rows ask for."""
+    return {peer.options.get("load", {}).get("compute") for peer in racers} - {None}
 
 
 def make_forms(
@@ -149,24 +158,9 @@ def make_forms(
     if isinstance(static, StaticSource):
         return make_static_forms(static, source, folder, max_length)
     checkpoint = read_torch_source(source)
-    # Why each provider cannot run; None if it can.
-    reasons = provider_status()
-    variants: list[Variant] = []
     # A model without layers has no matrix products to compute in 8 bits.
-    if "int8" in computes and checkpoint.layers:
-        variants.append("int8")
-        if reasons[OPENVINO] is None:
-            variants.append("int8-openvino")
-    if "float16" in computes and reasons[CUDA] is None:
-        variants.append("float16")
-    while True:
-        try:
-            bundle = export(source, folder / "bundle", variants=variants, max_length=max_length)
-            break
-        except VariantError as error:
-            # Too far from float32, or wrong on this processor: its rows fail, the others run.
-            logger.warning("left out: %s", error)
-            variants.remove(cast(Variant, error.kind))
+    usable = computes if checkpoint.layers else set(computes) - {"int8"}
+    bundle = export_with_variants(source, folder / "bundle", max_length, usable)
     max_length = bundle.manifest.max_length
     older = _write_older_form(source, checkpoint.pooling or "", max_length, folder / "older")
     paths = {"source": source, "older": older, "bundle": bundle.path}
@@ -174,6 +168,32 @@ def make_forms(
     if plain_mean and not checkpoint.transforms and checkpoint.normalize:
         paths["onnx"] = _write_onnx_form(source, checkpoint, max_length, folder / "onnx")
     return Forms(paths, max_length, bundle.manifest.dim)
+
+
+def export_with_variants(
+    source: Path, target: Path, max_length: int | None, computes: Collection[str]
+) -> Bundle:
+    """Export a model with the variants for some compute types that can run on this machine.
+
+    Raises:
+        ExportError: the model cannot be exported.
+    """
+    # Why each provider cannot run; None if it can.
+    reasons = provider_status()
+    variants: list[Variant] = []
+    if "int8" in computes:
+        variants.append("int8")
+        if reasons[OPENVINO] is None:
+            variants.append("int8-openvino")
+    if "float16" in computes and reasons[CUDA] is None:
+        variants.append("float16")
+    while True:
+        try:
+            return export(source, target, variants=variants, max_length=max_length)
+        except VariantError as error:
+            # Too far from float32, or wrong on this processor: its rows fail, the others run.
+            logger.warning("left out: %s", error)
+            variants.remove(cast(Variant, error.kind))
 
 
 def _write_older_form(source: Path, pooling: str, max_length: int, folder: Path) -> Path:
@@ -217,7 +237,7 @@ def _write_older_form(source: Path, pooling: str, max_length: int, folder: Path)
 
 def _write_onnx_form(source: Path, checkpoint: TorchSource, max_length: int, folder: Path) -> Path:
     write_plain_form(source, max_length, folder)
-    _write_token_graph(checkpoint.model, folder / "model.onnx")
+    write_graph(_TokenVectors(checkpoint.model), "last_hidden_state", folder / "model.onnx")
     return folder
 
 
@@ -251,19 +271,20 @@ class _TokenVectors(nn.Module):
         return vectors
 
 
-def _write_token_graph(model: Any, path: Path) -> None:
-    """Only the encoder, as other exporters write it: three inputs, and token vectors as output."""
+def write_graph(module: nn.Module, output: str, path: Path) -> None:
+    """Write a graph as other exporters do: three inputs (batch, sequence), and one output."""
     names = ["input_ids", "attention_mask", "token_type_ids"]
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
-    example = tuple(torch.ones(2, 7, dtype=torch.int64) for _ in names)
+    mask = torch.ones(2, 7, dtype=torch.int64)
+    mask[1, 5:] = 0
     with quiet_exporter():
         program = torch.onnx.export(
-            _TokenVectors(model).eval(),
-            example,
+            module.eval(),
+            (torch.ones_like(mask), mask, torch.zeros_like(mask)),
             dynamo=True,
             opset_version=20,
             input_names=names,
-            output_names=["last_hidden_state"],
+            output_names=[output],
             dynamic_shapes=dict.fromkeys(names, axes),
             verbose=False,
         )

@@ -6,7 +6,7 @@ import json
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Row:
         versions: versions of the relevant packages.
         error: why there are no figures; None if there are.
         least: the smallest `min_cosine` of a row that counts.
+        quality: other figures of its results, by name.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Row:
     versions: dict[str, str]
     error: str | None
     least: float = LEAST_COSINE
+    quality: dict[str, float] = field(default_factory=dict)
 
     @property
     def void(self) -> bool:
@@ -89,6 +91,7 @@ class _Figures:
         self.swept: dict[tuple[str, str], dict[str, float]] = {}
         self.cosines: dict[tuple[str, str], float] = {}
         self.times: dict[tuple[str, str], list[float]] = {}
+        self.quality: dict[tuple[str, str], dict[str, float]] = {}
 
 
 def race(
@@ -104,6 +107,7 @@ def race(
     agreement: Callable[[Results, Results], float] = least_cosine,
     least: float = LEAST_COSINE,
     sample: Callable[[Sequence[Any]], list[Any]] | None = None,
+    quality: Callable[[str, Results], dict[str, float]] | None = None,
 ) -> Race:
     """Time peers in one run.
 
@@ -122,6 +126,7 @@ def race(
         agreement: how near a peer's results are to the first row's; 1 is equal.
         least: the smallest agreement of a row that counts.
         sample: draws the texts on which batch sizes are chosen; None is `part_of`.
+        quality: other figures of a peer's results, from the kind of texts and the results.
 
     Raises:
         InputValueError: no peers, no texts or no rounds.
@@ -150,6 +155,8 @@ def race(
             vectors = runner.vectors(whole, figures.sizes[key])
             first.setdefault(kind, vectors)
             figures.cosines[key] = agreement(first[kind], vectors)
+            if quality is not None:
+                figures.quality[key] = quality(kind, vectors)
 
     def once(runner: Runner) -> None:
         for kind, (whole, _, _) in files.items():
@@ -231,4 +238,5 @@ def _row(peer: Peer, kind: str, count: int, lineup: Lineup, figures: _Figures) -
         ratio=statistics.median(ratios) if ratios else None,
         versions=lineup.versions.get(peer.name, {}),
         error=error,
+        quality=figures.quality.get(key, {}),
     )

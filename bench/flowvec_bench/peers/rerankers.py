@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,30 +17,40 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from flowvec_bench.peers.model_forms import SHAPES, write_plain_form
+from flowvec import Reranker
+from flowvec_bench.peers.model_forms import (
+    SHAPES,
+    computes_of,
+    export_with_variants,
+    write_graph,
+    write_plain_form,
+)
 from flowvec_bench.peers.race import Race, race
 from flowvec_bench.peers.registry import FLOWVEC, PEERS, Forms, Peer
-from flowvec_export import export
-from flowvec_export.assembly.tracing import quiet_exporter
+from flowvec_export.assembly.draft import LOGITS
 from flowvec_export.sources.torch import quiet_transformers
+from flowvec_export.variants.ranking import Agreement, rank_agreement
 
 __all__ = ["DOCUMENTS", "correlation", "opened_reranker", "pairs_of", "race_rerankers", "rerankers"]
+
+Floats = npt.NDArray[np.float32]
 
 WORKER = Path(__file__).parents[1] / "workers" / "rerankers.py"
 # Documents of a query.
 DOCUMENTS = 100
 _WORDS = (50, 200)
 _QUERY_WORDS = (4, 12)
-# A row is void below this. bfloat16 over random weights gives .998; another model gives 0.
-LEAST_CORRELATION = 0.99
-# Of MiniLM-L6's shape: with BERT's .02, a random encoder gives all pairs nearly the same logit.
-_INITIAL = 0.12
+# A row is void below this. Random weights give .999 in bfloat16 and .992 in 8 bits; another model
+# gives 0.
+LEAST_CORRELATION = 0.97
+# Of MiniLM-L6's shape: with BERT's .02, a random encoder gives all pairs nearly the same logit, and
+# with .12 one in 8 bits ranks them differently, as no trained one does.
+_INITIAL = 0.06
 
 
 def rerankers() -> dict[str, Peer]:
     """Peers with a cross-encoder."""
-    computes = ("flowvec", "flowvec-float32", "flowvec-openvino-float32")
-    ours = {name: FLOWVEC[name] for name in computes}
+    ours = {name: peer for name, peer in FLOWVEC.items() if name != "flowvec-one"}
     kinds = ("sentence-transformers", "fastembed")
     others = {name: peer for name, peer in PEERS.items() if peer.engine in kinds}
     # transformers' directories have had the same names in all versions.
@@ -74,7 +84,9 @@ def pairs_of(
 
 def random_cross_encoder(shape: str, tokenizer: Path, max_length: int, folder: Path) -> Path:
     """Write a random BERT for sequence classification with one label."""
-    fast = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    # Some peers tell the two texts apart even where the tokenizer does not, so it does.
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    fast = transformers.AutoTokenizer.from_pretrained(tokenizer, model_input_names=names)
     sizes: dict[str, Any] = {"vocab_size": len(fast), "num_labels": 1, **SHAPES[shape]}
     config = transformers.BertConfig(initializer_range=_INITIAL, **sizes)
     torch.manual_seed(0)
@@ -88,7 +100,7 @@ def random_cross_encoder(shape: str, tokenizer: Path, max_length: int, folder: P
 
 @contextmanager
 def opened_reranker(
-    model: str, tokenizer: Path | None, max_length: int
+    model: str, tokenizer: Path | None, max_length: int, racers: Sequence[Peer]
 ) -> Iterator[tuple[Forms, Path]]:
     """A cross-encoder in all the forms that peers read, and a folder for temporary files.
 
@@ -100,9 +112,13 @@ def opened_reranker(
         source = Path(model)
         if tokenizer is not None:
             source = random_cross_encoder(model, tokenizer, max_length, folder / model)
-        bundle = export(source, folder / "bundle", max_length=max_length)
+        computes = computes_of(racers)
+        bundle = export_with_variants(source, folder / "bundle", max_length, computes)
         graph = write_plain_form(source, max_length, folder / "onnx")
-        _write_logits_graph(source, graph / "model.onnx")
+        classifier = transformers.AutoModelForSequenceClassification.from_pretrained(
+            source, attn_implementation="eager"
+        )
+        write_graph(_Logits(classifier), LOGITS, graph / "model.onnx")
         paths = {"source": source, "bundle": bundle.path, "onnx": graph}
         yield Forms(paths, max_length, bundle.manifest.dim), folder
 
@@ -118,37 +134,17 @@ class _Logits(nn.Module):
         return logits
 
 
-def _write_logits_graph(source: Path, path: Path) -> None:
-    """The cross-encoder as other exporters write it: three inputs, and logits as output."""
-    model: Any = transformers.AutoModelForSequenceClassification.from_pretrained(
-        source, attn_implementation="eager"
-    )
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
-    mask = torch.ones(2, 7, dtype=torch.int64)
-    mask[1, 5:] = 0
-    example = (torch.ones(2, 7, dtype=torch.int64), mask, torch.zeros(2, 7, dtype=torch.int64))
-    with quiet_exporter():
-        program = torch.onnx.export(
-            _Logits(model).eval(),
-            example,
-            dynamo=True,
-            opset_version=20,
-            input_names=names,
-            output_names=["logits"],
-            dynamic_shapes=dict.fromkeys(names, axes),
-            verbose=False,
-        )
-    assert program is not None
-    path.write_bytes(program.model_proto.SerializeToString())
-
-
-def correlation(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
+def correlation(a: Floats, b: Floats) -> float:
     """Pearson's correlation of two peers' logits; NaN if the shapes differ."""
     if a.shape != b.shape:
         return float("nan")
     left, right = (x.astype(np.float64).ravel() - x.mean(dtype=np.float64) for x in (a, b))
     return float(left @ right / (np.linalg.norm(left) * np.linalg.norm(right)))
+
+
+def _by_query(logits: Floats, starts: Sequence[int]) -> list[Floats]:
+    """The first label's logits of each query's documents, float32 (documents,)."""
+    return np.split(logits.reshape(len(logits), -1)[:, 0], starts)
 
 
 def _two_queries(pairs: Sequence[Any]) -> list[Any]:
@@ -167,11 +163,22 @@ def race_rerankers(
 ) -> Race:
     """Time peers in one run; arguments as `flowvec_bench.peers.race.race`.
 
+    Each row's `quality` says how far it ranks as flowvec does in float32 on ONNX Runtime.
+
     Raises:
         InputValueError: no peers, no pairs or no rounds.
         FlowvecError: the first peer fails.
     """
     given = json.loads(json.dumps(pairs))
+    starts = [i for i, pair in enumerate(pairs) if i and pair[0] != pairs[i - 1][0]]
+    with Reranker.load(models["bundle"], provider="cpu", compute="float32") as reranker:
+        exact = _by_query(reranker.predict(pairs, activation="identity"), starts)
+
+    def quality(_: str, logits: Floats) -> dict[str, float]:
+        if len(logits) != len(pairs):
+            return asdict(Agreement(float("nan"), float("nan")))
+        return asdict(rank_agreement(exact, _by_query(logits, starts)))
+
     return race(
         peers,
         models,
@@ -182,6 +189,7 @@ def race_rerankers(
         on_step=on_step,
         worker=WORKER,
         agreement=correlation,
+        quality=quality,
         least=LEAST_CORRELATION,
         sample=_two_queries,
     )

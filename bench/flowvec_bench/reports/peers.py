@@ -23,6 +23,7 @@ from flowvec_bench.reports.parts import (
 )
 
 __all__ = [
+    "quality_names",
     "rate",
     "write_peer_report",
 ]
@@ -33,15 +34,31 @@ def rate(value: float) -> str:
     return f"{value:.0f}" if value >= 20 else f"{value:.1f}"
 
 
+# Columns for the figures of `Row.quality`.
+_QUALITY = {"kendall_tau": "Kendall's tau", "top_1": "same first"}
+
+
+def quality_names(result: Race) -> dict[str, str]:
+    """The quality figures that a race has, with the titles of their columns."""
+    return {
+        name: title
+        for name, title in _QUALITY.items()
+        if any(name in row.quality for row in result.rows)
+    }
+
+
 def write_peer_report(
     result: Race, record: Mapping[str, Any], path: Path, unit: str = "texts"
 ) -> None:
     """Write `path`, and a chart of the same name in SVG; `unit` is what is counted."""
     same = "min cosine" if unit == "texts" else "correlation"
+    names = quality_names(result)
     of_pairs = (
         ""
         if unit == "texts"
         else "A query has 100 documents of 50 to 200 words, which are scored in one call. "
+        "Kendall's tau (mean over the queries) and the share of queries with the same first "
+        "document compare each ranking with that of flowvec in float32 on ONNX Runtime. "
     )
     lines = [
         f"# {record['model']} compared with its peers",
@@ -62,18 +79,20 @@ def write_peer_report(
         lines += [
             f"## {kind}: {count} {unit}",
             "",
-            f"| peer | batch | {unit}/s | slower by | {same} |",
-            "|---|---|---|---|---|",
+            " | ".join(("| peer", "batch", f"{unit}/s", "slower by", same, *names.values())) + " |",
+            "|---|---|---|---|---|" + "---|" * len(names),
         ]
         for row in (row for row in result.rows if row.texts == kind):
             if row.texts_per_second is None:
-                lines.append(f"| {row.name} | | did not run: {row.error} | | |")
+                lines.append(f"| {row.name} | | did not run: {row.error} | | |" + " |" * len(names))
                 continue
             batch = "default" if row.batch_size is None else str(row.batch_size)
             void = " (void)" if row.void else ""
+            figures = "".join(f" {row.quality[name]:.3f} |" for name in names)
             lines.append(
                 f"| {row.name} | {batch} | {rate(row.texts_per_second)} | "
                 f"{'' if row.ratio is None else f'{row.ratio:.2f}'} | {row.min_cosine:.5f}{void} |"
+                f"{figures}"
             )
         lines.append("")
     versions: dict[str, dict[str, str]] = {}

@@ -26,7 +26,14 @@ from flowvec_export.graph.proto import write_onnx
 from flowvec_export.variants.int8 import quantize_graph
 from flowvec_export.variants.variants import Variant, VariantError, measured_on, require_references
 
-__all__ = ["MIN_TAU", "MIN_TOP_1", "add_reranker_variant", "calibration_rankings"]
+__all__ = [
+    "MIN_TAU",
+    "MIN_TOP_1",
+    "Agreement",
+    "add_reranker_variant",
+    "calibration_rankings",
+    "rank_agreement",
+]
 
 Floats = npt.NDArray[np.float32]
 
@@ -51,6 +58,29 @@ class Rankings:
 
     pairs: list[TextPair]
     documents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far two rankings of the same documents agree; 1 is equal.
+
+    Attributes:
+        kendall_tau: mean of Kendall's tau over the queries, from -1 to 1.
+        top_1: share of queries with the same first document.
+    """
+
+    kendall_tau: float
+    top_1: float
+
+
+def rank_agreement(exact: Sequence[Floats], other: Sequence[Floats]) -> Agreement:
+    """Compare the logits of each query's documents, float32 (documents,) per query.
+
+    A query whose logits are all equal has no ranking, and makes the tau NaN.
+    """
+    taus = [float(kendalltau(a, b).statistic) for a, b in zip(exact, other, strict=True)]
+    same = [a.argmax() == b.argmax() for a, b in zip(exact, other, strict=True)]
+    return Agreement(float(np.mean(taus)), float(np.mean(same)))
 
 
 def calibration_rankings(texts: Sequence[str]) -> Rankings:
@@ -126,7 +156,12 @@ def add_reranker_variant(
     )
     exact, rounded = (_logits(bundle, engine, halves[1], size) for engine in engines)
     require_references(kind, bundle, engines[1])
-    return _agreement(kind, exact, rounded)
+    agreement = rank_agreement(list(exact), list(rounded))
+    _require(kind, agreement)
+    return {
+        f"{kind}_kendall_tau": round(agreement.kendall_tau, 3),
+        f"{kind}_top_1": round(agreement.top_1, 3),
+    }
 
 
 def _logits(bundle: Bundle, engine: Engine, pairs: list[TextPair], size: int) -> Floats:
@@ -141,10 +176,8 @@ def _logits(bundle: Bundle, engine: Engine, pairs: list[TextPair], size: int) ->
     return first
 
 
-def _agreement(kind: Variant, exact: Floats, rounded: Floats) -> dict[str, float]:
-    taus = [float(kendalltau(a, b).statistic) for a, b in zip(exact, rounded, strict=True)]
-    tau = float(np.mean(taus))
-    top_1 = float((exact.argmax(axis=1) == rounded.argmax(axis=1)).mean())
+def _require(kind: Variant, agreement: Agreement) -> None:
+    tau, top_1 = agreement.kendall_tau, agreement.top_1
     if not (tau >= MIN_TAU and top_1 >= MIN_TOP_1):
         raise VariantError(
             f"{kind} ranks differently: Kendall's tau {tau:.3f} to float32 (at least {MIN_TAU:g}), "
@@ -152,4 +185,3 @@ def _agreement(kind: Variant, exact: Floats, rounded: Floats) -> dict[str, float
             f"{100 * MIN_TOP_1:g} %)",
             kind,
         )
-    return {f"{kind}_kendall_tau": round(tau, 3), f"{kind}_top_1": round(top_1, 3)}
