@@ -52,6 +52,7 @@ from flowvec.reranker.async_reranker import AsyncReranker
 from flowvec.reranker.reranker import Reranker, RerankerInfo
 from flowvec.reranker.scores import Ranked, Ranking, ScoreJob, ScoreOptions
 from flowvec.reranker.shared_reranker import SharedReranker
+from flowvec.tokenizer.chunking import Chunk
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized
 from flowvec.version import __version__
@@ -66,6 +67,7 @@ __all__ = [
     "BundleError",
     "CacheError",
     "CallStatistics",
+    "Chunk",
     "ClosedError",
     "Collection",
     "CollectionError",

@@ -48,6 +48,7 @@ def test_wrong_arguments_of_encoders(tiny_dir: Path, encoder: Encoder) -> None:
         "Encoder.encode_document": Called(lambda texts: encoder.encode_document(texts), {}),
         "Encoder.similarity": Called(encoder.similarity, {"a": vectors, "b": vectors}),
         "Encoder.tokenize": Called(encoder.tokenize, {"texts": two}),
+        "Encoder.split_texts": Called(encoder.split_texts, {"texts": two}),
         "Bundle.load": Called(Bundle.load, {}),
     })  # fmt: skip
 

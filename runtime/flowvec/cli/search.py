@@ -53,6 +53,15 @@ def search(
     rerank_from: Annotated[
         int, typer.Option(min=1, help="How many rows --rerank reads.")
     ] = RERANK_FROM,
+    offset: Annotated[
+        int, typer.Option(min=0, help="Skip the best rows: -k 10 --offset 10 is the second page.")
+    ] = 0,
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="Of rows with the same value of a field show only the best."
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="The bundle, if it has moved since the collection was created."),
@@ -68,6 +77,8 @@ def search(
             raise InputValueError("a collection in shards has no hybrid search")
         if rerank is not None:
             raise InputValueError("a collection in shards cannot be reranked")
+        if offset or group_by is not None:
+            raise InputValueError("a collection in shards has no --offset and no --group-by")
         loaded = Encoder.load(
             model or shards_model(directory), provider=provider, compute=cast(Any, compute)
         )
@@ -94,6 +105,8 @@ def search(
             exact=exact,
             rerank=reranker,
             rerank_from=rerank_from,
+            offset=offset,
+            group_by=group_by,
         )
     _show(hits, as_json=as_json)
 

@@ -50,6 +50,7 @@ class SearchKeywords(TypedDict, total=False):
     exact: bool
     ef: int | None
     offset: int
+    group_by: str | None
 
 
 class AsyncCollection:
@@ -208,8 +209,8 @@ class AsyncCollection:
             rerank: pairs of different tasks share batches in an `AsyncReranker`; a Reranker runs
                 in the thread of the search.
             rerank_from: how many hits the reranker reads.
-            **options: `filter`, `hybrid`, `vector_weight`, `min_score`, `exact`, `ef` and
-                `offset`.
+            **options: `filter`, `hybrid`, `vector_weight`, `min_score`, `exact`, `ef`, `offset`
+                and `group_by`.
 
         Raises:
             DeadlineError: the timeout passed.

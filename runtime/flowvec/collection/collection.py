@@ -390,6 +390,7 @@ class Collection(RowMethods):
         rerank: Reranker | SharedReranker | None = None,
         rerank_from: int = RERANK_FROM,
         offset: int = 0,
+        group_by: str | None = None,
     ) -> list[Hit]:
         """The rows nearest to a text or a vector.
 
@@ -422,6 +423,10 @@ class Collection(RowMethods):
                 takes as long as one search for offset + k hits. Pages of one query fit together
                 while nothing is written, except that a graph may find other rows, and hybrid scores
                 change, as offset + k grows.
+            group_by: a field of the metadata, such as the parent of `Encoder.split_texts`: of the
+                rows with the same value only the best is a hit, so k hits have k values. More rows
+                are looked at until there are k, or no others. Rows without the field are hits of
+                their own. A reranker reads only the hits that are left.
 
         Returns:
             Hits, best first.
@@ -440,6 +445,7 @@ class Collection(RowMethods):
             exact=exact,
             ef=ef,
             offset=offset,
+            group_by=group_by,
             is_reranked=rerank is not None,
         )
         plan = SearchPlan.checked(
@@ -468,6 +474,7 @@ class Collection(RowMethods):
         rerank: Reranker | SharedReranker | None = None,
         rerank_from: int = RERANK_FROM,
         offset: int = 0,
+        group_by: str | None = None,
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once.
 
@@ -483,6 +490,7 @@ class Collection(RowMethods):
             exact=exact,
             ef=ef,
             offset=offset,
+            group_by=group_by,
             is_reranked=rerank is not None,
         )
         plan = SearchPlan.checked(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import flag, whole_number
+from flowvec.arguments import flag, text_or_none, whole_number
+from flowvec.collection.grouping import best_of_groups, group_of
 from flowvec.collection.hybrid import HYBRID_BEST, fuse, match_expression
 from flowvec.collection.index.vector_index import Nearest, VectorIndex
 from flowvec.collection.results import Hit
-from flowvec.collection.store.filters import Condition, Filter, compile_filter
+from flowvec.collection.store.filter_columns import COLUMNS
+from flowvec.collection.store.filters import Condition, Filter, compile_filter, field_names
 from flowvec.collection.store.rows import Id, Item
 from flowvec.collection.store.store import Store
 from flowvec.collection.validation import check_k, check_score, check_weight
@@ -44,6 +46,7 @@ class SearchOptions:
     exact: bool = False
     ef: int | None = None
     offset: int = 0
+    group_by: str | None = None
 
     @classmethod
     def checked(
@@ -57,6 +60,7 @@ class SearchOptions:
         exact: bool = False,
         ef: int | None = None,
         offset: int = 0,
+        group_by: str | None = None,
         is_reranked: bool = False,
     ) -> SearchOptions:
         """Check a caller's options.
@@ -78,6 +82,7 @@ class SearchOptions:
             vector_weight=check_weight(vector_weight),
             exact=exact,
             ef=None if ef is None else whole_number("ef", ef),
+            group_by=_checked_field(group_by),
         )
         too_high = options.min_score is not None and options.min_score > HYBRID_BEST
         if hybrid and not is_reranked and too_high:
@@ -110,27 +115,56 @@ class Searcher:
 
     def hits(self, vectors: Floats, options: SearchOptions) -> list[list[Hit]]:
         """The k nearest rows of each vector, best first."""
-        with self._reading():
-            nearest = self._nearest(vectors, options)
-            items = self._items(np.unique(nearest.labels).tolist())
-        ranked = zip(nearest.labels.tolist(), nearest.scores.tolist(), strict=True)
-        return [_hits(zip(*line, strict=True), items, options.min_score) for line in ranked]
+        return self._hits(None, vectors, options)
 
     def hybrid_hits(
         self, texts: Sequence[str], vectors: Floats, options: SearchOptions
     ) -> list[list[Hit]]:
         """The k rows of each text that rank highest by its vector and its words together."""
-        depth = min(max(_HYBRID_LEAST, _HYBRID_DEPTH * options.k), _HYBRID_MOST)
+        return self._hits(texts, vectors, options)
+
+    def _hits(
+        self, texts: Sequence[str] | None, vectors: Floats, options: SearchOptions
+    ) -> list[list[Hit]]:
         with self._reading():
-            nearest = self._nearest(vectors, replace(options, k=depth))
-            fused = [
-                self._fused(text, vector, dict(zip(labels, scores, strict=True)), depth, options)
-                for text, vector, labels, scores in zip(
-                    texts, vectors, nearest.labels.tolist(), nearest.scores.tolist(), strict=True
-                )
-            ]
-            items = self._items(sorted({label for line in fused for label, _ in line}))
-        return [_hits(line, items, options.min_score) for line in fused]
+            if options.group_by is None:
+                ranked = self._ranked(texts, vectors, options)
+            else:
+                ranked = self._grouped(texts, vectors, options, options.group_by)
+            items = self._items(sorted({label for line in ranked for label, _ in line}))
+        return [_hits(line, items, options.min_score) for line in ranked]
+
+    def _ranked(
+        self, texts: Sequence[str] | None, vectors: Floats, options: SearchOptions
+    ) -> list[list[tuple[int, float]]]:
+        """Labels and scores of the k best rows of each query; hybrid searches have texts."""
+        if texts is None:
+            nearest = self._nearest(vectors, options)
+            lines = zip(nearest.labels.tolist(), nearest.scores.tolist(), strict=True)
+            return [list(zip(*line, strict=True)) for line in lines]
+        depth = min(max(_HYBRID_LEAST, _HYBRID_DEPTH * options.k), _HYBRID_MOST)
+        nearest = self._nearest(vectors, replace(options, k=depth))
+        return [
+            self._fused(text, vector, dict(zip(labels, scores, strict=True)), depth, options)
+            for text, vector, labels, scores in zip(
+                texts, vectors, nearest.labels.tolist(), nearest.scores.tolist(), strict=True
+            )
+        ]
+
+    def _grouped(
+        self, texts: Sequence[str] | None, vectors: Floats, options: SearchOptions, field: str
+    ) -> list[list[tuple[int, float]]]:
+        """`_ranked` with only the best row of each value of a field."""
+
+        def find(queries: Sequence[int], depth: int) -> list[list[tuple[int, float]]]:
+            some = None if texts is None else [texts[i] for i in queries]
+            return self._ranked(some, vectors[list(queries)], replace(options, k=depth))
+
+        def groups_of(labels: set[int]) -> dict[int, Hashable]:
+            items = self._items(sorted(labels))
+            return {label: group_of(item, field) for label, item in items.items()}
+
+        return best_of_groups(find, groups_of, len(vectors), options.k, options.min_score)
 
     def _fused(
         self,
@@ -192,6 +226,13 @@ class Searcher:
         if len(items) < len(labels):
             raise CorruptCollectionError("the collection's graph holds rows that its store lacks")
         return items
+
+
+def _checked_field(group_by: object) -> str | None:
+    field = text_or_none("group_by", group_by)
+    if field is not None and (field in COLUMNS or not all(field_names(field))):
+        raise InputValueError(f"group_by is a field of the metadata, not {field!r}")
+    return field
 
 
 def _hits(

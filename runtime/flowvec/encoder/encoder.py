@@ -34,6 +34,7 @@ from flowvec.errors import (
     first_line,
 )
 from flowvec.sequences import refuse_lookalike
+from flowvec.tokenizer.chunking import Chunk, SplitBy, split_texts
 from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer, check_texts
 
 __all__ = ["Encoder", "EncoderInfo"]
@@ -294,6 +295,45 @@ class Encoder(LoadedModel):
         """Token ids of each text, cut at max_length: the first step of `encode`."""
         items, _ = self.items(texts)
         return self._tokenizer(items)
+
+    def split_texts(
+        self,
+        texts: str | Iterable[str],
+        *,
+        max_tokens: int | None = None,
+        overlap: int = 0,
+        by: SplitBy = "sentence",
+    ) -> list[Chunk]:
+        """Split texts into chunks that `encode_document` reads whole.
+
+        Every character that is not white space is in a chunk; a text of white space has none. A
+        sentence that does not fit into a chunk is divided between words, and a word that does not
+        fit between tokens.
+
+            >>> encoder = Encoder.load("mini")
+            >>> chunks = encoder.split_texts(["One. Two. Three. Four.", "Five."], max_tokens=6)
+            >>> [(chunk.parent, chunk.text) for chunk in chunks]
+            [(0, 'One. Two.'), (0, 'Three. Four.'), (1, 'Five.')]
+
+        Args:
+            texts: one text, or any iterable of texts.
+            max_tokens: most tokens of a chunk, special tokens and the document prompt included;
+                None is `max_length`. Smaller chunks find passages more exactly, and say less each.
+            overlap: a chunk repeats up to this many tokens of the one before: whole sentences, or
+                words. 0 repeats nothing.
+            by: what chunks are made of: `sentence`, or `word`, which fills them better.
+
+        Returns:
+            The chunks of all texts, in order.
+
+        Raises:
+            InputTypeError, InputValueError: an argument is not valid.
+        """
+        items, _ = self.items(texts)
+        prompt = self.job(self.document_prompt).prompt
+        return split_texts(
+            items, self._tokenizer, prompt, max_tokens=max_tokens, overlap=overlap, by=by
+        )
 
     def windows(
         self,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ _CHARACTERS_PER_TOKEN = 16
 # characters are tried, and the text counts as truncated.
 _MOST_TRIES = 64
 ID_BYTES = 4
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,6 +124,17 @@ class Bodies:
         """Token ids of a text without special tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def count(self, text: str) -> int:
+        """Tokens of a text without special tokens."""
+        body = self._words(text) if self._words is not None else None
+        return len(self.plain(text)) if body is None else len(body) // ID_BYTES
+
+    def token_ends(self, texts: Sequence[str]) -> list[list[int]]:
+        """Where the tokens of each text end, in characters, ascending."""
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        # Accents that are reordered may have offsets that are not ascending.
+        return [list(accumulate((end for _, end in e.offsets), max)) for e in encodings]
 
     def __call__(
         self, texts: Sequence[str], room: int, max_length: int
@@ -223,6 +237,36 @@ class Tokenizer:
             if framed[start : start + len(body)] == body:
                 return framed[:start], framed[start + len(body) :]
         raise BundleError("the tokenizer's template does not frame a text by special tokens")
+
+    @property
+    def special_tokens(self) -> int:
+        """How many special tokens a text gets."""
+        return len(self._prefix) + len(self._suffix)
+
+    @property
+    def max_characters(self) -> int | None:
+        """Most characters of a text that are read; None is all."""
+        return self._max_characters
+
+    def count(self, text: str) -> int:
+        """Tokens of a whole text, special tokens included.
+
+        Raises:
+            BundleError: the tokenizer fails.
+        """
+        with self._bodies.named():
+            return self._bodies.count(repair([text])[0][0]) + self.special_tokens
+
+    def token_ends(self, texts: Sequence[str]) -> list[list[int]]:
+        """Where the tokens of each whole text end, in characters, ascending.
+
+        Raises:
+            BundleError: the tokenizer fails.
+        """
+        # One character for each surrogate, so that characters are counted as in the text.
+        plain = [_SURROGATE.sub("\ufffd", text) for text in texts]
+        with self._bodies.named():
+            return self._bodies.token_ends(plain)
 
     def __call__(self, texts: Sequence[str]) -> Tokenized:
         """Token ids of each text, cut at max_length as Hugging Face cuts them.

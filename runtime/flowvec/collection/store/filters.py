@@ -40,7 +40,7 @@ from flowvec.collection.store.filter_values import (
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.texts.unicode import replace_surrogates
 
-__all__ = ["Condition", "Filter", "add_functions", "compile_filter"]
+__all__ = ["Condition", "Filter", "add_functions", "compile_filter", "field_names"]
 
 Filter = Mapping[str, Any]
 
@@ -263,12 +263,8 @@ def _joined(word: str, parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else "(" + f" {word} ".join(parts) + ")"
 
 
-def _path(key: str) -> str:
-    """A field as SQLite's JSON path, every name in quotes.
-
-    Names with quotes, backslashes or control characters are stored escaped, and SQLite's paths
-    reach them in some versions only: they are refused.
-    """
+def field_names(key: str) -> list[str]:
+    """The names that lead to a field: dots lead inwards, a backslash makes a character literal."""
     names = [""]
     characters = iter(key)
     for character in characters:
@@ -278,6 +274,16 @@ def _path(key: str) -> str:
             names[-1] += next(characters, "")
         else:
             names[-1] += character
+    return names
+
+
+def _path(key: str) -> str:
+    """A field as SQLite's JSON path, every name in quotes.
+
+    Names with quotes, backslashes or control characters are stored escaped, and SQLite's paths
+    reach them in some versions only: they are refused.
+    """
+    names = field_names(key)
     for name in names:
         plain = all(ord(c) >= 32 and c not in '"\\' and not 0xD800 <= ord(c) < 0xE000 for c in name)
         if not name or not plain:
