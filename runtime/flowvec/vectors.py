@@ -9,7 +9,15 @@ import numpy.typing as npt
 
 from flowvec.errors import InputValueError
 
-__all__ = ["METRICS", "METRIC_OF_SIMILARITY", "Metric", "scores", "top_k"]
+__all__ = [
+    "METRICS",
+    "METRIC_OF_SIMILARITY",
+    "Metric",
+    "best_rows",
+    "merge_best",
+    "scores",
+    "top_k",
+]
 
 Metric = Literal["cosine", "ip", "l2"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
@@ -64,12 +72,12 @@ def top_k(
     for start in range(0, len(queries), step):
         block = scores(queries[start : start + step], vectors, metric)
         for i, line in enumerate(block, start):
-            rows[i] = _best_rows(line, k)
+            rows[i] = best_rows(line, k)
             best[i] = line[rows[i]]
     return rows, best
 
 
-def _best_rows(line: Floats, k: int) -> npt.NDArray[np.int64]:
+def best_rows(line: Floats, k: int) -> npt.NDArray[np.int64]:
     """Indices of the k largest scores, largest first; equal scores by index."""
     if k < len(line):
         threshold = np.partition(line, len(line) - k)[len(line) - k]
@@ -80,3 +88,25 @@ def _best_rows(line: Floats, k: int) -> npt.NDArray[np.int64]:
     else:
         chosen = np.arange(len(line))
     return chosen[np.argsort(-line[chosen], kind="stable")]
+
+
+def merge_best(
+    best: npt.NDArray[np.int64],
+    best_scores: Floats,
+    others: npt.NDArray[np.int64],
+    other_scores: Floats,
+    k: int,
+) -> tuple[npt.NDArray[np.int64], Floats]:
+    """The k best of two lists for each query; among equal scores the first list comes first.
+
+    Args:
+        best: labels, int64 (queries, n), best first.
+        best_scores: their scores, float32 (queries, n).
+        others: more labels, int64 (queries, m), best first.
+        other_scores: their scores.
+        k: how many.
+    """
+    labels = np.concatenate((best, others), axis=1)
+    joined = np.concatenate((best_scores, other_scores), axis=1)
+    order = np.argsort(-joined, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(labels, order, 1), np.take_along_axis(joined, order, 1)

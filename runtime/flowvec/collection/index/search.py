@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.index.hnsw import Graph
-from flowvec.vectors import Metric, top_k
+from flowvec.vectors import Metric, merge_best, top_k
 
 __all__ = ["few_eligible", "search_blocks", "search_graph", "search_rows"]
 
@@ -56,11 +56,7 @@ def search_blocks(
         return best, scores
     for labels, vectors in blocks:
         nearest, their_scores = top_k(queries, vectors, min(k, len(vectors)), metric)
-        best = np.concatenate((best, labels[nearest]), axis=1)
-        scores = np.concatenate((scores, their_scores), axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        best = np.take_along_axis(best, order, 1)
-        scores = np.take_along_axis(scores, order, 1)
+        best, scores = merge_best(best, scores, labels[nearest], their_scores, k)
     return best, scores
 
 

@@ -1,0 +1,352 @@
+"""The vectors of a collection by slot: those of a mapped file, then those that memory holds.
+
+A slot is a row's place in the ascending order of labels. Deleted rows keep their slots until the
+file is written again without them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.collection.index.vector_file import VectorFile, VectorFileError
+from flowvec.collection.index.vector_labels import placed_labels
+from flowvec.errors import CollectionError
+from flowvec.vectors import Metric, best_rows, merge_best, scores, top_k
+
+__all__ = ["VectorTable"]
+
+Floats = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Array = TypeVar("Array", bound=npt.NDArray[np.generic])
+
+# Below this share of the slots, copying the eligible rows costs less than multiplying all.
+_GATHERED_SHARE = 1 / 8
+# Scores held at once: 64 MiB of float32.
+_MOST_SCORES = 1 << 24
+# Numbers of rows that are copied at once: 16 MiB of float32.
+_MOST_COPIED = 1 << 22
+# Up to this many queries are multiplied one by one with a block, on one core, while it is in the
+# processor's cache. For more, OpenBLAS's threads pay, if the product is large.
+_FEW_QUERIES = 16
+# Numbers of the tail that are multiplied at once, as in a block of the file.
+_TAIL_NUMBERS = 400_000
+
+
+class VectorTable:
+    """Labels, vectors and marks of deletion, by slot.
+
+    Any number of threads may read it, but not while one changes it. Records of the file are checked
+    against their checksums before they are first used; a damaged one is read from the store again,
+    and kept in memory.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        metric: Metric,
+        file: VectorFile | None = None,
+        n: int = 0,
+        live: Labels | None = None,
+        reread: Callable[[Labels], Floats] | None = None,
+    ) -> None:
+        """A table of a file's records, or an empty one.
+
+        Args:
+            dim: length of the vectors.
+            metric: what compares them.
+            file: the vectors file; the caller closes it.
+            n: how many of its records are valid.
+            live: labels of the rows in the store, ascending. Rows above `newest` are not in the
+                file: `append` them.
+            reread: returns vectors of rows, float32 (rows, dim), as the metric compares them.
+
+        Raises:
+            VectorFileError: the file is too short, or lacks a row.
+        """
+        self.dim, self.metric = dim, metric
+        self._file, self._reread = file, reread
+        self._mapped = n if file is not None else 0
+        self._tail: Floats = np.empty((0, dim), np.float32)
+        self._labels: Labels = np.empty(0, np.int64)
+        self._live: Mask = np.empty(0, np.bool_)
+        self.slots = self._mapped
+        if file is not None:
+            self._labels, self._live = placed_labels(file, n, live)
+        self.count = int(np.count_nonzero(self._live))
+        # Of every block of the file: how many of its records were checked; and the blocks that
+        # had damaged ones, with the right vectors.
+        self._checked = np.zeros(0, np.int64)
+        self._repaired: dict[int, Floats] = {}
+        self._checking = threading.Lock()
+        self._note_blocks()
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Rows that are not deleted."""
+        return self.count
+
+    @property
+    def labels(self) -> Labels:
+        """Labels by slot, ascending, int64 (slots,)."""
+        return self._labels[: self.slots]
+
+    @property
+    def live(self) -> Mask:
+        """Whether a slot's row is not deleted, bool (slots,)."""
+        return self._live[: self.slots]
+
+    @property
+    def newest(self) -> int:
+        """The highest label, deleted rows included; 0 if there are none."""
+        return int(self._labels[self.slots - 1]) if self.slots else 0
+
+    @property
+    def mapped(self) -> int:
+        """How many slots are records of the file."""
+        return self._mapped
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that this process alone holds; the mapped file is shared."""
+        repaired = sum(block.nbytes for block in self._repaired.values())
+        return self._labels.nbytes + self._live.nbytes + self._tail.nbytes + repaired
+
+    def slots_of(self, labels: Labels) -> Labels:
+        """Slots of labels, deleted ones included, int64 (labels,); -1 for unknown labels."""
+        slots = np.searchsorted(self.labels, labels)
+        if not self.slots:
+            return np.full(len(labels), -1, np.int64)
+        known = self._labels[np.minimum(slots, self.slots - 1)] == labels
+        return np.where(known, slots, -1)
+
+    def vectors_of(self, slots: Labels) -> Floats:
+        """Vectors of slots, float32 (slots, dim), a copy.
+
+        Raises:
+            VectorFileError: a record is damaged and its row could not be read again.
+        """
+        if not self._mapped:
+            return self._tail[slots]
+        in_file = slots < self._mapped
+        if in_file.all():
+            return self._gathered(slots)
+        vectors = np.empty((len(slots), self.dim), np.float32)
+        vectors[in_file] = self._gathered(slots[in_file])
+        vectors[~in_file] = self._tail[slots[~in_file] - self._mapped]
+        return vectors
+
+    def append(self, labels: Labels, vectors: Floats) -> None:
+        """Add rows that are not in the file.
+
+        Args:
+            labels: ascending, above all labels of the table, int64 (rows,).
+            vectors: float32 (rows, dim), as the metric compares them.
+        """
+        if not len(labels):
+            return
+        if labels[0] <= self.newest or (np.diff(labels) <= 0).any():
+            raise CollectionError("a table takes labels in ascending order, each once")
+        held = self.slots - self._mapped
+        self._tail = _with_room(self._tail, held, len(labels))
+        self._tail[held : held + len(labels)] = vectors
+        self._add_slots(labels)
+
+    def extend_mapped(self, n: int, live: Labels | None = None) -> None:
+        """Take over records that were appended to the file and committed.
+
+        Rows of the table that are not in the file yet must be the first of these records.
+
+        Args:
+            n: how many of the file's records are valid now.
+            live: labels of those records that are in the store, ascending; None is all of them.
+
+        Raises:
+            VectorFileError: the file is too short, or does not hold these rows.
+        """
+        assert self._file is not None
+        if n == self._mapped and self._mapped == self.slots:
+            return
+        labels = self._file.labels(n, self._mapped)
+        held = self.slots - self._mapped
+        new = labels[held:]
+        if n < self.slots or (labels[:held] != self._labels[self._mapped : self.slots]).any():
+            raise VectorFileError(f"{self._file.path} does not continue the table in memory")
+        if len(new) and (new[0] <= self.newest or (np.diff(new) <= 0).any()):
+            raise VectorFileError(f"{self._file.path} is damaged: its labels do not ascend")
+        is_live = np.ones(len(new), np.bool_) if live is None else np.isin(new, live)
+        if live is not None and np.count_nonzero(is_live) != np.count_nonzero(live > self.newest):
+            raise VectorFileError(f"{self._file.path} is damaged: it lacks rows")
+        self._mapped = n
+        self._tail = self._tail[:0].copy()
+        self._add_slots(new, is_live)
+        self._note_blocks()
+
+    def delete(self, labels: Labels) -> None:
+        """Mark rows as deleted; unknown labels are ignored."""
+        slots = self.slots_of(labels)
+        self._live[slots[slots >= 0]] = False
+        self.count = int(np.count_nonzero(self.live))
+
+    def _add_slots(self, labels: Labels, live: Mask | None = None) -> None:
+        last = self.slots + len(labels)
+        self._labels = _with_room(self._labels, self.slots, len(labels))
+        self._live = _with_room(self._live, self.slots, len(labels))
+        self._labels[self.slots : last] = labels
+        self._live[self.slots : last] = True if live is None else live
+        self.count += len(labels) if live is None else int(np.count_nonzero(live))
+        self.slots = last
+
+    # --- search ---------------------------------------------------------------------------------
+
+    def search(
+        self, queries: Floats, k: int, mask: Mask | None = None, first: int = 0
+    ) -> tuple[Labels, Floats]:
+        """The k nearest live rows of each query, exactly; equal scores by ascending label.
+
+        Args:
+            queries: float32 (queries, dim), as the metric compares them.
+            k: how many; fewer are returned if fewer are eligible.
+            mask: slots that may be found, bool (slots,); None is all.
+            first: only this slot and later ones.
+
+        Returns:
+            Labels int64 and scores float32, (queries, min(k, eligible)).
+
+        Raises:
+            VectorFileError: a record is damaged and its row could not be read again.
+        """
+        eligible = self.live[first:] if mask is None else self.live[first:] & mask[first:]
+        count = int(np.count_nonzero(eligible))
+        k = min(k, count)
+        if k <= 0:
+            return np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
+        if count < _GATHERED_SHARE * len(eligible):
+            return self.search_slots(queries, k, np.flatnonzero(eligible) + first)
+        chosen = None if count == len(eligible) else np.flatnonzero(eligible)
+        labels = self._labels[first : self.slots]
+        if chosen is not None:
+            labels = labels[chosen]
+        best = np.empty((len(queries), k), np.int64)
+        best_scores = np.empty((len(queries), k), np.float32)
+        step = max(1, _MOST_SCORES // len(eligible))
+        for start in range(0, len(queries), step):
+            lines = self._scores(queries[start : start + step], first)
+            for i, line in enumerate(lines, start):
+                taken = line if chosen is None else line[chosen]
+                rows = best_rows(taken, k)
+                best[i], best_scores[i] = labels[rows], taken[rows]
+        return best, best_scores
+
+    def search_slots(self, queries: Floats, k: int, slots: Labels) -> tuple[Labels, Floats]:
+        """`search` among these slots alone, ascending, whether they are live or not."""
+        best = np.empty((len(queries), 0), np.int64)
+        best_scores = np.empty((len(queries), 0), np.float32)
+        step = max(1, _MOST_COPIED // self.dim)
+        for start in range(0, len(slots), step):
+            part = slots[start : start + step]
+            rows, their = top_k(queries, self.vectors_of(part), k, self.metric)
+            labels = self._labels[part][rows]
+            best, best_scores = merge_best(best, best_scores, labels, their, k)
+        return best, best_scores
+
+    def _scores(self, queries: Floats, first: int) -> Floats:
+        """Scores of all slots from `first` on, float32 (queries, slots)."""
+        lines = np.empty((len(queries), self.slots - first), np.float32)
+        few = len(queries) <= _FEW_QUERIES
+        for start, rows in self._parts(first) if few else self._joined_parts(first):
+            out = lines[:, start - first : start - first + len(rows)]
+            if few and self.metric != "l2":
+                for query, line in zip(queries, out, strict=True):
+                    np.matmul(rows, query, out=line)
+            else:
+                out[:] = scores(queries, rows, self.metric)
+        return lines
+
+    def _joined_parts(self, first: int) -> Iterator[tuple[int, Floats]]:
+        """`_parts` of more rows each, which are copied."""
+        start, parts = first, list[Floats]()
+        for slot, rows in self._parts(first):
+            parts.append(rows)
+            end = slot + len(rows)
+            if (end - start) * self.dim >= _MOST_COPIED or end == self.slots:
+                yield start, parts[0] if len(parts) == 1 else np.concatenate(parts)
+                start, parts = end, []
+
+    def _parts(self, first: int) -> Iterator[tuple[int, Floats]]:
+        """Slots and their vectors, not copied: the first slot, float32 (rows, dim)."""
+        if self._file is not None:
+            for block, inside, part in self._file.layout.parts(first, self._mapped):
+                yield first + part.start, self._block(block)[inside]
+        step = max(1, _TAIL_NUMBERS // self.dim)
+        for slot in range(max(first, self._mapped), self.slots, step):
+            start = slot - self._mapped
+            yield slot, self._tail[start : min(start + step, self.slots - self._mapped)]
+
+    # --- records of the file --------------------------------------------------------------------
+
+    def _note_blocks(self) -> None:
+        rows = self._file.layout.rows if self._file is not None else 1
+        blocks = -(-self._mapped // rows)
+        more = np.zeros(max(0, blocks - len(self._checked)), np.int64)
+        self._checked = np.concatenate((self._checked, more))
+
+    def _block(self, number: int) -> Floats:
+        """Checked vectors of a block of the file, float32 (rows, dim)."""
+        assert self._file is not None
+        rows = self._file.layout.rows
+        if self._checked[number] < min(rows, self._mapped - number * rows):
+            self._check(number)
+        repaired = self._repaired.get(number)
+        return self._file.blocks.vectors[number] if repaired is None else repaired
+
+    def _gathered(self, slots: Labels) -> Floats:
+        assert self._file is not None
+        rows = self._file.layout.rows
+        blocks = slots // rows
+        unchecked = self._checked[blocks] < np.minimum(rows, self._mapped - blocks * rows)
+        for number in np.unique(blocks[unchecked]).tolist():
+            self._check(number)
+        vectors = self._file.gather(slots)
+        for number, repaired in list(self._repaired.items()):
+            here = np.flatnonzero(blocks == number)
+            vectors[here] = repaired[slots[here] % rows]
+        return vectors
+
+    def _check(self, number: int) -> None:
+        """Check a block's records that were not checked before, and repair damaged ones."""
+        file = self._file
+        assert file is not None
+        rows = file.layout.rows
+        with self._checking:
+            done, last = int(self._checked[number]), min(rows, self._mapped - number * rows)
+            damaged = file.damaged(number * rows + done, number * rows + last)
+            repaired = self._repaired.get(number)
+            if repaired is not None:
+                repaired[done:last] = file.blocks.vectors[number, done:last]
+            elif len(damaged):
+                repaired = file.blocks.vectors[number].copy()
+            if repaired is not None and len(damaged):
+                repaired[damaged % rows] = 0.0
+                live = damaged[self._live[damaged]]
+                if len(live):
+                    if self._reread is None:
+                        raise VectorFileError(f"{file.path} is damaged")
+                    repaired[live % rows] = self._reread(self._labels[live])
+                self._repaired[number] = repaired
+            self._checked[number] = last
+
+
+def _with_room(array: Array, used: int, more: int) -> Array:
+    """An array whose first `used` rows are kept, with room for more."""
+    if used + more <= len(array):
+        return array
+    grown = np.empty((max(used + more, 2 * used), *array.shape[1:]), array.dtype)
+    grown[:used] = array[:used]
+    return grown  # type: ignore[return-value]
