@@ -166,7 +166,7 @@ class DeadlineError(FlowvecError, TimeoutError):
 
 
 class ClosedError(FlowvecError, RuntimeError):
-    """An Encoder or a Collection was used after `close()`.
+    """A model or a Collection was used after `close()`. The message names its class.
 
     >>> collection = Collection.create("closed", dim=2)
     >>> collection.close()

@@ -18,6 +18,9 @@ class WorkerThreads(ABC):
     """A queue with threads of its own; the base of queues that say what the work is.
 
     `_changed` guards the queue: a subclass notifies it for each piece of work that it adds.
+
+    Attributes:
+        owner: class that the caller sees, for messages.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -27,6 +30,7 @@ class WorkerThreads(ABC):
             threads: how many.
             name: of the threads, before their number.
         """
+        self.owner = type(self).__name__
         self._changed = threading.Condition()
         self._closing = False
         self._process = os.getpid()
@@ -69,9 +73,14 @@ class WorkerThreads(ABC):
         """
         if self._process != os.getpid():
             raise ClosedError(
-                f"the threads of this {type(self).__name__} are in the parent process, not in "
+                f"the threads of this {self.owner} are in the parent process, not in "
                 "this fork; create one in each process"
             )
+
+    def require_open(self) -> None:
+        """Raise ClosedError after `close`."""
+        if self._closing:
+            raise ClosedError(f"this {self.owner} is closed")
 
     def refuse(self, *, drain: bool = True) -> None:
         """`close` without waiting for the threads."""
@@ -92,6 +101,7 @@ class WorkerThreads(ABC):
             worker.join()
 
     def __enter__(self) -> Self:
+        self.require_open()
         return self
 
     def __exit__(self, *_: object) -> None:

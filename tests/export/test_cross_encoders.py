@@ -240,3 +240,40 @@ def test_prompts_of_a_cross_encoder_are_refused(tmp_path: Path) -> None:
     model.save_pretrained(str(tmp_path / "saved"))
     with pytest.raises(ExportError, match="puts prompts before its texts"):
         export(tmp_path / "saved", tmp_path / "bundle")
+
+
+# --- special tokens in texts ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "modernbert"])
+def test_special_tokens_in_texts_are_those_of_sentence_transformers(
+    architecture: str, tmp_path: Path
+) -> None:
+    source = make_cross_encoder(tmp_path / "source", architecture)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    marks = sorted(tokenizer.all_special_tokens)
+    assert len(marks) >= 4
+    pairs = [
+        pair
+        for mark in marks
+        for pair in (
+            ("the cat", f"the dog {mark} runs"),
+            (f"the {mark} cat", "the dog"),
+            (f"{mark}cat{mark}", mark),
+            ("the cat", f"the dog {mark.lower()} {mark.upper()} runs " + mark * 50),
+        )
+    ]
+    expected = scores_of(source, pairs)
+    scores = exported_scores(source, tmp_path / "bundle", pairs)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-5)
+    with Reranker.load(tmp_path / "bundle", provider="cpu") as reranker:
+        (ids,) = (row.tolist() for row in reranker.tokenize([("cat", f"dog {marks[0]}")]).token_ids)
+    assert tokenizer.convert_tokens_to_ids(marks[0]) in ids
+
+
+def test_a_tokenizer_that_splits_special_tokens_is_refused(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    file = source / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"split_special_tokens": True}))
+    with pytest.raises(ExportError, match="splits special tokens"):
+        export(source, tmp_path / "bundle")

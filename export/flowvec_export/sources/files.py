@@ -201,8 +201,8 @@ def check_tokenizer(folder: Path) -> dict[str, Any]:
     """Content of tokenizer_config.json, after checking the tokenizer's files.
 
     Raises:
-        ExportError: it names files, which transformers would read from anywhere, or one is too
-            large to be part of a tokenizer.
+        ExportError: it names files, which transformers would read from anywhere, one is too large
+            to be part of a tokenizer, or special tokens in texts are not read as such.
     """
     path = folder / "tokenizer_config.json"
     settings: dict[str, Any] = read_json(path, missing_ok=True) or {}
@@ -211,6 +211,10 @@ def check_tokenizer(folder: Path) -> dict[str, Any]:
         named = key.endswith(("_file", "_files")) and key != "special_tokens_map_file"
         if named and value is not None:
             raise ExportError(f"{path} sends readers to other files ({key}); remove that entry")
+    if settings.get("split_special_tokens"):
+        raise ExportError(
+            f"{path} splits special tokens in texts (split_special_tokens), which is not supported"
+        )
     for file in folder.iterdir():
         if file.suffix in (".json", ".txt", ".model", ".bpe", ".vocab") and file.is_file():
             _require_small(file, MAX_TOKENIZER_BYTES)

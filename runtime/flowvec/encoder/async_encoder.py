@@ -40,6 +40,7 @@ class AsyncEncoder(AsyncModel):
         self._shared: SharedEncoder = SharedEncoder(
             encoder, max_waiting=max_waiting, max_batch_tokens=max_batch_tokens
         )
+        self._shared.owner = type(self).__name__
 
     @property
     def encoder(self) -> Encoder:

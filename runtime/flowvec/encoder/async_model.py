@@ -75,6 +75,7 @@ class AsyncModel:
         await asyncio.to_thread(self._shared.close, drain=drain)
 
     async def __aenter__(self) -> Self:
+        self._shared.require_open()
         return self
 
     async def __aexit__(

@@ -79,7 +79,12 @@ class LoadedModel:
         # Streams and threads that the caller named stay as they are.
         is_elastic = request is not None and request.streams is None and request.threads is None
         self._pipeline = Pipeline(
-            bundle, engine, proof, tokenizer=self._open_tokenizer(), is_elastic=is_elastic
+            bundle,
+            engine,
+            proof,
+            tokenizer=self._open_tokenizer(),
+            is_elastic=is_elastic,
+            owner=type(self).__name__,
         )
 
     def _open_tokenizer(self) -> Tokenizer | PairTokenizer:
@@ -334,6 +339,7 @@ class LoadedModel:
         self._pipeline.close()
 
     def __enter__(self) -> Self:
+        self._pipeline.ready()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -75,6 +75,7 @@ class Pipeline:
         *,
         tokenizer: Tokenizer | PairTokenizer,
         is_elastic: bool = False,
+        owner: str = "Encoder",
     ) -> None:
         """Open a bundle on an engine.
 
@@ -84,6 +85,7 @@ class Pipeline:
             proof: as for `Encoder.load`.
             tokenizer: turns items into token ids.
             is_elastic: let a batch that is alone take all cores.
+            owner: class of the model, for messages.
         """
         self._bundle = bundle
         self._engine = engine
@@ -92,6 +94,7 @@ class Pipeline:
         self._dim = bundle.manifest.dim
         self._max_length = bundle.manifest.max_length
         self.tokenizer = tokenizer
+        self._owner = owner
         self._closed = False
         _living.add(self)
         self._open()
@@ -133,7 +136,9 @@ class Pipeline:
             )
             return opened
 
-        return ElasticSession(session, open_on_all_cores, partial(_given, self._preparing))
+        return ElasticSession(
+            session, open_on_all_cores, partial(_given, self._owner, self._preparing)
+        )
 
     @property
     def threads_alone(self) -> int:
@@ -155,7 +160,7 @@ class Pipeline:
                     self._open()
         session = self._session
         if self._closed or session is None:
-            raise ClosedError("this Encoder is closed")
+            raise _closed(self._owner)
         return session, self._workers
 
     @property
@@ -217,7 +222,9 @@ class Pipeline:
         if len(batches) == 1 or self._engine.streams == 1:
             # A single batch runs on its caller's thread; another thread would only cost time.
             return _Running(batches, compute, None)
-        return _Running(batches, compute, [_given(workers, compute, b) for b in batches])
+        return _Running(
+            batches, compute, [_given(self._owner, workers, compute, b) for b in batches]
+        )
 
     def windows(
         self,
@@ -252,7 +259,7 @@ class Pipeline:
                 texts, failure = _next(parts)
                 following = None
                 if texts is not None:
-                    following = _given(self._preparing, self._prepare, texts, job)
+                    following = _given(self._owner, self._preparing, self._prepare, texts, job)
                 encoded = self._finished(window, job, tally, done, stop)
                 if encoded is None:
                     return
@@ -301,7 +308,7 @@ class Pipeline:
             return job.tokenize(self.tokenizer, items)
         tokenize = partial(job.tokenize, self.tokenizer)
         pieces = [items[i : i + _PIECE] for i in range(0, len(items), _PIECE)]
-        others = [_given(self._tokenizing, tokenize, piece) for piece in pieces[1::2]]
+        others = [_given(self._owner, self._tokenizing, tokenize, piece) for piece in pieces[1::2]]
         mine = [tokenize(piece) for piece in pieces[::2]]
         theirs = [future.result() for future in others]
         return joined([(mine, theirs)[i % 2][i // 2] for i in range(len(pieces))])
@@ -414,18 +421,26 @@ class _Window:
     running: _Running
 
 
+def _closed(owner: str) -> ClosedError:
+    return ClosedError(f"this {owner} is closed")
+
+
 def _given(
-    threads: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    owner: str,
+    threads: ThreadPoolExecutor,
+    function: Callable[P, T],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> Future[T]:
     """Submit work to threads.
 
     Raises:
-        ClosedError: another thread has closed the Encoder.
+        ClosedError: another thread has closed the model.
     """
     try:
         return threads.submit(function, *args, **kwargs)
     except RuntimeError:
-        raise ClosedError("this Encoder is closed") from None
+        raise _closed(owner) from None
 
 
 def refuse_non_finite(rows: Sequence[int], first: int = 0) -> None:

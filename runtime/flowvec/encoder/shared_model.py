@@ -151,8 +151,8 @@ class _Waiting:
     tokens: int
 
 
-def _closed_before() -> ClosedError:
-    return ClosedError("this model was closed before the text was computed")
+def _closed_before(owner: str) -> ClosedError:
+    return ClosedError(f"this {owner} was closed before the text was computed")
 
 
 class SharedModel(WorkerThreads):
@@ -201,8 +201,7 @@ class SharedModel(WorkerThreads):
         call = Call(items, job, single, out, len(items))
         self._check_process()
         with self._changed:
-            if self._closing:
-                raise ClosedError(f"this {type(self).__name__} is closed")
+            self.require_open()
             if self._count + len(items) > self._max_waiting:
                 self._drop_cancelled()
             if self._count + len(items) > self._max_waiting:
@@ -327,7 +326,7 @@ class SharedModel(WorkerThreads):
                 self._waiting.extend(waiting)
                 return
         for item in waiting:  # closed meanwhile, and already counted as dropped
-            item.call.fail(_closed_before())
+            item.call.fail(_closed_before(self.owner))
 
     @abstractmethod
     def _tokenize(self, calls: Sequence[Call]) -> Tokenized:
@@ -427,4 +426,4 @@ class SharedModel(WorkerThreads):
         self._waiting.clear()
         for call in left:
             call.settle()
-            call.fail(_closed_before())
+            call.fail(_closed_before(self.owner))

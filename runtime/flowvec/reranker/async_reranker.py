@@ -42,6 +42,7 @@ class AsyncReranker(AsyncModel):
         self._shared: SharedReranker = SharedReranker(
             reranker, max_waiting=max_waiting, max_batch_tokens=max_batch_tokens
         )
+        self._shared.owner = type(self).__name__
 
     @property
     def shared(self) -> SharedReranker:

@@ -10,6 +10,7 @@ import pytest
 
 from flowvec.cli import doctor
 from flowvec.engine import onnxruntime_session
+from flowvec.engine.providers import OPENVINO
 
 
 def test_doctor_finds_two_wheels_of_one_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +45,27 @@ def test_doctor_finds_a_damaged_model_in_the_package(
     report = doctor.examine()
     assert report.models == []
     assert "model.onnx has 0 bytes" in report.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("features", "lost"),
+    [(["avx512_bf16"], "lack bfloat16"), (["avx2"], "lack its float32"), ([], "lack its float32")],
+)
+def test_doctor_says_what_a_machine_without_openvino_lacks(
+    monkeypatch: pytest.MonkeyPatch, features: list[str], lost: str
+) -> None:
+    monkeypatch.setattr(doctor, "cpu_features", lambda: features)
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    report = doctor.examine()
+    assert report.without_openvino is not None
+    assert lost in report.without_openvino
+    assert "int8-openvino" in report.without_openvino
+
+
+def test_doctor_shows_that_note_only_without_openvino(
+    flowvec_quickly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = doctor.provider_status()[OPENVINO] is None
+    assert ("NOTE: without OpenVINO" in flowvec_quickly("doctor").stdout) != runs
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert "NOTE: without OpenVINO" in flowvec_quickly("doctor").stdout

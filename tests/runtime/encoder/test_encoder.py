@@ -432,10 +432,16 @@ def test_a_closed_encoder_refuses_work(tiny_dir: Path) -> None:
     with Encoder.load(tiny_dir, provider="cpu") as encoder:
         encoder.encode("a")
     encoder.close()
-    with pytest.raises(ClosedError):
-        encoder.encode("a")
-    with pytest.raises(ClosedError):
-        encoder.stream(["a"])
+    for use in (
+        lambda: encoder.encode("a"),
+        lambda: encoder.encode([]),
+        lambda: encoder.encode_query("a"),
+        lambda: encoder.stream(["a"]),
+        encoder.warmup,
+        encoder.__enter__,
+    ):
+        with pytest.raises(ClosedError, match="this Encoder is closed"):
+            use()
 
 
 def test_closing_while_others_encode_is_a_typed_error(tiny_dir: Path) -> None:

@@ -334,6 +334,9 @@ def test_the_event_loop_runs_on_while_the_model_works(one: Encoder, gate: Gate) 
             await first
             await model.encode("c")
             assert model.statistics().dropped == 6
+        for use in (model.encode("a"), model.encode_query([]), model.__aenter__()):
+            with pytest.raises(ClosedError, match="this AsyncEncoder is closed"):
+                await use
 
     asyncio.run(main())
     assert [rows for rows, _ in gate.shapes] == [1, 1]

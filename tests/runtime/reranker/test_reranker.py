@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flowvec import (
+    AsyncReranker,
     BundleError,
     ClosedError,
     Encoder,
@@ -19,6 +20,7 @@ from flowvec import (
     InputTypeError,
     InputValueError,
     Reranker,
+    SharedReranker,
 )
 from flowvec.encoder.batching import Batch
 from flowvec.encoder.references import References
@@ -325,8 +327,18 @@ def test_a_forked_child_opens_its_own_session(reranker: Reranker) -> None:
 def test_closed(reranker_dir: Path) -> None:
     with Reranker.load(reranker_dir, provider="cpu") as loaded:
         pass
-    with pytest.raises(ClosedError):
-        loaded.predict([("a", "b")])
+    for use in (
+        lambda: loaded.predict([("a", "b")]),
+        lambda: loaded.predict([]),
+        lambda: loaded.rank("a", []),
+        lambda: list(loaded.score_pairs([("a", "b")])),
+        loaded.warmup,
+        loaded.__enter__,
+        lambda: SharedReranker(loaded),
+        lambda: AsyncReranker(loaded),
+    ):
+        with pytest.raises(ClosedError, match="this Reranker is closed"):
+            use()
 
 
 def test_with_compute_and_warmup(reranker_dir: Path) -> None:

@@ -85,8 +85,10 @@ def test_a_deadline_drops_what_waits(one: Reranker, gate: Gate) -> None:
             shared.submit(pairs_of(5))
         gate.open.set()
         running.result(60)
-    with pytest.raises(ClosedError, match="SharedReranker is closed"):
+    with pytest.raises(ClosedError, match="this SharedReranker is closed"):
         shared.predict([("a", "b")])
+    with pytest.raises(ClosedError, match="this SharedReranker is closed"), shared:
+        pass
 
 
 @pytest.mark.parametrize("wrong", ["a directory", None, 5])
@@ -108,6 +110,9 @@ def test_asyncio(one: Reranker) -> None:
             ranked = await model.rank(QUERY, DOCUMENTS, top_k=3, return_documents=True)
             assert ranked == one.rank(QUERY, DOCUMENTS, top_k=3, return_documents=True)
             assert model.statistics().calls == 22
+        for use in (model.predict([("a", "b")]), model.rank("a", []), model.__aenter__()):
+            with pytest.raises(ClosedError, match="this AsyncReranker is closed"):
+                await use
 
     asyncio.run(main())
 
