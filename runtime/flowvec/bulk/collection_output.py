@@ -19,6 +19,7 @@ from flowvec.bulk.journal import Folder
 from flowvec.bulk.outputs import FolderTarget, Target
 from flowvec.bulk.pruning import Pruning
 from flowvec.bulk.shard_files import ShardSettings, ShardWriter, Written, field_values
+from flowvec.bulk.splitting import PART_FIELDS, Splitting, stale_parts
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.collection.parquet import json_value
@@ -116,6 +117,7 @@ class ComparedTarget(Target):
         survey: Survey,
         *,
         prune: bool = False,
+        splitting: Splitting | None = None,
     ) -> None:
         """Open the collection, if there is one. If not, it is created when a row can be added.
 
@@ -126,6 +128,7 @@ class ComparedTarget(Target):
             fields: the fields that are read.
             survey: the inputs.
             prune: whether to delete rows whose ids the inputs do not have.
+            splitting: how texts are split into chunks; None does not.
 
         Raises:
             InputValueError: a collection cannot hold vectors of this precision.
@@ -137,7 +140,11 @@ class ComparedTarget(Target):
         self._open = partial(open_collection, path, encoder, precision)
         self._collection = self._open() if is_collection(path) else None
         self._fields = fields
-        self._pruning = Pruning(self._collection) if prune else None
+        self._encoder = encoder
+        self._splitting = splitting
+        self._pruning = None
+        if prune:
+            self._pruning = Pruning(self._collection, are_split=splitting is not None)
         # Standard input is read once, so an id can come again. Its first row may not be written
         # yet when the second is compared, so that one is always written.
         self._changed: set[Id] | None = set() if survey.rows is None else None
@@ -167,11 +174,16 @@ class ComparedTarget(Target):
 
     @override
     def leave_out(self, window: Window) -> None:
+        if self._splitting is not None:
+            self._splitting.split(self._encoder, window, self._fields)
+            if self._collection is not None:
+                window.stale = stale_parts(self._collection, window)
         ids = window.ids(self._fields)
         none: list[Item | None] = [None] * len(ids)
         items = none if self._collection is None else self._collection.get(ids)
         metadata = _metadata(window, self._fields, None)
         same: list[int] = []
+        changed: set[int] = set()  # numbers of rows
         for place, (key, item) in enumerate(zip(ids, items, strict=True)):
             is_same = (
                 item is not None
@@ -181,11 +193,15 @@ class ComparedTarget(Target):
             )
             if is_same:
                 same.append(place)
-            elif self._changed is not None:
+                continue
+            changed.add(window.numbers[place])
+            if self._changed is not None:
                 self._changed.add(key)
-        again = sum(window.numbers[place] in window.replacing for place in same)
+        # A row is unchanged if all of its chunks are.
+        unchanged = {window.numbers[place] for place in same} - changed
+        again = len(unchanged & window.replacing)
         window.duplicates += again
-        window.unchanged += len(same) - again
+        window.unchanged += len(unchanged) - again
         window.remove(same)
 
     @override
@@ -214,8 +230,12 @@ class _CollectionShard:
         return self._rows
 
     def write(self, window: Window, kept: Sequence[int] | None, vectors: npt.NDArray[Any]) -> None:
-        if not len(vectors):
-            return
+        if len(vectors):
+            self._add(window, kept, vectors)
+        if window.stale:
+            self._collection.delete(window.stale)
+
+    def _add(self, window: Window, kept: Sequence[int] | None, vectors: npt.NDArray[Any]) -> None:
         places = range(len(window.texts)) if kept is None else kept
         ids = window.ids(self._fields)
         added = self._collection.add_vectors(
@@ -225,6 +245,8 @@ class _CollectionShard:
             _metadata(window, self._fields, kept),
         )
         self._rows += len(vectors)
+        if window.parts is not None:
+            self._target.chunks += len(vectors)
         self._target.overwritten += added.replaced
 
     def finish(self, columns: Columns) -> Written:
@@ -237,7 +259,8 @@ class _CollectionShard:
 def _metadata(
     window: Window, fields: Fields, kept: Sequence[int] | None
 ) -> list[dict[str, Any]] | None:
-    """The kept fields of some rows; None if no fields are kept. Null and missing ones are left out.
+    """The kept fields of some rows, and those of chunks; None if there are none. Null and missing
+    ones are left out.
 
     Args:
         window: the rows.
@@ -245,13 +268,20 @@ def _metadata(
         kept: indices of the rows; None takes all.
     """
     names = fields.beside_id
-    if not names:
+    if not names and window.parts is None:
         return None
     columns = [_plain(field_values(window, name, kept), window.columns[name]) for name in names]
-    return [
+    count = len(window.texts) if kept is None else len(kept)
+    rows = zip(*columns, strict=True) if columns else [()] * count
+    metadata = [
         {name: value for name, value in zip(names, row, strict=True) if value is not None}
-        for row in zip(*columns, strict=True)
+        for row in rows
     ]
+    if window.parts is not None:
+        places = range(count) if kept is None else kept
+        for place, its in zip(places, metadata, strict=True):
+            its |= {name: getattr(window.parts[place], name) for name in PART_FIELDS}
+    return metadata
 
 
 def _without_nulls(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

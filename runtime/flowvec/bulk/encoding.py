@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from flowvec.arguments import flag, path_of
+from flowvec.arguments import flag, path_of, whole_number
 from flowvec.bulk.collection_output import CollectionTarget, ComparedTarget, open_collection
 from flowvec.bulk.journal import Folder
 from flowvec.bulk.options import (
@@ -30,6 +30,7 @@ from flowvec.bulk.ray_workers import RayWorkers, imported_ray, shards_on_ray
 from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find_repeats
 from flowvec.bulk.runner import BulkProgress, RunResult, RunTally, Work, end_run, job_of
 from flowvec.bulk.shard_files import BulkPrecision, OutFormat
+from flowvec.bulk.splitting import Splitting
 from flowvec.bulk.summary import BulkSummary, summarize
 from flowvec.bulk.windows import first_columns
 from flowvec.collection.creation import is_collection
@@ -64,6 +65,8 @@ def encode_files(
     on_duplicate: OnDuplicate | None = None,
     skip_unchanged: bool = False,
     prune: bool = False,
+    split_tokens: int | None = None,
+    split_overlap: int = 0,
     strict: bool = False,
     rows_per_shard: int = ROWS_PER_SHARD,
     max_text_bytes: int = MAX_TEXT_BYTES,
@@ -120,6 +123,12 @@ def encode_files(
             add meanwhile stay. It needs an `id_field`, and files: standard input may be cut short.
             Nothing is deleted, and a BulkError says why, if the inputs have no rows, or a row whose
             id cannot be read.
+        split_tokens: with `skip_unchanged`: split texts into chunks of at most so many tokens, by
+            `Encoder.split_texts`, and add each as a row. The chunk n of the row `a` has the id
+            `a#n` and the fields `parent`, `start` and `end`; ids that are texts and look like
+            numbers are quoted (`"1"#0`). Chunks of a text that has become shorter are deleted.
+            Give the same value every time; None does not split.
+        split_overlap: most tokens that a chunk repeats of the one before.
         strict: stop at the first row that cannot be embedded.
         rows_per_shard: input rows per shard; any positive number.
         max_text_bytes: longer texts, and longer lines of jsonl, are dead letters.
@@ -159,7 +168,13 @@ def encode_files(
         raise InputValueError("standard input cannot be divided into shares or among workers")
     if prune:
         _check_prune(skip_unchanged=skip_unchanged, id_field=id_field, is_stdin=is_stdin)
-    rule = _duplicate_rule(on_duplicate, can_be_last=into_collection or not is_stdin)
+    is_split = split_tokens is not None
+    if is_split and not skip_unchanged:
+        raise InputValueError("split_tokens is for a collection, with skip_unchanged")
+    if whole_number("split_overlap", split_overlap, 0) and not is_split:
+        raise InputValueError("split_overlap goes with split_tokens")
+    can_be_last = (into_collection and not is_split) or not is_stdin
+    rule = _duplicate_rule(on_duplicate, can_be_last=can_be_last)
     options = BulkOptions(
         out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, rule
     )
@@ -184,6 +199,9 @@ def encode_files(
             matching = encoder_for(path, encoder)
             if matching is not encoder:
                 encoder = stack.enter_context(matching)
+        splitting = None
+        if split_tokens is not None:
+            splitting = Splitting.checked(encoder, split_tokens, split_overlap, fields)
         job = job_of(encoder, options)
         started = time.perf_counter()
         try:
@@ -199,6 +217,7 @@ def encode_files(
         target = _open_target(
             stack, path, encoder, survey, options, columns, share,
             is_file=is_file, skip_unchanged=skip_unchanged, prune=prune, resume=resume,
+            splitting=splitting,
         )  # fmt: skip
         stack.callback(target.close)
         if workers is not None and survey.rows:
@@ -261,12 +280,16 @@ def _open_target(
     skip_unchanged: bool,
     prune: bool,
     resume: bool,
+    splitting: Splitting | None,
 ) -> Target:
     """Open the output; `stack` closes what it keeps open, apart from the target itself."""
     if is_file:
         return FileTarget(path)
     if skip_unchanged:
-        return ComparedTarget(path, encoder, options.precision, options.fields, survey, prune=prune)
+        return ComparedTarget(
+            path, encoder, options.precision, options.fields, survey,
+            prune=prune, splitting=splitting,
+        )  # fmt: skip
     per_shard = options.rows_per_shard
     if options.out_format != "collection":
         folder = Folder(path, share)

@@ -67,6 +67,7 @@ class Target(ABC):
         self.finished: list[ShardRecord] = []
         self.unchanged = 0  # rows that the output already had
         self.overwritten = 0  # rows of the output that rows of this run replaced
+        self.chunks = 0  # chunks that were written, if texts are split
         self.pruned = 0  # rows of the output whose source is gone
         self._dead_letters_file: IO[bytes] | None = None
         self._dead_letters_path = path  # path for the current shard

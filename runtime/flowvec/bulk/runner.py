@@ -316,11 +316,10 @@ class Work:
         vectors = encoded.vectors if rows is None else encoded.vectors[rows]
         self._shard.write(window, kept, vectors)
         counts = self._counts
-        replaced = 0
-        if window.replacing:
-            places = range(len(window.numbers)) if kept is None else kept
-            replaced = sum(window.numbers[place] in window.replacing for place in places)
-        counts.rows += len(vectors) - replaced + window.unchanged
+        numbers = window.numbers if kept is None else [window.numbers[place] for place in kept]
+        written = set(numbers)  # of several chunks of a row one counts
+        replaced = len(written & window.replacing)
+        counts.rows += len(written) - replaced + window.unchanged
         self._target.unchanged += window.unchanged
         counts.blank += window.blank
         counts.duplicates += window.duplicates + replaced
@@ -367,12 +366,13 @@ class Work:
             return None
         text_index = range(len(window.texts)) if repeats is None else repeats.tolist()
         ids = window.ids(self._options.fields)
-        kept: list[int] = []
+        dead: set[int] = set()  # numbers of rows; one whose chunk is bad is not written at all
         for i, text in enumerate(text_index):
-            if text in bad:
-                window.dead.append(DeadLetter(*window.place(i), ids[i], *bad[text]))
-            else:
-                kept.append(i)
+            if text in bad and window.numbers[i] not in dead:
+                dead.add(window.numbers[i])
+                key = ids[i] if window.parts is None else window.parts[i].parent
+                window.dead.append(DeadLetter(*window.place(i), key, *bad[text]))
+        kept = [i for i, number in enumerate(window.numbers) if number not in dead]
         order = {source.path: i for i, source in enumerate(self._survey.sources)}
         window.dead.sort(key=lambda letter: (order.get(letter.source, 0), letter.row))
         return kept

@@ -43,6 +43,7 @@ class BulkSummary:
         replaced: texts of this run in which lone surrogates were replaced by U+FFFD.
         unchanged: rows that the collection already had, with `skip_unchanged`.
         overwritten: rows of the collection that rows of this run replaced.
+        chunks: chunks that were written in this run, with `split_tokens`.
         pruned: rows of the collection that were deleted because the inputs do not have their ids.
         tokens: tokens encoded in this run.
         padding: share of padding in the tokens computed in this run, 0 to 1.
@@ -70,6 +71,7 @@ class BulkSummary:
     replaced: int
     unchanged: int
     overwritten: int
+    chunks: int
     pruned: int
     tokens: int
     padding: float
@@ -122,6 +124,7 @@ def summarize(
         replaced=tally.replaced,
         unchanged=target.unchanged,
         overwritten=target.overwritten,
+        chunks=target.chunks,
         pruned=target.pruned,
         tokens=tally.tokens,
         padding=tally.padding,

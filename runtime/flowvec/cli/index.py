@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
-from flowvec.bulk import BulkSummary, RayWorkers, encode_files
+from flowvec.bulk import RayWorkers, encode_files
+from flowvec.cli.indexed import print_shards, print_summary, rows_of
 from flowvec.cli.interrupts import stopping
 from flowvec.cli.jobs import (
     MaxDead,
@@ -17,11 +17,9 @@ from flowvec.cli.jobs import (
     Strict,
     check_dead_letters,
     dead_letter_rule,
-    first_dead_letters,
     is_strict,
     names_of,
     progress_bar,
-    rejected_in_words,
 )
 from flowvec.cli.options import (
     MODEL_HELP,
@@ -31,15 +29,12 @@ from flowvec.cli.options import (
     Provider,
     Revision,
     TextField,
-    counted,
-    print_json,
 )
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BundleError, ExportError, InputValueError, MissingDependencyError
 from flowvec.sharded import index_shards
-from flowvec.texts.window import DEAD_LETTERS
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -84,6 +79,17 @@ def index(
             "collection is made of.",
         ),
     ] = False,
+    split: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Split texts into chunks of whole sentences of at most so many tokens; 0 is as "
+            "many as the model reads. Search with --group-by parent.",
+        ),
+    ] = None,
+    split_overlap: Annotated[
+        int, typer.Option(min=0, help="Most tokens that a chunk repeats of the one before.")
+    ] = 0,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Let numbered rows replace rows with the same numbers."),
@@ -136,6 +142,7 @@ def index(
             "--strict": strict,
             "--on-error": on_error is not None,
             "--prune": prune,
+            "--split": split is not None,
             "--replace": replace,
             "--resume": resume,
         }
@@ -148,7 +155,7 @@ def index(
                 encoder, inputs, directory, shards=shards,
                 workers=RayWorkers(workers or shards, address=address), **common,
             )  # fmt: skip
-        _print_shards(directory, done, as_json=as_json)
+        print_shards(directory, done, as_json=as_json)
         return
     if engine != "local":
         raise InputValueError(f"--engine is local or ray, not {engine}")
@@ -173,71 +180,23 @@ def index(
             on_duplicate=cast(Any, on_duplicate),
             strict=stops,
             prune=prune,
+            split_tokens=encoder.max_length if split == 0 else split,
+            split_overlap=split_overlap,
             stop=stop.event,
             on_progress=on_progress,
             **common,
         )
         limit = encoder.max_length
     if not summary.complete:
-        rows = _rows_of(directory)
+        rows = rows_of(directory)
         message = f"{directory}: {rows} rows are there; the same command with --resume continues"
         typer.echo(message, err=True)
         raise typer.Exit(128 + stop.number)
-    _print_summary(directory, summary, limit, as_json=as_json)
+    print_summary(directory, summary, limit, as_json=as_json)
     if stop.event.is_set():
         typer.echo("all rows are added; the first search builds the rest of the graph", err=True)
         raise typer.Exit(128 + stop.number)
     check_dead_letters(summary, is_too_many)
-
-
-def _print_summary(directory: Path, summary: BulkSummary, limit: int, *, as_json: bool) -> None:
-    rows = _rows_of(directory)
-    added, left_out = summary.rows - summary.unchanged, summary.unchanged + summary.duplicates
-    if as_json:
-        print_json(
-            {"path": str(directory), "added": added, "replaced": summary.overwritten,
-             "left_out": left_out, "unchanged": summary.unchanged,
-             "duplicates": summary.duplicates, "dead_letters": summary.dead_letters,
-             "pruned": summary.pruned, "truncated": summary.truncated, "rows": rows,
-             "dim": summary.dim}
-        )  # fmt: skip
-        return
-    counts = [
-        f"{count} {what}"
-        for count, what in (
-            (summary.overwritten, "replaced others"), (summary.unchanged, "were there already")
-        )
-        if count
-    ]  # fmt: skip
-    there = f" ({', '.join(counts)})" if counts else ""
-    typer.echo(
-        f"{directory}: {counted(added, 'row')} added{there}{rejected_in_words(summary)}, "
-        f"{f'{summary.pruned} pruned, ' if summary.pruned else ''}"
-        f"{rows} in all, {summary.dim} dimensions"
-    )
-    if summary.truncated:
-        typer.echo(f"{summary.truncated} texts have more than {limit} tokens, and were cut")
-    if summary.dead_letters:
-        letters = Path(f"{directory}{DEAD_LETTERS}")
-        for line in first_dead_letters(letters):
-            typer.echo(f"skipped: {line}")
-        typer.echo(f"dead letters: {letters}")
-
-
-def _rows_of(directory: Path) -> int:
-    if not is_collection(directory):
-        return 0
-    with Collection.open(directory) as collection:
-        return len(collection)
-
-
-def _print_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> None:
-    if as_json:
-        print_json([asdict(one) for one in done])
-        return
-    for one in done:
-        typer.echo(f"{Path(one.out).name}: {one.rows} rows, {one.dead_letters} dead letters")
-    typer.echo(f"{directory}: {sum(one.rows for one in done)} rows in {len(done)} shards")
 
 
 def _refuse_renumbering(directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flowvec.arrow import imported_arrow
 
-__all__ = ["DEAD_LETTERS", "WINDOW", "Columns", "DeadLetter", "Fields", "Window", "of_rows"]
+__all__ = ["DEAD_LETTERS", "WINDOW", "Columns", "DeadLetter", "Fields", "Part", "Window", "of_rows"]
 
 # Texts that are tokenized, sorted and computed together: enough for little padding, in little
 # memory.
@@ -82,6 +82,23 @@ class DeadLetter:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A chunk of a row whose text was split.
+
+    Attributes:
+        id: the chunk's own id.
+        parent: the row's id.
+        start: where the chunk begins in the row's text, in characters.
+        end: where it ends.
+    """
+
+    id: str
+    parent: str | int
+    start: int
+    end: int
+
+
 @dataclass(slots=True)
 class Window:
     """Rows that are embedded together.
@@ -101,6 +118,9 @@ class Window:
         unchanged: rows that were left out because the output already has them.
         replacing: numbers of rows that replace an earlier row of the job with the same id.
         repeated_ids: ids of both kinds of rows.
+        parts: for each chunk, its place in the row that was split; None if texts are not split.
+            Then numbers, texts and values are those of chunks, and several have the same number.
+        stale: ids of chunks of an earlier, longer text.
     """
 
     first: int
@@ -116,6 +136,8 @@ class Window:
     unchanged: int = 0
     replacing: set[int] = field(default_factory=set)
     repeated_ids: list[Any] = field(default_factory=list)
+    parts: list[Part] | None = None
+    stale: list[str | int] = field(default_factory=list)
 
     def begin(self, source: str, row: int, rows: int) -> int:
         """Count rows of a file from `row` on, and return the number of the first."""
@@ -132,7 +154,9 @@ class Window:
         return source, row + number - first
 
     def ids(self, fields: Fields) -> list[Any]:
-        """The id of each row that can be embedded."""
+        """The id of each row that can be embedded, or of each chunk."""
+        if self.parts is not None:
+            return [part.id for part in self.parts]
         if fields.id is None:
             return list(self.numbers)
         values = self.values[fields.id]
@@ -152,6 +176,8 @@ class Window:
         self.numbers = [self.numbers[i] for i in kept]
         self.texts = [self.texts[i] for i in kept]
         self.values = {name: of_rows(values, kept) for name, values in self.values.items()}
+        if self.parts is not None:
+            self.parts = [self.parts[i] for i in kept]
 
 
 def of_rows(values: Any, rows: Sequence[int]) -> Any:

@@ -179,3 +179,20 @@ def test_index_prunes_and_names_what_it_skips(flowvec: Any, tmp_path: Path) -> N
         wrong = index(*more)
         assert wrong.returncode == 2
         assert part in wrong.stderr
+
+
+def test_index_splits_long_texts_and_search_merges_them(flowvec: Any, tmp_path: Path) -> None:
+    text = "Cats sleep most of the day. They hunt at night. Mice fear them."
+    rows = [{"id": "cats", "text": text}, {"id": "stocks", "text": "Stocks fell on Monday."}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = flowvec("index", "c", "in.jsonl", "--model", "mini", "--id-field", "id",
+                   "--split", 16, "--split-overlap", 8)  # fmt: skip
+    assert made.stdout == "c: 2 rows added (3 chunks), 3 in all, 384 dimensions\n", made.stderr
+    hits = flowvec("search", "c", "a mouse", "-k", 2, "--group-by", "parent", "--json")
+    assert [hit["metadata"]["parent"] for hit in json.loads(hits.stdout)] == ["cats", "stocks"]
+    second = flowvec("search", "c", "a mouse", "-k", 1, "--group-by", "parent", "--offset", 1,
+                     "--json")  # fmt: skip
+    assert [hit["metadata"]["parent"] for hit in json.loads(second.stdout)] == ["stocks"]
+    whole = flowvec("index", "d", "in.jsonl", "--model", "mini", "--id-field", "id",
+                    "--split", 0, "--json")  # fmt: skip
+    assert json.loads(whole.stdout)["chunks"] == 2

@@ -42,7 +42,7 @@ def _of_id(operator: str, value: object) -> Sql:
         return f"({' OR '.join(parts) or '0'})", parameters
     if operator == "exists":
         return str(int(_flag(value))), ()
-    scalar = checked_scalar(value)
+    scalar = checked_scalar(value, may_hold_nul=True)
     if operator in ("contains", "starts with") or isinstance(scalar, str):
         sql, texts = _text(operator, value, "items.id")
         return f"(items.id_is_int = 0 AND {sql})", texts
@@ -83,7 +83,7 @@ def _checked(value: object) -> str:
 
 
 def _text(operator: str, value: object, column: str) -> Sql:
-    text = checked_text(operator, value)
+    text = checked_text(operator, value, may_hold_nul=True)
     if operator == "contains":
         return f"instr({column}, ?) > 0", (text,)
     if operator != "starts with":

@@ -16,8 +16,12 @@ LARGEST_INT = (1 << 63) - 1
 _LAST = chr(0x10FFFF)
 
 
-def checked_scalar(value: object) -> Scalar:
+def checked_scalar(value: object, *, may_hold_nul: bool = False) -> Scalar:
     """A value that a field is compared with.
+
+    Args:
+        value: the caller's.
+        may_hold_nul: whether a NUL in a text is compared: in columns, but not in JSON.
 
     Raises:
         InputTypeError: metadata cannot hold a value of this type.
@@ -33,7 +37,7 @@ def checked_scalar(value: object) -> Scalar:
     except InputValueError as error:
         raise InputValueError(f"a filter's value {error}") from None
     if isinstance(scalar, str):
-        if "\0" in scalar:
+        if "\0" in scalar and not may_hold_nul:
             raise InputValueError("a filter's text holds a NUL, which SQLite does not compare")
         try:
             scalar.encode()
@@ -50,13 +54,13 @@ def checked_scalar(value: object) -> Scalar:
     return scalar
 
 
-def checked_text(operator: str, value: object) -> str:
+def checked_text(operator: str, value: object, *, may_hold_nul: bool = False) -> str:
     """A text that an operator takes.
 
     Raises:
         InputTypeError, InputValueError: it is not a text, or as for `checked_scalar`.
     """
-    scalar = checked_scalar(value)
+    scalar = checked_scalar(value, may_hold_nul=may_hold_nul)
     if not isinstance(scalar, str):
         raise InputTypeError(f"{operator!r} takes a text, not {scalar!r}")
     return scalar

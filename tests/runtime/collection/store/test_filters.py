@@ -154,8 +154,8 @@ ROWS = st.tuples(METADATA, IDS, st.none() | TEXTS | WITH_NUL | PARTS)
 FIELD = operators(SCALARS, TEXTS | NUMBERS, PARTS)
 CONTAINS = st.dictionaries(st.just("contains"), SCALARS, min_size=1)
 LEAVES = st.fixed_dictionaries(
-    {}, optional={"$id": operators(IDS, TEXTS | BIG, PARTS),
-                  "$text": operators(st.none() | TEXTS, TEXTS, PARTS)},
+    {}, optional={"$id": operators(IDS, TEXTS | WITH_NUL | BIG, PARTS | WITH_NUL),
+                  "$text": operators(st.none() | TEXTS, TEXTS | WITH_NUL, PARTS | WITH_NUL)},
 )  # fmt: skip
 
 

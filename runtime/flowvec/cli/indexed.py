@@ -1,0 +1,71 @@
+"""What `flowvec index` prints at its end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from flowvec.bulk import BulkSummary
+from flowvec.cli.jobs import first_dead_letters, rejected_in_words
+from flowvec.cli.options import counted, print_json
+from flowvec.collection.collection import Collection
+from flowvec.collection.creation import is_collection
+from flowvec.texts.window import DEAD_LETTERS
+
+__all__ = ["print_shards", "print_summary", "rows_of"]
+
+
+def print_summary(directory: Path, summary: BulkSummary, limit: int, *, as_json: bool) -> None:
+    """Print what a local job did; `limit` is the model's max_length."""
+    rows = rows_of(directory)
+    added, left_out = summary.rows - summary.unchanged, summary.unchanged + summary.duplicates
+    if as_json:
+        print_json(
+            {"path": str(directory), "added": added, "replaced": summary.overwritten,
+             "left_out": left_out, "unchanged": summary.unchanged,
+             "duplicates": summary.duplicates, "dead_letters": summary.dead_letters,
+             "pruned": summary.pruned, "chunks": summary.chunks, "truncated": summary.truncated,
+             "rows": rows, "dim": summary.dim}
+        )  # fmt: skip
+        return
+    counts = [
+        f"{count} {what}"
+        for count, what in (
+            (summary.chunks, "chunks"),
+            (summary.overwritten, "replaced others"), (summary.unchanged, "were there already")
+        )
+        if count
+    ]  # fmt: skip
+    there = f" ({', '.join(counts)})" if counts else ""
+    typer.echo(
+        f"{directory}: {counted(added, 'row')} added{there}{rejected_in_words(summary)}, "
+        f"{f'{summary.pruned} pruned, ' if summary.pruned else ''}"
+        f"{rows} in all, {summary.dim} dimensions"
+    )
+    if summary.truncated:
+        typer.echo(f"{summary.truncated} texts have more than {limit} tokens, and were cut")
+    if summary.dead_letters:
+        letters = Path(f"{directory}{DEAD_LETTERS}")
+        for line in first_dead_letters(letters):
+            typer.echo(f"skipped: {line}")
+        typer.echo(f"dead letters: {letters}")
+
+
+def rows_of(directory: Path) -> int:
+    """Rows of a collection; 0 if there is none."""
+    if not is_collection(directory):
+        return 0
+    with Collection.open(directory) as collection:
+        return len(collection)
+
+
+def print_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> None:
+    """Print what the jobs of all shards did."""
+    if as_json:
+        print_json([asdict(one) for one in done])
+        return
+    for one in done:
+        typer.echo(f"{Path(one.out).name}: {one.rows} rows, {one.dead_letters} dead letters")
+    typer.echo(f"{directory}: {sum(one.rows for one in done)} rows in {len(done)} shards")
