@@ -73,6 +73,7 @@ class CallQueue(WorkerThreads):
         self._running: set[_Waiting] = set()
         self._taken = self._overloaded = self._dropped = 0
         super().__init__(whole_number(f"{name}_threads", threads), f"flowvec-{name}")
+        self.owner = "AsyncCollection"
 
     def submit(
         self, run: Callable[[], Any], give_up: Callable[[], None] | None = None
@@ -106,8 +107,7 @@ class CallQueue(WorkerThreads):
 
     def _check(self) -> None:
         self._check_process()
-        if self._closing:
-            raise ClosedError("this AsyncCollection is closed")
+        self.require_open()
         if len(self._waiting) >= self._max_waiting:
             self._drop_cancelled()
         if len(self._waiting) >= self._max_waiting:

@@ -33,6 +33,7 @@ from flowvec import (
     Reranker,
     SharedReranker,
 )
+from flowvec.collection.async_collection import SearchKeywords
 from flowvec.engine.onnxruntime_session import Session
 from tests.makers import texts_of
 
@@ -201,6 +202,19 @@ def test_changes_are_those_of_the_collection(collection: Collection, tiny: Encod
     run(main)
     assert collection.verify() == []
     assert len(collection) == ROWS + 197
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["search", "search_batch", "get", "count", "ids", "list", "add", "add_vectors", "delete",
+     "update_metadata"],
+)  # fmt: skip
+def test_methods_take_what_those_of_the_collection_take(name: str) -> None:
+    taken = set(inspect.signature(getattr(AsyncCollection, name)).parameters)
+    if "options" in taken:
+        taken |= set(SearchKeywords.__annotations__)
+    expected = set(inspect.signature(getattr(Collection, name)).parameters)
+    assert taken - {"timeout", "options"} == expected
 
 
 def test_the_first_texts_record_their_model(
