@@ -1,20 +1,28 @@
-"""Which rows meet a filter, remembered for the filters that were used last."""
+"""Which rows meet a filter, remembered for the filters that were used last and kept up."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.index.vector_table import VectorTable
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.store import Store
 
-__all__ = ["EligibleRows"]
+__all__ = ["EligibleMasks", "EligibleRows"]
 
 Labels = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
+# Masks of all conditions together: 64 MiB. The second number is what remembering one takes at most
+# besides.
+_MOST_BYTES = 1 << 26
+_BYTES_BESIDES = 4096
 _MAX_CONDITIONS = 32
 _MAX_LABELS = 1 << 21  # 16 MiB
 
@@ -52,3 +60,126 @@ class EligibleRows:
                 _, (_, dropped) = self._cached.popitem(last=False)
                 total -= len(dropped)
         return labels
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A condition's mask, and up to what it is evaluated.
+
+    Attributes:
+        mask: bool, by slot of the first so many slots; it is replaced, never changed.
+        state: number of the state in which it was right.
+        changes: number of the last change of metadata that it knows.
+        evaluating: held by the thread that brings it up to date.
+    """
+
+    mask: Mask | None = None
+    state: int = -1
+    changes: int = 0
+    evaluating: threading.Lock = field(default_factory=threading.Lock)
+
+
+class EligibleMasks:
+    """Which slots of a table hold rows that meet a condition; services repeat the same few.
+
+    After a change only the rows that came, and those whose metadata changed, are looked at. Deleted
+    rows stay: the table knows them. Any number of threads may ask.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: OrderedDict[Condition, _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+        # The table whose slots the masks have, and its labels as of the last call.
+        self._table: weakref.ref[VectorTable] | None = None
+        self._labels: Labels = np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        """How many conditions are remembered."""
+        return len(self._kept)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the masks at most, in bytes."""
+        return sum(map(_bytes_of, self._kept.values()))
+
+    def mask(self, condition: Condition, table: VectorTable, state: int) -> Mask:
+        """Which slots meet a condition, bool (slots,); do not change it.
+
+        Deleted rows may be among them.
+
+        Args:
+            condition: what the rows' metadata must meet.
+            table: the rows of the state that this thread reads from the store, inside `reading`.
+            state: that state's number. It was committed.
+        """
+        slots = table.slots
+        with self._lock:
+            self._follow(table)
+            kept = self._kept.setdefault(condition, _Kept())
+            self._kept.move_to_end(condition)
+            if kept.mask is not None and kept.state == state and len(kept.mask) == slots:
+                return kept.mask
+        with kept.evaluating:
+            with self._lock:
+                before, changes, done = kept.mask, kept.changes, kept.state
+            if before is not None and done == state and len(before) == slots:
+                return before
+            newest = self._store.metadata_changes.newest()
+            mask = self._evaluated(condition, table, before, changes)
+            with self._lock:
+                if self._table is not None and self._table() is table:
+                    kept.mask, kept.state, kept.changes = mask, state, newest
+                self._forget()
+        return mask
+
+    def _evaluated(
+        self, condition: Condition, table: VectorTable, before: Mask | None, changes: int
+    ) -> Mask:
+        mask = np.zeros(table.slots, np.bool_)
+        start = 0
+        changed = None if before is None else self._store.metadata_changes.since(changes)
+        if before is not None and changed is not None:
+            start = min(len(before), table.slots)
+            mask[:start] = before[:start]
+            if len(changed):
+                mask[_known(table, changed)] = False
+                mask[_known(table, self._store.meeting(condition, changed))] = True
+        after = int(table.labels[start - 1]) if start else 0
+        if start < table.slots:
+            mask[_known(table, self._store.labels(condition, after))] = True
+        return mask
+
+    def _follow(self, table: VectorTable) -> None:
+        """Renumber the masks' slots if the table was made anew, as by `compact`."""
+        if self._table is None or self._table() is not table:
+            slots = table.slots_of(self._labels)
+            for kept in self._kept.values():
+                if kept.mask is not None:
+                    to = slots[: len(kept.mask)]
+                    # A row that the old table did not have is not evaluated yet.
+                    known = int(self._labels[len(kept.mask) - 1]) if len(kept.mask) else 0
+                    renumbered = np.zeros(
+                        int(np.searchsorted(table.labels, known, "right")), np.bool_
+                    )
+                    renumbered[to[(to >= 0) & kept.mask]] = True
+                    kept.mask, kept.state = renumbered, -1
+            self._table = weakref.ref(table)
+        self._labels = table.labels
+
+    def _forget(self) -> None:
+        """Forget the conditions that were not used for longest, to limit memory."""
+        total = self.nbytes
+        while total > _MOST_BYTES and len(self._kept) > 1:
+            _, kept = self._kept.popitem(last=False)
+            total -= _bytes_of(kept)
+
+
+def _bytes_of(kept: _Kept) -> int:
+    return _BYTES_BESIDES + (0 if kept.mask is None else kept.mask.nbytes)
+
+
+def _known(table: VectorTable, labels: Labels) -> Labels:
+    """Slots of labels, without those that the table does not have."""
+    slots = table.slots_of(labels)
+    return slots[slots >= 0]

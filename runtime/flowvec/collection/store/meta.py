@@ -83,6 +83,23 @@ class MetaTable:
     def _set_version(self) -> None:
         self._database.connection.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
 
+    def number(self, key: str) -> int:
+        """The number of a key; 0 if it is not set.
+
+        Raises:
+            CorruptCollectionError: it is not a number.
+        """
+        with self._database.translated():
+            rows = self._database.connection.execute(
+                "SELECT value FROM meta WHERE key = ?", (key,)
+            ).fetchall()
+        try:
+            return int(rows[0][0]) if rows else 0
+        except (TypeError, ValueError):
+            raise CorruptCollectionError(
+                f"{self._database.path}: its table meta is damaged: {key} is {rows[0][0]!r}"
+            ) from None
+
     # --- settings -------------------------------------------------------------------------------
 
     @property

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText
 from flowvec.collection.store.meta import LAYOUT_VERSIONS, MetaTable
+from flowvec.collection.store.metadata_changes import MetadataChanges
 from flowvec.collection.store.rows import Id, Item, Rows, checksum, id_sum, key_of
 from flowvec.collection.store.settings import CollectionSettings
 from flowvec.collection.store.snapshot_table import SnapshotTable
@@ -77,6 +78,7 @@ class Store:
         meta: its settings and counts.
         full_text: its full-text index.
         snapshots: its records of graph files.
+        metadata_changes: which rows' metadata changed.
     """
 
     def __init__(self, path: Path, *, create: CollectionSettings | None = None) -> None:
@@ -91,6 +93,7 @@ class Store:
         self.meta = MetaTable(self.database)
         self.full_text = FullText(self.database)
         self.snapshots = SnapshotTable(self.database)
+        self.metadata_changes = MetadataChanges(self.database, self.meta)
         try:
             if create is not None:
                 # One transaction: a kill leaves a file without tables, or a whole collection.
@@ -245,6 +248,7 @@ class Store:
             "UPDATE items SET metadata = ?, checksum = ? WHERE label = ?",
             ((meta, digest, label) for label, _, _, _, meta, _, digest in fields),
         )
+        self.metadata_changes.add(labels)
 
     def _delete_labels(self, labels: Sequence[int]) -> None:
         self._connection.executemany(
@@ -358,19 +362,35 @@ class Store:
             CorruptCollectionError: all rows are read, and some are missing.
         """
         # For all rows SQLite reads its index over ids, a fiftieth of the table's size.
-        statement, parameters = "SELECT label FROM items", tuple[Any, ...]()
-        if condition is not None or after:
+        parts, parameters = list[str](), list[Any]()
+        if after:  # else SQLite would rather look at all rows than use an index over a field
+            parts, parameters = ["label > ?"], [after]
+        if condition is not None:
             # The SQL holds only the shape of a caller's filter; its values are parameters.
-            where, values = (condition.sql, condition.parameters) if condition else ("1", ())
-            statement = f"{statement} WHERE label > ? AND {where}"
-            parameters = (after, *values)
+            parts.append(condition.sql)
+            parameters += condition.parameters
+        where = f" WHERE {' AND '.join(parts)}" if parts else ""
         with self.database.translated():
-            rows = self._connection.execute(statement, parameters).fetchall()
-        if not parameters:
+            rows = self._connection.execute(
+                f"SELECT label FROM items{where}",  # noqa: S608 - see above
+                parameters,
+            ).fetchall()
+        if not parts:
             self._require(len(rows))
         labels = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
         labels.sort()
         return labels
+
+    def meeting(self, condition: Condition, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of some labels whose rows meet a condition, ascending."""
+        # A list is one parameter, and a condition may have hundreds.
+        listed = "SELECT value FROM json_each(?)"
+        statement = f"SELECT label FROM items WHERE label IN ({listed}) AND {condition.sql}"  # noqa: S608 - parameters
+        with self.database.translated():
+            rows = self._connection.execute(
+                statement, (json.dumps(labels.tolist()), *condition.parameters)
+            ).fetchall()
+        return np.sort(np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows)))
 
     def newest_label(self) -> int:
         """The highest label of a row; 0 if there are no rows."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from flowvec import (
     Collection,
 )
-from flowvec.collection.store.filters import Condition
+from flowvec.collection.index import eligible
+from flowvec.collection.index.eligible import EligibleMasks
+from flowvec.collection.index.vector_table import VectorTable
+from flowvec.collection.store import metadata_changes
+from flowvec.collection.store.filters import Condition, compile_filter
 from flowvec.collection.store.store import Store
 from tests.makers import vectors
 
@@ -50,3 +59,218 @@ def test_a_filter_is_evaluated_once_until_something_changes(
         for n in range(100):  # more than are kept
             c.search(vectors(1)[0], filter={"n": n})
         assert len(c._index._eligible) == 32
+
+
+CONDITIONS = [
+    compile_filter(filter)
+    for filter in ({"n": 1}, {"n": {">": 1}}, {"not": {"n": 2}}, {}, {"n": None})
+]
+
+
+class Watcher:
+    """A table that follows a collection as an index does, and the masks over it."""
+
+    def __init__(self, collection: Collection) -> None:
+        self.store = collection._store
+        self.masks = EligibleMasks(self.store)
+        self.table = VectorTable(2, "ip")
+
+    def follow(self, renumbered: bool = False) -> None:
+        live = self.store.labels()
+        if renumbered:
+            self.table = VectorTable(2, "ip")
+        new = live[live > self.table.newest]
+        self.table.append(new, np.zeros((len(new), 2), np.float32))
+        gone = self.table.labels[~np.isin(self.table.labels, live)]
+        self.table.delete(gone)
+
+    def labels(self, condition: Condition) -> list[int]:
+        with self.store.reading():
+            state = self.store.meta.state()
+            self.follow()
+            mask = self.masks.mask(condition, self.table, state)
+            assert mask.shape == (self.table.slots,)
+            assert self.masks.mask(condition, self.table, state) is mask
+            return self.table.labels[mask & self.table.live].tolist()
+
+    def check(self, condition: Condition) -> None:
+        assert self.labels(condition) == self.store.labels(condition).tolist()
+
+
+class MasksAgainstSql(RuleBasedStateMachine):
+    """Any sequence of changes, after each of which some masks are asked for."""
+
+    @initialize()
+    def start(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        path = Path(self.folder.name) / "c"
+        self.writer = Collection.create(path, dim=2)
+        self.reader = Collection.open(path)
+        self.watchers = [Watcher(self.writer), Watcher(self.reader)]
+        self.asked: set[int] = set()
+
+    def teardown(self) -> None:
+        self.reader.close()
+        self.writer.close()
+        self.folder.cleanup()
+
+    @rule(ids=st.lists(st.integers(0, 12), max_size=5), n=st.integers(0, 3))
+    def add(self, ids: list[int], n: int) -> None:
+        rows = np.ones((len(ids), 2), np.float32)
+        self.writer.add_vectors(ids, rows, metadata=[{"n": n} if n else None] * len(ids))
+
+    @rule(ids=st.lists(st.integers(0, 12), max_size=5))
+    def delete(self, ids: list[int]) -> None:
+        self.writer.delete(ids)
+
+    @rule(ids=st.lists(st.integers(0, 12), max_size=5), n=st.integers(0, 3))
+    def update(self, ids: list[int], n: int) -> None:
+        self.writer.update_metadata(ids, {"n": n or None})
+
+    @rule(n=st.integers(1, 3))
+    def update_all(self, n: int) -> None:
+        self.writer.update_metadata(filter={"n": {">": n}}, changes={"n": n})
+
+    @rule()
+    def roll_back(self) -> None:
+        store = self.writer._store
+        with suppress(KeyError), store.transaction():
+            store.upsert([99], np.ones((1, 2), np.float32), [None], ['{"n": 1}'])
+            items = store.page()
+            store.replace_metadata(items, ['{"n": 3}'] * len(items))
+            store.meta.touch()
+            raise KeyError
+
+    @rule(which=st.integers(0, 1))
+    def renumber(self, which: int) -> None:
+        with self.watchers[which].store.reading():
+            self.watchers[which].follow(renumbered=True)
+
+    @rule(condition=st.integers(0, len(CONDITIONS) - 1))
+    def ask(self, condition: int) -> None:
+        self.asked.add(condition)
+
+    @invariant()
+    def masks_are_right(self) -> None:
+        for watcher in self.watchers:
+            for condition in self.asked:
+                watcher.check(CONDITIONS[condition])
+
+
+MasksAgainstSql.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestMasksAgainstSql = MasksAgainstSql.TestCase
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What conditions were asked of the store: the method, and the label or number of rows."""
+    asked: list[tuple[str, int]] = []
+    labels, meeting = Store.labels, Store.meeting
+
+    def watched_labels(
+        self: Store, condition: Condition | None = None, after: int = 0
+    ) -> np.ndarray:
+        if condition is not None:
+            asked.append(("labels", after))
+        return labels(self, condition, after)
+
+    def watched_meeting(self: Store, condition: Condition, rows: np.ndarray) -> np.ndarray:
+        asked.append(("meeting", len(rows)))
+        return meeting(self, condition, rows)
+
+    monkeypatch.setattr(Store, "labels", watched_labels)
+    monkeypatch.setattr(Store, "meeting", watched_meeting)
+    return asked
+
+
+def test_only_rows_that_came_or_changed_are_looked_at(
+    tmp_path: Path, statements: list[tuple[str, int]]
+) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(range(10), vectors(10, 2), metadata=[{"n": i % 3} for i in range(10)])
+        watcher, condition = Watcher(c), compile_filter({"n": 1})
+        expected = [2, 5, 8]
+        steps = [
+            (lambda: None, [("labels", 0)], expected),
+            (lambda: None, [], expected),
+            (lambda: c.add_vectors([10], vectors(1, 2), metadata=[{"n": 1}]), [("labels", 10)],
+             [2, 5, 8, 11]),
+            (lambda: c.delete([4]), [], [2, 8, 11]),
+            (lambda: c.update_metadata([0, 1], {"n": 2}), [("meeting", 2)], [8, 11]),
+            (lambda: c.update_metadata([0], {"n": 1}), [("meeting", 1)], [1, 8, 11]),
+        ]  # fmt: skip
+        for change, asked, labels in steps:
+            change()
+            statements.clear()
+            assert watcher.labels(condition) == labels
+            assert statements == asked
+
+
+def test_changes_that_are_too_many_to_record_are_evaluated_again(
+    tmp_path: Path, statements: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_changes, "_KEPT", 3)
+    monkeypatch.setattr(metadata_changes, "_MOST_LABELS", 4)
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(range(10), vectors(10, 2), metadata=[{"n": 0}] * 10)
+        watcher, condition = Watcher(c), compile_filter({"n": {">": 0}})
+        watcher.labels(condition)
+        for changed, asked in [(3, "meeting"), (4, "labels")]:
+            for i in range(changed):
+                c.update_metadata([i], {"n": i + changed})
+            statements.clear()
+            assert watcher.labels(condition) == list(range(1, changed + 1))
+            assert [kind for kind, _ in statements] == [asked]
+        c.update_metadata([0, 1, 2, 3, 4], {"n": -1})
+        statements.clear()
+        assert watcher.labels(condition) == []
+        assert statements == [("labels", 0)]
+        assert c._store.database.connection.execute(
+            "SELECT count(*) FROM metadata_changes"
+        ).fetchall() == [(3,)]
+
+
+def test_the_memory_of_masks_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(range(2000), vectors(2000, 2), metadata=[{"n": i} for i in range(2000)])
+        watcher = Watcher(c)
+        monkeypatch.setattr(eligible, "_MOST_BYTES", 5 * (eligible._BYTES_BESIDES + 2000))
+        for n in range(20):
+            assert watcher.labels(compile_filter({"n": n})) == [n + 1]
+            assert watcher.masks.nbytes <= eligible._MOST_BYTES
+            assert len(watcher.masks) == min(n + 1, 5)
+        monkeypatch.setattr(eligible, "_MOST_BYTES", 100)  # the last one is kept whatever it takes
+        watcher.check(compile_filter({"n": 1}))
+        assert len(watcher.masks) == 1
+
+
+def test_the_table_of_an_old_index_is_not_kept_alive(tmp_path: Path) -> None:
+    import gc
+    import weakref
+
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors([1], vectors(1, 2), metadata=[{"n": 1}])
+        watcher = Watcher(c)
+        watcher.check(compile_filter({"n": 1}))
+        old = weakref.ref(watcher.table)
+        watcher.table = VectorTable(2, "ip")
+        gc.collect()
+        assert old() is None
+        watcher.check(compile_filter({"n": 1}))
+
+
+def test_masks_follow_a_table_whose_slots_are_renumbered(
+    tmp_path: Path, statements: list[tuple[str, int]]
+) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(range(10), vectors(10, 2), metadata=[{"n": i % 3} for i in range(10)])
+        watcher, condition = Watcher(c), compile_filter({"n": 1})
+        assert watcher.labels(condition) == [2, 5, 8]
+        c.delete([0, 4])
+        for more in (0, 2):  # rows that come before the masks are asked for again
+            c.add_vectors(range(20, 20 + more), vectors(more, 2), metadata=[{"n": 1}] * more)
+            watcher.follow(renumbered=True)
+            assert watcher.table.slots == 8 + more
+            statements.clear()
+            assert watcher.labels(condition) == [2, 8, 11, 12][: 2 + more]
+            assert statements == [("labels", 10)] * (more > 0)

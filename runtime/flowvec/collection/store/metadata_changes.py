@@ -1,0 +1,57 @@
+"""Which rows' metadata changed, so that remembered answers of filters are looked at there alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.collection.store.meta import MetaTable
+from flowvec.collection.store.sqlite import Database
+
+__all__ = ["MetadataChanges"]
+
+_KEY = "metadata_changes"
+_KEPT = 1000
+# A larger change is recorded as one of any row.
+_MOST_LABELS = 4096
+
+
+class MetadataChanges:
+    """The table `metadata_changes`: the labels of the last changes. The first change creates it.
+
+    A row that is added or deleted is no change of metadata: its label is new, or gone.
+    """
+
+    def __init__(self, database: Database, meta: MetaTable) -> None:
+        self._database, self._meta = database, meta
+
+    def newest(self) -> int:
+        """The number of the last change in the state that this thread reads; 0 if there is none."""
+        return self._meta.number(_KEY)
+
+    def add(self, labels: Sequence[int]) -> None:
+        """Record that the metadata of rows changed; inside a transaction."""
+        number = self.newest() + 1
+        few = np.asarray(labels, "<i8").tobytes() if len(labels) <= _MOST_LABELS else None
+        db = self._database.connection
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS metadata_changes (n INTEGER PRIMARY KEY, labels BLOB)"
+        )
+        db.execute("INSERT OR REPLACE INTO metadata_changes VALUES (?, ?)", (number, few))
+        db.execute("DELETE FROM metadata_changes WHERE n <= ?", (number - _KEPT,))
+        self._meta.write({_KEY: str(number)})
+
+    def since(self, number: int) -> npt.NDArray[np.int64] | None:
+        """Labels of the rows that changed after a change, ascending; None if it may be any row."""
+        newest = self.newest()
+        if newest == number:
+            return np.empty(0, np.int64)
+        with self._database.translated():
+            rows = self._database.connection.execute(
+                "SELECT labels FROM metadata_changes WHERE n > ? AND n <= ?", (number, newest)
+            ).fetchall()
+        if len(rows) != newest - number or any(labels is None for (labels,) in rows):
+            return None
+        return np.unique(np.concatenate([np.frombuffer(labels, "<i8") for (labels,) in rows]))
