@@ -7,6 +7,7 @@ gate in the model, so nothing depends on time.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
