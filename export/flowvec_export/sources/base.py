@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
-from tokenizers import normalizers
 
-from flowvec.errors import ExportError, first_line
+from flowvec.errors import ExportError
 from flowvec.optional import require
 
 if TYPE_CHECKING:
@@ -25,12 +24,11 @@ __all__ = [
     "AS_EXPORTED",
     "MOST_TOKENS",
     "Source",
+    "add_weights",
     "bounded_length",
     "checked_length",
     "model_name",
-    "plain_tokenizer",
     "read_licence",
-    "read_tokenizer",
     "require_torch",
 ]
 
@@ -217,6 +215,21 @@ def bounded_length(origin: str, limit: Any, positions: int | None) -> int | None
     return min(bounds, default=None)
 
 
+def add_weights(digest: Any, modules: Iterable[Any], *, leave_out: str | None = None) -> None:
+    """Add the weights of torch modules, in float32, to a digest of `hashlib`.
+
+    Args:
+        digest: what is updated.
+        modules: the modules, in order.
+        leave_out: beginning of the names of weights that do not count.
+    """
+    for place, module in enumerate(modules):
+        for name, tensor in sorted(module.state_dict().items()):
+            if leave_out is None or not name.startswith(leave_out):
+                digest.update(f"{place} {name} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().float().contiguous().numpy().tobytes())
+
+
 def require_torch(what: str) -> None:
     """Raise MissingDependencyError if torch is not installed."""
     require(what, "cpu,export", *_TORCH)
@@ -226,36 +239,6 @@ def model_name(root: Path, origin: str) -> str:
     """A directory's name; of a download, in .../snapshots/<commit>, the hub name."""
     real = root.resolve()
     return origin.split("/")[-1].partition("@")[0] if real.parent.name == "snapshots" else real.name
-
-
-def plain_tokenizer(source: tokenizers.Tokenizer, *, lower_case: bool) -> tokenizers.Tokenizer:
-    """A copy without truncation and padding, which lower-cases first if requested."""
-    tokenizer = tokenizers.Tokenizer.from_str(source.to_str())
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    if lower_case:
-        steps = [normalizers.Lowercase()]
-        if tokenizer.normalizer is not None:
-            steps.append(tokenizer.normalizer)
-        tokenizer.normalizer = normalizers.Sequence(steps)
-    return tokenizer
-
-
-def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Read `tokenizer.json`.
-
-    Raises:
-        ExportError: it is missing, or is not a tokenizer.
-    """
-    if not path.is_file():
-        raise ExportError(
-            f"{path} is missing; transformers' AutoTokenizer.from_pretrained(...) writes it with "
-            "save_pretrained(...)"
-        )
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises plain Exception
-        raise ExportError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def read_licence(root: Path) -> str | None:

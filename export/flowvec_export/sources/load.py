@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +14,12 @@ from flowvec.errors import (
     FlowvecError,
     InputValueError,
     MissingDependencyError,
-    first_line,
 )
-from flowvec.optional import require
 from flowvec_export.arguments import check_source
 from flowvec_export.sources.base import Source, require_torch
 from flowvec_export.sources.cross_encoder import PairSource, is_cross_encoder, read_about
 from flowvec_export.sources.files import check_links, has_weights, read_json
+from flowvec_export.sources.hub import download, has_torch
 from flowvec_export.sources.onnx import OnnxSource, find_graph, read_graph, read_pair_graph
 from flowvec_export.sources.sentence_transformers import read_modules
 from flowvec_export.sources.static import StaticSource, is_static, may_be_static, read_static
@@ -32,15 +29,6 @@ if TYPE_CHECKING:
     from flowvec_export.sources.torch import TorchSource
 
 __all__ = ["read_any_source", "read_source", "read_torch_source"]
-
-logger = logging.getLogger(__name__)
-
-# Files to download: safetensors first, older and larger formats only if there is nothing else.
-# pipeline.skops is never opened: it tells that a model2vec model has a trained head.
-_DESCRIPTIONS = ["*.json", "*.txt", "*.model", "README.md", "pipeline.skops"]
-_DATA = [*_DESCRIPTIONS, "*.safetensors"]
-_GRAPHS = ["model.onnx*", "onnx/model.onnx*"]
-_UNWANTED = ["onnx/*", "openvino/*", "*training_args.bin"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +170,6 @@ def _require_torch_for(root: Path, origin: str) -> None:
         raise MissingDependencyError(f"{error}; or give {graph}, which needs no torch") from None
 
 
-def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
-
-
 def read_torch_source(
     source: str | Path, *, encoder_only: bool = False, trust: Trust | None = None
 ) -> TorchSource:
@@ -227,11 +211,11 @@ def _locate(source: str | Path, trust: Trust, revision: str | None = None) -> _P
         return place
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ExportError(f"{name} is not a directory")
-    root = _download(name, trust, revision)
+    root = download(name, trust, revision)
     # The client keeps each commit in a folder of that name.
     commit = root.name if root.parent.name == "snapshots" else revision
     # The client's folder may hold weights that another program has downloaded.
-    graph = None if _has_torch() or may_be_static(root) else find_graph(root)
+    graph = None if has_torch() or may_be_static(root) else find_graph(root)
     return _Place(root, graph, name if commit is None else f"{name}@{commit}")
 
 
@@ -248,82 +232,3 @@ def _checkpoint_of(name: str) -> Path:
             f"checkpoint is models/{name}/checkpoint in flowvec's repository; give that"
         )
     return checkpoint
-
-
-def _download(name: str, trust: Trust, revision: str | None) -> Path:
-    """Download what an export needs from the Hub: safetensors, else a graph, else a pickle.
-
-    Without torch only a graph or a static embedder can be exported, so other weights are not
-    downloaded.
-
-    Raises:
-        ExportError: it cannot be downloaded, or its only weights are a pickle, which is not
-            allowed.
-        MissingDependencyError: the hub's client is not installed.
-    """
-    require(f"downloading {name}", "cpu,export", "huggingface_hub")
-    from huggingface_hub import snapshot_download
-
-    code = ["*.py"] if trust.remote_code else []
-    forms = [_DATA + code, _GRAPHS, ["*.bin"] if trust.pickle else []]
-    root: Path | None = None
-    try:
-        if not _has_torch():
-            root = Path(snapshot_download(name, revision=revision, allow_patterns=_DESCRIPTIONS))
-            forms = [_DATA] if may_be_static(root) else [_DESCRIPTIONS + _GRAPHS]
-        for patterns in filter(None, forms):
-            unwanted = None if _GRAPHS[0] in patterns else _UNWANTED
-            root = Path(
-                snapshot_download(
-                    name, revision=revision, allow_patterns=patterns, ignore_patterns=unwanted
-                )
-            )
-            if any(list(root.rglob(kind)) for kind in ("*.safetensors", "*.onnx", "*.bin")):
-                break
-    except ExportError:
-        raise
-    except Exception as error:  # the client's connection errors have changed with its versions
-        raise ExportError(_why_not_downloaded(name, revision, error)) from None
-    assert root is not None
-    if not trust.pickle and not any(list(root.rglob(k)) for k in ("*.safetensors", "*.onnx")):
-        _refuse_pickles(name, revision)
-    return root
-
-
-def _why_not_downloaded(name: str, revision: str | None, error: Exception) -> str:
-    """One line about an error of the hub's client."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    reason = first_line(error)
-    if isinstance(error, GatedRepoError):
-        reason = "access to it must be granted on its page; then log in with `hf auth login`"
-    elif isinstance(error, RepositoryNotFoundError):
-        reason = "the hub has no such model, or it is private (log in with `hf auth login`)"
-    elif isinstance(error, RevisionNotFoundError):
-        reason = f"it has no revision {revision!r}"
-    elif isinstance(error, LocalEntryNotFoundError):
-        reason = f"the hub cannot be reached, and it is not in the client's cache ({reason})"
-    elif isinstance(error, OSError) and error.errno is not None:
-        reason = f"{error.strerror}: {error.filename}" if error.filename else reason
-    return f"{name} is not a directory and cannot be downloaded: {reason}"
-
-
-def _refuse_pickles(name: str, revision: str | None) -> None:
-    """Raise an error if a model's only weights on the Hub are a pickle."""
-    from huggingface_hub import list_repo_files
-
-    try:
-        files = list_repo_files(name, revision=revision)
-    except Exception as error:  # many types; reading the files reports what is missing
-        logger.debug("%s: no list of files: %s", name, error)
-        return
-    if any(Path(file).name.startswith("pytorch_model") for file in files):
-        raise ExportError(
-            f"{name} holds its weights as a pickle (pytorch_model.bin), a format that can run "
-            "code; export it with --allow-pickle (allow_pickle=True in Python)"
-        )

@@ -22,8 +22,8 @@ from flowvec.errors import ExportError
 from flowvec_export import Dense, Flow, FlowShape, export, fit, save_transform
 from flowvec_export.assembly.parity import Parity
 from flowvec_export.graph.editing import Surgeon
-from flowvec_export.sources import onnx as onnx_source
 from flowvec_export.sources.onnx import find_graph
+from flowvec_export.sources.onnx import loading as graph_loading
 from tests.export.conftest import make_texts
 from tests.makers import unit
 
@@ -594,7 +594,7 @@ def test_all_that_is_read_counts(tmp_path, copy, monkeypatch, within) -> None:
     (folder / "model.onnx").write_bytes(proto.SerializeToString())
     with (folder / "weights.bin").open("ab") as file:
         file.truncate(1 << 24)
-    monkeypatch.setattr(onnx_source, "_MAX_BYTES", 1 << 24)
+    monkeypatch.setattr(graph_loading, "_MAX_BYTES", 1 << 24)
     with pytest.raises(ExportError, match="more weights than the 2 GiB"):
         export(folder, tmp_path / "b")
 

@@ -422,7 +422,7 @@ def test_a_shipped_name_is_not_looked_up_on_the_hub(monkeypatch: pytest.MonkeyPa
     def no_download(*_: object) -> None:
         pytest.fail("the hub was asked")
 
-    monkeypatch.setattr(load, "_download", no_download)
+    monkeypatch.setattr(load, "download", no_download)
     assert read_source("mini").name == "checkpoint"  # the repository has its checkpoint
     monkeypatch.setattr(load, "__file__", "/nowhere/a/b/c.py")
     with pytest.raises(ExportError, match="mini is a model that ships as a bundle"):

@@ -1,0 +1,120 @@
+"""Loads a checkpoint with transformers, after its size is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+import transformers
+
+from flowvec.errors import ExportError, first_line
+from flowvec_export.trust import Trust
+
+__all__ = ["load_checkpoint", "quiet_transformers"]
+
+# transformers also builds heads that the checkpoint lacks; small models have few weights.
+_MOST_MISSING = 1.5
+_FEW_WEIGHTS = 1_000_000
+# Fewest bytes of a tensor in a pickle.
+_LEAST_PICKLED = 50
+
+
+def load_checkpoint(
+    folder: Path, origin: str, kind: str, files: list[Path], marks: dict[str, Any], trust: Trust
+) -> tuple[Any, dict[str, Any], Any]:
+    """transformers' model of a class, what it says about loading, and the tokenizer.
+
+    Raises:
+        ExportError: transformers cannot load it, or it is far larger than its files.
+    """
+    with quiet_transformers():
+        _check_size(folder, origin, kind, files, trust)
+        try:
+            model, loading = getattr(transformers, kind).from_pretrained(
+                folder,
+                dtype=torch.float32,
+                attn_implementation="eager",
+                output_loading_info=True,
+                use_safetensors=files[0].suffix == ".safetensors",
+                trust_remote_code=trust.remote_code,
+                local_files_only=True,
+            )
+            fast = _tokenizer_class(marks).from_pretrained(
+                folder, trust_remote_code=trust.remote_code, local_files_only=True
+            )
+        except Exception as error:  # transformers raises many types
+            reason = first_line(error)
+            raise ExportError(f"transformers cannot load {origin}: {reason}") from error
+    return model, loading, fast
+
+
+def _check_size(folder: Path, origin: str, kind: str, files: list[Path], trust: Trust) -> None:
+    """Refuse a configuration that is far larger than its files, before the model is built.
+
+    The model is first built without memory. Its layers are at most the tensors in the files.
+    """
+    stored = sum(file.stat().st_size for file in files)
+    tensors = sum(_count_tensors(file) for file in files)
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=trust.remote_code, local_files_only=True
+        )
+        layers = getattr(config, "num_hidden_layers", 0)
+        if isinstance(layers, int) and layers > tensors:
+            raise ExportError(
+                f"{origin} asks for {layers} layers, but its files hold only {tensors} tensors"
+            )
+        if trust.remote_code:
+            return  # such code may build anything
+        with torch.device("meta"):
+            build: Any = getattr(transformers, kind)
+            model = (build.from_config if kind.startswith("AutoModel") else build)(config)
+        weights = sum(weight.numel() for weight in model.parameters())
+    except ExportError:
+        raise
+    except Exception as error:  # transformers raises many types
+        raise ExportError(f"transformers cannot load {origin}: {first_line(error)}") from error
+    # Each weight takes at least a byte.
+    if weights > _MOST_MISSING * stored + _FEW_WEIGHTS:
+        raise ExportError(
+            f"{origin} asks for {weights:,} weights, but its files have only {stored:,} bytes"
+        )
+
+
+def _count_tensors(file: Path) -> int:
+    """The number of tensors of a file, or an upper bound."""
+    if file.suffix != ".safetensors":
+        return file.stat().st_size // _LEAST_PICKLED
+    try:
+        with safetensors.safe_open(file, "pt") as tensors:
+            return len(tensors.keys())
+    except Exception:  # loading the file reports the error
+        return _FEW_WEIGHTS
+
+
+def _tokenizer_class(marks: dict[str, Any]) -> Any:
+    """The class that reads the tokenizer: only tokenizer.json if transformers lacks its class.
+
+    Transformers 5 writes a class name that transformers 4 does not have.
+    """
+    name = str(marks.get("tokenizer_class"))
+    if name == "TokenizersBackend" and not hasattr(transformers, name):
+        return transformers.PreTrainedTokenizerFast
+    return transformers.AutoTokenizer
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' loading report and progress bars off the terminal."""
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+        transformers.logging.enable_progress_bar()  # type: ignore[no-untyped-call]
