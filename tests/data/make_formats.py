@@ -1,6 +1,6 @@
 """Make the fixtures of `tests/data/formats`: a bundle and collections of one version.
 
-    python tests/data/make_formats.py v2 v1
+    python tests/data/make_formats.py v3 v2
 
 The first is the version of collections, the second that of bundles, which is made if it is not
 there. Run it once for each version, before that version is released, and never again: every later
@@ -47,16 +47,23 @@ def main(version: str, bundle_version: str) -> None:
             )
             collection.add(["a"], [TEXTS[5]], [{"n": 2}])
             collection.delete([1])
+            _upgrade(collection, version)
             _write(folder, _told(collection, encoder.encode_query(QUERY)))
     _rename_model(folder, bundle.name)
     folder = FORMATS / f"collection-{version}-vectors"
     with Collection.create(folder, dim=6, metric="ip", exact_below=20) as collection:
         collection.add_vectors(range(80), vectors(80, 6), [f"text {i}" for i in range(80)])
         collection.delete(range(0, 80, 9))
+        _upgrade(collection, version)
         query = vectors(81, 6)[80]
         collection.search(query)
         _write(folder, _told(collection, query))
     (folder / LOCK_FILE).unlink()
+
+
+def _upgrade(collection: Collection, version: str) -> None:
+    if version == "v3":  # what makes a file version 3
+        collection.index_texts(tokenizer="trigram")
 
 
 def _rename_model(folder: Path, name: str) -> None:

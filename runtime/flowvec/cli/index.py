@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from flowvec.arguments import choice
 from flowvec.bulk import RayWorkers, encode_files
 from flowvec.cli.indexed import print_shards, print_summary, rows_of
 from flowvec.cli.interrupts import stopping
@@ -32,6 +33,7 @@ from flowvec.cli.options import (
 )
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
+from flowvec.collection.store.full_text import TOKENIZERS
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BundleError, ExportError, InputValueError, MissingDependencyError
 from flowvec.sharded import index_shards
@@ -90,6 +92,13 @@ def index(
     split_overlap: Annotated[
         int, typer.Option(min=0, help="Most tokens that a chunk repeats of the one before.")
     ] = 0,
+    full_text: Annotated[
+        str | None,
+        typer.Option(
+            help="Make the full-text index of hybrid searches: unicode61 for words, trigram for "
+            "parts of words and languages without spaces."
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Let numbered rows replace rows with the same numbers."),
@@ -131,6 +140,8 @@ def index(
     wanted = names_of(keep)
     is_too_many = dead_letter_rule(max_dead)
     stops = is_strict(strict, on_error)
+    if full_text is not None:
+        choice("--full-text", full_text, TOKENIZERS)
     common: dict[str, Any] = {"text_field": text_field, "id_field": id_field, "keep": wanted,
                               "input_format": file_format}  # fmt: skip
     if engine == "ray":
@@ -143,6 +154,7 @@ def index(
             "--on-error": on_error is not None,
             "--prune": prune,
             "--split": split is not None,
+            "--full-text": full_text is not None,
             "--replace": replace,
             "--resume": resume,
         }
@@ -192,6 +204,9 @@ def index(
         message = f"{directory}: {rows} rows are there; the same command with --resume continues"
         typer.echo(message, err=True)
         raise typer.Exit(128 + stop.number)
+    if full_text is not None and is_collection(directory):
+        with Collection.open(directory) as collection:
+            collection.index_texts(tokenizer=cast(Any, full_text))
     print_summary(directory, summary, limit, as_json=as_json)
     if stop.event.is_set():
         typer.echo("all rows are added; the first search builds the rest of the graph", err=True)

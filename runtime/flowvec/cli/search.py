@@ -35,6 +35,9 @@ def search(
     hybrid: Annotated[
         bool, typer.Option("--hybrid", help="Rank by words as well as by vectors.")
     ] = False,
+    prefix: Annotated[
+        bool, typer.Option("--prefix", help="With --hybrid: the last word may be a beginning.")
+    ] = False,
     vector_weight: Annotated[
         float,
         typer.Option(min=0.0, max=1.0, help="Share of the vectors in --hybrid, 0 to 1."),
@@ -107,6 +110,7 @@ def search(
             rerank_from=rerank_from,
             offset=offset,
             group_by=group_by,
+            prefix=prefix,
         )
     _show(hits, as_json=as_json)
 

@@ -51,6 +51,7 @@ class SearchKeywords(TypedDict, total=False):
     ef: int | None
     offset: int
     group_by: str | None
+    prefix: bool
 
 
 class AsyncCollection:
@@ -209,8 +210,8 @@ class AsyncCollection:
             rerank: pairs of different tasks share batches in an `AsyncReranker`; a Reranker runs
                 in the thread of the search.
             rerank_from: how many hits the reranker reads.
-            **options: `filter`, `hybrid`, `vector_weight`, `min_score`, `exact`, `ef`, `offset`
-                and `group_by`.
+            **options: `filter`, `hybrid`, `vector_weight`, `min_score`, `exact`, `ef`, `offset`,
+                `group_by` and `prefix`.
 
         Raises:
             DeadlineError: the timeout passed.

@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import flag, text_or_none, whole_number
+from flowvec.arguments import choice, flag, text_or_none, whole_number
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.access import Access
 from flowvec.collection.creation import create_store, is_unfinished
@@ -33,6 +33,7 @@ from flowvec.collection.results import Added, CollectionInfo, Hit
 from flowvec.collection.row_methods import RowMethods
 from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.store.filters import Filter
+from flowvec.collection.store.full_text import TOKENIZERS, TextTokenizer
 from flowvec.collection.store.rows import Id, Rows, check_ids
 from flowvec.collection.store.settings import VectorDtype
 from flowvec.collection.store.store import FILE, Store
@@ -391,6 +392,7 @@ class Collection(RowMethods):
         rerank_from: int = RERANK_FROM,
         offset: int = 0,
         group_by: str | None = None,
+        prefix: bool = False,
     ) -> list[Hit]:
         """The rows nearest to a text or a vector.
 
@@ -427,6 +429,9 @@ class Collection(RowMethods):
                 rows with the same value only the best is a hit, so k hits have k values. More rows
                 are looked at until there are k, or no others. Rows without the field are hits of
                 their own. A reranker reads only the hits that are left.
+            prefix: in a hybrid search, the last word of the text is the beginning of a word, as
+                while a user types it; unless something follows it, such as a space. With the
+                tokenizer `trigram` every word is found as a part of words anyway.
 
         Returns:
             Hits, best first.
@@ -446,6 +451,7 @@ class Collection(RowMethods):
             ef=ef,
             offset=offset,
             group_by=group_by,
+            prefix=prefix,
             is_reranked=rerank is not None,
         )
         plan = SearchPlan.checked(
@@ -475,6 +481,7 @@ class Collection(RowMethods):
         rerank_from: int = RERANK_FROM,
         offset: int = 0,
         group_by: str | None = None,
+        prefix: bool = False,
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once.
 
@@ -491,6 +498,7 @@ class Collection(RowMethods):
             ef=ef,
             offset=offset,
             group_by=group_by,
+            prefix=prefix,
             is_reranked=rerank is not None,
         )
         plan = SearchPlan.checked(
@@ -567,6 +575,7 @@ class Collection(RowMethods):
                 search="exact" if is_exact else "hnsw",
                 graph_rows=self._index.graph_rows,
                 vector_dtype=settings.vector_dtype,
+                full_text=self._store.full_text.tokenizer,
                 ef_search=self._index.ef_search,
                 recall=1.0 if is_exact else _measured_recall(self._store.meta.read(), rows),
                 bytes=_size_of(self._path),
@@ -735,22 +744,33 @@ class Collection(RowMethods):
         finally:
             store.close()
 
-    def index_texts(self) -> None:
+    def index_texts(self, *, tokenizer: TextTokenizer | None = None) -> None:
         """Create the full-text index that hybrid searches need; changes keep it up to date.
 
+        Args:
+            tokenizer: `unicode61` finds words, whatever their English ending, case and accents.
+                `trigram` finds parts of words and of texts without spaces, such as Chinese,
+                Japanese and Thai; the index is a few times larger. It is kept with the collection;
+                another one makes the index again, in one transaction. None keeps the one that is
+                there, or is `unicode61`.
+
         Raises:
-            CollectionError: there is no index yet, and another process is the writer or the
-                collection is read-only.
+            InputValueError: there is no such tokenizer.
+            CollectionError: the index has to be made, and another process is the writer or the
+                collection is read-only; or its SQLite has no `trigram`.
         """
+        if tokenizer is not None:
+            choice("tokenizer", tokenizer, TOKENIZERS)
         self._access.check()
         is_building = False
         try:
             with self._access.writing_once():
                 is_building = True
-                if not self._store.full_text.exists:
+                full_text = self._store.full_text
+                if not full_text.exists or tokenizer not in (None, full_text.tokenizer):
                     logger.info("%s: creating the full-text index", self._path)
                     with self._store.transaction():
-                        self._store.full_text.build()
+                        self._store.build_full_text(tokenizer)
         except CollectionError as error:
             if is_building:
                 raise
@@ -767,7 +787,7 @@ class Collection(RowMethods):
         with self._access.writing():
             if self._store.full_text.exists_in_part:
                 with self._store.transaction():
-                    self._store.full_text.build()
+                    self._store.build_full_text()
             self._index.compact()
             self._index.save()
             self._store.database.vacuum()

@@ -5,10 +5,11 @@ Both are pure functions; `store/full_text.py` has the index.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 
-__all__ = ["HYBRID_BEST", "fuse", "match_expression"]
+__all__ = ["HYBRID_BEST", "fuse", "match_expression", "trigram_query"]
 
 # The score of a row that equals the query and matches its words best.
 HYBRID_BEST = 1.0
@@ -23,25 +24,96 @@ _STOP_WORDS = frozenset((
 # fmt: on
 # A whole document as a query would have thousands of terms.
 _MAX_WORDS = 64
+_MAX_SHORT_WORDS = 8
+_TRIGRAM = 3
+# Characters of scripts that write no spaces: Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese.
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9d\U00020000-\U0003ffff]"
+)
+# Endings that the index strips from words, and which leave at least so much of them.
+# fmt: off
+_ENDINGS = (
+    "s", "es", "ies", "ed", "ing", "ings", "ly", "ally", "y", "ity", "ities", "al", "als", "ic",
+    "ical", "ial", "er", "ers", "or", "ors", "ize", "izes", "ized", "izing", "izer", "izers",
+    "ization", "izations", "ate", "ates", "ated", "ating", "ator", "ators", "ation", "ations",
+    "ational", "ion", "ions", "ional", "ive", "ives", "iveness", "ness", "nesses", "ful", "fully",
+    "fulness", "ous", "ously", "ousness", "able", "ables", "ible", "ance", "ances", "ence", "ences",
+    "ant", "ants", "ent", "ents", "ently", "ment", "ments", "ement", "ements", "ism", "isms",
+    "alism", "icity", "ivity", "bility", "bilities",
+)
+# fmt: on
+_SHORTEST_STEM = 2
 
 
-def match_expression(text: str) -> str | None:
+def match_expression(text: str, *, prefix: bool = False) -> str | None:
     """An FTS5 query for any of a text's words; None if it has none.
 
     A word that occurs twice counts twice, as in BM25. English stop words are left out, unless there
     are no others. Every word is quoted: so it is never an FTS5 operator, and a word that FTS5
     splits is found as a phrase. FTS5 handles case and accents.
+
+    Args:
+        text: the query.
+        prefix: also find words that begin with the last word, if the text ends with it.
     """
     words = _words(unicodedata.normalize("NFC", text))
-    telling = [word for word in words if word.lower() not in _STOP_WORDS] or words
-    return " OR ".join(f'"{word}"' for word in telling[:_MAX_WORDS]) or None
+    telling = _telling(words)
+    terms = [f'"{word}"' for word in telling[:_MAX_WORDS]]
+    if prefix and telling and telling[-1] is words[-1] and _is_in_word(text[-1]):
+        terms[-1:] = _begun(telling[-1])
+    return " OR ".join(terms) or None
+
+
+def _begun(word: str) -> list[str]:
+    """Terms for words that begin with one.
+
+    The index holds words without their English endings: of `running` it holds `run`, which does not
+    begin with `runni`. So an ending that has begun is completed: `running` is a term as well.
+    """
+    completed = {
+        word + ending[typed:]
+        for ending in _ENDINGS
+        for typed in range(1, len(ending))
+        if word.lower().endswith(ending[:typed]) and len(word) - typed >= _SHORTEST_STEM
+    }
+    if word[-2:-1] == word[-1:]:  # runn-ing
+        completed.add(f"{word}ing")
+    return [f'"{word}"*', *(f'"{term}"' for term in sorted(completed))]
+
+
+def trigram_query(text: str) -> tuple[str | None, list[str]]:
+    """An FTS5 query for an index by trigrams, and the words that are too short for it.
+
+    A word is found as a part of texts. Of scripts that write no spaces every run of three
+    characters is, so that a sentence finds texts that share a part of it.
+
+    Returns:
+        The query, or None if no word has three characters; and then the shorter words.
+    """
+    terms: list[str] = []
+    words = _telling(_words(unicodedata.normalize("NFC", text)))
+    for word in words:
+        if _WITHOUT_SPACES.search(word):
+            terms += [word[i : i + _TRIGRAM] for i in range(len(word) - _TRIGRAM + 1)]
+        elif len(word) >= _TRIGRAM:
+            terms.append(word)
+    if terms:
+        return " OR ".join(f'"{term}"' for term in terms[:_MAX_WORDS]), []
+    return None, list(dict.fromkeys(words))[:_MAX_SHORT_WORDS]
+
+
+def _telling(words: list[str]) -> list[str]:
+    return [word for word in words if word.lower() not in _STOP_WORDS] or words
 
 
 def _words(text: str) -> list[str]:
     """Runs of letters, digits, underscores and combining marks."""
-    return "".join(
-        c if c == "_" or unicodedata.category(c)[0] in "LMN" else " " for c in text
-    ).split()
+    return "".join(c if _is_in_word(c) else " " for c in text).split()
+
+
+def _is_in_word(character: str) -> bool:
+    return character == "_" or unicodedata.category(character)[0] in "LMN"
 
 
 def fuse(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from flowvec.arguments import flag, text_or_none, whole_number
 from flowvec.collection.grouping import best_of_groups, group_of
-from flowvec.collection.hybrid import HYBRID_BEST, fuse, match_expression
+from flowvec.collection.hybrid import HYBRID_BEST, fuse, match_expression, trigram_query
 from flowvec.collection.index.vector_index import Nearest, VectorIndex
 from flowvec.collection.results import Hit
 from flowvec.collection.store.filter_columns import COLUMNS
@@ -47,6 +47,7 @@ class SearchOptions:
     ef: int | None = None
     offset: int = 0
     group_by: str | None = None
+    prefix: bool = False
 
     @classmethod
     def checked(
@@ -61,6 +62,7 @@ class SearchOptions:
         ef: int | None = None,
         offset: int = 0,
         group_by: str | None = None,
+        prefix: bool = False,
         is_reranked: bool = False,
     ) -> SearchOptions:
         """Check a caller's options.
@@ -72,6 +74,8 @@ class SearchOptions:
         """
         flag("exact", exact)
         flag("hybrid", hybrid)
+        if flag("prefix", prefix) and not hybrid:
+            raise InputValueError("prefix is for the words of a hybrid search: add hybrid=True")
         hits, skipped = check_k(k), check_k(offset, "offset")
         options = cls(
             k=hits and hits + skipped,
@@ -83,6 +87,7 @@ class SearchOptions:
             exact=exact,
             ef=None if ef is None else whole_number("ef", ef),
             group_by=_checked_field(group_by),
+            prefix=prefix,
         )
         too_high = options.min_score is not None and options.min_score > HYBRID_BEST
         if hybrid and not is_reranked and too_high:
@@ -176,10 +181,7 @@ class Searcher:
     ) -> list[tuple[int, float]]:
         """Labels and scores of one query, from the scores of its nearest rows."""
         least = min(score_by_label.values(), default=0.0)
-        expression = match_expression(text)
-        bm25_by_label: dict[int, float] = {}
-        if expression is not None:
-            bm25_by_label = self._store.full_text.search(expression, depth, options.condition)
+        bm25_by_label = self._worded(text, depth, options)
         far = [label for label in bm25_by_label if label not in score_by_label]
         if far:
             score_by_label |= self._scores_of(vector, far)
@@ -191,6 +193,18 @@ class Searcher:
             self_score=self._index.scores(vector, vector[None])[0],
             vector_weight=options.vector_weight,
         )
+
+    def _worded(self, text: str, depth: int, options: SearchOptions) -> dict[int, float]:
+        """BM25 of the rows that share words with a text, by label."""
+        full_text = self._store.full_text
+        short: list[str] = []
+        if full_text.tokenizer == "trigram":
+            expression, short = trigram_query(text)
+        else:
+            expression = match_expression(text, prefix=options.prefix)
+        if expression is not None:
+            return full_text.search(expression, depth, options.condition)
+        return full_text.scan(short, depth, options.condition) if short else {}
 
     def _scores_of(self, vector: Floats, labels: Sequence[int]) -> dict[int, float]:
         """Scores of a vector with rows, by label."""

@@ -106,6 +106,7 @@ class CollectionInfo:
         graph_rows: rows in the graph in memory, deleted ones included; without one, rows in its
             newest file.
         vector_dtype: how vectors are stored.
+        full_text: tokenizer of the full-text index, `unicode61` or `trigram`; None without one.
         ef_search: search depth in the graph.
         recall: the recall of the ten nearest that `tune_recall` measured; None before that.
         bytes: size of the directory on disk.
@@ -123,6 +124,7 @@ class CollectionInfo:
     search: str
     graph_rows: int
     vector_dtype: str
+    full_text: str | None
     ef_search: int
     recall: float | None
     bytes: int

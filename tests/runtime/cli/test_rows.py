@@ -196,3 +196,18 @@ def test_index_splits_long_texts_and_search_merges_them(flowvec: Any, tmp_path: 
     whole = flowvec("index", "d", "in.jsonl", "--model", "mini", "--id-field", "id",
                     "--split", 0, "--json")  # fmt: skip
     assert json.loads(whole.stdout)["chunks"] == 2
+
+
+def test_index_makes_the_full_text_index(flowvec: Any, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("東京の天気は晴れです。\na cat\n")
+    made = flowvec("index", "c", "in.txt", "--model", "mini", "--full-text", "trigram")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(flowvec("info", "c", "--json").stdout)["full_text"] == "trigram"
+    hits = flowvec("search", "c", "京の天", "--hybrid", "--prefix", "-k", 1, "--vector-weight", 0,
+                   "--json")  # fmt: skip
+    assert json.loads(hits.stdout)[0]["id"] == 0
+    wrong = flowvec("index", "c", "in.txt", "--resume", "--full-text", "icu")
+    assert wrong.returncode == 2
+    assert "--full-text must be one of unicode61, trigram" in wrong.stderr
+    alone = flowvec("search", "c", "a", "--prefix")
+    assert (alone.returncode, "add hybrid=True" in alone.stderr) == (2, True)

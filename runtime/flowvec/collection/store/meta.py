@@ -16,12 +16,15 @@ from flowvec.collection.store.settings import SETTING_KEYS, CollectionSettings
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CorruptCollectionError
 
-__all__ = ["LAYOUT_VERSIONS", "Counts", "MetaTable"]
+__all__ = ["LAYOUT_VERSIONS", "TRIGRAM_VERSION", "Counts", "MetaTable"]
 
 # Version 2 counts rows, numbers states and allows float16 vectors. The first change to a file of
 # version 1 makes it version 2, so that an older flowvec cannot change it without counting.
+# Version 3 may have a full-text index by trigrams, which an older flowvec would take for one of
+# words. A file becomes version 3 when it gets one.
 LAYOUT_VERSION = 2
-LAYOUT_VERSIONS = (1, 2)
+TRIGRAM_VERSION = 3
+LAYOUT_VERSIONS = (1, 2, 3)
 
 _STATE = "SELECT value FROM meta WHERE key = 'state'"
 _SETTINGS_CHECKSUM = "settings checksum"
@@ -80,8 +83,15 @@ class MetaTable:
             "DELETE FROM meta WHERE key = ?", ((key,) for key in keys)
         )
 
-    def _set_version(self) -> None:
-        self._database.connection.execute(f"PRAGMA user_version={LAYOUT_VERSION}")
+    def require_version(self, version: int) -> None:
+        """Make this the file's version, unless it is higher already; inside a transaction."""
+        if not self.counts().state:  # version 1
+            self.touch()
+        self._set_version(version)
+
+    def _set_version(self, version: int = LAYOUT_VERSION) -> None:
+        if self.version < version:
+            self._database.connection.execute(f"PRAGMA user_version={version:d}")
 
     def number(self, key: str) -> int:
         """The number of a key; 0 if it is not set.

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.store.filters import Condition
-from flowvec.collection.store.full_text import FullText
-from flowvec.collection.store.meta import LAYOUT_VERSIONS, MetaTable
+from flowvec.collection.store.full_text import FullText, TextTokenizer
+from flowvec.collection.store.meta import LAYOUT_VERSIONS, TRIGRAM_VERSION, MetaTable
 from flowvec.collection.store.metadata_changes import MetadataChanges
 from flowvec.collection.store.rows import Id, Item, Rows, checksum, id_sum, key_of
 from flowvec.collection.store.settings import CollectionSettings
@@ -110,7 +110,7 @@ class Store:
             if version not in LAYOUT_VERSIONS:
                 raise CollectionError(
                     f"{path} has layout version {version}; this flowvec reads "
-                    f"{' and '.join(map(str, LAYOUT_VERSIONS))}"
+                    f"{', '.join(map(str, LAYOUT_VERSIONS))}: it was made by a newer one"
                 )
             is_half = self.meta.read().get("vector_dtype") == "float16"
         except BaseException:
@@ -141,6 +141,19 @@ class Store:
     def reading(self) -> AbstractContextManager[None]:
         """All reads of this thread in the block see one state of the file."""
         return self.database.reading()
+
+    def build_full_text(self, tokenizer: TextTokenizer | None = None) -> None:
+        """Build the full-text index; inside a transaction.
+
+        Args:
+            tokenizer: None keeps that of the index, or is `unicode61` for a new one.
+
+        Raises:
+            CollectionError: this SQLite does not have it.
+        """
+        self.full_text.build(tokenizer)
+        if self.full_text.tokenizer == "trigram":
+            self.meta.require_version(TRIGRAM_VERSION)
 
     def close(self) -> None:
         """Close the file."""

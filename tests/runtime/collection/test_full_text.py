@@ -1,0 +1,319 @@
+"""The tokenizers of the full-text index: words, or all runs of three characters."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowvec import Collection, CollectionError, Encoder, InputTypeError, InputValueError
+from flowvec.collection.hybrid import match_expression, trigram_query
+from flowvec.collection.store import full_text
+from flowvec.collection.store.store import FILE, Store
+from tests.runtime.collection.conftest import SETTINGS
+
+FORMATS = Path(__file__).resolve().parents[2] / "data/formats"
+TEXTS = {
+    "tokyo": "東京の天気は晴れです。",
+    "osaka": "大阪では雨が降っています。",
+    "thai": "แมวนอนหลับอยู่บนเสื่อ",
+    "english": "The unbelievable ZX81 computer",
+    "short": "AI",
+    "none": None,
+}
+
+
+@pytest.fixture
+def c(tmp_path: Path, tiny: Encoder) -> Any:
+    """Rows of several languages; words decide, since the model is random."""
+    with Collection.create(tmp_path / "c", encoder=tiny) as collection:
+        rows = {key: text for key, text in TEXTS.items() if text is not None}
+        collection.add(list(rows), list(rows.values()), [{"n": n} for n in range(len(rows))])
+        collection.add_vectors(["none"], np.ones((1, 16)))
+        yield collection
+        assert collection.verify() == []
+
+
+def first(c: Collection, query: str, **options: Any) -> Any:
+    return c.search(query, 1, hybrid=True, vector_weight=0.0, **options)[0].id
+
+
+def worded(c: Collection, query: str, **options: Any) -> list[Any]:
+    """Ids of the rows that share words with a query."""
+    hits = c.search(query, 99, hybrid=True, vector_weight=0.0, min_score=1e-9, **options)
+    return [hit.id for hit in hits]
+
+
+def version_of(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+# --- trigrams -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("東京の天気", ["tokyo"]),
+        ("明日の東京の", ["tokyo"]),  # a part is enough
+        ("雨が降っている", ["osaka"]),
+        ("นอนหลับ", ["thai"]),
+        ("believ", ["english"]),
+        ("x81", ["english"]),
+        ("the believable", ["english"]),
+        ("大阪", ["osaka"]),  # shorter than three characters
+        ("ai", ["short"]),
+        ("雨 天", ["tokyo", "osaka"]),
+        ("猫", []),
+        ("", []),
+        ("! ?", []),
+        ("the", ["english"]),
+    ],
+)
+def test_trigrams_find_parts_of_texts(c: Collection, query: str, ids: list[str]) -> None:
+    c.index_texts(tokenizer="trigram")
+    assert sorted(worded(c, query)) == sorted(ids)
+
+
+def test_words_do_not_find_them(c: Collection) -> None:
+    c.index_texts(tokenizer="unicode61")
+    assert worded(c, "東京の天気") == worded(c, "believ") == []
+    assert worded(c, "computers") == ["english"]
+
+
+def test_trigrams_follow_changes_and_filters(c: Collection) -> None:
+    c.index_texts(tokenizer="trigram")
+    c.add(["new", "english"], ["東京都", "nothing"], [{"n": 9}, None])
+    c.delete(["osaka"])
+    assert worded(c, "東京都の天気") == ["new", "tokyo"] or worded(c, "東京都の天気") == [
+        "tokyo",
+        "new",
+    ]
+    assert worded(c, "東京都の天気", filter={"n": 9}) == ["new"]
+    assert worded(c, "東京", filter={"n": {"<": 9}}) == ["tokyo"]
+    assert worded(c, "believable") == worded(c, "大阪") == []
+
+
+# --- which tokenizer, and its change --------------------------------------------------------------
+
+
+def test_the_tokenizer_is_recorded_and_kept(tmp_path: Path, tiny: Encoder, c: Collection) -> None:
+    assert c.info().full_text is None
+    c.index_texts()
+    assert (c.info().full_text, version_of(tmp_path / "c")) == ("unicode61", 2)
+    c.index_texts(tokenizer="trigram")
+    assert (c.info().full_text, version_of(tmp_path / "c")) == ("trigram", 3)
+    with Collection.open(tmp_path / "c", encoder=tiny) as other:
+        assert other.info().full_text == "trigram"
+        assert first(other, "東京の天気") == "tokyo"
+    c.index_texts()  # keeps it
+    c.compact()
+    assert c.info().full_text == "trigram"
+    assert first(c, "東京の天気") == "tokyo"
+    c.index_texts(tokenizer="unicode61")
+    assert c.info().full_text == "unicode61"
+    assert worded(c, "東京の天気") == []
+
+
+def test_the_same_tokenizer_is_not_made_again(
+    c: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c.index_texts(tokenizer="trigram")
+    monkeypatch.setattr(Store, "build_full_text", lambda *_: pytest.fail("it was made again"))
+    c.index_texts(tokenizer="trigram")
+    c.index_texts()
+    first(c, "東京の天気")
+
+
+def test_other_handles_follow_a_change_of_the_tokenizer(
+    tmp_path: Path, tiny: Encoder, c: Collection
+) -> None:
+    c.index_texts()
+    with Collection.open(tmp_path / "c", encoder=tiny) as other:
+        assert worded(other, "東京の天気") == []
+        c.index_texts(tokenizer="trigram")
+        assert worded(other, "東京の天気") == ["tokyo"]
+        assert other.verify() == []
+
+
+def test_a_change_that_fails_leaves_the_index_as_it_was(
+    c: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c.index_texts()
+    created = full_text._CREATE
+    monkeypatch.setattr(full_text, "_CREATE", (*created[:2], "no sql"))
+    with pytest.raises(CollectionError):
+        c.index_texts(tokenizer="trigram")
+    monkeypatch.undo()
+    assert (c.info().full_text, version_of(tmp_path / "c")) == ("unicode61", 2)
+    assert worded(c, "computers") == ["english"]
+    assert c.verify() == []
+
+
+def test_an_old_sqlite_is_named(c: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 33, 0))
+    with pytest.raises(CollectionError, match=r"trigram needs SQLite 3\.34"):
+        c.index_texts(tokenizer="trigram")
+
+
+@pytest.mark.parametrize("wrong", ["icu", "", 3, True])
+def test_other_tokenizers_are_refused(c: Collection, wrong: Any) -> None:
+    with pytest.raises((InputTypeError, InputValueError), match="tokenizer must be one of"):
+        c.index_texts(tokenizer=wrong)
+    assert c.info().full_text is None
+
+
+KILLED = """
+import os, random, signal, sys, time
+from flowvec import Collection
+path, seed = sys.argv[1], int(sys.argv[2])
+rng = random.Random(seed)
+for kill in range(25):
+    child = os.fork()
+    if not child:
+        try:
+            with Collection.open(path) as c:
+                for round in range(1000):
+                    c.index_texts(tokenizer=("trigram", "unicode61")[(kill + round) % 2])
+        finally:
+            os._exit(1)
+    time.sleep(rng.uniform(0.0, 0.04))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with Collection.open(path) as c:
+        assert c.verify() == [], c.verify()
+        print(c.info().full_text, len(c))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("name", ["collection-v1-texts", "collection-v2-vectors"])
+def test_a_kill_leaves_one_tokenizer_or_the_other(tmp_path: Path, name: str) -> None:
+    """From every layout; the upgrade to version 3 is part of the same transaction."""
+    shutil.copytree(FORMATS / name, tmp_path / "c")
+    with Collection.open(tmp_path / "c") as c:
+        rows = [(item.id, item.text, item.metadata) for item in c.rows()]
+        assert c.info().full_text is None
+    assert version_of(tmp_path / "c") == int(name[12])  # opening changes nothing
+    seed = random.Random(name).randrange(1 << 30)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "c"), str(seed)],
+                          capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines()} <= {
+        "None",
+        "trigram",
+        "unicode61",
+    }
+    with Collection.open(tmp_path / "c") as c:
+        assert [(item.id, item.text, item.metadata) for item in c.rows()] == rows
+        c.index_texts(tokenizer="trigram")
+        c.add_vectors(["new"], np.ones((1, c.info().dim)), ["東京の天気"])
+        assert c._store.full_text.search('"東京の"', 9)
+        assert c.verify() == []
+    assert version_of(tmp_path / "c") == 3
+
+
+def test_changing_an_old_collection_does_not_lower_its_version(tmp_path: Path) -> None:
+    shutil.copytree(FORMATS / "collection-v1-texts", tmp_path / "c")
+    with Collection.open(tmp_path / "c") as c:
+        c.index_texts(tokenizer="trigram")
+        assert version_of(tmp_path / "c") == 3
+        c.delete(["a"])
+        c.index_texts(tokenizer="unicode61")
+        assert c.verify() == []
+    assert version_of(tmp_path / "c") == 3
+
+
+# --- prefixes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "finds"),
+    [
+        ("comp", True), ("the comp", True), ("COMPU", True), ("computers", True),
+        ("comp ", False), ("comp.", False), ("comp the", False), ("omputer", False),
+        ("unbeliev", True), ("unbelievab", True), ("comp x", False),
+    ],
+)  # fmt: skip
+def test_the_last_word_may_be_the_beginning_of_a_word(
+    c: Collection, query: str, finds: bool
+) -> None:
+    c.index_texts(tokenizer="unicode61")
+    assert worded(c, query, prefix=True) == (["english"] if finds else [])
+
+
+WORDS = [
+    "running", "happiness", "universities", "nationality", "studies", "organizations", "cats",
+    "resting", "stopped", "rational", "conditionally", "hopefulness", "activity", "sensibilities",
+    "electricity", "adjustments", "dependent", "effectiveness", "allowance", "inference",
+    "defensible", "irritants", "replacement", "communism", "homologous", "bowdlerizing",
+    "relational", "generalization", "operators", "decisiveness", "callousness", "vietnamization",
+    "predication", "digitizers",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_beginning_of_a_word_finds_it(tmp_path: Path, word: str) -> None:
+    """Also where the index holds the word without its ending."""
+    with closing(Store(tmp_path / FILE, create=SETTINGS)) as store:
+        with store.transaction():
+            store.upsert(["a", "b"], np.zeros((2, 3), np.float32), [word, "12"], [None] * 2)
+            store.build_full_text()
+        for end in range(1, len(word) + 1):
+            expression = match_expression(word[:end], prefix=True)
+            assert list(store.full_text.search(expression or "", 9)) == [1], word[:end]
+        assert not store.full_text.search(match_expression(word[:2], prefix=False) or "", 9)
+
+
+def test_a_prefix_is_for_hybrid_searches(c: Collection) -> None:
+    with pytest.raises(InputValueError, match="add hybrid=True"):
+        c.search("comp", prefix=True)
+    with pytest.raises(InputTypeError, match="prefix"):
+        c.search("comp", hybrid=True, prefix=1)  # type: ignore[arg-type]
+
+
+# --- against Python -------------------------------------------------------------------------------
+
+PIECES = st.sampled_from(
+    ["東京", "天気", "の", "cat", "Cat", "sits", " ", "é", "ab", "x", '"', "*", "NOT", "แมว"]
+)
+SOME = st.lists(PIECES, max_size=6).map("".join)
+QUERIES = SOME | st.text(max_size=12)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(SOME, min_size=1, max_size=8), query=QUERIES)
+def test_trigram_queries_agree_with_python(
+    tmp_path_factory: Any, texts: list[str], query: str
+) -> None:
+    expression, short = trigram_query(query)
+    terms = short if expression is None else [t.strip('"') for t in expression.split(" OR ")]
+    expected = {i + 1 for i, text in enumerate(texts)
+                if any(term.lower() in text.lower() for term in terms)}  # fmt: skip
+    folder = tmp_path_factory.mktemp("store")
+    with closing(Store(folder / FILE, create=SETTINGS)) as store:
+        with store.transaction():
+            vectors = np.zeros((len(texts), 3), np.float32)
+            store.upsert(range(len(texts)), vectors, texts, [None] * len(texts))
+            store.build_full_text("trigram")
+        found = (
+            store.full_text.scan(short, 99) if short
+            else store.full_text.search(expression, 99) if expression else {}
+        )  # fmt: skip
+        assert set(found) == expected
+        for prefix in (False, True):
+            expression = match_expression(query, prefix=prefix)
+            if expression is not None:
+                store.full_text.search(expression, 9)  # no text is an error of syntax
