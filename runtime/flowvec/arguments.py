@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from flowvec.errors import InputTypeError, InputValueError
 
-__all__ = ["choice", "flag", "number", "path_of", "seconds_or_none", "text_or_none", "whole_number"]
+__all__ = [
+    "choice",
+    "explaining",
+    "flag",
+    "number",
+    "path_of",
+    "seconds_or_none",
+    "text_or_none",
+    "whole_number",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # The largest C integer.
 _MOST = (1 << 31) - 1
@@ -125,6 +138,31 @@ def flag(name: str, value: object) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise InputTypeError(f"{name} must be True or False, not {_shown(value)}")
     return bool(value)
+
+
+def explaining(foreign: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Explain keyword arguments that callers of other libraries give.
+
+    The function's signature stays as it is, and other unknown arguments are Python's TypeError.
+
+    Args:
+        foreign: for each name what to do instead.
+
+    Raises:
+        InputTypeError: by the decorated function, if it is given one of these.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not foreign.keys().isdisjoint(kwargs):
+                name = next(name for name in kwargs if name in foreign)
+                raise InputTypeError(f"there is no argument {name}: {foreign[name]}")
+            return function(*args, **kwargs)
+
+        return explained
+
+    return decorate
 
 
 def _shown(value: object) -> str:

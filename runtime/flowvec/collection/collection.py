@@ -14,10 +14,11 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import choice, flag, text_or_none, whole_number
+from flowvec.arguments import choice, explaining, flag, text_or_none, whole_number
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.access import Access
 from flowvec.collection.creation import create_store, is_unfinished
+from flowvec.collection.foreign import OF_ADD, OF_SEARCH
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.model import (
     Model,
@@ -243,6 +244,7 @@ class Collection(RowMethods):
 
     # --- writing --------------------------------------------------------------------------------
 
+    @explaining(OF_ADD)
     def add(
         self,
         ids: Sequence[Id],
@@ -308,6 +310,7 @@ class Collection(RowMethods):
         )
         return Added(len(kept), replaced, truncated)
 
+    @explaining(OF_ADD)
     def add_vectors(
         self,
         ids: Sequence[Id],
@@ -376,6 +379,7 @@ class Collection(RowMethods):
 
     # --- searching ------------------------------------------------------------------------------
 
+    @explaining(OF_SEARCH)
     def search(
         self,
         query: str | npt.ArrayLike,
@@ -465,6 +469,7 @@ class Collection(RowMethods):
         )
         return self._search(plan)[0]
 
+    @explaining(OF_SEARCH)
     def search_batch(
         self,
         queries: Sequence[str] | npt.ArrayLike,

@@ -5,19 +5,21 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import eq
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flowvec.arguments import flag, whole_number
+from flowvec.arguments import explaining, flag, whole_number
 from flowvec.collection.access import Access
+from flowvec.collection.foreign import OF_ROWS
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.results import Row
 from flowvec.collection.store.filters import Condition, Filter, compile_filter
 from flowvec.collection.store.rows import Id, Item, check_ids, encode_metadata
 from flowvec.collection.store.store import Store
 from flowvec.collection.validation import Changes, changed_metadata, check_changes
-from flowvec.errors import InputTypeError, InputValueError
+from flowvec.errors import FlowvecError, InputTypeError, InputValueError
 from flowvec.sequences import as_list
 
 __all__ = ["RowMethods"]
@@ -30,15 +32,27 @@ _READ_ROWS = 4096
 class RowMethods:
     """Rows by id, by filter and in their order."""
 
+    _path: Path
     _store: Store
     _index: VectorIndex
     _access: Access
+
+    def __repr__(self) -> str:
+        """Path, rows and model: `Collection('notes', rows=3, model='mini')`."""
+        kind, path = type(self).__name__, str(self._path)
+        try:
+            settings, rows = self._store.settings, len(self)
+        except FlowvecError as error:  # closed or damaged
+            return f"<{kind} {path!r}: {error}>"
+        model = f"model={settings.model!r}" if settings.model else f"dim={settings.dim}"
+        return f"{kind}({path!r}, rows={rows}, {model})"
 
     def __len__(self) -> int:
         """Rows in the collection."""
         with self._access.reading():
             return self._store.meta.counts().rows
 
+    @explaining(OF_ROWS)
     def count(self, filter: Filter | None = None) -> int:
         """How many rows meet a filter.
 
@@ -54,6 +68,7 @@ class RowMethods:
         with self._access.reading():
             return self._store.count_where(condition)
 
+    @explaining(OF_ROWS)
     def ids(self, filter: Filter | None = None) -> builtins.list[Id]:
         """Ids of the rows that meet a filter, in the order in which the rows were added.
 
@@ -68,6 +83,7 @@ class RowMethods:
         with self._access.reading():
             return [item for item, _ in self._store.ids_where(condition)]
 
+    @explaining(OF_ROWS)
     def get(self, ids: Sequence[Id]) -> builtins.list[Item | None]:
         """Rows by id, in the order of the ids; None for an unknown id.
 
@@ -81,6 +97,7 @@ class RowMethods:
         ordered = [labels.get(key) for key in keys]
         return [None if label is None else items[label] for label in ordered]
 
+    @explaining(OF_ROWS)
     def list(
         self,
         filter: Filter | None = None,
@@ -129,6 +146,7 @@ class RowMethods:
                 label = items[-1].label
         return rows
 
+    @explaining(OF_ROWS)
     def rows(self, filter: Filter | None = None) -> Iterator[Item]:
         """All rows in the order in which they were added, at constant memory.
 
@@ -156,6 +174,7 @@ class RowMethods:
             yield from items
             after = items[-1].label
 
+    @explaining(OF_ROWS)
     def delete(self, ids: Sequence[Id] | None = None, *, filter: Filter | None = None) -> int:
         """Delete rows by id or by a filter. Unknown ids are ignored. On disk when it returns.
 
@@ -183,6 +202,7 @@ class RowMethods:
 
         return self._changed(change)
 
+    @explaining(OF_ROWS)
     def update_metadata(
         self,
         ids: Sequence[Id] | None = None,

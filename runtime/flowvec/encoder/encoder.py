@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from flowvec.arguments import choice, flag
+from flowvec.arguments import choice, explaining, flag
 from flowvec.compat import override
 from flowvec.encoder.jobs import Encoded, EncodeJob
 from flowvec.encoder.loaded_model import LoadedModel, wants_bar
 from flowvec.encoder.options import (
+    FOREIGN,
     CallOptions,
     EncodeOptions,
     OnEmpty,
@@ -135,6 +136,7 @@ class Encoder(LoadedModel):
 
     # --- encoding -------------------------------------------------------------------------------
 
+    @explaining(FOREIGN)
     def encode(
         self,
         texts: str | Iterable[str],
@@ -357,6 +359,7 @@ class Encoder(LoadedModel):
         """
         return self._pipeline.windows(_checked_windows(parts), job, self._report, stop=stop)
 
+    @explaining(FOREIGN)
     def job(
         self,
         prompt_name: str | None = None,

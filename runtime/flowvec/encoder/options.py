@@ -15,6 +15,7 @@ from flowvec.encoder.postprocess import PRECISIONS, Postprocess, Precision
 from flowvec.errors import InputValueError
 
 __all__ = [
+    "FOREIGN",
     "CallOptions",
     "EncodeOptions",
     "OnEmpty",
@@ -26,6 +27,23 @@ __all__ = [
 
 Truncation = Literal["truncate", "error"]
 OnEmpty = Literal["encode", "error"]
+
+# What callers of sentence-transformers, fastembed and SimCSE write.
+FOREIGN = {
+    "batch_size": "texts are batched by their tokens; leave it out, or give max_batch_tokens=",
+    "convert_to_numpy": "vectors are numpy arrays; leave it out",
+    "convert_to_tensor": "vectors are numpy arrays; torch.from_numpy(vectors) is a tensor",
+    "return_numpy": "vectors are numpy arrays; leave it out",
+    "prompt": "put it before each text, or name a prompt of the bundle by prompt_name=",
+    "normalize": "write normalize_embeddings=",
+    "normalize_to_unit": "write normalize_embeddings=",
+    "device": "the engine is chosen by Encoder.load(device=)",
+    "output_value": "a text gives one vector; there are no others",
+    "max_length": "it is part of the bundle; leave it out",
+    "parallel": "an Encoder uses all cores; leave it out",
+    "pool": "an Encoder uses all cores; leave it out",
+    "num_workers": "an Encoder uses all cores; leave it out",
+}
 
 _QUERY_PROMPTS = ("query",)
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from flowvec.arguments import flag, whole_number
+from flowvec.arguments import explaining, flag, whole_number
 from flowvec.bundle.manifest import TOKEN_TYPES, Activation, Head
 from flowvec.compat import override
 from flowvec.encoder.loaded_model import LoadedModel, wants_bar
@@ -18,6 +18,7 @@ from flowvec.encoder.pipeline import windows_of
 from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.reranker.scores import (
+    FOREIGN,
     PairTruncation,
     Ranked,
     Ranking,
@@ -120,6 +121,7 @@ class Reranker(LoadedModel):
 
     # --- scoring --------------------------------------------------------------------------------
 
+    @explaining(FOREIGN)
     def predict(
         self,
         pairs: Iterable[Sequence[str]],
@@ -292,6 +294,7 @@ class Reranker(LoadedModel):
         items, _ = self.items(pairs)
         return self.job(truncation=truncation).tokenize(self._tokenizer, items)
 
+    @explaining(FOREIGN)
     def job(
         self,
         activation: Activation | None = None,

@@ -15,9 +15,29 @@ from flowvec.errors import InputValueError
 from flowvec.tokenizer.pairs import Cut, PairTokenizer, TextPair
 from flowvec.tokenizer.tokenizer import Tokenized
 
-__all__ = ["PairTruncation", "Ranked", "Ranking", "ScoreJob", "ScoreOptions", "Scores", "check_job"]
+__all__ = [
+    "FOREIGN",
+    "PairTruncation",
+    "Ranked",
+    "Ranking",
+    "ScoreJob",
+    "ScoreOptions",
+    "Scores",
+    "check_job",
+]
 
 Floats = npt.NDArray[np.float32]
+
+# What callers of sentence-transformers' CrossEncoder write.
+FOREIGN = {
+    "batch_size": "pairs are batched by their tokens; leave it out, or give max_batch_tokens=",
+    "activation_fn": 'write activation="identity", "sigmoid" or "softmax"',
+    "activation_fct": 'write activation="identity", "sigmoid" or "softmax"',
+    "apply_softmax": 'write activation="softmax"',
+    "convert_to_numpy": "scores are numpy arrays; leave it out",
+    "convert_to_tensor": "scores are numpy arrays; torch.from_numpy(scores) is a tensor",
+    "num_workers": "a Reranker uses all cores; leave it out",
+}
 
 PairTruncation = Literal["longest_first", "only_second", "error"]
 

@@ -168,3 +168,18 @@ def test_open_or_create_refuses_another_model_and_other_files(
     with pytest.raises(CollectionError, match=r"is not empty: it holds notes\.txt"):
         Collection.open_or_create(tmp_path / "d", encoder=tiny)
     assert [file.name for file in (tmp_path / "d").iterdir()] == ["notes.txt"]
+
+
+def test_a_repr_names_path_rows_and_model(tmp_path: Path, mini: Encoder) -> None:
+    path = tmp_path / "c"
+    with Collection.create(path, encoder=mini) as c:
+        c.add(["a", "b"], ["a cat", "a dog"])
+        assert repr(c) == f"Collection({str(path)!r}, rows=2, model='mini')"
+        c.delete(["a"])
+        assert "rows=1" in repr(c)
+    assert repr(c) == f"<Collection {str(path)!r}: this Collection is closed>"
+    with Collection.create(tmp_path / "d", dim=3) as c:
+        assert repr(c) == f"Collection({str(tmp_path / 'd')!r}, rows=0, dim=3)"
+    with Collection.open(path) as c:
+        c._store.database.connection.execute("UPDATE meta SET value = 'x' WHERE key = 'rows'")
+        assert "is damaged" in repr(c)
