@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from flowvec.collection.index.vector_file import VectorFile, VectorFileError
 from flowvec.collection.index.vector_labels import placed_labels
 from flowvec.errors import CollectionError
-from flowvec.vectors import Metric, best_rows, merge_best, scores, top_k
+from flowvec.vectors import Metric, best_rows, scores
 
 __all__ = ["VectorTable"]
 
@@ -26,16 +27,25 @@ Mask = npt.NDArray[np.bool_]
 Array = TypeVar("Array", bound=npt.NDArray[np.generic])
 
 # Below this share of the slots, copying the eligible rows costs less than multiplying all.
-_GATHERED_SHARE = 1 / 8
+_GATHERED_SHARE = 1 / 3
 # Scores held at once: 64 MiB of float32.
 _MOST_SCORES = 1 << 24
-# Numbers of rows that are copied at once: 16 MiB of float32.
+# Numbers of rows that are copied at once for many queries: 16 MiB of float32.
 _MOST_COPIED = 1 << 22
 # Up to this many queries are multiplied one by one with a block, on one core, while it is in the
 # processor's cache. For more, OpenBLAS's threads pay, if the product is large.
 _FEW_QUERIES = 16
-# Numbers of the tail that are multiplied at once, as in a block of the file.
-_TAIL_NUMBERS = 400_000
+# Numbers of rows that are multiplied at once with few queries, as in a block of the file: they stay
+# in the cache, and numpy uses memory again that it freed just before.
+_PART_NUMBERS = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Vectors that come part by part: how many rows they are, and an iterator over them."""
+
+    rows: int
+    each: Callable[[], Iterator[Floats]]
 
 
 class VectorTable:
@@ -231,37 +241,34 @@ class VectorTable:
             return self.search_slots(queries, k, np.flatnonzero(eligible) + first)
         chosen = None if count == len(eligible) else np.flatnonzero(eligible)
         labels = self._labels[first : self.slots]
-        if chosen is not None:
-            labels = labels[chosen]
+        labels = labels if chosen is None else labels[chosen]
+        return self._best(queries, k, labels, self._parts(first), chosen)
+
+    def search_slots(self, queries: Floats, k: int, slots: Labels) -> tuple[Labels, Floats]:
+        """`search` among these slots alone, ascending, whether they are live or not."""
+        return self._best(queries, min(k, len(slots)), self._labels[slots], self._copies(slots))
+
+    def _best(
+        self, queries: Floats, k: int, labels: Labels, parts: Parts, chosen: Labels | None = None
+    ) -> tuple[Labels, Floats]:
+        """The k best of the rows in `parts`, or of the chosen ones, whose labels these are."""
         best = np.empty((len(queries), k), np.int64)
         best_scores = np.empty((len(queries), k), np.float32)
-        step = max(1, _MOST_SCORES // len(eligible))
+        step = max(1, _MOST_SCORES // parts.rows)
         for start in range(0, len(queries), step):
-            lines = self._scores(queries[start : start + step], first)
-            for i, line in enumerate(lines, start):
+            for i, line in enumerate(self._scores(queries[start : start + step], parts), start):
                 taken = line if chosen is None else line[chosen]
                 rows = best_rows(taken, k)
                 best[i], best_scores[i] = labels[rows], taken[rows]
         return best, best_scores
 
-    def search_slots(self, queries: Floats, k: int, slots: Labels) -> tuple[Labels, Floats]:
-        """`search` among these slots alone, ascending, whether they are live or not."""
-        best = np.empty((len(queries), 0), np.int64)
-        best_scores = np.empty((len(queries), 0), np.float32)
-        step = max(1, _MOST_COPIED // self.dim)
-        for start in range(0, len(slots), step):
-            part = slots[start : start + step]
-            rows, their = top_k(queries, self.vectors_of(part), k, self.metric)
-            labels = self._labels[part][rows]
-            best, best_scores = merge_best(best, best_scores, labels, their, k)
-        return best, best_scores
-
-    def _scores(self, queries: Floats, first: int) -> Floats:
-        """Scores of all slots from `first` on, float32 (queries, slots)."""
-        lines = np.empty((len(queries), self.slots - first), np.float32)
-        few = len(queries) <= _FEW_QUERIES
-        for start, rows in self._parts(first) if few else self._joined_parts(first):
-            out = lines[:, start - first : start - first + len(rows)]
+    def _scores(self, queries: Floats, parts: Parts) -> Floats:
+        """Scores of the rows in `parts`, float32 (queries, rows)."""
+        lines = np.empty((len(queries), parts.rows), np.float32)
+        few, start = len(queries) <= _FEW_QUERIES, 0
+        for rows in parts.each() if few else _joined(parts.each(), _MOST_COPIED):
+            out = lines[:, start : start + len(rows)]
+            start += len(rows)
             if few and self.metric != "l2":
                 for query, line in zip(queries, out, strict=True):
                     np.matmul(rows, query, out=line)
@@ -269,25 +276,30 @@ class VectorTable:
                 out[:] = scores(queries, rows, self.metric)
         return lines
 
-    def _joined_parts(self, first: int) -> Iterator[tuple[int, Floats]]:
-        """`_parts` of more rows each, which are copied."""
-        start, parts = first, list[Floats]()
-        for slot, rows in self._parts(first):
-            parts.append(rows)
-            end = slot + len(rows)
-            if (end - start) * self.dim >= _MOST_COPIED or end == self.slots:
-                yield start, parts[0] if len(parts) == 1 else np.concatenate(parts)
-                start, parts = end, []
+    def _parts(self, first: int) -> Parts:
+        """Vectors of the slots from `first` on, not copied."""
 
-    def _parts(self, first: int) -> Iterator[tuple[int, Floats]]:
-        """Slots and their vectors, not copied: the first slot, float32 (rows, dim)."""
-        if self._file is not None:
-            for block, inside, part in self._file.layout.parts(first, self._mapped):
-                yield first + part.start, self._block(block)[inside]
-        step = max(1, _TAIL_NUMBERS // self.dim)
-        for slot in range(max(first, self._mapped), self.slots, step):
-            start = slot - self._mapped
-            yield slot, self._tail[start : min(start + step, self.slots - self._mapped)]
+        def each() -> Iterator[Floats]:
+            if self._file is not None:
+                for block, inside, _ in self._file.layout.parts(first, self._mapped):
+                    yield self._block(block)[inside]
+            rows = self._tail[max(0, first - self._mapped) : self.slots - self._mapped]
+            yield from np.split(rows, range(self._step, len(rows), self._step))
+
+        return Parts(self.slots - first, each)
+
+    def _copies(self, slots: Labels) -> Parts:
+        """Vectors of slots."""
+
+        def each() -> Iterator[Floats]:
+            for start in range(0, len(slots), self._step):
+                yield self.vectors_of(slots[start : start + self._step])
+
+        return Parts(len(slots), each)
+
+    @property
+    def _step(self) -> int:
+        return max(1, _PART_NUMBERS // self.dim)
 
     # --- records of the file --------------------------------------------------------------------
 
@@ -341,6 +353,19 @@ class VectorTable:
                     repaired[live % rows] = self._reread(self._labels[live])
                 self._repaired[number] = repaired
             self._checked[number] = last
+
+
+def _joined(parts: Iterator[Floats], least: int) -> Iterator[Floats]:
+    """Parts of at least so many numbers each."""
+    waiting, numbers = list[Floats](), 0
+    for rows in parts:
+        waiting.append(rows)
+        numbers += rows.size
+        if numbers >= least:
+            yield np.concatenate(waiting)
+            waiting, numbers = [], 0
+    if waiting:
+        yield np.concatenate(waiting)
 
 
 def _with_room(array: Array, used: int, more: int) -> Array:
