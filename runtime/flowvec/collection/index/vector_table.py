@@ -129,10 +129,10 @@ class VectorTable:
         return self._labels.nbytes + self._live.nbytes + self._tail.nbytes + repaired
 
     def slots_of(self, labels: Labels) -> Labels:
-        """Slots of labels, deleted ones included, int64 (labels,); -1 for unknown labels."""
+        """Slots of labels, deleted ones included, int64 like `labels`; -1 for unknown labels."""
         slots = np.searchsorted(self.labels, labels)
         if not self.slots:
-            return np.full(len(labels), -1, np.int64)
+            return np.full(labels.shape, -1, np.int64)
         known = self._labels[np.minimum(slots, self.slots - 1)] == labels
         return np.where(known, slots, -1)
 

@@ -11,8 +11,11 @@ import pytest
 from flowvec import (
     Collection,
 )
-from flowvec.vectors import Metric, top_k
-from tests.makers import vectors
+from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.index.search import candidates, search_table
+from flowvec.collection.index.vector_table import VectorTable
+from flowvec.vectors import METRICS, Metric, top_k
+from tests.makers import unit, vectors
 
 
 def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> None:
@@ -179,3 +182,89 @@ def test_one_long_vector_does_not_spoil_inner_products(
     assert np.mean(shared) > 8.5
     products = np.take_along_axis(queries @ vectors.T, np.asarray(ids), axis=1)
     np.testing.assert_allclose(scores, products, rtol=1e-4, atol=1e-5)
+
+
+# --- tables with a graph ---------------------------------------------------------------------
+
+
+def table_and_graph(metric: Metric, in_graph: int) -> tuple[VectorTable, Graph, np.ndarray]:
+    """4,000 rows of which the graph has the first; some were deleted before and after."""
+    rows = vectors(4000, 12)
+    rows = unit(rows) if metric == "cosine" else rows
+    labels = np.arange(1, 4001) * 2
+    table = VectorTable(12, metric)
+    table.append(labels, rows)
+    graph = Graph(12, metric)
+    if in_graph:
+        graph.add(labels[:in_graph], rows[:in_graph])
+        graph.delete(labels[5:in_graph:50].tolist())
+    table.delete(labels[5::50])
+    table.delete(labels[7::50])  # not in the graph yet
+    return table, graph, rows
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("in_graph", [0, 1000, 3990, 4000])
+@pytest.mark.parametrize("queries", [1, 40])
+def test_a_graph_and_a_mask_find_the_nearest_eligible_rows(
+    metric: Metric, in_graph: int, queries: int
+) -> None:
+    table, graph, rows = table_and_graph(metric, in_graph)
+    rng = np.random.default_rng(1)
+    asked = vectors(queries, 12, seed=3)
+    asked = unit(asked) if metric == "cosine" else asked
+    towards = rows @ asked[0]
+    masks: dict[str, np.ndarray | None] = {
+        "none": None,
+        "all": np.ones(4000, np.bool_),
+        "nothing": np.zeros(4000, np.bool_),
+        "near": towards > np.quantile(towards, 0.9),
+        "far": towards < np.quantile(towards, 0.1),
+        **{f"{share}": rng.random(4000) < share for share in (0.9, 0.3, 0.03, 0.002)},
+    }
+    for name, mask in masks.items():
+        eligible = table.live if mask is None else table.live & mask
+        for k in (0, 1, 10, 300):
+            labels, scores = search_table(table, asked, k, mask, graph, in_graph, ef=100)
+            best, expected = top_k(asked, rows[eligible], k, metric)
+            true = table.labels[eligible][best]
+            assert labels.shape == scores.shape == true.shape, name
+            assert eligible[table.slots_of(labels)].all(), name
+            assert all(len(set(line)) == len(line) for line in labels.tolist())
+            hits = [np.isin(a, b).mean() for a, b in zip(labels, true, strict=True) if len(b)]
+            assert not hits or np.mean(hits) >= 0.98, (name, k)
+            if not hits:
+                continue
+            assert (np.diff(scores, axis=1) <= 1e-5).all()
+            same = labels == true
+            np.testing.assert_allclose(scores[same], expected[same], rtol=1e-4, atol=1e-4)
+
+
+def test_rows_that_the_graph_lacks_are_compared_exactly() -> None:
+    table, graph, rows = table_and_graph("cosine", 3000)
+    newest = np.flatnonzero(table.live[3000:]) + 3000
+    labels, _ = search_table(table, rows[newest], 1, None, graph, 3000, ef=10)
+    assert labels[:, 0].tolist() == table.labels[newest].tolist()
+
+
+def test_a_graph_that_knows_rows_of_the_future_shows_none() -> None:
+    """Rows that another thread adds to the graph before they are committed."""
+    table, graph, rows = table_and_graph("ip", 4000)
+    graph.add(np.array([9001]), rows[:1] * 100)
+    labels, _ = search_table(table, rows[:3], 10, None, graph, 4000)
+    assert 9001 not in labels
+    # Nor are rows found twice that the graph has and the caller looks for itself.
+    labels, _ = search_table(table, rows[:3], 10, None, graph, 3000)
+    assert all(len(set(line)) == 10 for line in labels.tolist())
+
+
+def test_the_graph_is_asked_where_that_is_cheaper() -> None:
+    million = 1_000_000
+    by_share = {share: candidates(10, int(share * million), million, share)
+                for share in (0.9, 0.1, 0.03, 0.01, 0.001)}  # fmt: skip
+    assert [by_share[share] is None for share in by_share] == [False, False, False, True, True]
+    assert by_share[0.9] < by_share[0.1] < by_share[0.03]  # type: ignore[operator]
+    # Eligible rows that are far from the query: so many are not worth asking for.
+    assert candidates(10, million // 10, million, 0.0001) is None
+    # Nor is the graph for all rows.
+    assert candidates(million, million, million, 1.0) is None
