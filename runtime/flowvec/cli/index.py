@@ -33,6 +33,7 @@ from flowvec.cli.options import (
 )
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
+from flowvec.collection.store.field_indexes import checked_path
 from flowvec.collection.store.full_text import TOKENIZERS
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BundleError, ExportError, InputValueError, MissingDependencyError
@@ -99,6 +100,12 @@ def index(
             "parts of words and languages without spaces."
         ),
     ] = None,
+    index_field: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Make an index over a field that --keep keeps, for filters by it; may be repeated."
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Let numbered rows replace rows with the same numbers."),
@@ -142,6 +149,8 @@ def index(
     stops = is_strict(strict, on_error)
     if full_text is not None:
         choice("--full-text", full_text, TOKENIZERS)
+    for field in index_field or ():
+        checked_path(field)
     common: dict[str, Any] = {"text_field": text_field, "id_field": id_field, "keep": wanted,
                               "input_format": file_format}  # fmt: skip
     if engine == "ray":
@@ -155,6 +164,7 @@ def index(
             "--prune": prune,
             "--split": split is not None,
             "--full-text": full_text is not None,
+            "--index-field": bool(index_field),
             "--replace": replace,
             "--resume": resume,
         }
@@ -204,9 +214,12 @@ def index(
         message = f"{directory}: {rows} rows are there; the same command with --resume continues"
         typer.echo(message, err=True)
         raise typer.Exit(128 + stop.number)
-    if full_text is not None and is_collection(directory):
+    if (full_text is not None or index_field) and is_collection(directory):
         with Collection.open(directory) as collection:
-            collection.index_texts(tokenizer=cast(Any, full_text))
+            if full_text is not None:
+                collection.index_texts(tokenizer=cast(Any, full_text))
+            for field in index_field or ():
+                collection.create_index(field)
     print_summary(directory, summary, limit, as_json=as_json)
     if stop.event.is_set():
         typer.echo("all rows are added; the first search builds the rest of the graph", err=True)

@@ -18,6 +18,7 @@ from flowvec.arguments import choice, explaining, flag, text_or_none, whole_numb
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.access import Access
 from flowvec.collection.creation import create_store, is_unfinished
+from flowvec.collection.field_methods import FieldMethods
 from flowvec.collection.foreign import OF_ADD, OF_SEARCH
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.model import (
@@ -73,7 +74,7 @@ _RECALL_VALID = 1.5
 _SALVAGE_ROWS = 4096
 
 
-class Collection(RowMethods):
+class Collection(RowMethods, FieldMethods):
     """A directory of vectors that can be searched.
 
     `collection.sqlite` holds all data; `graph-<n>.hnsw` is a cache, verified before it is used and
@@ -581,6 +582,7 @@ class Collection(RowMethods):
                 graph_rows=self._index.graph_rows,
                 vector_dtype=settings.vector_dtype,
                 full_text=self._store.full_text.tokenizer,
+                indexed_fields=tuple(self._store.field_indexes.fields()),
                 ef_search=self._index.ef_search,
                 recall=1.0 if is_exact else _measured_recall(self._store.meta.read(), rows),
                 bytes=_size_of(self._path),

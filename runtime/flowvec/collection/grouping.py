@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Sequence
 
-from flowvec.collection.store.filters import field_names
+from flowvec.collection.store.json_field import field_names
 from flowvec.collection.store.rows import Item
 
 __all__ = ["best_of_groups", "group_of"]

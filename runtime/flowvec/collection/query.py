@@ -15,7 +15,8 @@ from flowvec.collection.hybrid import HYBRID_BEST, fuse, match_expression, trigr
 from flowvec.collection.index.vector_index import Nearest, VectorIndex
 from flowvec.collection.results import Hit
 from flowvec.collection.store.filter_columns import COLUMNS
-from flowvec.collection.store.filters import Condition, Filter, compile_filter, field_names
+from flowvec.collection.store.filters import Condition, Filter, compile_filter
+from flowvec.collection.store.json_field import field_names
 from flowvec.collection.store.rows import Id, Item
 from flowvec.collection.store.store import Store
 from flowvec.collection.validation import check_k, check_score, check_weight

@@ -107,6 +107,7 @@ class CollectionInfo:
             newest file.
         vector_dtype: how vectors are stored.
         full_text: tokenizer of the full-text index, `unicode61` or `trigram`; None without one.
+        indexed_fields: fields of the metadata that have an index, by `create_index`.
         ef_search: search depth in the graph.
         recall: the recall of the ten nearest that `tune_recall` measured; None before that.
         bytes: size of the directory on disk.
@@ -125,6 +126,7 @@ class CollectionInfo:
     graph_rows: int
     vector_dtype: str
     full_text: str | None
+    indexed_fields: tuple[str, ...]
     ef_search: int
     recall: float | None
     bytes: int

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection
+from tests.makers import write_jsonl
 
 
 @pytest.fixture
@@ -211,3 +212,18 @@ def test_index_makes_the_full_text_index(flowvec: Any, tmp_path: Path) -> None:
     assert "--full-text must be one of unicode61, trigram" in wrong.stderr
     alone = flowvec("search", "c", "a", "--prefix")
     assert (alone.returncode, "add hybrid=True" in alone.stderr) == (2, True)
+
+
+def test_index_makes_indexes_over_fields(flowvec: Any, tmp_path: Path) -> None:
+    rows = [{"id": i, "text": f"a cat {i}", "tenant": f"t{i % 2}", "year": 2020} for i in range(4)]
+    write_jsonl(tmp_path / "in.jsonl", rows)
+    made = flowvec("index", "c", "in.jsonl", "--model", "mini", "--id-field", "id", "--keep",
+                   "tenant,year", "--index-field", "tenant", "--index-field", "year")  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    info = json.loads(flowvec("info", "c", "--json").stdout)
+    assert info["indexed_fields"] == ["tenant", "year"]
+    hits = flowvec("search", "c", "a cat", "--filter", '{"tenant": "t1"}', "--json")
+    assert {hit["id"] for hit in json.loads(hits.stdout)} == {1, 3}
+    wrong = flowvec("index", "d", "in.jsonl", "--model", "mini", "--index-field", "$id")
+    assert (wrong.returncode, "not a field of the metadata" in wrong.stderr) == (2, True)
+    assert not (tmp_path / "d").exists()

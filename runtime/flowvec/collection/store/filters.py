@@ -37,25 +37,25 @@ from flowvec.collection.store.filter_values import (
     checked_values,
     end_of_prefix,
 )
+from flowvec.collection.store.json_field import NO_NUL, JsonField, path_of
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.texts.unicode import replace_surrogates
 
-__all__ = ["Condition", "Filter", "add_functions", "compile_filter", "field_names"]
+__all__ = ["Condition", "Filter", "add_functions", "compile_filter"]
 
 Filter = Mapping[str, Any]
 
 _MAX_DEPTH = 32
 # SQLite's oldest limit on parameters in one statement is 999; lists are one parameter each.
 _MAX_PARAMETERS = 900
+_MAX_SQL = 900_000  # SQLite's limit is a million bytes
 _OPPOSITES = {"!=": "=", "not in": "in"}
 # How other libraries write what has other names here.
 _ELSEWHERE = {"$and": "and", "$or": "or", "$not": "not"}
 
-# SQLite cuts a text from JSON at a NUL, which is always escaped in JSON. In rows with a NUL, Python
-# reads the text.
-_NO_NUL = "instr(metadata, '\\u0000') = 0"
+# Python's functions for texts with a NUL: see `json_field`.
 _TEXT, _HOLDS = "flowvec_text", "flowvec_holds"
-_WHOLE_TEXT = f"CASE WHEN {_NO_NUL} THEN json_extract(metadata, ?) ELSE {_TEXT}(metadata, ?) END"
+_IS_TEXT, _IS_ARRAY = "= 'text'", "= 'array'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Condition:
 
 
 def compile_filter(filter: object) -> Condition:
-    """Translate a filter; values and field names become parameters, never SQL.
+    """Translate a filter. Values become parameters; field names become quoted SQL texts.
 
     Raises:
         InputTypeError: it is not a dict, or a value has a type that metadata cannot have.
@@ -76,11 +76,13 @@ def compile_filter(filter: object) -> Condition:
     """
     compiler = _Compiler()
     sql = compiler.filter(filter, 0)
-    if len(compiler.parameters) > _MAX_PARAMETERS:
+    if len(compiler.parameters) > _MAX_PARAMETERS or compiler.uses > _MAX_PARAMETERS:
         raise InputValueError(
             f"the filter has more than {_MAX_PARAMETERS} conditions; a list of values for `in` "
             "counts as few"
         )
+    if len(sql) > _MAX_SQL:
+        raise InputValueError("the filter's field names are too long together")
     return Condition(sql, tuple(compiler.parameters))
 
 
@@ -102,7 +104,7 @@ def _list_holds(metadata: str | None, path: str, text: str) -> bool:
 
 
 def _value_at(metadata: str | None, path: str) -> Any:
-    """A field by its path, as `_path` makes it; None if there is none."""
+    """A field by its path, as `path_of` makes it; None if there is none."""
     value: Any = None if metadata is None else json.loads(metadata)
     for name in path.removeprefix('$."').removesuffix('"').split('"."'):
         value = value.get(name) if isinstance(value, dict) else None
@@ -112,7 +114,7 @@ def _value_at(metadata: str | None, path: str) -> Any:
 class _Compiler:
     def __init__(self) -> None:
         self.parameters: list[str | int | float | None] = []
-        self.filters = 0
+        self.filters = self.uses = 0
 
     def filter(self, filter: object, depth: int) -> str:
         if not isinstance(filter, Mapping):
@@ -135,7 +137,7 @@ class _Compiler:
             return _joined(key.upper(), [self.filter(part, depth + 1) for part in value])
         if key in _ELSEWHERE:
             raise InputValueError(f"{key!r} is written {_ELSEWHERE[key]!r} in filters")
-        path = key if key in COLUMNS else _path(key)
+        path = key if key in COLUMNS else path_of(key)
         if not isinstance(value, Mapping):
             return self.operator(path, "=", value)
         if not value:
@@ -165,35 +167,52 @@ class _Compiler:
     def _use(self, *parameters: str | int | float | None) -> None:
         self.parameters += parameters
 
-    def equals(self, path: str, value: object) -> str:
-        scalar = checked_scalar(value)
-        if scalar is None:
-            self._use(path)
-            return "coalesce(json_type(metadata, ?), 'null') = 'null'"
-        if isinstance(scalar, bool):
-            self._use(path)
-            return f"coalesce(json_type(metadata, ?), '') = '{json.dumps(scalar)}'"
-        self._use(path, path, scalar)
-        same = f"{_has_type_of(scalar)} AND json_extract(metadata, ?) = ?"
-        return f"({same}{self._whole(path) if isinstance(scalar, str) else ''})"
+    def _field(self, path: str) -> JsonField:
+        self.uses += 2  # as deep as SQLite lets a statement be nested
+        return JsonField(path)
 
-    def _whole(self, path: str) -> str:
+    def equals(self, path: str, value: object) -> str:
+        field, scalar = self._field(path), checked_scalar(value)
+        if scalar is None:
+            return f"{field.value} IS NULL"
+        if isinstance(scalar, bool):
+            # SQLite reads true as 1. With the number, an index over the field finds the rows.
+            same_type = field.has_type(f"= '{json.dumps(scalar)}'")
+            return f"({same_type} AND {field.value} = {int(scalar)})"
+        self._use(scalar)
+        same = f"{field.has_type(_type_of(scalar))} AND {field.value} = ?"
+        return f"({same}{self._whole(field) if isinstance(scalar, str) else ''})"
+
+    def _whole(self, field: JsonField) -> str:
         """SQL for: the text was not cut at a NUL before it was compared. A filter's text has none.
 
         Few rows have a NUL, so this comes last and costs other rows nothing.
         """
-        self._use(path)
-        return f" AND ({_NO_NUL} OR instr({_TEXT}(metadata, ?), char(0)) = 0)"
+        self._use(field.path)
+        return f" AND ({NO_NUL} OR instr({_TEXT}(metadata, ?), char(0)) = 0)"
+
+    def _whole_text(self, field: JsonField) -> str:
+        self._use(field.path)
+        return f"CASE WHEN {NO_NUL} THEN {field.value} ELSE {_TEXT}(metadata, ?) END"
 
     def compared(self, operator: str, path: str, value: object) -> str:
-        scalar = checked_scalar(value)
+        field, scalar = self._field(path), checked_scalar(value)
         if scalar is None or isinstance(scalar, bool):
             raise InputTypeError(f"{operator!r} compares numbers or texts, not {scalar!r}")
-        if isinstance(scalar, str):
-            self._use(path, path, path, scalar)
-            return f"({_has_type_of(scalar)} AND {_WHOLE_TEXT} {operator} ?)"
-        self._use(path, path, scalar)
-        return f"({_has_type_of(scalar)} AND json_extract(metadata, ?) {operator} ?)"
+        same_type = field.has_type(_type_of(scalar))
+        if not isinstance(scalar, str):
+            self._use(scalar)
+            # All numbers are less than all texts, which an index need not look at then.
+            least = f" AND {field.value} < ''" if operator[0] == ">" else ""
+            return f"({same_type} AND {field.value} {operator} ?{least})"
+        # For an index: a text that is cut is not greater than the whole, nor less if it differs.
+        bound = f"{field.value} {operator[0]}= ?"
+        self._use(scalar)
+        if operator[0] == "<":
+            bound += f" AND {field.value} >= ''"
+        whole = self._whole_text(field)
+        self._use(scalar)
+        return f"({same_type} AND {bound} AND {whole} {operator} ?)"
 
     def is_in(self, path: str, values: object) -> str:
         scalars = [checked_scalar(value) for value in checked_values("in", values)]
@@ -202,15 +221,16 @@ class _Compiler:
         parts = [self.equals(path, v) for v in (None, True, False) if any(v is s for s in scalars)]
         for listed in (texts, numbers):
             if listed:
-                self._use(path, path, json.dumps(listed))
-                among = "json_extract(metadata, ?) IN (SELECT value FROM json_each(?))"
-                whole = self._whole(path) if listed is texts else ""
-                parts.append(f"({_has_type_of(listed[0])} AND {among}{whole})")
+                field = self._field(path)
+                self._use(json.dumps(listed))
+                among = f"{field.value} IN (SELECT value FROM json_each(?))"  # noqa: S608 - quoted names
+                whole = self._whole(field) if listed is texts else ""
+                parts.append(f"({field.has_type(_type_of(listed[0]))} AND {among}{whole})")
         return _joined("OR", parts)
 
     def contains(self, path: str, value: object) -> str:
-        scalar = checked_scalar(value)
-        self._use(path, path)
+        field, scalar = self._field(path), checked_scalar(value)
+        self._use(path)
         whole = ""
         if scalar is None or isinstance(scalar, bool):
             same = f"type = '{json.dumps(scalar)}'"
@@ -219,41 +239,34 @@ class _Compiler:
             self._use(scalar)
             if isinstance(scalar, str):
                 self._use(path, scalar)
-                whole = f" AND ({_NO_NUL} OR {_HOLDS}(metadata, ?, ?))"
-        listed = (
-            "(coalesce(json_type(metadata, ?), '') = 'array' AND "  # noqa: S608 - values are parameters
-            f"EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {same}){whole})"
-        )
+                whole = f" AND ({NO_NUL} OR {_HOLDS}(metadata, ?, ?))"
+        inside = f"EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {same})"  # noqa: S608 - types alone
+        listed = f"({field.has_type(_IS_ARRAY)} AND {inside}{whole})"
         if not isinstance(scalar, str):
             return listed
-        self._use(path, path, path, scalar)
-        return f"({listed} OR ({_has_type_of(scalar)} AND instr({_WHOLE_TEXT}, ?) > 0))"
+        text = self._whole_text(field)
+        self._use(scalar)
+        return f"({listed} OR ({field.has_type(_IS_TEXT)} AND instr({text}, ?) > 0))"
 
     def starts_with(self, path: str, value: object) -> str:
         # A text that is cut at a NUL starts as the whole does.
-        prefix = checked_text("starts with", value)
-        self._use(path, path, prefix)
-        condition = f"{_has_type_of(prefix)} AND json_extract(metadata, ?) >= ?"
+        field, prefix = self._field(path), checked_text("starts with", value)
+        self._use(prefix)
+        condition = f"{field.has_type(_IS_TEXT)} AND {field.value} >= ?"
         end = end_of_prefix(prefix)
         if end is not None:
-            self._use(path, end)
-            condition += " AND json_extract(metadata, ?) < ?"
+            self._use(end)
+            condition += f" AND {field.value} < ?"
         return f"({condition})"
 
     def exists(self, path: str, value: object) -> str:
         if not isinstance(value, bool):
             raise InputTypeError(f"'exists' takes True or False, not {value!r}")
-        self._use(path)
-        return f"json_type(metadata, ?) IS {'NOT ' if value else ''}NULL"
-
-
-def _has_type_of(scalar: str | int | float) -> str:
-    """Never NULL, so that its negation is correct."""
-    return f"coalesce(json_type(metadata, ?), '') {_type_of(scalar)}"
+        return f"{self._field(path).type} IS {'NOT ' if value else ''}NULL"
 
 
 def _type_of(scalar: str | int | float) -> str:
-    return "= 'text'" if isinstance(scalar, str) else "IN ('integer', 'real')"
+    return _IS_TEXT if isinstance(scalar, str) else "IN ('integer', 'real')"
 
 
 def _joined(word: str, parts: list[str]) -> str:
@@ -261,34 +274,3 @@ def _joined(word: str, parts: list[str]) -> str:
     if not parts:
         return "1" if word == "AND" else "0"
     return parts[0] if len(parts) == 1 else "(" + f" {word} ".join(parts) + ")"
-
-
-def field_names(key: str) -> list[str]:
-    """The names that lead to a field: dots lead inwards, a backslash makes a character literal."""
-    names = [""]
-    characters = iter(key)
-    for character in characters:
-        if character == ".":
-            names.append("")
-        elif character == "\\":
-            names[-1] += next(characters, "")
-        else:
-            names[-1] += character
-    return names
-
-
-def _path(key: str) -> str:
-    """A field as SQLite's JSON path, every name in quotes.
-
-    Names with quotes, backslashes or control characters are stored escaped, and SQLite's paths
-    reach them in some versions only: they are refused.
-    """
-    names = field_names(key)
-    for name in names:
-        plain = all(ord(c) >= 32 and c not in '"\\' and not 0xD800 <= ord(c) < 0xE000 for c in name)
-        if not name or not plain:
-            raise InputValueError(
-                f"the field {key!r} cannot be filtered by: names must not be empty, nor hold "
-                "quotes, backslashes or control characters"
-            )
-    return "$" + "".join(f'."{name}"' for name in names)

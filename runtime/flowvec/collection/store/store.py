@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.store.field_indexes import FieldIndexes
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText, TextTokenizer
 from flowvec.collection.store.meta import LAYOUT_VERSIONS, TRIGRAM_VERSION, MetaTable
@@ -78,6 +79,7 @@ class Store:
         meta: its settings and counts.
         full_text: its full-text index.
         snapshots: its records of graph files.
+        field_indexes: its indexes over fields of the metadata.
         metadata_changes: which rows' metadata changed.
     """
 
@@ -93,6 +95,7 @@ class Store:
         self.meta = MetaTable(self.database)
         self.full_text = FullText(self.database)
         self.snapshots = SnapshotTable(self.database)
+        self.field_indexes = FieldIndexes(self.database)
         self.metadata_changes = MetadataChanges(self.database, self.meta)
         try:
             if create is not None:

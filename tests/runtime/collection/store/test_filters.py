@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from flowvec import InputTypeError, InputValueError
 from flowvec.collection.store.filter_values import end_of_prefix
 from flowvec.collection.store.filters import add_functions, compile_filter
+from flowvec.collection.store.json_field import JsonField, path_of
 from flowvec.collection.store.rows import encode_metadata, key_of
 
 MISSING = object()
@@ -89,9 +90,9 @@ def matches(wanted: dict[str, Any], metadata: Any, key: Any = 0, text: Any = Non
 
 
 def found_by_sql(
-    wanted: dict[str, Any], rows: list[Any], ids: Any = None, texts: Any = None
+    wanted: dict[str, Any], rows: list[Any], ids: Any = None, texts: Any = None, indexed: Any = ()
 ) -> list[int]:
-    """Places of the rows that meet a filter, by SQLite."""
+    """Places of the rows that meet a filter, by SQLite, with indexes over fields."""
     condition = compile_filter(wanted)
     keys = [key_of(key) for key in (range(len(rows)) if ids is None else ids)]
     with closing(sqlite3.connect(":memory:")) as db:
@@ -102,11 +103,13 @@ def found_by_sql(
             for i, row in enumerate(rows)
         ]
         db.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", stored)
+        for i, name in enumerate(indexed):
+            db.execute(f"CREATE INDEX i{i} ON items ({JsonField(path_of(name)).indexed})")
         select = f"SELECT n FROM items WHERE {condition.sql} ORDER BY n"
         return [n for (n,) in db.execute(select, condition.parameters)]
 
 
-NAMES = st.sampled_from(["a", "b", "a.b", "c d", "é", "x-y", "$", "[0]", "a[1]"])
+NAMES = st.sampled_from(["a", "b", "a.b", "c d", "é", "x-y", "$", "[0]", "a[1]", "it's"])
 
 
 TEXTS = st.sampled_from(["", "a", "b", "é", "ab", "1", "true", "null", "'", '"', "%", "?"])
@@ -185,6 +188,7 @@ def test_filters_in_sql_agree_with_python(wanted, rows) -> None:
     # Keys are written as JSON has them; a dot in a name would lead inwards.
     expected = [i for i, row in enumerate(rows) if matches(wanted, row)]
     assert found_by_sql(wanted, rows) == expected
+    assert found_by_sql(wanted, rows, indexed=["a", "b", "a.b", "c d", "é", "it's"]) == expected
 
 
 @settings(deadline=None, max_examples=500)
@@ -268,6 +272,50 @@ def test_a_field_may_be_named_like_an_operator_or_hold_a_dot() -> None:
     assert found_by_sql({"a\\.b": 1}, rows) == [1]
     assert found_by_sql({"\\$and": {"exists": True}}, [{"$and": 1}, {}]) == [0]
     assert found_by_sql({"a.b": 1}, rows) == [2]
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "it's", "日本", "\\or", "a\\.b", "x;--", "%s ?1"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *({"=": value} for value in ("x", 1, 1.5, True, False, None)),
+        *({sign: value} for sign in ("<", "<=", ">", ">=") for value in ("x", 2)),
+        {"in": ["x", "y"]}, {"in": [1, 2.5]}, {"starts with": "x"}, {"starts with": ""},
+        {"in": ["x", 3, None, True]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_operators_use_an_index_over_the_field_and_read_no_row(name: str, condition: Any) -> None:
+    compiled = compile_filter({name: condition, "other": {"!=": 3}})
+    with closing(sqlite3.connect(":memory:")) as db:
+        add_functions(db)
+        db.execute("CREATE TABLE items (label INTEGER PRIMARY KEY, id, id_is_int, text, metadata)")
+        statement = f"EXPLAIN QUERY PLAN SELECT label FROM items WHERE {compiled.sql}"
+        without = [row[3] for row in db.execute(statement, compiled.parameters)]
+        assert not any("one" in step for step in without)
+        db.execute(f"CREATE INDEX one ON items ({JsonField(path_of(name)).indexed})")
+        steps = [row[3] for row in db.execute(statement, compiled.parameters)]
+        assert any("SEARCH" in step and "INDEX one (<expr>" in step for step in steps), steps
+        assert not any("SCAN items" in step for step in steps)
+
+
+@settings(max_examples=200)
+@given(
+    texts=st.lists(st.text("ab\0", max_size=4), min_size=1, max_size=8),
+    sign=st.sampled_from(["=", "<", "<=", ">", ">=", "starts with"]),
+    value=st.text("ab", max_size=3),
+)
+def test_texts_with_a_nul_are_compared_whole(texts: list[str], sign: str, value: str) -> None:
+    rows = [{"a": text} for text in texts]
+    expected = [i for i, text in enumerate(texts) if holds(text, sign, value)]
+    for indexed in ((), ("a",)):
+        assert found_by_sql({"a": {sign: value}}, rows, indexed=indexed) == expected
+
+
+def test_long_names_of_fields_are_refused_together() -> None:
+    assert found_by_sql({"x" * 10_000: 1}, [{"x" * 10_000: 1}, {}]) == [0]
+    with pytest.raises(InputValueError, match="too long together"):
+        compile_filter({f"{i}{'x' * 10_000}": 1 for i in range(100)})
 
 
 def test_long_lists_are_few_parameters() -> None:
