@@ -38,7 +38,7 @@ ENCODERS = Path(__file__).parents[1] / "workers" / "encoders.py"
 _SHOWN = (
     "flowvec", "onnxruntime", "openvino", "torch", "transformers", "sentence-transformers",
     "hnswlib", "faiss-cpu", "usearch", "optimum", "optimum-intel", "optimum-onnx", "fastembed",
-    "infinity-emb", "model2vec",
+    "infinity-emb", "model2vec", "lancedb", "chromadb", "qdrant-client",
 )  # fmt: skip
 
 
