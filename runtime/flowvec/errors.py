@@ -12,6 +12,7 @@ __all__ = [
     "BundleError",
     "CacheError",
     "ClosedError",
+    "CollectionBusyError",
     "CollectionError",
     "CorruptCollectionError",
     "DeadlineError",
@@ -182,6 +183,16 @@ class CollectionError(FlowvecError, RuntimeError):
     >>> Collection.open("nothing-here")
     Traceback (most recent call last):
     flowvec.errors.CollectionError: ...nothing-here is not a collection: ...
+    """
+
+
+class CollectionBusyError(CollectionError, TimeoutError):
+    """A change waited for its turn longer than `write_timeout`; nothing was changed.
+
+    >>> with Collection.open_or_create("busy", dim=2) as first, first._access.writing():
+    ...     Collection.open("busy", write_timeout=0).delete([1])
+    Traceback (most recent call last):
+    flowvec.errors.CollectionBusyError: ...busy is being written by ...
     """
 
 

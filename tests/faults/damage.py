@@ -132,7 +132,7 @@ def craft(path: Path, draw: random.Random) -> str:
 
 
 def graph_case(folder: Path, change: Change, draw: random.Random) -> str:
-    (file,) = folder.glob("graph-*")
+    (file,) = folder.glob("graph-*.hnsw")
     change(file, draw)
     expected = vectors(ROWS, DIM)
     with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:

@@ -113,7 +113,7 @@ def child(folder: Path, phase: str, first: int, out: int) -> None:
             else:
                 # The public way, closing and opening, would save the old graph first.
                 collection._index._state.loaded.graph = None
-                for file in folder.glob("graph-*"):
+                for file in folder.glob("graph-*.hnsw"):
                     file.unlink()
                 collection.search(np.ones(DIM), k=3)
             say("leave")

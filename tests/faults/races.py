@@ -2,9 +2,9 @@
 
     python -m tests.faults.races --races 500 --seed 0
 
-A race has three processes: two that want to write, of whom one is killed now and then, and one that
-reads. There must never be two writers; who is refused is told so at once; a reader sees whole
-changes only, and never an older state than before; and nobody has to clear a lock away.
+A race has three processes: two that write in turn, of whom one is killed now and then, and one that
+reads. No change is lost or half done; a reader sees whole changes only, and never an older state
+than before; and nobody has to clear a lock away.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flowvec import Collection, CollectionError
+from flowvec import Collection
 
 DIM = 4
 _A_CHANGE = 10
@@ -34,32 +34,17 @@ _SECONDS = 60
 def add_changes(folder: Path, name: str, draw: random.Random, out: int) -> None:
     """Add changes of ten rows each until the time is up."""
     end = time.perf_counter() + 0.02 + 0.05 * draw.random()
+    number = 0
     while time.perf_counter() < end:
-        try:
-            with Collection.open(folder) as collection:
-                for change in range(draw.randrange(1, 5)):
-                    count = len(collection)
-                    begun = time.perf_counter()
-                    ids = [f"{name}-{count}-{i}" for i in range(_A_CHANGE)]
-                    refused = None
-                    try:
-                        collection.add_vectors(ids, np.ones((_A_CHANGE, DIM)), [name] * _A_CHANGE)
-                    except CollectionError as error:
-                        refused = str(error)
-                    if refused is not None:
-                        assert "is being written by" in refused, refused
-                        assert time.perf_counter() - begun < 5, "it waited"
-                        os.write(out, b"refused\n")
-                        break
-                    os.write(out, b"added\n")
-                    # The only writer after its first change: no rows of others come in between.
-                    added = len(collection) - count
-                    assert added % _A_CHANGE == 0, "half a change"
-                    assert added == _A_CHANGE or not change, "two writers"
-        except CollectionError as error:
-            if "locked" not in str(error) and "being written" not in str(error):
-                raise
-            os.write(out, b"busy\n")
+        with Collection.open(folder) as collection:
+            for _ in range(draw.randrange(1, 5)):
+                count, number = len(collection), number + 1
+                ids = [f"{name}-{number}-{i}" for i in range(_A_CHANGE)]
+                collection.add_vectors(ids, np.ones((_A_CHANGE, DIM)), [name] * _A_CHANGE)
+                os.write(out, b"added\n")
+                added = len(collection) - count
+                assert added % _A_CHANGE == 0, "half a change"
+                assert added >= _A_CHANGE, "a change of another writer took this one's place"
 
 
 def read(folder: Path, out: int) -> None:
@@ -111,6 +96,7 @@ def once(folder: Path, draw: random.Random) -> Counter[str]:
     # The next process may write at once.
     with Collection.open(folder) as collection:
         assert len(collection) % _A_CHANGE == 0
+        assert len(collection) >= _A_CHANGE * said["added"], "an acknowledged change is lost"
         collection.add_vectors(["last"], np.ones((1, DIM)))
         assert collection.verify() == []
     return said

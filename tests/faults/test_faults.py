@@ -18,6 +18,7 @@ from tests.faults import (
     races,
     searches,
     threads,
+    writers,
 )
 
 
@@ -89,6 +90,36 @@ def test_processes_race_for_a_collection(tmp_path: Path) -> None:
     assert not [line for line in said if line.startswith("FAILED")]
     assert said["added"]
     assert said["read"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
+def test_every_answer_beside_writers_that_are_killed_fits_one_order(tmp_path: Path) -> None:
+    counts = writers.campaign(30, seed=int(os.environ.get("FLOWVEC_SEED", "1")), folder=tmp_path)
+    assert counts["operations"] > 100
+    wrong = {key: counts[key] for key in ("lost", "halves", "phantoms", "not linearizable")}
+    assert not any(wrong.values()), wrong
+
+
+def test_the_check_notices_what_fits_no_order() -> None:
+    def operation(begin: float, end: float, kind: str, value: int | None) -> writers.Operation:
+        return writers.Operation(begin, end, kind == "w", value)
+
+    never = float("inf")
+    one = operation(0, 1, "w", 1)
+    assert writers.is_linearizable([])
+    assert writers.is_linearizable([one, operation(0.5, 2, "r", None), operation(0.6, 3, "r", 1)])
+    assert not writers.is_linearizable([one, operation(2, 3, "r", None)])  # lost
+    assert not writers.is_linearizable([one, operation(2, 3, "r", 2)])  # a phantom
+    # An older value after a newer one.
+    both = [operation(0, 9, "w", 1), operation(0, 9, "w", 2)]
+    assert writers.is_linearizable([*both, operation(1, 2, "r", 1), operation(3, 4, "r", 2)])
+    twice = [operation(1, 2, "r", 1), operation(3, 4, "r", 2), operation(5, 6, "r", 1)]
+    assert not writers.is_linearizable([*both, *twice])
+    # A killed write may count later, or never, but not before it began.
+    killed = operation(2, never, "w", 2)
+    assert writers.is_linearizable([one, killed, operation(5, 6, "r", 1)])
+    assert writers.is_linearizable([one, killed, operation(5, 6, "r", 1), operation(7, 8, "r", 2)])
+    assert not writers.is_linearizable([one, killed, operation(1.1, 1.9, "r", 2)])
 
 
 def test_searches_equal_brute_force(tmp_path: Path) -> None:

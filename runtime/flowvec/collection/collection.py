@@ -39,12 +39,14 @@ from flowvec.collection.store.full_text import TOKENIZERS, TextTokenizer
 from flowvec.collection.store.rows import Id, Rows, check_ids
 from flowvec.collection.store.settings import VectorDtype
 from flowvec.collection.store.store import FILE, Store
+from flowvec.collection.store.writer_locks import WRITE_TIMEOUT
 from flowvec.collection.validation import (
     Metadata,
     check_count,
     check_metadata,
     check_share,
     check_vectors,
+    checked_write_timeout,
     last_of_each,
     round_to_float16,
     texts_of,
@@ -52,7 +54,12 @@ from flowvec.collection.validation import (
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.pipeline import windows_of
-from flowvec.errors import CollectionError, CorruptCollectionError, InputValueError
+from flowvec.errors import (
+    CollectionBusyError,
+    CollectionError,
+    CorruptCollectionError,
+    InputValueError,
+)
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list, refuse_single
@@ -87,14 +94,19 @@ class Collection(RowMethods, FieldMethods):
         Added(rows=2, replaced=0, truncated=0)
         ['a']
 
-    Threads: any number may search while one adds, deletes or compacts; threads that write take
-    turns. Processes: any number may read, and one may write. The first process that changes the
-    collection is its writer until it closes it; changes by others are refused at once. Readers see
-    committed changes at their next call.
+    Any number of threads and processes may search and write at the same time. Searches never wait
+    for changes. Changes take turns, each for its own transaction: one that waits longer than
+    `write_timeout` raises CollectionBusyError. Every handle sees what others have committed at its
+    next call.
     """
 
     def __init__(
-        self, path: Path, store: Store, encoder: Encoder | None, exact_below: int | None = None
+        self,
+        path: Path,
+        store: Store,
+        encoder: Encoder | None,
+        exact_below: int | None = None,
+        write_timeout: float | None = WRITE_TIMEOUT,
     ) -> None:
         """Wrap an open store; use `Collection.create` or `Collection.open`."""
         self._path = path
@@ -103,7 +115,7 @@ class Collection(RowMethods, FieldMethods):
         self._own_encoder: Encoder | None = None  # opened here, so closed here
         self._dim = store.settings.dim
         self._index = VectorIndex(store, path, exact_below)
-        self._access = Access(path, store, self._index)
+        self._access = Access(path, store, self._index, checked_write_timeout(write_timeout))
         self._searcher = Searcher(store, self._index, self._access.reading)
         self._has_warned_of_truncation = False
 
@@ -120,6 +132,7 @@ class Collection(RowMethods, FieldMethods):
         vector_dtype: VectorDtype = "float32",
         exist_ok: bool = False,
         exact_below: int | None = None,
+        write_timeout: float | None = WRITE_TIMEOUT,
     ) -> Collection:
         """Create an empty collection.
 
@@ -132,6 +145,7 @@ class Collection(RowMethods, FieldMethods):
             exist_ok: if there is a collection, open it. It must have the same model or dim, metric
                 and vector_dtype.
             exact_below: as for `open`.
+            write_timeout: as for `open`.
 
         Raises:
             InputValueError: both or neither of encoder and dim; an unknown metric; with `exist_ok`,
@@ -141,18 +155,21 @@ class Collection(RowMethods, FieldMethods):
         """
         flag("exist_ok", exist_ok)
         exact_below = _checked_exact_below(exact_below)
+        checked_write_timeout(write_timeout)
         settings = new_settings(encoder, dim, metric, vector_dtype)
         folder = absolute_path(path)
         store = create_store(folder, settings)
         if store is not None:
             try:
-                return cls(folder, store, encoder, exact_below)
+                return cls(folder, store, encoder, exact_below, write_timeout)
             except BaseException:
                 store.close()
                 raise
         if not exist_ok:
             raise CollectionError(f"{folder} is not empty: it holds a collection")
-        collection = cls.open(folder, encoder=encoder, exact_below=exact_below)
+        collection = cls.open(
+            folder, encoder=encoder, exact_below=exact_below, write_timeout=write_timeout
+        )
         try:
             check_same_settings(collection._store.settings, settings, folder)
         except InputValueError:
@@ -170,6 +187,7 @@ class Collection(RowMethods, FieldMethods):
         metric: Metric = "cosine",
         vector_dtype: VectorDtype = "float32",
         exact_below: int | None = None,
+        write_timeout: float | None = WRITE_TIMEOUT,
     ) -> Collection:
         """Open a collection, or create it if there is none: `create(..., exist_ok=True)`.
 
@@ -183,6 +201,7 @@ class Collection(RowMethods, FieldMethods):
             vector_dtype=vector_dtype,
             exist_ok=True,
             exact_below=exact_below,
+            write_timeout=write_timeout,
         )
 
     @staticmethod
@@ -197,6 +216,7 @@ class Collection(RowMethods, FieldMethods):
         *,
         encoder: Encoder | None = None,
         exact_below: int | None = None,
+        write_timeout: float | None = WRITE_TIMEOUT,
     ) -> Collection:
         """Open an existing collection.
 
@@ -210,6 +230,9 @@ class Collection(RowMethods, FieldMethods):
                 the collection opens the model once more in that type.
             exact_below: up to this many rows, searches compare every row and no graph is built;
                 None is 10,000. It applies to this object and is not kept on disk.
+            write_timeout: how long a change waits while other threads and processes write, in
+                seconds, before it raises CollectionBusyError. 0 tries once; None waits as long as
+                it takes.
 
         Raises:
             CollectionError: there is no collection, or it is of another layout version.
@@ -218,10 +241,11 @@ class Collection(RowMethods, FieldMethods):
         """
         check_encoder_or_none(encoder)
         exact_below = _checked_exact_below(exact_below)
+        checked_write_timeout(write_timeout)
         folder = absolute_path(path)
         store = Store(folder / FILE)
         try:
-            collection = cls(folder, store, encoder, exact_below)
+            collection = cls(folder, store, encoder, exact_below, write_timeout)
             if encoder is not None:
                 collection._take_encoder(encoder)
         except BaseException:
@@ -363,12 +387,15 @@ class Collection(RowMethods, FieldMethods):
         stored = [None if text is None else replace_surrogates(text) for text in texts]
         if self._store.settings.vector_dtype == "float16":
             vectors = round_to_float16(vectors)  # so that searches agree before and after a restart
-        with self._access.changing():
+
+        def write() -> int:
             if made_by is not None:
                 self._record_model(made_by)
             labels, replaced = self._store.upsert(ids, vectors, stored, metadata)
             self._index.stage(replaced, labels, vectors, ids)
-        return len(replaced)
+            return len(replaced)
+
+        return self._access.change(write)
 
     def _record_model(self, encoder: Encoder) -> None:
         """Record the model of the first texts that are added; inside a transaction."""
@@ -763,15 +790,15 @@ class Collection(RowMethods, FieldMethods):
 
         Raises:
             InputValueError: there is no such tokenizer.
-            CollectionError: the index has to be made, and another process is the writer or the
-                collection is read-only; or its SQLite has no `trigram`.
+            CollectionError: the index has to be made, and the collection is read-only, or others
+                were writing longer than `write_timeout`; or its SQLite has no `trigram`.
         """
         if tokenizer is not None:
             choice("tokenizer", tokenizer, TOKENIZERS)
         self._access.check()
         is_building = False
         try:
-            with self._access.writing_once():
+            with self._access.writing():
                 is_building = True
                 full_text = self._store.full_text
                 if not full_text.exists or tokenizer not in (None, full_text.tokenizer):
@@ -781,9 +808,10 @@ class Collection(RowMethods, FieldMethods):
         except CollectionError as error:
             if is_building:
                 raise
-            raise CollectionError(
-                "hybrid searches need a full-text index; this collection has none, and only its "
-                f"writer can create one with index_texts(): {error}"
+            kind = type(error) if isinstance(error, CollectionBusyError) else CollectionError
+            raise kind(
+                "hybrid searches need a full-text index; this collection has none, and it cannot "
+                f"be created now: {error}"
             ) from error
 
     def compact(self) -> None:
@@ -796,7 +824,7 @@ class Collection(RowMethods, FieldMethods):
                 with self._store.transaction():
                     self._store.build_full_text()
             self._index.compact()
-            self._index.save()
+            self._index.save(anew=True)
             self._store.database.vacuum()
 
     def tune_recall(

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowvec.bundle.bundle import absolute_path
-from flowvec.collection.store.locks import LOCK_FILE, WriterLock
 from flowvec.collection.store.settings import CollectionSettings
 from flowvec.collection.store.store import FILE, Store, UnfinishedError
+from flowvec.collection.store.writer_locks import LOCK_FILES, WRITE_TIMEOUT, WriterTurn
 from flowvec.errors import CollectionError
 from flowvec.files import sync_folder
 
 __all__ = ["create_store", "is_collection", "is_unfinished"]
 
 # Files that a kill during `create` can leave.
-_OF_CREATE = frozenset((FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", LOCK_FILE))
+_OF_CREATE = LOCK_FILES | {FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"}
 
 
 def create_store(folder: Path, settings: CollectionSettings) -> Store | None:
@@ -59,11 +59,12 @@ def _creating(folder: Path) -> Iterator[bool]:
         return
     if foreign := sorted(names - _OF_CREATE):
         raise CollectionError(f"{folder} is not empty: it holds {foreign[0]}")
-    lock = WriterLock(folder)
+    turn = WriterTurn(folder)
     try:
-        lock.acquire(briefly=True)
+        turn.acquire(WRITE_TIMEOUT)
     except CollectionError:
-        # The lock's holder may have created the collection meanwhile, and be writing to it.
+        turn.close()
+        # The one that has the turn may have created the collection meanwhile, and be writing to it.
         if FILE not in {file.name for file in folder.iterdir()} or is_unfinished(folder):
             raise
         yield True
@@ -71,11 +72,11 @@ def _creating(folder: Path) -> Iterator[bool]:
     try:
         exists = (folder / FILE).exists() and not is_unfinished(folder)
         if not exists:
-            for name in _OF_CREATE - {LOCK_FILE}:
+            for name in _OF_CREATE - LOCK_FILES:
                 (folder / name).unlink(missing_ok=True)
         yield exists
     finally:
-        lock.release()
+        turn.close()
 
 
 def is_collection(folder: Path) -> bool:

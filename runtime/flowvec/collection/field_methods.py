@@ -39,10 +39,11 @@ class FieldMethods:
 
         Raises:
             InputTypeError, InputValueError: filters cannot use such a field.
-            CollectionError: another process is the writer, or the collection is read-only.
+            CollectionBusyError: others were writing longer than `write_timeout`.
+            CollectionError: the collection is read-only.
         """
         path = checked_path(field)
-        with self._access.writing_once():
+        with self._access.writing():
             if key_of_path(path) not in self._store.field_indexes.fields():
                 logger.info("creating an index over %s", path)
                 with self._store.transaction():
@@ -58,5 +59,5 @@ class FieldMethods:
             InputTypeError, InputValueError, CollectionError: as for `create_index`.
         """
         checked_path(field)
-        with self._access.writing_once(), self._store.transaction():
+        with self._access.writing(), self._store.transaction():
             self._store.field_indexes.drop(field)

@@ -275,9 +275,8 @@ class RowMethods:
         return len(labels)
 
     def _changed(self, change: Callable[[], int]) -> int:
-        """Run a change in its own transaction, and return what it returns."""
-        with self._access.changing():
-            return change()
+        """Make a change in a transaction, and return what it returns."""
+        return self._access.change(change)
 
 
 def _condition(filter: Filter | None) -> Condition | None:

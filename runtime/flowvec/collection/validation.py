@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import number, whole_number
+from flowvec.arguments import number, seconds_or_none, whole_number
 from flowvec.collection.store.rows import Id, encode_metadata
 from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
@@ -27,6 +27,7 @@ __all__ = [
     "check_share",
     "check_vectors",
     "check_weight",
+    "checked_write_timeout",
     "last_of_each",
     "round_to_float16",
     "texts_of",
@@ -45,6 +46,8 @@ class DataFrame(Protocol):
         """A column."""
 
 
+# "As long as it takes", as a number that Python's locks accept.
+_NO_LIMIT = 4e6
 # More rows than any collection has, and still a number to SQLite and numpy.
 _MOST_HITS = 1 << 40
 
@@ -138,6 +141,19 @@ def check_share(value: object, name: str) -> float:
     if share is None or not 0 < share <= 1:
         raise InputValueError(f"{name} must be above 0 and at most 1, but is {value}")
     return share
+
+
+def checked_write_timeout(value: object) -> float:
+    """How long a change waits for its turn, in seconds; None means no limit.
+
+    Raises:
+        InputTypeError: it is not a number.
+        InputValueError: it is negative or NaN.
+    """
+    seconds = seconds_or_none("write_timeout", value)
+    if seconds is not None and seconds < 0:
+        raise InputValueError(f"write_timeout must not be negative, but is {value}")
+    return _NO_LIMIT if seconds is None else min(seconds, _NO_LIMIT)
 
 
 def check_weight(value: object) -> float:

@@ -254,7 +254,7 @@ def test_index_leaves_nothing_to_build_for_the_first_search(
     (tmp_path / "long.txt").write_text("".join(f"{i} the cat\n\n" for i in range(10_001)))
     done = flowvec("index", "c", "long.txt", "--model", tiny_dir, "--json")
     assert json.loads(done.stdout)["rows"] == 10_001  # no blank ones
-    assert [file.name for file in (tmp_path / "c").glob("graph-*")] == ["graph-1.hnsw"]
+    assert [file.name for file in (tmp_path / "c").glob("graph-*.hnsw")] == ["graph-1.hnsw"]
 
 
 def test_a_field_that_no_row_has_is_refused(flowvec, tmp_path: Path, tiny_dir) -> None:

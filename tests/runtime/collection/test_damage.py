@@ -201,7 +201,7 @@ def test_verify_names_every_problem(tmp_path: Path) -> None:
         c.search(vectors(1)[0])
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         assert c.verify() == []
-    graph = next((tmp_path / "c").glob("graph-*"))
+    graph = next((tmp_path / "c").glob("graph-*.hnsw"))
     data = bytearray(graph.read_bytes())
     data[500] ^= 1
     graph.write_bytes(data)

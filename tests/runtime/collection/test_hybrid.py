@@ -14,37 +14,36 @@ import pytest
 
 from flowvec import (
     Collection,
-    CollectionError,
+    CollectionBusyError,
     Encoder,
     InputTypeError,
     InputValueError,
     Reranker,
 )
 from flowvec.collection.hybrid import fuse, match_expression
-from flowvec.collection.store.locks import WriterLock
 from flowvec.collection.store.store import FILE, Store
+from flowvec.collection.store.writer_locks import WriterTurn
 from flowvec.encoder.postprocess import normalize
 from tests.runtime.collection.conftest import SETTINGS
 
 
-def test_a_hybrid_search_takes_no_write_lock(tmp_path: Path, mini: Encoder) -> None:
+def test_a_hybrid_search_creates_the_index_beside_other_handles(
+    tmp_path: Path, mini: Encoder
+) -> None:
     with (
         Collection.create(tmp_path / "c", encoder=mini) as writer,
-        Collection.open(tmp_path / "c", encoder=mini) as reader,
+        Collection.open(tmp_path / "c", encoder=mini, write_timeout=0) as reader,
     ):
         writer.add(["a", "b"], ["a cat sleeps", "stocks fell"])
-        with pytest.raises(CollectionError, match=r"writer can create one with index_texts\(\)"):
+        with (
+            writer._access.writing(),
+            pytest.raises(
+                CollectionBusyError, match=r"cannot be created now: .*is being written by"
+            ),
+        ):
             reader.search("cat", hybrid=True)
-        writer.index_texts()
-        writer.index_texts()  # a second call does nothing
-        assert reader.search("cat", k=1, hybrid=True)[0].id == "a"
-    with Collection.create(tmp_path / "d", encoder=mini) as writer:
-        writer.add(["a", "b"], ["a cat sleeps", "stocks fell"])
-    with (
-        Collection.open(tmp_path / "d", encoder=mini) as reader,
-        Collection.open(tmp_path / "d", encoder=mini) as writer,
-    ):
         assert reader.search("cat", k=1, hybrid=True)[0].id == "a"  # it made the index
+        writer.index_texts()  # which does nothing
         writer.add(["c"], ["a zyxwv sleeps"])
         assert reader.search("zyxwv", k=1, hybrid=True)[0].id == "c"
 
@@ -55,8 +54,8 @@ def test_a_hybrid_search_waits_for_the_full_text_index_of_another(
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add(list(range(20)), [f"a cat {i}" for i in range(20)])
     hit_counts: list[int] = []
-    holder = WriterLock(tmp_path / "c")
-    holder.acquire(briefly=True)  # as one that makes the index
+    holder = WriterTurn(tmp_path / "c")
+    holder.acquire(0)  # as one that makes the index
 
     def search() -> None:
         with Collection.open(tmp_path / "c", encoder=tiny) as other:

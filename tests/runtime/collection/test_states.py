@@ -248,7 +248,7 @@ def test_a_thread_that_the_system_refuses_breaks_nothing(
         monkeypatch.undo()
         c.compact()
         assert c.info().graph_rows == 10
-    assert list((tmp_path / "d").glob("graph-*"))
+    assert list((tmp_path / "d").glob("graph-*.hnsw"))
 
 
 class Interrupt:

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import record_file
 from flowvec.collection.index.hnsw import Graph
-from flowvec.collection.store.locks import LOCK_FILE
 from flowvec.collection.store.snapshot_table import Snapshot
 from flowvec.collection.store.store import FILE, Store
+from flowvec.collection.store.writer_locks import LOCK_FILES
 from flowvec.errors import CollectionError
 
 __all__ = ["GraphSnapshots", "is_mostly_tombstones"]
@@ -83,6 +83,17 @@ class GraphSnapshots:
             raise CollectionError(f"{file} has rows missing")
         return graph
 
+    def is_current(self) -> bool:
+        """Whether the newest file holds all rows of the state that this thread reads."""
+        newest = next(iter(self._store.snapshots.all()), None)
+        # Labels only rise, so the same highest label and the same count are the same rows.
+        return (
+            newest is not None
+            and newest.max_label == self._store.newest_label()
+            and newest.count == self._store.meta.counts().rows
+            and (self._folder / newest.file).is_file()
+        )
+
     def save(self, graph: Graph) -> None:
         """Write a graph of all rows: first the file, then its record.
 
@@ -125,7 +136,7 @@ class GraphSnapshots:
     def problems(self) -> Iterator[str]:
         """What is wrong with the files, one message each. The last to read in a `reading` block."""
         live = self._store.labels()
-        expected = {LOCK_FILE, FILE, f"{FILE}-wal", f"{FILE}-shm"}
+        expected = {*LOCK_FILES, FILE, f"{FILE}-wal", f"{FILE}-shm"}
         for snapshot in self._store.snapshots.all():
             expected.add(snapshot.file)
             try:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from flowvec.collection.index.changes import StateChange
 from flowvec.collection.index.hnsw import EF_SEARCH, Graph
 from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.store.rows import Id, Item, without
@@ -26,7 +27,7 @@ from flowvec.encoder.postprocess import normalize
 from flowvec.errors import CollectionError, CorruptCollectionError
 from flowvec.vectors import Metric
 
-__all__ = ["Change", "IndexState", "grow", "joined"]
+__all__ = ["IndexState", "grow", "joined"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,27 +40,6 @@ _READ_ROWS = 4096
 # With a larger share of new rows, loading the file that the writer saved is as fast.
 _MAX_CAUGHT_UP = 0.5
 _UNKNOWN = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change of the store.
-
-    Attributes:
-        state: the number of the state after it.
-        deleted: labels of rows that are deleted or replaced.
-        labels: labels of new rows, ascending, int64 (rows,).
-        vectors: their vectors, float32 (rows, dim), as the metric compares them.
-        ids: their ids.
-        ef_search: the new search depth; None keeps it.
-    """
-
-    state: int
-    deleted: Sequence[int]
-    labels: Labels
-    vectors: Floats
-    ids: Sequence[Id]
-    ef_search: int | None = None
 
 
 @dataclass(slots=True)
@@ -117,7 +97,7 @@ class IndexState:
 
     # --- changes of the store --------------------------------------------------------------------
 
-    def apply(self, change: Change, staged: Graph | None) -> None:
+    def apply(self, change: StateChange, staged: Graph | None) -> None:
         """Apply a change to the state in memory. If it raises, the caller must `drop`.
 
         Args:

@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.index.changes import Change, StateChange, merged
 from flowvec.collection.index.eligible import EligibleRows
 from flowvec.collection.index.hnsw import Graph
 from flowvec.collection.index.rebuild import Rebuilding
 from flowvec.collection.index.recall import least_ef, queries_between
 from flowvec.collection.index.search import few_eligible, search_blocks, search_graph, search_rows
 from flowvec.collection.index.snapshots import GraphSnapshots, is_mostly_tombstones
-from flowvec.collection.index.state import Change, IndexState
+from flowvec.collection.index.state import IndexState
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.locks import ReadersWriter
 from flowvec.collection.store.rows import Id
@@ -69,7 +70,8 @@ class VectorIndex:
         index.begin()
         with store.transaction():
             ...
-            index.stage(...)   # the graph grows; searches go on and do not see the new rows
+            index.stage(...)
+            index.seal()   # the graph grows; searches go on and do not see the new rows
         index.publish()        # now they see all of them at once
 
     A search that meets the committed state before `publish` publishes it. What was staged and not
@@ -91,7 +93,10 @@ class VectorIndex:
         self._eligible = EligibleRows(store)
         self._lock = ReadersWriter()
         # The change that was staged last, and the graph that already holds its rows, hidden.
-        self._staged: tuple[Change, Graph | None] | None = None
+        self._staged: tuple[StateChange, Graph | None] | None = None
+        # The changes of the transaction that is open, and the number of the state before it.
+        self._changes: list[Change] = []
+        self._before = 0
         self._rebuilding = Rebuilding(self._rebuild)
         with store.reading():
             store.count()  # raises if rows are missing
@@ -102,6 +107,11 @@ class VectorIndex:
         """Whether searches are exact."""
         limit = EXACT_BELOW if self._exact_below is None else self._exact_below
         return self._state.count <= limit
+
+    @property
+    def state(self) -> int:
+        """The number of the state in memory."""
+        return self._state.number
 
     @property
     def ef_search(self) -> int:
@@ -132,11 +142,13 @@ class VectorIndex:
     # --- changes --------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start a change, before its transaction."""
+        """Start a transaction. Callers hold the turn to write, and have called `refresh`."""
         if self._staged is not None:  # its transaction has ended, committed or not
             self.refresh()
             with self._lock.writing():
                 self._staged = None
+        self._changes = []
+        self._before = self._state.number
 
     def stage(
         self,
@@ -146,10 +158,7 @@ class VectorIndex:
         ids: Sequence[Id] = (),
         ef_search: int | None = None,
     ) -> None:
-        """Prepare a change, at the end of its transaction.
-
-        Growing the graph takes longest: minutes for a million rows. It happens before the commit;
-        the new nodes are hidden, and searches get a turn in between.
+        """Note a change of this transaction; there may be several.
 
         Args:
             deleted: labels of rows that are deleted or replaced.
@@ -162,7 +171,28 @@ class VectorIndex:
         if vectors is not None and len(labels):
             rows = self._state.comparable(vectors)
         new = np.asarray(labels, dtype=np.int64)
-        change = Change(self._store.meta.state(), deleted, new, rows, ids, ef_search)
+        self._changes.append(Change(deleted, new, rows, ids, ef_search))
+
+    def mark(self) -> int:
+        """How many changes are staged, for `rollback`."""
+        return len(self._changes)
+
+    def rollback(self, mark: int) -> None:
+        """Forget the changes that were staged after a `mark`."""
+        del self._changes[mark:]
+
+    def seal(self) -> int:
+        """Prepare the staged changes, and return the number of the state that they lead to.
+
+        At the end of their transaction. Growing the graph takes longest: minutes for a million
+        rows. It happens before the commit; the new nodes are hidden, and searches get a turn in
+        between.
+        """
+        state = self._store.meta.state()
+        if not self._changes:
+            return state
+        change = merged(self._changes, self._before, state)
+        new, rows = change.labels, change.vectors
         graph = self._state.loaded.graph
         try:
             for first in range(0, len(new) if graph is not None else 0, _ADD_ROWS):
@@ -184,6 +214,7 @@ class VectorIndex:
             logger.exception("the graph in memory is dropped")
         with self._lock.writing():
             self._staged = change, graph
+        return state
 
     def publish(self) -> None:
         """Let searches see the staged change, after its transaction was committed.
@@ -212,7 +243,7 @@ class VectorIndex:
         if self._staged is None:
             return
         change, graph = self._staged
-        if change.state == state == self._state.number + 1:
+        if change.state == state and change.before == self._state.number:
             self._state.apply(change, graph)
             self._trim()
 
@@ -447,8 +478,11 @@ class VectorIndex:
             self._state.update_graph(graph)
             self._state.use_built(graph)  # only now that it has all rows
 
-    def save(self) -> None:
-        """Write the graph to disk if it has changed. Callers hold `Access.writing`.
+    def save(self, *, anew: bool = False) -> None:
+        """Write the graph to disk if no file holds its rows. Callers hold `Access.writing`.
+
+        Args:
+            anew: also if a file holds its rows; that one may have tombstones.
 
         Raises:
             CollectionError: it could not be written; the older file stays.
@@ -456,6 +490,8 @@ class VectorIndex:
         with self._store.reading(), self._lock.writing():
             self._follow()
             graph = self._state.loaded.graph
+            if graph is not None and not anew and self._snapshots.is_current():
+                self._state.graph_is_saved = True  # another process saved this state
         if graph is not None and not self._state.graph_is_saved:
             self._snapshots.save(graph)
             self._state.graph_is_saved = True

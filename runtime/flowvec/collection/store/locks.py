@@ -1,27 +1,19 @@
-"""Two locks: one writer or many readers within a process, and one writer across processes."""
+"""Locks: one writer or many readers within a process, and a file lock for a block."""
 
 from __future__ import annotations
 
-import os
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from flowvec.errors import BulkError, CollectionError
+from flowvec.errors import BulkError
 from flowvec.file_lock import lock, unlock
 
-__all__ = ["LOCK_FILE", "FileLock", "ReadersWriter", "WriterLock"]
+__all__ = ["FileLock", "ReadersWriter"]
 
-LOCK_FILE = "collection.lock"
-# Longest wait for a process that holds the lock briefly, to save a graph of some million rows.
-_MOST_WAITING = 60.0
 _CHECK_SECONDS = 0.5
-_WIDTH = 32
-_OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class ReadersWriter:
@@ -151,82 +143,6 @@ class ReadersWriter:
                 self._wake()
 
 
-class WriterLock:
-    """The lock of a collection's writer: a file lock, which ends with its process at the latest."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / LOCK_FILE
-        self._file: IO[bytes] | None = None
-        _locks.add(self)
-
-    @property
-    def held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._file is not None
-
-    def acquire(self, *, briefly: bool = False, waits: bool = True) -> None:
-        """Acquire the lock and keep it until `release`; calling it twice is harmless.
-
-        Args:
-            briefly: it will be released soon, and others may wait for it.
-            waits: whether to wait if another holder will release it soon.
-
-        Raises:
-            CollectionError: another process, or another handle of this process, holds it and does
-                not release it soon.
-        """
-        if self._file is not None:
-            return
-        until = time.monotonic() + _MOST_WAITING
-        is_first = True
-        while True:
-            try:
-                # Unbuffered: a full disk would refuse the buffer again at closing.
-                file = os.fdopen(os.open(self._path, _OPEN, 0o666), "r+b", buffering=0)
-            except OSError as error:
-                raise CollectionError(
-                    f"{self._path.parent} cannot be written: {error.strerror or error}"
-                ) from None
-            try:
-                lock(file)
-                break
-            except OSError:
-                file.seek(0)
-                owner, _, is_brief = file.read(64).decode("ascii", "replace").strip().partition(" ")
-                file.close()
-            # A process that has just acquired the lock may not have written its number yet.
-            if is_first or (is_brief and waits and time.monotonic() < until):
-                is_first = False
-                time.sleep(0.05)
-                continue
-            who = f"process {owner}" if owner.isdigit() else "another process"
-            who = "another handle of this process" if owner == str(os.getpid()) else who
-            raise CollectionError(
-                f"{self._path.parent} is being written by {who}; a collection has one writer at a "
-                "time, from its first change until it is closed"
-            ) from None
-        # The number is only for the message above; what counts is the lock.
-        with suppress(OSError):
-            # One write of fixed length, so that no process reads a part of it.
-            file.write(f"{os.getpid()}{' briefly' if briefly else ''}".ljust(_WIDTH).encode())
-            file.truncate(_WIDTH)
-        self._file = file
-
-    def release(self) -> None:
-        """Release it; twice is harmless."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            with suppress(OSError):
-                unlock(file)
-            file.close()
-
-    def forget(self) -> None:
-        """In a forked child: close the copy without releasing the parent's lock."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            file.close()
-
-
 class FileLock:
     """A lock on an empty file for a block; the system releases it when the process ends."""
 
@@ -258,16 +174,3 @@ class FileLock:
             with suppress(OSError):
                 unlock(file)
             file.close()
-
-
-# A child that outlives its parent would hold the lock forever.
-_locks: weakref.WeakSet[WriterLock] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for writer in list(_locks):
-        writer.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)

@@ -133,6 +133,25 @@ class Database:
                 self._local.db = outer
 
     @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Keep the changes of the block for the transaction around it, or none if it raises."""
+        with self.translated():
+            self._writer.execute("SAVEPOINT change")
+            try:
+                yield
+                self._writer.execute("RELEASE change")
+            except BaseException:
+                if self._writer.in_transaction:  # a full disk ends the whole transaction
+                    self._writer.execute("ROLLBACK TO change")
+                    self._writer.execute("RELEASE change")
+                raise
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open: some errors of SQLite end it."""
+        return self._writer.in_transaction
+
+    @contextmanager
     def reading(self) -> Iterator[None]:
         """All reads of this thread in the block see one state of the file.
 

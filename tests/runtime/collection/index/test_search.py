@@ -29,7 +29,7 @@ def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> N
         assert c.info().search == "hnsw"
         assert c.info().graph_rows == 400
         before = [[h.id for h in hits] for hits in c.search_batch(queries, k=5)]
-    assert [p.name for p in (tmp_path / "c").glob("graph-*")] == ["graph-1.hnsw"]
+    assert [p.name for p in (tmp_path / "c").glob("graph-*.hnsw")] == ["graph-1.hnsw"]
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     live = [i for i in range(400) if i % 7]
     exact = [{live[j] for j in np.argsort(-(unit[live] @ q))[:5]} for q in queries]

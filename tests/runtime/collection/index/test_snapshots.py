@@ -79,7 +79,7 @@ def test_a_graph_is_not_saved_as_holding_rows_of_another_handle(tmp_path: Path, 
     with Collection.open(tmp_path / "c", exact_below=50) as other:
         other.add_vectors(["new"], vectors(1, seed=8))
     late.close()
-    assert len(list((tmp_path / "c").glob("graph-*"))) == 1
+    assert len(list((tmp_path / "c").glob("graph-*.hnsw"))) == 1
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
     assert "has rows missing" not in caplog.text
@@ -95,7 +95,7 @@ def test_the_newest_two_graph_files_are_kept(tmp_path: Path) -> None:
             assert [snapshot.n for snapshot in c._store.snapshots.all()] == [*range(n - 1, 0, -1)][
                 :2
             ]
-        names = {file.name for file in (tmp_path / "c").glob("graph-*")}
+        names = {file.name for file in (tmp_path / "c").glob("graph-*.hnsw")}
         assert names == {f"graph-{i}.hnsw" for i in (n - 1, n) if i}
 
 

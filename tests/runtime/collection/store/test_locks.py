@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from flowvec.collection.store.locks import LOCK_FILE, ReadersWriter, WriterLock
-from flowvec.errors import CollectionError
+from flowvec.collection.store.locks import ReadersWriter
 from tests.waiting import wait_until
 
 
@@ -227,128 +222,3 @@ def test_a_ctrl_c_leaves_the_lock_free(kind: str, python) -> None:
     done = python(INTERRUPTS, kind)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 1000
-
-
-def test_a_brief_holder_is_waited_for(tmp_path: Path) -> None:
-    brief, other = WriterLock(tmp_path), WriterLock(tmp_path)
-    brief.acquire(briefly=True)
-    ending = threading.Timer(0.3, brief.release)
-    ending.start()
-    other.acquire()
-    assert not brief.held
-    with pytest.raises(CollectionError, match="is being written"):
-        brief.acquire(briefly=True)  # the end of the other one is not known
-    other.release()
-    ending.join()
-
-
-FULL = """
-import resource, sys
-from pathlib import Path
-from flowvec.collection.store.locks import WriterLock
-lock = WriterLock(Path(sys.argv[1]))
-resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-lock.acquire()
-lock.release()
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
-def test_a_full_disk_hinders_no_lock(tmp_path: Path) -> None:
-    """The content of a lock file is only used in other processes' messages."""
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], timeout=60, check=False)
-    assert done.returncode == 0
-
-
-FORKED = """
-import os, sys, time
-from pathlib import Path
-from flowvec.collection.store.locks import WriterLock
-lock = WriterLock(Path(sys.argv[1]))
-lock.acquire()
-if os.fork() == 0:
-    print("forked", flush=True)
-    time.sleep(600)
-os._exit(0)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_that_outlives_its_parent_holds_nothing(tmp_path: Path) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", FORKED, str(tmp_path)],
-        stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "forked\n"
-        child.wait(60)
-        lock = WriterLock(tmp_path)
-        lock.acquire()
-        lock.release()
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.stdout.close()
-
-
-def test_a_second_writer_gets_an_error_that_names_the_first(tmp_path: Path) -> None:
-    one, other = WriterLock(tmp_path), WriterLock(tmp_path)
-    one.acquire()
-    one.acquire()
-    assert one.held
-    with pytest.raises(CollectionError, match="another handle of this process"):
-        other.acquire()
-    assert not other.held
-    one.release()
-    one.release()
-    other.acquire()
-    other.release()
-
-
-CHILD = """
-import sys, time
-from pathlib import Path
-from flowvec.collection.store.locks import WriterLock
-lock = WriterLock(Path(sys.argv[1]))
-lock.acquire()
-print("held", flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "held\n"
-        lock = WriterLock(tmp_path)
-        with pytest.raises(CollectionError, match=f"by process {child.pid}"):
-            lock.acquire()
-        child.send_signal(signal.SIGKILL)
-        child.wait(60)
-        lock.acquire()
-        lock.release()
-    finally:
-        child.kill()
-        child.communicate()
-
-
-def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
-    (tmp_path / LOCK_FILE).mkdir()
-    with pytest.raises(CollectionError, match="cannot be written"):
-        WriterLock(tmp_path).acquire()
-
-
-def test_a_lock_that_was_just_taken_is_looked_at_again(tmp_path: Path) -> None:
-    """A process takes the lock a moment before it writes its id into it."""
-    first, second = WriterLock(tmp_path), WriterLock(tmp_path)
-    first.acquire(briefly=True)
-    (tmp_path / LOCK_FILE).write_bytes(b"")  # not written yet
-    timer = threading.Timer(0.02, lambda: (tmp_path / LOCK_FILE).write_bytes(b"77 briefly"))
-    timer.start()
-    threading.Timer(0.3, first.release).start()
-    second.acquire()
-    assert second.held
-    second.release()
