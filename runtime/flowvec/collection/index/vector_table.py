@@ -7,8 +7,7 @@ file is written again without them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -16,8 +15,9 @@ import numpy.typing as npt
 
 from flowvec.collection.index.vector_file import VectorFile, VectorFileError
 from flowvec.collection.index.vector_labels import placed_labels
+from flowvec.collection.index.vector_scores import PART_NUMBERS, Parts, Scorer
 from flowvec.errors import CollectionError
-from flowvec.vectors import Metric, best_rows, scores
+from flowvec.vectors import Metric
 
 __all__ = ["VectorTable"]
 
@@ -28,24 +28,6 @@ Array = TypeVar("Array", bound=npt.NDArray[np.generic])
 
 # Below this share of the slots, copying the eligible rows costs less than multiplying all.
 _GATHERED_SHARE = 1 / 3
-# Scores held at once: 64 MiB of float32.
-_MOST_SCORES = 1 << 24
-# Numbers of rows that are copied at once for many queries: 16 MiB of float32.
-_MOST_COPIED = 1 << 22
-# Up to this many queries are multiplied one by one with a block, on one core, while it is in the
-# processor's cache. For more, OpenBLAS's threads pay, if the product is large.
-_FEW_QUERIES = 16
-# Numbers of rows that are multiplied at once with few queries, as in a block of the file: they stay
-# in the cache, and numpy uses memory again that it freed just before.
-_PART_NUMBERS = 400_000
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Vectors that come part by part: how many rows they are, and an iterator over them."""
-
-    rows: int
-    each: Callable[[], Iterator[Floats]]
 
 
 class VectorTable:
@@ -81,6 +63,7 @@ class VectorTable:
         """
         self.dim, self.metric = dim, metric
         self._file, self._reread = file, reread
+        self._scorer = Scorer(metric)
         self._mapped = n if file is not None else 0
         self._tail: Floats = np.empty((0, dim), np.float32)
         self._labels: Labels = np.empty(0, np.int64)
@@ -142,6 +125,10 @@ class VectorTable:
         Raises:
             VectorFileError: a record is damaged and its row could not be read again.
         """
+        self._check_slots(slots)
+        return self._copied(slots)
+
+    def _copied(self, slots: Labels) -> Floats:
         if not self._mapped:
             return self._tail[slots]
         in_file = slots < self._mapped
@@ -242,94 +229,85 @@ class VectorTable:
         chosen = None if count == len(eligible) else np.flatnonzero(eligible)
         labels = self._labels[first : self.slots]
         labels = labels if chosen is None else labels[chosen]
-        return self._best(queries, k, labels, self._parts(first), chosen)
+        return self._scorer.best(queries, k, labels, self._parts(first), chosen)
 
     def search_slots(self, queries: Floats, k: int, slots: Labels) -> tuple[Labels, Floats]:
         """`search` among these slots alone, ascending, whether they are live or not."""
-        return self._best(queries, min(k, len(slots)), self._labels[slots], self._copies(slots))
-
-    def _best(
-        self, queries: Floats, k: int, labels: Labels, parts: Parts, chosen: Labels | None = None
-    ) -> tuple[Labels, Floats]:
-        """The k best of the rows in `parts`, or of the chosen ones, whose labels these are."""
-        best = np.empty((len(queries), k), np.int64)
-        best_scores = np.empty((len(queries), k), np.float32)
-        step = max(1, _MOST_SCORES // parts.rows)
-        for start in range(0, len(queries), step):
-            for i, line in enumerate(self._scores(queries[start : start + step], parts), start):
-                taken = line if chosen is None else line[chosen]
-                rows = best_rows(taken, k)
-                best[i], best_scores[i] = labels[rows], taken[rows]
-        return best, best_scores
-
-    def _scores(self, queries: Floats, parts: Parts) -> Floats:
-        """Scores of the rows in `parts`, float32 (queries, rows)."""
-        lines = np.empty((len(queries), parts.rows), np.float32)
-        few, start = len(queries) <= _FEW_QUERIES, 0
-        for rows in parts.each() if few else _joined(parts.each(), _MOST_COPIED):
-            out = lines[:, start : start + len(rows)]
-            start += len(rows)
-            if few and self.metric != "l2":
-                for query, line in zip(queries, out, strict=True):
-                    np.matmul(rows, query, out=line)
-            else:
-                out[:] = scores(queries, rows, self.metric)
-        return lines
+        k = min(k, len(slots))
+        return self._scorer.best(queries, k, self._labels[slots], self._copies(slots))
 
     def _parts(self, first: int) -> Parts:
         """Vectors of the slots from `first` on, not copied."""
+        slices: list[tuple[int | None, slice]] = []
+        starts: list[int] = []
+        if self._file is not None:
+            self._check_blocks(np.arange(first // self._rows, len(self._checked)))
+            for block, inside, part in self._file.layout.parts(first, self._mapped):
+                slices.append((block, inside))
+                starts.append(part.start)
+        held = self.slots - self._mapped
+        for start in range(max(0, first - self._mapped), held, self._step):
+            slices.append((None, slice(start, min(start + self._step, held))))
+            starts.append(start + self._mapped - first)
 
-        def each() -> Iterator[Floats]:
-            if self._file is not None:
-                for block, inside, _ in self._file.layout.parts(first, self._mapped):
-                    yield self._block(block)[inside]
-            rows = self._tail[max(0, first - self._mapped) : self.slots - self._mapped]
-            yield from np.split(rows, range(self._step, len(rows), self._step))
+        def get(number: int) -> Floats:
+            block, inside = slices[number]
+            return self._tail[inside] if block is None else self._block(block)[inside]
 
-        return Parts(self.slots - first, each)
+        return Parts(self.slots - first, starts, get)
 
     def _copies(self, slots: Labels) -> Parts:
         """Vectors of slots."""
-
-        def each() -> Iterator[Floats]:
-            for start in range(0, len(slots), self._step):
-                yield self.vectors_of(slots[start : start + self._step])
-
-        return Parts(len(slots), each)
+        self._check_slots(slots)
+        starts = list(range(0, len(slots), self._step))
+        return Parts(
+            len(slots), starts, lambda i: self._copied(slots[starts[i] : starts[i] + self._step])
+        )
 
     @property
     def _step(self) -> int:
-        return max(1, _PART_NUMBERS // self.dim)
+        return max(1, PART_NUMBERS // self.dim)
 
     # --- records of the file --------------------------------------------------------------------
 
+    # Callers check records before they share them with other threads: reading a row again needs
+    # the state that the caller reads from the store.
+
+    @property
+    def _rows(self) -> int:
+        """Records of a block."""
+        return self._file.layout.rows if self._file is not None else 1
+
     def _note_blocks(self) -> None:
-        rows = self._file.layout.rows if self._file is not None else 1
-        blocks = -(-self._mapped // rows)
+        blocks = -(-self._mapped // self._rows)
         more = np.zeros(max(0, blocks - len(self._checked)), np.int64)
         self._checked = np.concatenate((self._checked, more))
 
     def _block(self, number: int) -> Floats:
         """Checked vectors of a block of the file, float32 (rows, dim)."""
         assert self._file is not None
-        rows = self._file.layout.rows
-        if self._checked[number] < min(rows, self._mapped - number * rows):
-            self._check(number)
         repaired = self._repaired.get(number)
         return self._file.blocks.vectors[number] if repaired is None else repaired
 
     def _gathered(self, slots: Labels) -> Floats:
+        """Checked vectors of slots of the file, a copy."""
         assert self._file is not None
-        rows = self._file.layout.rows
-        blocks = slots // rows
-        unchecked = self._checked[blocks] < np.minimum(rows, self._mapped - blocks * rows)
-        for number in np.unique(blocks[unchecked]).tolist():
-            self._check(number)
         vectors = self._file.gather(slots)
         for number, repaired in list(self._repaired.items()):
-            here = np.flatnonzero(blocks == number)
-            vectors[here] = repaired[slots[here] % rows]
+            here = np.flatnonzero(slots // self._rows == number)
+            vectors[here] = repaired[slots[here] % self._rows]
         return vectors
+
+    def _check_slots(self, slots: Labels) -> None:
+        """Check the blocks of slots."""
+        if self._mapped:
+            self._check_blocks(slots[slots < self._mapped] // self._rows)
+
+    def _check_blocks(self, blocks: Labels) -> None:
+        """Check blocks that have records which were not checked before."""
+        records = np.minimum(self._rows, self._mapped - blocks * self._rows)
+        for number in np.unique(blocks[self._checked[blocks] < records]).tolist():
+            self._check(number)
 
     def _check(self, number: int) -> None:
         """Check a block's records that were not checked before, and repair damaged ones."""
@@ -353,19 +331,6 @@ class VectorTable:
                     repaired[live % rows] = self._reread(self._labels[live])
                 self._repaired[number] = repaired
             self._checked[number] = last
-
-
-def _joined(parts: Iterator[Floats], least: int) -> Iterator[Floats]:
-    """Parts of at least so many numbers each."""
-    waiting, numbers = list[Floats](), 0
-    for rows in parts:
-        waiting.append(rows)
-        numbers += rows.size
-        if numbers >= least:
-            yield np.concatenate(waiting)
-            waiting, numbers = [], 0
-    if waiting:
-        yield np.concatenate(waiting)
 
 
 def _with_room(array: Array, used: int, more: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from flowvec.collection.index.vector_file import (
     path_of,
     write_generation,
 )
-from flowvec.collection.index.vector_format import HEADER_BYTES
+from flowvec.collection.index.vector_format import HEADER_BYTES, Layout
 from flowvec.collection.index.vector_table import VectorTable
 from flowvec.errors import CollectionError
 from flowvec.vectors import METRICS, Metric, top_k
@@ -354,6 +355,37 @@ def test_a_table_of_real_blocks_reads_a_whole_generation(tmp_path: Path) -> None
     assert got[:, 0].tolist() == labels[::50].tolist()
     assert scores == pytest.approx(1.0)
     assert table.memory_bytes < 20 * total  # the vectors are mapped
+    for query in rows[::400]:  # on all cores
+        got, scores = table.search(query[None], total)
+        assert sorted(got[0].tolist()) == labels.tolist()
+        np.testing.assert_allclose(scores[0], rows[got[0] - 1] @ query, atol=1e-5)
+    file.close()
+
+
+def test_rows_are_read_again_by_the_thread_that_searches(tmp_path: Path) -> None:
+    """It alone reads the right state of the store."""
+    dim, total = 3001, 1500
+    labels, rows = np.arange(1, total + 1), vectors(total, dim)
+    write_generation(tmp_path, 1, dim, [(labels, rows)])
+    layout = Layout.of(dim)
+    with path_of(tmp_path, 1).open("r+b") as opened:
+        for block in range(total // layout.rows):
+            opened.seek(HEADER_BYTES + block * layout.block_bytes)
+            opened.write(b"\0" * 4)
+    file = VectorFile.open(path_of(tmp_path, 1), dim)
+    readers: list[threading.Thread] = []
+
+    def reread(wanted: np.ndarray) -> np.ndarray:
+        readers.append(threading.current_thread())
+        return rows[wanted - 1]
+
+    for mask in (None, np.arange(total) % 4 == 0):
+        table = VectorTable(dim, "ip", file, total, labels, reread)
+        readers.clear()
+        got, _ = table.search(rows[:1], total, mask)
+        assert len(got[0]) == (total if mask is None else total // 4)
+        assert len(readers) == total // layout.rows
+        assert set(readers) == {threading.current_thread()}
     file.close()
 
 
