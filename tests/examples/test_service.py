@@ -1,21 +1,24 @@
-"""examples/service.py runs for real: its routes, and how it ends."""
+"""examples/service.py runs for real: three workers, random writes, and a worker that is killed."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flowvec import Collection
 from tests.waiting import wait_until
 
 httpx = pytest.importorskip("httpx", reason="needs the extra [test]")
@@ -23,6 +26,7 @@ for package in ("fastapi", "uvicorn", "gunicorn"):
     pytest.importorskip(package, reason="needs the extra [test]")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+WORKERS = 3
 COMMANDS = {
     "uvicorn": [
         "uvicorn", "--app-dir", str(EXAMPLES), "service:app", "--port", "0",
@@ -33,6 +37,7 @@ COMMANDS = {
         "--graceful-timeout", "10", "--no-control-socket", "-w",
     ],
 }  # fmt: skip
+WORDS = ["cat", "dog", "man", "bread", "house", "river", "stone", "music"]
 
 
 @dataclass
@@ -48,9 +53,14 @@ class Service:
         limits = httpx.Limits(max_keepalive_connections=0)
         return httpx.Client(base_url=self.url, limits=limits, timeout=60, trust_env=False)
 
+    def workers(self) -> set[int]:
+        """Processes that answer now."""
+        with self.client() as client:
+            return {client.get("/health").json()["process"] for _ in range(8 * WORKERS)}
+
 
 @contextmanager
-def running(server: str, folder: Path, model: Path, workers: int) -> Iterator[Service]:
+def running(server: str, folder: Path, model: Path, workers: int = WORKERS) -> Iterator[Service]:
     """The service, whose collection is `notes` in a folder."""
     log = folder / "log"
     environment = {
@@ -84,9 +94,112 @@ def running(server: str, folder: Path, model: Path, workers: int) -> Iterator[Se
             process.wait(120)
 
 
+@dataclass
+class Client:
+    """One client, which writes notes of its own and knows what each may hold."""
+
+    number: int
+    service: Service
+    stop: threading.Event
+    answered: int = 0
+    broken: int = 0  # requests without an answer
+    wrong: list[str] = field(default_factory=list)
+    # For each id the texts that it may have; None for no note. Several after a broken request.
+    possible: dict[str, set[str | None]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        draw = random.Random(self.number)
+        with self.service.client() as client:
+            while not self.stop.is_set():
+                step = draw.choice([self.add, self.add, self.delete, self.read, self.search])
+                try:
+                    step(client, draw)
+                    self.answered += 1
+                except httpx.TransportError:
+                    self.broken += 1
+
+    def write(self, id_: str, text: str | None, send: Any) -> None:
+        before = self.possible.get(id_, {None})
+        self.possible[id_] = before | {text}  # unless there is an answer
+        answer = send()
+        self.check(answer.status_code == 200, f"{answer.status_code} {answer.text}")
+        self.possible[id_] = {text}
+
+    def add(self, client: Any, draw: random.Random) -> None:
+        id_ = f"{self.number}-{draw.randrange(30)}"
+        text = " ".join(draw.choices(WORDS, k=6))
+        note = {"id": id_, "text": text, "metadata": {"client": self.number}}
+        self.write(id_, text, lambda: client.post("/notes", json=[note]))
+
+    def delete(self, client: Any, draw: random.Random) -> None:
+        if self.possible:
+            id_ = draw.choice(sorted(self.possible))
+            self.write(id_, None, lambda: client.delete(f"/notes/{id_}"))
+
+    def read(self, client: Any, draw: random.Random) -> None:
+        if self.possible:
+            id_ = draw.choice(sorted(self.possible))
+            answer = client.get(f"/notes/{id_}")
+            self.check(answer.status_code in (200, 404), answer.text)
+            text = answer.json().get("text")
+            self.check(text in self.possible[id_], f"{id_} is {text}, not {self.possible[id_]}")
+
+    def search(self, client: Any, draw: random.Random) -> None:
+        query = {"query": draw.choice(WORDS), "k": 100, "filter": {"client": self.number}}
+        answer = client.post("/search", json=query)
+        self.check(answer.status_code == 200, answer.text)
+        texts = {hit["id"]: hit["text"] for hit in answer.json()}
+        for id_, possible in self.possible.items():
+            self.check(texts.get(id_) in possible, f"{id_} is {texts.get(id_)}, not {possible}")
+
+    def check(self, holds: bool, message: str) -> None:
+        if not holds:
+            self.wrong.append(message)
+
+
 @pytest.mark.parametrize("server", COMMANDS)
-def test_what_callers_do_wrong_is_answered(server: str, tmp_path: Path, tiny_dir: Path) -> None:
-    with running(server, tmp_path, tiny_dir, 1) as service, service.client() as client:
+def test_workers_write_in_turn_and_a_killed_one_loses_nothing(
+    server: str, tmp_path: Path, tiny_dir: Path
+) -> None:
+    stop = threading.Event()
+    with running(server, tmp_path, tiny_dir) as service:
+        wait_until(lambda: len(service.workers()) == WORKERS)
+        clients = [Client(number, service, stop) for number in range(6)]
+        threads = [threading.Thread(target=client.run) for client in clients]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_until(lambda: all(client.answered > 20 for client in clients), 120)
+            assert not any(client.broken for client in clients)
+            killed = min(service.workers())
+            os.kill(killed, signal.SIGKILL)
+            after = [client.answered + 20 for client in clients]
+            wait_until(
+                lambda: all(c.answered > n for c, n in zip(clients, after, strict=True)), 120
+            )
+            wait_until(lambda: len(service.workers() - {killed}) == WORKERS, 120)
+            # It ends while clients write.
+            service.process.send_signal(signal.SIGTERM)
+            assert service.process.wait(120) == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        log = service.log.read_text()
+    assert log.count("service: closed\n") == WORKERS, log
+    assert "Traceback" not in log, log
+    assert not [message for client in clients for message in client.wrong]
+    with Collection.open(tmp_path / "notes") as notes:
+        assert notes.verify() == []
+        texts = {item.id: item.text for item in notes.rows()}
+    for client in clients:
+        for id_, possible in client.possible.items():
+            assert texts.pop(id_, None) in possible
+    assert not texts
+
+
+def test_what_callers_do_wrong_is_answered(tmp_path: Path, tiny_dir: Path) -> None:
+    with running("uvicorn", tmp_path, tiny_dir, 1) as service, service.client() as client:
         note = {"id": "a", "text": "the cat sleeps", "metadata": {"year": 2024}}
         assert client.post("/notes", json=[note]).json() == {
             "rows": 1, "replaced": 0, "truncated": 0,
@@ -105,9 +218,3 @@ def test_what_callers_do_wrong_is_answered(server: str, tmp_path: Path, tiny_dir
         ):
             assert answer.status_code == status
             assert words in json.dumps(answer.json(), separators=(",", ":"))
-        service.process.terminate()
-        # uvicorn without a parent process raises the signal again when it is done.
-        assert service.process.wait(120) in (0, -signal.SIGTERM)
-        log = service.log.read_text()
-    assert log.count("service: closed\n") == 1
-    assert "Traceback" not in log
