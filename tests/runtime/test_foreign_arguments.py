@@ -33,6 +33,7 @@ METHODS = [
     (Collection.add_vectors, OF_ADD),
     (Collection.search, OF_SEARCH),
     (Collection.search_batch, OF_SEARCH),
+    (Collection.search_mmr, OF_SEARCH),
     *((getattr(Collection, name), OF_ROWS)
       for name in ("count", "ids", "get", "list", "rows", "delete", "update_metadata")),
 ]  # fmt: skip

@@ -121,6 +121,7 @@ def test_wrong_arguments_of_collections(tmp_path: Path, encoder: Encoder) -> Non
             ),
             "Collection.search": Called(c.search, {"query": "a cat"}),
             "Collection.search_batch": Called(c.search_batch, {"queries": ["a cat"]}),
+            "Collection.search_mmr": Called(c.search_mmr, {"query": "a cat"}),
             "Collection.search_ids": Called(c.search_ids, {"queries": rows}),
             "Collection.tune_recall": Called(c.tune_recall, {}),
             "Collection.to_parquet": Called(
@@ -175,6 +176,7 @@ def test_wrong_arguments_of_asynchronous_collections(tmp_path: Path, encoder: En
             ),
             "AsyncCollection.search": Called(c.search, {"query": "a cat"}),
             "AsyncCollection.search with options": Called(search, {}),
+            "AsyncCollection.search_mmr": Called(c.search_mmr, {"query": "a cat"}),
             "AsyncCollection.search_batch": Called(c.search_batch, {"queries": ["a cat"]}),
         })  # fmt: skip
         asyncio.run(c.close())

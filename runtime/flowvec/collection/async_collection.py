@@ -17,6 +17,7 @@ from flowvec.arguments import text_or_none
 from flowvec.collection.async_calls import WRITE_THREADS, AsyncCalls, Embedding
 from flowvec.collection.call_queue import CallStatistics
 from flowvec.collection.collection import Collection
+from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
 from flowvec.collection.query import SearchOptions
 from flowvec.collection.reranking import LOGITS, RERANK_FROM, pairs_of, sorted_again
 from flowvec.collection.results import Added, CollectionInfo, Hit, Row
@@ -52,6 +53,7 @@ class SearchKeywords(TypedDict, total=False):
     offset: int
     group_by: str | None
     prefix: bool
+    with_vectors: bool
 
 
 class AsyncCollection:
@@ -211,7 +213,7 @@ class AsyncCollection:
                 in the thread of the search.
             rerank_from: how many hits the reranker reads.
             **options: `filter`, `hybrid`, `vector_weight`, `min_score`, `exact`, `ef`, `offset`,
-                `group_by` and `prefix`.
+                `group_by`, `prefix` and `with_vectors`.
 
         Raises:
             DeadlineError: the timeout passed.
@@ -246,6 +248,27 @@ class AsyncCollection:
                 queries, given, checked, "queries", _shared(rerank), rerank_from
             )
 
+    async def search_mmr(
+        self,
+        query: str | npt.ArrayLike,
+        k: int = 10,
+        *,
+        timeout: float | None = None,
+        fetch_k: int = FETCH_K,
+        lambda_mult: float = LAMBDA_MULT,
+        filter: Filter | None = None,
+        exact: bool = False,
+        ef: int | None = None,
+        with_vectors: bool = False,
+    ) -> builtins.list[Hit]:
+        """Rows that differ from each other, as `Collection.search_mmr`; errors also as `search`."""
+        async with self._calls.call(timeout):
+            diversity = Diversity.checked(k, fetch_k, lambda_mult, with_vectors)
+            plan = diversity.plan(query, self._collection._dim, filter, exact=exact, ef=ef)
+            (hits,) = await self._planned(plan)
+            metric = self._collection._store.settings.metric
+            return await self._calls.read(lambda: diversity(hits, metric))
+
     async def _search(
         self,
         queries: Sequence[Any] | npt.ArrayLike,
@@ -255,7 +278,6 @@ class AsyncCollection:
         rerank: object,
         rerank_from: int,
     ) -> builtins.list[builtins.list[Hit]]:
-        self._calls.reads.check()  # before the texts are embedded for nothing
         plan = SearchPlan.checked(
             queries,
             given,
@@ -265,6 +287,10 @@ class AsyncCollection:
             rerank=rerank,
             rerank_from=rerank_from,
         )
+        return await self._planned(plan)
+
+    async def _planned(self, plan: SearchPlan) -> builtins.list[builtins.list[Hit]]:
+        self._calls.reads.check()  # before the texts are embedded for nothing
         vectors = plan.vectors
         if vectors is None:
             vectors = await self._checked_encoder().encode_query(plan.to_embed)
@@ -275,13 +301,13 @@ class AsyncCollection:
         texts, reranker = plan.texts, reranking.reranker
         if isinstance(reranker, Reranker):
             hits = await self._calls.read(
-                lambda: reranking(texts, self._collection._first_stage(found, plan), options)
+                lambda: reranking(texts, self._collection._first_stage(found, plan), plan.options)
             )
             return plan.page(hits)
         hits = await self._calls.read(lambda: self._collection._first_stage(found, plan))
-        rankings = reranking.rankings(texts, hits, options)
+        rankings = reranking.rankings(texts, hits, plan.options)
         logits = await results_of(reranker.submit, pairs_of(rankings), {"activation": LOGITS})
-        return plan.page(sorted_again(rankings, hits, logits, options))
+        return plan.page(sorted_again(rankings, hits, logits, plan.options))
 
     def _checked_encoder(self) -> AsyncEncoder:
         """What embeds texts, after a check that it is the model that made the vectors."""

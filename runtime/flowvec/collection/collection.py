@@ -18,6 +18,7 @@ from flowvec.arguments import choice, explaining, flag, text_or_none, whole_numb
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.access import Access
 from flowvec.collection.creation import create_store, is_unfinished
+from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
 from flowvec.collection.field_methods import FieldMethods
 from flowvec.collection.foreign import OF_ADD, OF_SEARCH
 from flowvec.collection.index.vector_index import VectorIndex
@@ -425,6 +426,7 @@ class Collection(RowMethods, FieldMethods):
         offset: int = 0,
         group_by: str | None = None,
         prefix: bool = False,
+        with_vectors: bool = False,
     ) -> list[Hit]:
         """The rows nearest to a text or a vector.
 
@@ -464,6 +466,7 @@ class Collection(RowMethods, FieldMethods):
             prefix: in a hybrid search, the last word of the text is the beginning of a word, as
                 while a user types it; unless something follows it, such as a space. With the
                 tokenizer `trigram` every word is found as a part of words anyway.
+            with_vectors: whether hits have their vectors.
 
         Returns:
             Hits, best first.
@@ -484,6 +487,7 @@ class Collection(RowMethods, FieldMethods):
             offset=offset,
             group_by=group_by,
             prefix=prefix,
+            with_vectors=with_vectors,
             is_reranked=rerank is not None,
         )
         plan = SearchPlan.checked(
@@ -515,6 +519,7 @@ class Collection(RowMethods, FieldMethods):
         offset: int = 0,
         group_by: str | None = None,
         prefix: bool = False,
+        with_vectors: bool = False,
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once.
 
@@ -532,6 +537,7 @@ class Collection(RowMethods, FieldMethods):
             offset=offset,
             group_by=group_by,
             prefix=prefix,
+            with_vectors=with_vectors,
             is_reranked=rerank is not None,
         )
         plan = SearchPlan.checked(
@@ -544,6 +550,52 @@ class Collection(RowMethods, FieldMethods):
             rerank_from=rerank_from,
         )
         return self._search(plan)
+
+    @explaining(OF_SEARCH)
+    def search_mmr(
+        self,
+        query: str | npt.ArrayLike,
+        k: int = 10,
+        *,
+        fetch_k: int = FETCH_K,
+        lambda_mult: float = LAMBDA_MULT,
+        filter: Filter | None = None,
+        exact: bool = False,
+        ef: int | None = None,
+        with_vectors: bool = False,
+    ) -> list[Hit]:
+        """Rows near to a text or a vector that differ from each other: maximal marginal relevance.
+
+            >>> with Collection.create("diverse", dim=2) as collection:
+            ...     collection.add_vectors(["a", "same as a", "b"], [[1, 0], [1, 0], [2, 1]])
+            ...     [hit.id for hit in collection.search_mmr([1, 0], k=2, lambda_mult=0.3)]
+            Added(rows=3, replaced=0, truncated=0)
+            ['a', 'b']
+
+        Of the `fetch_k` nearest rows, the nearest is the first hit. The next is always the row with
+        the largest `lambda_mult` x score - (1 - `lambda_mult`) x similarity, where the similarity
+        is the row's largest with a hit before it, by the collection's metric.
+
+        Args:
+            query: as for `search`.
+            k: how many hits. You get min(k, eligible rows).
+            fetch_k: how many of the nearest rows to choose from; at least k are.
+            lambda_mult: 1 is the order of `search`; 0 looks only at how hits differ from each
+                other.
+            filter: as for `search`.
+            exact: as for `search`.
+            ef: as for `search`.
+            with_vectors: as for `search`.
+
+        Returns:
+            Hits in the order of choice, with the scores of `search`.
+
+        Raises:
+            InputTypeError, InputValueError, CollectionError: as for `search`.
+        """
+        diversity = Diversity.checked(k, fetch_k, lambda_mult, with_vectors)
+        plan = diversity.plan(query, self._dim, filter, exact=exact, ef=ef)
+        return diversity(self._search(plan)[0], self._store.settings.metric)
 
     def _search(self, plan: SearchPlan) -> list[list[Hit]]:
         vectors = plan.vectors

@@ -19,7 +19,7 @@ OF_SEARCH = {
     "where_document": 'write filter={"$text": {"contains": "..."}}',
     "query_texts": "give a text to search, or several to search_batch",
     "query_embeddings": "give a vector to search, or several to search_batch",
-    "include": "hits have id, score, text and metadata; leave it out",
+    "include": "hits have id, score, text and metadata; with_vectors=True adds vectors",
     "threshold": "write min_score=",
     "score_threshold": "write min_score=",
     "batch_size": "texts are batched by their tokens; leave it out",

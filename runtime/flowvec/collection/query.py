@@ -49,6 +49,7 @@ class SearchOptions:
     offset: int = 0
     group_by: str | None = None
     prefix: bool = False
+    with_vectors: bool = False
 
     @classmethod
     def checked(
@@ -64,6 +65,7 @@ class SearchOptions:
         offset: int = 0,
         group_by: str | None = None,
         prefix: bool = False,
+        with_vectors: bool = False,
         is_reranked: bool = False,
     ) -> SearchOptions:
         """Check a caller's options.
@@ -89,6 +91,7 @@ class SearchOptions:
             ef=None if ef is None else whole_number("ef", ef),
             group_by=_checked_field(group_by),
             prefix=prefix,
+            with_vectors=flag("with_vectors", with_vectors),
         )
         too_high = options.min_score is not None and options.min_score > HYBRID_BEST
         if hybrid and not is_reranked and too_high:
@@ -138,7 +141,7 @@ class Searcher:
             else:
                 ranked = self._grouped(texts, vectors, options, options.group_by)
             items = self._items(sorted({label for line in ranked for label, _ in line}))
-        return [_hits(line, items, options.min_score) for line in ranked]
+        return [_hits(line, items, options) for line in ranked]
 
     def _ranked(
         self, texts: Sequence[str] | None, vectors: Floats, options: SearchOptions
@@ -251,10 +254,17 @@ def _checked_field(group_by: object) -> str | None:
 
 
 def _hits(
-    line: Iterable[tuple[int, float]], items: dict[int, Item], min_score: float | None
+    line: Iterable[tuple[int, float]], items: dict[int, Item], options: SearchOptions
 ) -> list[Hit]:
     return [
-        Hit(items[label].id, score, items[label].text, items[label].metadata)
+        Hit(
+            item.id,
+            score,
+            item.text,
+            item.metadata,
+            vector=item.vector if options.with_vectors else None,
+        )
         for label, score in line
-        if min_score is None or score >= min_score
+        for item in [items[label]]
+        if options.min_score is None or score >= options.min_score
     ]

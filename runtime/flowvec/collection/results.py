@@ -50,6 +50,8 @@ class Hit:
         text: the row's text, or None.
         metadata: the row's metadata, or None.
         search_score: the score before reranking; None without a reranker.
+        vector: float32 (dim,), as it was given; None without `with_vectors`. Hits are compared and
+            printed without it.
     """
 
     id: Id
@@ -57,6 +59,7 @@ class Hit:
     text: str | None
     metadata: dict[str, Any] | None
     search_score: float | None = None
+    vector: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,12 @@ def test_searches_are_those_of_the_collection(collection: Collection, reranker: 
                 for hits in collection.search_batch(["the red cat", "stocks"], 5, hybrid=True)
             ]
             assert await notes.search_batch([], 5) == []
+            options = {"k": 4, "fetch_k": 15, "lambda_mult": 0.3, "filter": {"even": True}}
+            for query in ("the red cat", vector):
+                hits = await notes.search_mmr(query, **options, with_vectors=True)
+                expected = collection.search_mmr(query, **options)
+                assert [hit.id for hit in hits] == [hit.id for hit in expected]
+                assert all(hit.vector is not None for hit in hits)
 
     run(main)
 
@@ -207,8 +213,8 @@ def test_changes_are_those_of_the_collection(collection: Collection, tiny: Encod
 
 @pytest.mark.parametrize(
     "name",
-    ["search", "search_batch", "get", "count", "ids", "list", "add", "add_vectors", "delete",
-     "update_metadata"],
+    ["search", "search_batch", "search_mmr", "get", "count", "ids", "list", "add", "add_vectors",
+     "delete", "update_metadata"],
 )  # fmt: skip
 def test_methods_take_what_those_of_the_collection_take(name: str) -> None:
     taken = set(inspect.signature(getattr(AsyncCollection, name)).parameters)
