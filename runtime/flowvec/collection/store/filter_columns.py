@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from flowvec.collection.store.filter_values import (
     LARGEST_INT,
+    checked_flag,
     checked_scalar,
     checked_text,
     checked_values,
@@ -21,6 +22,7 @@ Parameter = str | int | float | None
 # SQL that is never NULL, so that its negation is correct, and its parameters.
 Sql = tuple[str, Sequence[Parameter]]
 
+_NOT = {True: "", False: "NOT "}
 _LISTED = "IN (SELECT value FROM json_each(?))"
 
 
@@ -41,7 +43,9 @@ def _of_id(operator: str, value: object) -> Sql:
             parameters += key
         return f"({' OR '.join(parts) or '0'})", parameters
     if operator == "exists":
-        return str(int(_flag(value))), ()
+        return str(int(checked_flag(operator, value))), ()
+    if operator == "empty":  # an id is an empty text, or no text at all
+        return f"{_NOT[checked_flag(operator, value)]}(items.id_is_int = 0 AND items.id = '')", ()
     scalar = checked_scalar(value, may_hold_nul=True)
     if operator in ("contains", "starts with") or isinstance(scalar, str):
         sql, texts = _text(operator, value, "items.id")
@@ -70,7 +74,9 @@ def _of_text(operator: str, value: object) -> Sql:
         null = " OR items.text IS NULL" if len(texts) < len(values) else ""
         return f"(coalesce(items.text {_LISTED}, 0){null})", (json.dumps(texts),)
     if operator == "exists":
-        return f"items.text IS {'NOT ' if _flag(value) else ''}NULL", ()
+        return f"items.text IS {'NOT ' if checked_flag(operator, value) else ''}NULL", ()
+    if operator == "empty":
+        return f"{_NOT[checked_flag(operator, value)]}(coalesce(items.text, '') = '')", ()
     sql, parameters = _text(operator, value, "items.text")
     return f"coalesce({sql}, 0)", parameters
 
@@ -92,12 +98,6 @@ def _text(operator: str, value: object, column: str) -> Sql:
     if end is None:
         return f"{column} >= ?", (text,)
     return f"({column} >= ? AND {column} < ?)", (text, end)
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InputTypeError(f"'exists' takes True or False, not {value!r}")
-    return value
 
 
 # For each key, what an operator's SQL is. `!=` and `not in` are the negations of `=` and `in`.

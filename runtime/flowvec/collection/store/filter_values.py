@@ -10,7 +10,14 @@ import numpy as np
 from flowvec.collection.store.values import Scalar, scalar_of
 from flowvec.errors import InputTypeError, InputValueError
 
-__all__ = ["LARGEST_INT", "checked_scalar", "checked_text", "checked_values", "end_of_prefix"]
+__all__ = [
+    "LARGEST_INT",
+    "checked_flag",
+    "checked_scalar",
+    "checked_text",
+    "checked_values",
+    "end_of_prefix",
+]
 
 LARGEST_INT = (1 << 63) - 1
 _LAST = chr(0x10FFFF)
@@ -64,6 +71,17 @@ def checked_text(operator: str, value: object, *, may_hold_nul: bool = False) ->
     if not isinstance(scalar, str):
         raise InputTypeError(f"{operator!r} takes a text, not {scalar!r}")
     return scalar
+
+
+def checked_flag(operator: str, value: object) -> bool:
+    """The True or False that an operator takes.
+
+    Raises:
+        InputTypeError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise InputTypeError(f"{operator!r} takes True or False, not {value!r}")
+    return value
 
 
 def checked_values(operator: str, values: object) -> Sequence[object]:

@@ -14,6 +14,7 @@ compared with a value, or with a dict of operators that must all be true:
     contains              the field is a list that holds the value, or a text that contains it
     starts with           the field is a text that starts with the value
     exists                True: the field is there, even if it is null; False: it is not
+    empty                 True: it is missing, null, an empty text, list or object; False: none
 
 None stands for both a null and a missing field. `!=` and `not in` are the exact opposites of `=`
 and `in`, so they are true if the field is missing. Values of different types are never equal:
@@ -32,6 +33,7 @@ from typing import Any
 
 from flowvec.collection.store.filter_columns import COLUMNS
 from flowvec.collection.store.filter_values import (
+    checked_flag,
     checked_scalar,
     checked_text,
     checked_values,
@@ -56,6 +58,7 @@ _ELSEWHERE = {"$and": "and", "$or": "or", "$not": "not"}
 # Python's functions for texts with a NUL: see `json_field`.
 _TEXT, _HOLDS = "flowvec_text", "flowvec_holds"
 _IS_TEXT, _IS_ARRAY = "= 'text'", "= 'array'"
+_IS_MISSING, _IS_MADE = "IN ('', 'null')", "IN ('array', 'object')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,7 @@ class _Compiler:
             "contains": self.contains,
             "starts with": self.starts_with,
             "exists": self.exists,
+            "empty": self.is_empty,
             **{sign: partial(self.compared, sign) for sign in ("<", "<=", ">", ">=")},
         }
         if name not in operators:
@@ -260,9 +264,15 @@ class _Compiler:
         return f"({condition})"
 
     def exists(self, path: str, value: object) -> str:
-        if not isinstance(value, bool):
-            raise InputTypeError(f"'exists' takes True or False, not {value!r}")
-        return f"{self._field(path).type} IS {'NOT ' if value else ''}NULL"
+        return f"{self._field(path).type} IS {'NOT ' if checked_flag('exists', value) else ''}NULL"
+
+    def is_empty(self, path: str, value: object) -> str:
+        field = self._field(path)
+        missing = field.has_type(_IS_MISSING)
+        text = f"{field.has_type(_IS_TEXT)} AND {field.value} = ''{self._whole(field)}"
+        made = f"{field.has_type(_IS_MADE)} AND {field.value} IN ('[]', '{{}}')"
+        negation = "" if checked_flag("empty", value) else "NOT "
+        return f"{negation}({missing} OR ({text}) OR ({made}))"
 
 
 def _type_of(scalar: str | int | float) -> str:

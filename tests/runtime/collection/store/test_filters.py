@@ -58,6 +58,8 @@ def holds(stored: Any, operator: str, value: Any) -> bool:
         return isinstance(stored, str) and stored.startswith(value)
     if operator == "exists":
         return (stored is not MISSING) == value
+    if operator == "empty":
+        return (stored is MISSING or stored is None or stored in ("", [], {})) == value
     alike = (
         isinstance(stored, str)
         if isinstance(value, str)
@@ -143,7 +145,7 @@ def operators(scalars: Any, compared: Any, texts: Any) -> Any:
         st.tuples(st.sampled_from(["<", "<=", ">", ">="]), compared),
         st.tuples(st.sampled_from(["in", "not in"]), st.lists(scalars, max_size=4)),
         st.tuples(st.sampled_from(["contains", "starts with"]), texts),
-        st.tuples(st.just("exists"), st.booleans()),
+        st.tuples(st.sampled_from(["exists", "empty"]), st.booleans()),
     )
     return scalars | st.lists(one, min_size=1, max_size=2).map(dict)
 
@@ -349,6 +351,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"a": {"<": True}}, InputTypeError, "numbers or texts"),
         ({"a": {"in": "abc"}}, InputTypeError, "takes a list"),
         ({"a": {"exists": 1}}, InputTypeError, "True or False"),
+        ({"a": {"empty": None}}, InputTypeError, "True or False"),
         ({"a": float("nan")}, InputValueError, "nan"),
         ({"a": float("inf")}, InputValueError, "inf"),
         ({"a": 1 << 63}, InputValueError, "64 bits"),
