@@ -7,10 +7,12 @@ import importlib
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from typer.main import get_command
 
+from flowvec import MissingDependencyError
 from flowvec.cli.main import app
 
 _PACKAGES = ("flowvec", "flowvec_export", "flowvec_bench")
@@ -93,6 +95,11 @@ def check_python(code: str, where: str) -> None:
         ImportError: it imports what is not there.
     """
     compile(code, where, "exec")
+    with suppress(MissingDependencyError):  # a module of flowvec.integrations
+        _look_up(code)
+
+
+def _look_up(code: str) -> None:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             for alias in node.names:

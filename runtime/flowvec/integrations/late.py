@@ -1,0 +1,166 @@
+"""What a wrapper holds: a model that loads late, and a collection that opens late."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from flowvec.arguments import path_of
+from flowvec.bundle.bundle import absolute_path
+from flowvec.collection.collection import Collection
+from flowvec.collection.creation import is_collection
+from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.loaded_model import LoadedModel
+from flowvec.errors import ClosedError, InputTypeError, InputValueError
+
+__all__ = ["LateCollection", "LateModel"]
+
+M = TypeVar("M", bound=LoadedModel)
+
+# Those of `Collection.create` that `Collection.open` has not.
+_OF_CREATE = ("metric", "vector_dtype")
+
+
+class LateModel(Generic[M]):
+    """A model that is loaded at its first use, once for all threads."""
+
+    def __init__(
+        self, kind: type[M], model: str | Path | M, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Remember what to load.
+
+        Args:
+            kind: Encoder or Reranker.
+            model: what its `load` takes, or a loaded model, which `close` leaves open.
+            options: those of its `load`.
+
+        Raises:
+            InputTypeError: the model is neither.
+            InputValueError: there are options for a loaded model.
+        """
+        self._kind = kind
+        self.options = dict(options or {})
+        self._lock = threading.Lock()
+        self._model: M | None = None
+        self._is_own = False
+        if isinstance(model, kind):
+            if self.options:
+                raise InputValueError(
+                    f"{', '.join(self.options)} cannot be set: the {kind.__name__} is loaded"
+                )
+            self._model = model
+            self.name = str(model.bundle.handle)
+        elif isinstance(model, str | Path):
+            self.name = str(model)
+        else:
+            raise InputTypeError(
+                f"model must be a name, a directory or {_article(kind)}, not {type(model).__name__}"
+            )
+
+    def get(self) -> M:
+        """The model.
+
+        Raises:
+            FlowvecError: as its `load`.
+        """
+        with self._lock:
+            if self._model is None:
+                self._model = self._kind.load(self.name, **self.options)
+                self._is_own = True
+            return self._model
+
+    def close(self) -> None:
+        """Close the model if it was loaded here; twice is harmless."""
+        with self._lock:
+            if self._is_own and self._model is not None:
+                self._model.close()
+
+
+class LateCollection:
+    """One collection of a wrapper: opened at its first use, created at its first rows.
+
+    It is kept open, for any number of threads, until `close`. It does not survive a fork after its
+    first use.
+    """
+
+    def __init__(
+        self,
+        collection: str | Path | Collection,
+        encoder: LateModel[Encoder] | None = None,
+        **options: Any,
+    ) -> None:
+        """Remember what to open.
+
+        Args:
+            collection: a directory, or an open Collection, which `close` leaves open.
+            encoder: embeds texts of the collection; None if its vectors come from elsewhere.
+            **options: those of `Collection.create`. They have no effect on an open Collection.
+
+        Raises:
+            InputTypeError: it is neither a path nor a Collection.
+        """
+        self._encoder = encoder
+        self._options = options
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._is_own = not isinstance(collection, Collection)
+        self._collection = collection if isinstance(collection, Collection) else None
+        self.path = (
+            Path(collection.info().path)
+            if isinstance(collection, Collection)
+            else absolute_path(path_of("collection", collection))
+        )
+
+    def opened(self) -> Collection | None:
+        """The collection; None as long as there is none.
+
+        Raises:
+            FlowvecError: as `Collection.open`.
+            ClosedError: after `close`.
+        """
+        with self._lock:
+            self._check()
+            if self._collection is None and is_collection(self.path):
+                options = {k: v for k, v in self._options.items() if k not in _OF_CREATE}
+                self._collection = Collection.open(self.path, encoder=self._model(), **options)
+            return self._collection
+
+    def created(self, dim: int) -> Collection:
+        """The collection, which is created if there is none.
+
+        Args:
+            dim: length of its vectors, if there is no encoder.
+
+        Raises:
+            FlowvecError: as `Collection.open_or_create`; an existing one has another dim or other
+                options.
+            ClosedError: after `close`.
+        """
+        with self._lock:
+            self._check()
+            if self._collection is None:
+                model = self._model()
+                self._collection = Collection.open_or_create(
+                    self.path, encoder=model, dim=dim if model is None else None, **self._options
+                )
+            return self._collection
+
+    def close(self) -> None:
+        """Close the collection if it was opened here; twice is harmless."""
+        with self._lock:
+            self._is_closed = True
+            if self._is_own and self._collection is not None:
+                self._collection.close()
+
+    def _model(self) -> Encoder | None:
+        return None if self._encoder is None else self._encoder.get()
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"the store of {self.path} is closed")
+
+
+def _article(kind: type[LoadedModel]) -> str:
+    return f"an {kind.__name__}" if kind.__name__[0] in "AEIOU" else f"a {kind.__name__}"
