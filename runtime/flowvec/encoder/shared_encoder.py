@@ -83,7 +83,7 @@ class SharedEncoder(SharedModel):
         return self._call(texts, **options).future
 
     def _call(self, texts: str | Iterable[str], **options: Unpack[EncodeOptions]) -> Call:
-        """`submit`, with the call that waits: when it is done, it says how many texts were cut."""
+        """`submit`, with the call that waits: when it is done, it has counts and times."""
         job = self._encoder.job(**options)
         items, single = self._encoder.items(texts, "error" if job.refuse_empty else "encode")
         return self._queue(items, job, single=single)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from flowvec.arguments import whole_number
 from flowvec.compat import override
 from flowvec.encoder.batching import Batch
 from flowvec.encoder.jobs import Job
+from flowvec.encoder.queue_reports import BatchReport, Pulse
 from flowvec.encoder.scheduling import LOOKAHEAD, pack
 from flowvec.engine.providers import Engine
 from flowvec.errors import (
@@ -108,14 +110,28 @@ _settling = threading.Lock()
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One caller's items."""
+    """One caller's items.
+
+    The counts and times are known when it is done; times are those of `time.perf_counter`.
+
+    Attributes:
+        tokens: tokens of all items after truncation, special tokens included.
+        truncated: items that were cut.
+        queued: when the call came.
+        tokenize_seconds: how long the tokenizer took, for this call and those that came with it.
+        begun: when the first batch with one of its items began; 0 before that.
+    """
 
     items: list[Any]
     job: Job
     single: bool
     out: Floats
     left: int
-    truncated: int = 0  # known when it is done
+    tokens: int = 0
+    truncated: int = 0
+    queued: float = field(default_factory=time.perf_counter)
+    tokenize_seconds: float = 0.0
+    begun: float = 0.0
     settled: bool = False
     future: Future[npt.NDArray[Any]] = field(default_factory=Future)
 
@@ -156,7 +172,11 @@ def _closed_before(owner: str) -> ClosedError:
 
 
 class SharedModel(WorkerThreads):
-    """A model for any number of threads; items of different threads share batches."""
+    """A model for any number of threads; items of different threads share batches.
+
+    Attributes:
+        on_batch: called on a worker thread after each batch; it must be quick, and must not raise.
+    """
 
     def __init__(
         self,
@@ -185,6 +205,8 @@ class SharedModel(WorkerThreads):
         self._waiting: deque[_Waiting] = deque()
         self._count = 0  # items of both
         self._abandoned = False
+        self.on_batch: Callable[[BatchReport], None] | None = None
+        self._busy: dict[int, float] = {}  # of each thread at work, when this piece began
         self._taken = self._texts = self._batches = self._overloaded = self._dropped = 0
         super().__init__(model.engine.streams, "flowvec-shared")
 
@@ -250,6 +272,19 @@ class SharedModel(WorkerThreads):
                 self._dropped,
             )
 
+    def pulse(self) -> Pulse:
+        """Whether the queue makes progress; in constant time, however many texts wait."""
+        with self._changed:
+            calls = [self._calls[0]] if self._calls else []
+            if self._waiting:
+                calls.append(self._waiting[0].call)
+            return Pulse(
+                waiting=self._count,
+                oldest=min((call.queued for call in calls), default=None),
+                busy_since=min(self._busy.values(), default=None),
+                dead=0 if self._closing else sum(not w.is_alive() for w in self._workers),
+            )
+
     # --- working --------------------------------------------------------------------------------
 
     @property
@@ -262,9 +297,11 @@ class SharedModel(WorkerThreads):
     def work_once(self) -> None:
         """The work of one stream: tokenize new calls, choose a batch, compute it, deliver
         vectors."""
+        thread = threading.get_ident()
         with self._changed:
             calls = list(self._calls)
             self._calls.clear()
+            self._busy[thread] = time.perf_counter()
         chosen: list[_Waiting] = []
         try:
             if calls:
@@ -282,9 +319,13 @@ class SharedModel(WorkerThreads):
             failure = EngineError(f"the text could not be computed: {first_line(error)}")
             for call in [*calls, *(item.call for item in chosen)]:
                 call.fail(failure)
+        finally:
+            with self._changed:
+                self._busy.pop(thread, None)
 
     def _admit(self, calls: list[Call]) -> None:
         """Tokenize calls, and queue their items."""
+        started = time.perf_counter()
         try:
             tokenized = self._tokenize(calls)
         except BaseException as error:  # a panic of the tokenizer is one
@@ -301,6 +342,8 @@ class SharedModel(WorkerThreads):
         token_ids = tokenized.token_ids
         lengths = token_ids.lengths.tolist()
         truncated = set(tokenized.truncated)
+        offsets = token_ids.offsets
+        seconds = time.perf_counter() - started
         waiting: list[_Waiting] = []
         first = 0
         for call in calls:
@@ -308,6 +351,8 @@ class SharedModel(WorkerThreads):
             first = rows.stop
             cut = truncated.intersection(rows)
             call.truncated = len(cut)
+            call.tokens = int(offsets[rows.stop] - offsets[rows.start])
+            call.tokenize_seconds = seconds
             if cut and call.job.refuse_long:
                 self._leave(call, len(call.items))
                 call.fail(
@@ -377,9 +422,15 @@ class SharedModel(WorkerThreads):
             item for i, item in reversed(list(enumerate(seen))) if i not in taken
         )
         self._count -= len(taken)
-        return [seen[i] for i in batch.rows], batch.length
+        chosen = [seen[i] for i in batch.rows]
+        now = time.perf_counter()
+        for item in chosen:
+            if not item.call.begun:
+                item.call.begun = now
+        return chosen, batch.length
 
     def _compute(self, items: list[_Waiting], length: int, *, alone: bool = False) -> None:
+        started = time.perf_counter()
         try:
             vectors = self._run(items, length, alone=alone)
         except (NonFiniteError, EngineError) as error:
@@ -394,6 +445,10 @@ class SharedModel(WorkerThreads):
             for item in items:
                 item.call.fail(error)
             return
+        if self.on_batch is not None:
+            seconds = time.perf_counter() - started
+            tokens = sum(item.tokens for item in items)
+            self.on_batch(BatchReport(len(items), tokens, len(items) * length, seconds))
         finished = []
         with self._changed:
             self._texts += len(items)

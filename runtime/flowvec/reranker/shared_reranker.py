@@ -93,9 +93,13 @@ class SharedReranker(SharedModel):
             InputTypeError: an item is not a pair of str.
             InputValueError: an argument is not valid.
         """
+        return self._call(pairs, **options).future
+
+    def _call(self, pairs: Iterable[Sequence[str]], **options: Unpack[ScoreOptions]) -> Call:
+        """`submit`, with the call that waits: when it is done, it has counts and times."""
         job = self._reranker.job(**options)
         items, single = self._reranker.items(pairs)
-        return self._queue(items, job, single=single).future
+        return self._queue(items, job, single=single)
 
     def predict(
         self,

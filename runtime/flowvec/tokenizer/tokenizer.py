@@ -14,6 +14,7 @@ import tokenizers
 
 from flowvec.errors import BundleError, InputTypeError, InputValueError, first_line
 from flowvec.texts.unicode import replace_surrogates
+from flowvec.tokenizer.pieces import Piece, pieces_of
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.word_table import WordTable, ids_to_bytes
 
@@ -124,6 +125,15 @@ class Bodies:
         """Token ids of a text without special tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def encoding(self, text: str, *, special: bool) -> tokenizers.Encoding:
+        """All that the tokenizer says of a text, with or without special tokens."""
+        return self._tokenizer.encode(text, add_special_tokens=special)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
+        """The text of token ids."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special)
+        return text
 
     def count(self, text: str) -> int:
         """Tokens of a text without special tokens."""
@@ -256,6 +266,28 @@ class Tokenizer:
         """
         with self._bodies.named():
             return self._bodies.count(repair([text])[0][0]) + self.special_tokens
+
+    def pieces(self, text: str, *, special: bool = True) -> list[Piece]:
+        """The tokens of a whole text one by one, with or without special tokens.
+
+        Raises:
+            BundleError: the tokenizer fails.
+        """
+        plain = _SURROGATE.sub("\ufffd", text)
+        with self._bodies.named():
+            return pieces_of(plain, self._bodies.encoding(plain, special=special))
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of token ids. Ids that are not in the vocabulary are left out.
+
+        Raises:
+            InputValueError: an id is below 0, or does not fit into 32 bits.
+            BundleError: the tokenizer fails.
+        """
+        if ids and not 0 <= min(ids) <= max(ids) < 1 << 32:
+            raise InputValueError("token ids must be from 0 to 4294967295")
+        with self._bodies.named():
+            return self._bodies.decode(ids, skip_special=skip_special)
 
     def token_ends(self, texts: Sequence[str]) -> list[list[int]]:
         """Where the tokens of each whole text end, in characters, ascending.

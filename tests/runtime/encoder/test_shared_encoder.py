@@ -6,6 +6,7 @@ A gate holds the model's first run until the other calls have arrived, so nothin
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import subprocess
@@ -31,6 +32,7 @@ from flowvec import (
     OverloadedError,
     SharedEncoder,
 )
+from flowvec.encoder.queue_reports import Pulse
 from flowvec.engine.onnxruntime_session import Session
 from tests.runtime.encoder.conftest import texts
 from tests.waiting import wait_until
@@ -155,6 +157,43 @@ def test_every_stream_works(tiny_dir: Path, gate: Gate) -> None:
         wait_until(lambda: len(gate.shapes) == 2)  # both streams are inside the model
         gate.open.set()
         future.result(60)
+
+
+def test_a_queue_reports_its_batches_and_signs_of_life(one: Encoder, gate: Gate) -> None:
+    with SharedEncoder(one) as shared:
+        batches = []
+        shared.on_batch = batches.append
+        assert shared.pulse() == Pulse(waiting=0, oldest=None, busy_since=None, dead=0)
+        gate.shut()
+        before = time.perf_counter()
+        first = shared._call("the cat")
+        assert gate.entered.wait(60)
+        second = shared._call(["a dog", "the cat " * one.max_length])
+        pulse = shared.pulse()
+        assert pulse.waiting == 2
+        assert pulse.oldest == second.queued
+        assert pulse.busy_since is not None
+        assert before <= pulse.busy_since <= second.queued
+        gate.open.set()
+        second.future.result(60)
+        assert first.tokens == len(one.tokenize("the cat").ids[0])
+        assert second.tokens == len(one.tokenize("a dog").ids[0]) + one.max_length
+        assert (first.truncated, second.truncated) == (0, 1)
+        assert first.queued <= first.begun <= second.begun
+        wait_until(lambda: shared.pulse().busy_since is None)
+    assert sum(batch.texts for batch in batches) == 3
+    assert sum(batch.tokens for batch in batches) == first.tokens + second.tokens
+    assert all(batch.tokens <= batch.padded and batch.seconds > 0 for batch in batches)
+
+
+def test_a_thread_that_has_ended_shows(one: Encoder) -> None:
+    with SharedEncoder(one) as shared:
+        (worker,) = shared._workers
+        end = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        assert end(ctypes.c_ulong(worker.ident or 0), ctypes.py_object(SystemExit)) == 1
+        with shared._changed:
+            shared._changed.notify_all()
+        wait_until(lambda: shared.pulse().dead == 1)
 
 
 # --- failures affect their own call only ----------------------------------------------------------

@@ -1,0 +1,118 @@
+"""`flowvec serve`: models over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+from flowvec.cli.options import MODEL_HELP, Compute, MaxBatchTokens, Provider, Revision
+from flowvec.optional import require
+
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+
+
+@app.command(epilog="Example: flowvec serve mini --port 8080")
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL...", help=f"{MODEL_HELP} NAME=MODEL serves it by another name."
+        ),
+    ] = None,
+    reranker: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="A reranker, or NAME=MODEL; may be repeated."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8080,
+    max_waiting_tokens: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Most tokens that may wait for each model; more are refused with 429. Less gives "
+            "shorter waits under overload.",
+        ),
+    ] = 2_000_000,
+    max_body: Annotated[
+        int, typer.Option(min=1, metavar="MIB", help="Most MiB of a request's body.")
+    ] = 32,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which a request is answered with 504.")
+    ] = 300.0,
+    any_model: Annotated[
+        bool,
+        typer.Option(
+            "--any-model", help="Answer requests for other models with the only one that is served."
+        ),
+    ] = False,
+    accept_token_ids: Annotated[
+        bool,
+        typer.Option(
+            "--accept-token-ids",
+            help="Take token ids in place of texts. They must be those of the model's tokenizer.",
+        ),
+    ] = False,
+    truncate: Annotated[
+        bool,
+        typer.Option(
+            "--truncate/--no-truncate", help="Cut texts above the model's length, or refuse them."
+        ),
+    ] = True,
+    grace: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds in which requests are answered after SIGTERM."),
+    ] = 30.0,
+    ready_delay: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Seconds after SIGTERM for which /ready fails and requests are still taken, so "
+            "that load balancers notice.",
+        ),
+    ] = 0.0,
+    provider: Provider = None,
+    compute: Compute = "auto",
+    streams: Annotated[
+        int | None, typer.Option(min=1, help="Batches at a time; by default one for each core.")
+    ] = None,
+    max_batch_tokens: MaxBatchTokens = None,
+    revision: Revision = None,
+) -> None:
+    """Serve models over HTTP: OpenAI's routes, and those of Text Embeddings Inference.
+
+    One process holds everything, so that texts of all callers share batches.
+    """
+    require("flowvec serve", "cpu,serve", "msgspec", "orjson", "uvicorn", "httptools")
+    from flowvec.server.command import ServeOptions
+    from flowvec.server.command import serve as run
+    from flowvec.server.settings import Settings
+
+    settings = Settings(
+        max_waiting_tokens=max_waiting_tokens,
+        max_body_bytes=max_body << 20,
+        timeout=timeout,
+        any_model=any_model,
+        accept_token_ids=accept_token_ids,
+        truncate=truncate,
+    )
+    options = ServeOptions(
+        models=models or [],
+        rerankers=reranker or [],
+        host=host,
+        port=port,
+        grace=grace,
+        ready_delay=ready_delay,
+        engine={
+            "provider": provider,
+            "compute": compute,
+            "streams": streams,
+            "max_batch_tokens": max_batch_tokens,
+            "revision": revision,
+        },
+    )
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    run(options, settings)

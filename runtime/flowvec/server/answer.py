@@ -1,0 +1,110 @@
+"""An answer, and how it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from flowvec.server.model_queue import Outcome
+from flowvec.server.request import Request, Send
+
+__all__ = [
+    "JSON", "Answer", "Body", "Header", "json_answer", "outcome_headers", "vectors_answer",
+]  # fmt: skip
+
+JSON = b"application/json"
+
+Header = tuple[bytes, bytes]
+# The whole body; or blocks of it, which are made while they are sent.
+Body = bytes | Iterator[bytes] | AsyncIterator[bytes]
+
+# An answer of more numbers is sent in blocks, without its length.
+_WHOLE = 1 << 19
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """What a route answers.
+
+    Attributes:
+        body: as bytes, or in blocks.
+        status: HTTP status.
+        kind: its content type.
+        headers: others than content type and length.
+    """
+
+    body: Body
+    status: int = 200
+    kind: bytes = JSON
+    headers: list[Header] = field(default_factory=list)
+
+    async def send(self, request: Request, send: Send) -> None:
+        """Send it."""
+        headers = [
+            (b"content-type", self.kind),
+            (b"x-request-id", request.id.encode("ascii")),
+            *self.headers,
+        ]
+        body = self.body
+        if isinstance(body, bytes):
+            headers.append((b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        if isinstance(body, bytes):
+            await send({"type": "http.response.body", "body": body})
+            return
+        if isinstance(body, AsyncIterator):
+            async for block in body:
+                await _send_block(send, block)
+        else:
+            for block in body:
+                await _send_block(send, block)
+                await asyncio.sleep(0)  # others have their turn between blocks
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_block(send: Send, block: bytes) -> None:
+    await send({"type": "http.response.body", "body": block, "more_body": True})
+
+
+def json_answer(value: Any, headers: list[Header] | None = None) -> Answer:
+    """An answer of anything that msgspec can encode."""
+    return Answer(_encode(value), headers=headers or [])
+
+
+def vectors_answer(outcome: Outcome, blocks: Iterator[bytes], headers: list[Header]) -> Answer:
+    """An answer of vectors, whose blocks are made while it is sent if there are many."""
+    is_small = outcome.results.size <= _WHOLE
+    return Answer(b"".join(blocks) if is_small else blocks, headers=headers)
+
+
+def outcome_headers(
+    request: Request, outcome: Outcome, characters: int, fingerprint: str
+) -> list[Header]:
+    """What a computed answer took: Text Embeddings Inference's headers, and finer ones."""
+    total = time.perf_counter() - request.came
+    times = (outcome.tokenize_seconds, outcome.queue_seconds, outcome.compute_seconds, total)
+    tokenize, queue, compute, all_of_it = (1e3 * seconds for seconds in times)
+    return [
+        (b"x-compute-type", b"flowvec"),
+        (b"x-compute-time", b"%d" % all_of_it),
+        (b"x-compute-characters", b"%d" % characters),
+        (b"x-compute-tokens", b"%d" % outcome.tokens),
+        (b"x-total-time", b"%d" % all_of_it),
+        (b"x-tokenization-time", b"%d" % tokenize),
+        (b"x-queue-time", b"%d" % queue),
+        (b"x-inference-time", b"%d" % compute),
+        (
+            b"server-timing",
+            b"tokenize;dur=%.3f, queue;dur=%.3f, compute;dur=%.3f, total;dur=%.3f"
+            % (tokenize, queue, compute, all_of_it),
+        ),
+        (b"x-flowvec-truncated", b"%d" % outcome.truncated),
+        (b"x-flowvec-fingerprint", fingerprint.encode("ascii")),
+    ]

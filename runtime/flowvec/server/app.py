@@ -1,0 +1,181 @@
+"""The ASGI application: finds the route, guards it, and answers in its dialect."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flowvec.encoder.encoder import Encoder
+from flowvec.errors import FlowvecError, InputTypeError, InputValueError
+from flowvec.reranker.reranker import Reranker
+from flowvec.server.answer import Answer, Header
+from flowvec.server.dialects import Dialect, worded
+from flowvec.server.refusal import ClientGone, Refusal, refusal_of, stopping
+from flowvec.server.request import Receive, Request, Scope, Send
+from flowvec.server.routes import Route, Routes
+from flowvec.server.served import Served
+from flowvec.server.served_model import ServedEncoder, ServedReranker
+from flowvec.server.settings import Settings
+
+__all__ = ["App", "create_app"]
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(
+    models: Encoder | Mapping[str, Encoder] | Iterable[Encoder],
+    rerankers: Reranker | Mapping[str, Reranker] | Iterable[Reranker] = (),
+    *,
+    settings: Settings | None = None,
+) -> App:
+    """An ASGI application that serves models.
+
+    It can be run by any ASGI server, or mounted in another application. It must be used on one
+    event loop.
+
+        >>> from flowvec.server import create_app
+        >>> app = create_app({"mini": Encoder.load("mini")})
+
+    Args:
+        models: encoders by the name that requests use; without names, that of their bundles. The
+            first answers requests that name none.
+        rerankers: likewise.
+        settings: limits and deadlines.
+
+    Raises:
+        InputTypeError: something else was given.
+        InputValueError: two models have the same name.
+    """
+    settings = settings or Settings()
+    served = Served(
+        settings,
+        {n: ServedEncoder(n, e, settings) for n, e in _named(models, Encoder).items()},
+        {n: ServedReranker(n, r, settings) for n, r in _named(rerankers, Reranker).items()},
+    )
+    return App(served)
+
+
+def _named(models: Any, kind: type[Any]) -> dict[str, Any]:
+    """Models by name."""
+    if isinstance(models, kind):
+        models = [models]
+    if isinstance(models, Mapping):
+        pairs = list(models.items())
+    elif isinstance(models, Iterable) and not isinstance(models, str):
+        pairs = [(getattr(model, "bundle", model), model) for model in models]
+        pairs = [(getattr(bundle, "manifest", bundle), model) for bundle, model in pairs]
+        pairs = [(getattr(manifest, "name", ""), model) for manifest, model in pairs]
+    else:
+        raise InputTypeError(f"models must be {kind.__name__}s, not {type(models).__name__}")
+    for name, model in pairs:
+        if not isinstance(model, kind):
+            hint = f": write {kind.__name__}.load({model!r})" if isinstance(model, str) else ""
+            raise InputTypeError(
+                f"model {name!r} must be of {kind.__name__}, not {type(model).__name__}{hint}"
+            )
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        raise InputValueError("two models have the same name: give them as a dict with names")
+    return named
+
+
+class App:
+    """The ASGI application of `create_app`."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._routes = Routes()
+        start = os.urandom(6).hex()
+        self._ids = (f"{start}-{number}" for number in itertools.count(1))
+
+    @property
+    def served(self) -> Served:
+        """What it serves."""
+        return self._served
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or follow the server's start and end."""
+        kind = scope["type"]
+        if kind == "http":
+            await self._answer(
+                Request(scope, receive, self._served.settings, next(self._ids)), send
+            )
+        elif kind == "lifespan":
+            await self._follow(receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1003})
+
+    # --- requests -------------------------------------------------------------------------------
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        served = self._served
+        dialect: Dialect = "openai"
+        methods = self._routes.find(request)
+        route = methods.get("GET" if request.method == "HEAD" else request.method)
+        if methods:
+            dialect = (route or next(iter(methods.values()))).dialect
+        is_work = route is not None and route.is_work
+        served.running += is_work
+        try:
+            try:
+                answer = await self._run(request, methods, route)
+            except ClientGone:
+                return
+            except Exception as error:
+                status, body, headers = _refused(request, error, dialect)
+                answer = Answer(body, status, headers=headers)
+            await answer.send(request, send)
+        finally:
+            served.running -= is_work
+
+    async def _run(
+        self, request: Request, methods: dict[str, Route], route: Route | None
+    ) -> Answer:
+        if not methods:
+            raise Refusal("not_found", f"there is no route {request.path!r:.200}")
+        if route is None:
+            raise Refusal(
+                "wrong_method",
+                f"{request.path} takes {' and '.join(methods)}, not {request.method:.20}",
+                allow=", ".join(methods),
+            )
+        if route.is_work and self._served.is_stopping:
+            raise stopping()
+        return await route.run(self._served, request)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def _follow(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def close(self) -> None:
+        """Stop the queues; the models stay open. Calling it twice is harmless."""
+        self._served.is_leaving = self._served.is_stopping = True
+        for model in self._served.models:
+            await model.close()
+
+
+def _refused(
+    request: Request, error: Exception, dialect: Dialect
+) -> tuple[int, bytes, list[Header]]:
+    """Status, body and headers of the answer to a request that failed."""
+    if isinstance(error, Refusal):
+        refusal = error
+    elif isinstance(error, FlowvecError):
+        refusal = refusal_of(error)
+        if refusal.status >= 500:
+            logger.warning("%s %s: %s", request.method, request.path, error)
+    else:
+        logger.error("%s %s", request.method, request.path, exc_info=error)
+        refusal = Refusal("internal", "internal error; the server's log says more")
+    return *worded(refusal, dialect), refusal.headers()

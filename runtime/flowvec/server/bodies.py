@@ -1,0 +1,84 @@
+"""What the routes' bodies have in common: decoding them, and texts or token ids among their
+fields."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from flowvec.server.refusal import Refusal
+from flowvec.server.served_model import ServedEncoder
+
+__all__ = ["Input", "decoded", "decoder", "texts_of"]
+
+S = TypeVar("S")
+
+# One text, texts, token ids of one text, or token ids of texts; what is a mixture is checked later.
+Input = str | list[str | int | list[int]]
+
+_NO_IDS = (
+    "holds token ids, and this server takes texts: with LangChain's OpenAIEmbeddings, set "
+    "check_embedding_ctx_length=False. Ids of the model's own tokenizer are taken if the server "
+    "runs with --accept-token-ids"
+)
+
+
+def decoder(kind: type[S]) -> msgspec.json.Decoder[S]:
+    """A decoder of bodies of one kind."""
+    return msgspec.json.Decoder(kind)
+
+
+def decoded(with_: msgspec.json.Decoder[S], body: bytes) -> S:
+    """A body, checked against its fields.
+
+    Raises:
+        Refusal: it is not JSON, or a field has another type.
+    """
+    try:
+        return with_.decode(body)
+    except msgspec.ValidationError as error:
+        raise Refusal("invalid", f"the body is not as this route takes it: {error}") from None
+    except msgspec.DecodeError as error:
+        raise Refusal("malformed", f"the body is not JSON: {error}") from None
+    except UnicodeDecodeError:
+        raise Refusal("malformed", "the body is not UTF-8") from None
+    except RecursionError:
+        raise Refusal("malformed", "the body is nested too deeply") from None
+
+
+def texts_of(
+    given: Input, field: str, model: ServedEncoder, *, accept_token_ids: bool
+) -> list[str]:
+    """The texts of a request.
+
+    Args:
+        given: the field's value.
+        field: its name, for messages.
+        model: decodes token ids.
+        accept_token_ids: whether they are taken.
+
+    Raises:
+        Refusal: it is empty, or holds token ids that are not taken.
+    """
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise Refusal("empty", f"{field} is empty", field)
+    kinds = set(map(type, given))
+    if kinds == {str}:
+        return given  # type: ignore[return-value]
+    if not accept_token_ids:
+        raise Refusal("invalid", f"{field} {_NO_IDS}", field)
+    if kinds == {int}:
+        return [_text_of(given, field, model)]
+    if int in kinds:
+        raise Refusal("invalid", f"{field} holds ids beside texts", field)
+    return [item if isinstance(item, str) else _text_of(item, field, model) for item in given]
+
+
+def _text_of(ids: object, field: str, model: ServedEncoder) -> str:
+    """The text of token ids of the model's own tokenizer."""
+    if not isinstance(ids, list):
+        raise Refusal("invalid", f"{field} holds ids beside texts", field)
+    return model.encoder._tokenizer.decode(ids)

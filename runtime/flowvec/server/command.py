@@ -1,0 +1,102 @@
+"""What `flowvec serve` does: loads the models, proves them, and serves until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowvec.encoder.encoder import Encoder
+from flowvec.errors import InputValueError
+from flowvec.reranker.reranker import Reranker
+from flowvec.server.app import create_app
+from flowvec.server.running import Server
+from flowvec.server.settings import Settings
+
+__all__ = ["ServeOptions", "serve"]
+
+logger = logging.getLogger(__name__)
+
+# Threads of tokenizers hold Python's lock for microseconds; with the default of 5 ms, the event
+# loop would wait that long for its turn.
+_SWITCH_INTERVAL = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What the command line says.
+
+    Attributes:
+        models: encoders, each `MODEL` or `NAME=MODEL`.
+        rerankers: likewise.
+        host: address to listen on.
+        port: port to listen on.
+        grace: seconds in which requests are answered after SIGTERM.
+        ready_delay: seconds for which `/ready` fails before new work is refused.
+        engine: options of `Encoder.load` and `Reranker.load`.
+    """
+
+    models: Sequence[str]
+    rerankers: Sequence[str]
+    host: str
+    port: int
+    grace: float
+    ready_delay: float
+    engine: dict[str, Any]
+
+
+def serve(options: ServeOptions, settings: Settings) -> None:
+    """Load everything, then serve until SIGTERM or SIGINT.
+
+    Raises:
+        InputValueError: there is nothing to serve, or two models have the same name.
+        FlowvecError: a model cannot be loaded.
+    """
+    if not options.models and not options.rerankers:
+        raise InputValueError("nothing to serve: name a model, for example mini")
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    with ExitStack() as stack:
+        models = _loaded(Encoder, options.models, options.engine, stack)
+        rerankers = _loaded(Reranker, options.rerankers, options.engine, stack)
+        app = create_app(models, rerankers, settings=settings)
+        for model in app.served.models:
+            model.warm_up()
+        server = Server(
+            app,
+            host=options.host,
+            port=options.port,
+            grace=options.grace,
+            ready_delay=options.ready_delay,
+            log_config=None,
+        )
+        server.run()
+
+
+def _loaded(
+    kind: type[Any], names: Sequence[str], engine: dict[str, Any], stack: ExitStack
+) -> dict[str, Any]:
+    """Models by name; one that is named twice is loaded once."""
+    models: dict[str, Any] = {}
+    loaded: dict[str, Any] = {}
+    for given in names:
+        name, source = _split(given)
+        if name in models:
+            raise InputValueError(f"two models are called {name!r}: give one as NAME={source}")
+        if source not in loaded:
+            loaded[source] = stack.enter_context(kind.load(source, **engine))
+            logger.info("%s: %r, %s", name, loaded[source], loaded[source].proof)
+        models[name] = loaded[source]
+    return models
+
+
+def _split(given: str) -> tuple[str, str]:
+    """Name and source of a model; a folder is called by its last part."""
+    if "=" in given and not Path(given).exists():
+        name, _, source = given.partition("=")
+        return name, source
+    is_folder = given.startswith((".", "/", "~")) or Path(given).exists()
+    return (Path(given).expanduser().resolve().name if is_folder else given), given

@@ -1,0 +1,314 @@
+"""The queue of a served model: what is accepted, what is next, and what is too late.
+
+It lives on one event loop. `SharedModel` computes; it is given so much at a time that its streams
+are never without work and its batches are full, and no more, so that the order of what waits is
+decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.encoder.shared_model import Call, SharedModel
+from flowvec.errors import FlowvecError
+from flowvec.server.rate import Rate
+from flowvec.server.refusal import Refusal, refusal_of
+from flowvec.server.shares import Part, Shares, Work
+
+__all__ = ["Costs", "ModelQueue", "Outcome", "QueuedCall"]
+
+# Tokens of each item, as estimated: whole numbers, (items,).
+Costs = npt.NDArray[np.int64]
+
+# Batches for each stream that are handed over at a time: one that runs, and some to choose from.
+_BATCHES_AHEAD = 4
+# A call is split into parts, so that others get their turn in between.
+_PARTS_AHEAD = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What came of a call.
+
+    Attributes:
+        results: vectors or scores, in the order of the items.
+        tokens: tokens that were computed, special tokens included.
+        truncated: items that were cut.
+        tokenize_seconds: time in the tokenizer.
+        queue_seconds: from the arrival to the first batch, without the tokenizer's time.
+        compute_seconds: from the first batch to the last.
+    """
+
+    results: npt.NDArray[Any]
+    tokens: int
+    truncated: int
+    tokenize_seconds: float
+    queue_seconds: float
+    compute_seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class QueuedCall(Work):
+    """A call that waits for its results.
+
+    Attributes:
+        done: has the Outcome, or the reason why there is none.
+        options: of the model, for every part.
+        came: when it came, by `time.perf_counter`.
+        end: deadline, by `time.perf_counter`.
+    """
+
+    done: asyncio.Future[Outcome] = field(kw_only=True)
+    options: dict[str, Any] = field(kw_only=True)
+    came: float = field(kw_only=True)
+    end: float = field(kw_only=True)
+    running: dict[int, Call] = field(default_factory=dict)
+    results: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+    left: int = 0
+    tokens: int = 0
+    truncated: int = 0
+    tokenize_seconds: float = 0.0
+    begun: float = 0.0
+
+
+class ModelQueue:
+    """Calls of one model, in the order of fair shares."""
+
+    def __init__(
+        self,
+        shared: SharedModel,
+        submit: Callable[..., Call],
+        rate: Rate,
+        *,
+        budget: int,
+        streams: int,
+        most: int,
+        is_shared: bool,
+    ) -> None:
+        """An empty queue.
+
+        Args:
+            shared: what computes.
+            submit: queues items there, and gives the call.
+            rate: how fast it is.
+            budget: most tokens of a batch.
+            streams: batches at a time.
+            most: most tokens that may wait.
+            is_shared: whether there are several API keys.
+        """
+        self._shared = shared
+        self._submit = submit
+        self._rate = rate
+        self._window = _BATCHES_AHEAD * streams * budget
+        self._part = max(1, self._window // _PARTS_AHEAD)
+        self._running = 0  # tokens of parts that were handed over
+        self._shares = Shares(most, is_shared=is_shared)
+        self._progress = time.perf_counter()
+        self.on_part: Callable[[list[Any], Call], None] | None = None
+
+    # --- state ----------------------------------------------------------------------------------
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens of accepted calls that are not computed yet, as estimated."""
+        return self._shares.held
+
+    def stalled_seconds(self) -> float:
+        """How long there was no result, though calls wait or a batch runs; 0 if none does."""
+        now = time.perf_counter()
+        since = self._progress if self._shares.held else now
+        # Callers of an engine that hangs leave, and then nothing waits.
+        busy = self._shared.pulse().busy_since
+        return now - min(since, now if busy is None else busy)
+
+    @property
+    def dead_threads(self) -> int:
+        """Worker threads that have ended."""
+        return self._shared.pulse().dead
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        key: str,
+        items: list[Any],
+        costs: Costs,
+        options: dict[str, Any],
+        *,
+        came: float,
+        end: float,
+    ) -> QueuedCall:
+        """Accept a call.
+
+        Args:
+            key: name of the API key.
+            items: at least one.
+            costs: tokens of each, as estimated.
+            options: of the model.
+            came: when the request came, by `time.perf_counter`.
+            end: its deadline.
+
+        Raises:
+            Refusal: there is no room, or it cannot be done before its deadline.
+        """
+        cost = int(costs.sum())
+        self._check(key, cost, end)
+        call = QueuedCall(
+            key,
+            self._parts(items, costs, cost),
+            cost,
+            done=asyncio.get_running_loop().create_future(),
+            options=options,
+            came=came,
+            end=end,
+        )
+        call.left = len(call.parts)
+        if not self._shares.held:
+            self._progress = time.perf_counter()
+        self._shares.put(call)
+        self._begin_what_fits()
+        return call
+
+    def _check(self, key: str, cost: int, end: float) -> None:
+        if cost > self._shares.most_of_a_call:
+            raise Refusal(
+                "too_large",
+                f"the request holds about {cost:,} tokens (a text counts as at least 16), and the "
+                f"server takes {self._shares.most_of_a_call:,} at a time: send fewer texts a "
+                "request",
+            )
+        self._check_time(cost, end)
+        if excess := self._shares.excess(key, cost):
+            seconds = self._rate.seconds(excess)
+            # Callers that were refused together must not come back together.
+            wait = max(0.05, 1.0 if seconds is None else seconds) * (1 + random.random() / 4)
+            raise Refusal(
+                "overloaded",
+                f"{self._shares.held:,} tokens wait, and no more than {self._shares.most:,} may: "
+                f"try again in {wait:.2g} s",
+                retry_after=wait,
+            )
+
+    def _check_time(self, cost: int, end: float) -> None:
+        left = end - time.perf_counter()
+        seconds = self._rate.seconds(cost) if self._rate.is_measured else None
+        if left <= 0 or (seconds is not None and seconds > left):
+            raise Refusal("late", "the request cannot be answered before its deadline")
+
+    def _parts(self, items: list[Any], costs: Costs, cost: int) -> deque[Part]:
+        if cost <= self._part:
+            return deque([Part(0, 0, items, cost)])
+        ends = np.cumsum(costs)
+        # Every part holds as many items as fit, and at least one.
+        parts: deque[Part] = deque()
+        start, before = 0, 0
+        while start < len(items):
+            stop = int(np.searchsorted(ends, before + self._part, side="right"))
+            stop = max(stop, start + 1)
+            after = int(ends[stop - 1])
+            parts.append(Part(len(parts), start, items[start:stop], after - before))
+            start, before = stop, after
+        return parts
+
+    def drop(self, call: QueuedCall) -> None:
+        """Give up a call: its place is free at once. Twice is harmless."""
+        self._shares.drop(call)
+        for running in list(call.running.values()):
+            running.future.cancel()
+        if not call.done.done():
+            call.done.cancel()
+        self._begin_what_fits()
+
+    # --- running --------------------------------------------------------------------------------
+
+    def _begin_what_fits(self) -> None:
+        while self._running < self._window:
+            taken = self._shares.take()
+            if taken is None:
+                return
+            call, part = taken
+            assert isinstance(call, QueuedCall)
+            try:
+                self._check_time(call.cost, call.end)
+                running = self._submit(part.items, **call.options)
+            except Refusal as refusal:
+                self._fail(call, refusal)
+            except FlowvecError as error:
+                self._fail(call, refusal_of(error))
+            else:
+                self._running += part.cost
+                call.running[part.number] = running
+                self._when_done(call, part, running)
+
+    def _when_done(self, call: QueuedCall, part: Part, running: Call) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell(_: Future[Any]) -> None:
+            loop.call_soon_threadsafe(self._finished, call, part, running)
+
+        running.future.add_done_callback(tell)
+
+    def _finished(self, call: QueuedCall, part: Part, running: Call) -> None:
+        self._running -= part.cost
+        if not running.future.cancelled():
+            self._progress = time.perf_counter()
+        self._shares.finish(call, part)
+        call.running.pop(part.number, None)
+        if not call.is_dropped:
+            try:
+                self._take_results(call, part, running)
+            except CancelledError:
+                self.drop(call)
+            except FlowvecError as error:
+                self._fail(call, _about_item(refusal_of(error), part.first))
+        self._begin_what_fits()
+
+    def _take_results(self, call: QueuedCall, part: Part, running: Call) -> None:
+        call.results[part.number] = running.future.result()
+        call.tokens += running.tokens
+        call.truncated += running.truncated
+        call.tokenize_seconds += running.tokenize_seconds
+        call.begun = min(call.begun or running.begun, running.begun)
+        call.left -= 1
+        if self.on_part is not None:
+            self.on_part(part.items, running)
+        if not call.left:
+            parts = [call.results[number] for number in range(len(call.results))]
+            now = time.perf_counter()
+            queue = call.begun - call.came - call.tokenize_seconds
+            call.done.set_result(
+                Outcome(
+                    parts[0] if len(parts) == 1 else np.concatenate(parts),
+                    call.tokens,
+                    call.truncated,
+                    call.tokenize_seconds,
+                    max(0.0, queue),
+                    now - call.begun,
+                )
+            )
+
+    def _fail(self, call: QueuedCall, refusal: Refusal) -> None:
+        self._shares.drop(call)
+        for running in list(call.running.values()):
+            running.future.cancel()
+        if not call.done.done():
+            call.done.set_exception(refusal)
+
+
+def _about_item(refusal: Refusal, first: int) -> Refusal:
+    """Count the items of a message in the call instead of its part."""
+    refusal.message = re.sub(
+        r"\bitem (\d+)", lambda match: f"item {int(match[1]) + first}", refusal.message
+    )
+    return refusal

@@ -1,0 +1,112 @@
+"""Which path and method is answered by what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from flowvec.server import health, openai, tei
+from flowvec.server.answer import Answer
+from flowvec.server.dialects import Dialect
+from flowvec.server.request import Request
+from flowvec.server.served import Served
+
+__all__ = ["ROUTES", "Route", "Routes"]
+
+Run = Callable[[Served, Request], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route.
+
+    Attributes:
+        method: GET or POST; GET includes HEAD.
+        path: a segment in braces is a parameter; with a star, it is all that follows.
+        run: answers.
+        dialect: of its errors.
+        is_work: takes work in, which a server that stops refuses.
+        is_open: needs no API key.
+    """
+
+    method: str
+    path: str
+    run: Run
+    dialect: Dialect = "openai"
+    is_work: bool = True
+    is_open: bool = False
+
+
+def _get(path: str, run: Run, dialect: Dialect = "openai", *, is_open: bool = False) -> Route:
+    return Route("GET", path, run, dialect, is_work=False, is_open=is_open)
+
+
+ROUTES: list[Route] = [
+    _get("/", health.home, "tei", is_open=True),
+    _get("/live", health.live, is_open=True),
+    _get("/ready", health.ready, is_open=True),
+    _get("/health", health.health, "tei", is_open=True),
+    _get("/ping", health.health, "tei", is_open=True),
+    _get("/v1/models", openai.models),
+    _get("/v1/models/{name*}", openai.model),
+    Route("POST", "/v1/embeddings", openai.embeddings),
+    Route("POST", "/embeddings", openai.embeddings),
+    _get("/info", tei.info, "tei"),
+    Route("POST", "/", tei.embed, "tei"),
+    Route("POST", "/embed", tei.embed, "tei"),
+    Route("POST", "/invocations", tei.embed, "tei"),
+    Route("POST", "/embed_all", tei.no_such_kind, "tei"),
+    Route("POST", "/embed_sparse", tei.no_such_kind, "tei"),
+    Route("POST", "/similarity", tei.similarity, "tei"),
+    Route("POST", "/tokenize", tei.tokenize, "tei"),
+    Route("POST", "/decode", tei.decode, "tei"),
+]
+
+
+class Routes:
+    """Finds the route of a request."""
+
+    def __init__(self, routes: list[Route] = ROUTES) -> None:
+        """Index the routes by their path."""
+        self._plain: dict[str, dict[str, Route]] = {}
+        self._patterns: list[tuple[list[str], dict[str, Route]]] = []
+        for route in routes:
+            if "{" not in route.path:
+                self._plain.setdefault(route.path, {})[route.method] = route
+                continue
+            pattern = route.path.split("/")
+            methods = next((m for known, m in self._patterns if known == pattern), None)
+            if methods is None:
+                methods = {}
+                self._patterns.append((pattern, methods))
+            methods[route.method] = route
+
+    def find(self, request: Request) -> dict[str, Route]:
+        """The routes of a request's path by method; none if the path is unknown. Parameters of
+        the path are set in the request."""
+        methods = self._plain.get(request.path)
+        if methods is not None:
+            return methods
+        for pattern, methods in self._patterns:
+            segments = request.path.split("/", len(pattern) - 1)
+            parameters = _matched(pattern, segments)
+            if parameters is not None:
+                request.parameters = parameters
+                return methods
+        return {}
+
+
+def _matched(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
+    """The parameters of a path; None if it is not of this pattern."""
+    if len(pattern) != len(segments):
+        return None
+    parameters: dict[str, str] = {}
+    for wanted, segment in zip(pattern, segments, strict=True):
+        if not wanted.startswith("{"):
+            if wanted != segment:
+                return None
+            continue
+        if not wanted.endswith("*}") and "/" in segment:
+            return None
+        parameters[wanted.strip("{*}")] = segment
+    return parameters

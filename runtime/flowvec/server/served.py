@@ -1,0 +1,107 @@
+"""Everything that a server serves, by name."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from flowvec.encoder.options import EncodeOptions
+from flowvec.server.model_queue import Outcome
+from flowvec.server.refusal import Refusal
+from flowvec.server.request import Request
+from flowvec.server.served_model import ServedEncoder, ServedModel, ServedReranker
+from flowvec.server.settings import Settings
+
+__all__ = ["Served"]
+
+M = TypeVar("M", ServedEncoder, ServedReranker)
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """What a server serves.
+
+    Attributes:
+        settings: its limits.
+        encoders: by name; the first answers requests that name none.
+        rerankers: by name; likewise.
+        started: when it was made, in seconds since the epoch.
+        is_leaving: `/ready` fails, so that no more requests are sent here.
+        is_stopping: new work is refused.
+        running: requests for work that are not answered yet.
+    """
+
+    settings: Settings
+    encoders: dict[str, ServedEncoder]
+    rerankers: dict[str, ServedReranker]
+    started: int = field(default_factory=lambda: int(time.time()))
+    is_leaving: bool = False
+    is_stopping: bool = False
+    running: int = 0
+
+    @property
+    def models(self) -> list[ServedModel]:
+        """All models."""
+        return [*self.encoders.values(), *self.rerankers.values()]
+
+    def encoder(self, name: str | None) -> ServedEncoder:
+        """The encoder of that name; None names the first.
+
+        Raises:
+            Refusal: there is none.
+        """
+        return _named(self.encoders, name, "embedding model", self.settings)
+
+    def reranker(self, name: str | None) -> ServedReranker:
+        """The reranker of that name; None names the first.
+
+        Raises:
+            Refusal: there is none.
+        """
+        return _named(self.rerankers, name, "reranker", self.settings)
+
+    async def embed(
+        self, request: Request, model: ServedEncoder, texts: list[str], options: EncodeOptions
+    ) -> Outcome:
+        """Vectors of texts, (texts, dim).
+
+        Raises:
+            Refusal: an option is not valid, there is no room, it is too late, or the model failed.
+            ClientGone: the client left.
+        """
+        _check_lengths(texts, self.settings.max_text_characters)
+        if not texts:
+            vectors = model.encoder.encode([], **options)
+            return Outcome(vectors, 0, 0, 0.0, 0.0, 0.0)
+        call = model.queue.put(
+            request.key, texts, model.costs(texts), dict(options),
+            came=request.came, end=request.end(),
+        )  # fmt: skip
+        return await request.outcome(model.queue, call)
+
+
+def _named(models: dict[str, M], name: str | None, what: str, settings: Settings) -> M:
+    if name is None or (settings.any_model and len(models) == 1):
+        if models:
+            return next(iter(models.values()))
+        raise Refusal("no_such_model", f"this server has no {what}", "model")
+    model = models.get(name)
+    if model is None:
+        names = ", ".join(models) or "none"
+        raise Refusal(
+            "no_such_model", f"there is no {what} {name!r:.100}; this server has {names}", "model"
+        )
+    return model
+
+
+def _check_lengths(texts: list[str], most: int) -> None:
+    """Refuse texts that are longer than any model reads."""
+    longest = max(map(len, texts), default=0)
+    if longest > most:
+        index = int(np.argmax([len(text) for text in texts]))
+        raise Refusal(
+            "too_large", f"text {index} has {longest:,} characters, and at most {most:,} are taken"
+        )

@@ -1,0 +1,144 @@
+"""A model that is served: its queue, and what it costs to embed a text or to score a pair."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowvec.compat import override
+from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.shared_encoder import SharedEncoder
+from flowvec.encoder.shared_model import Call
+from flowvec.reranker.reranker import Reranker
+from flowvec.reranker.shared_reranker import SharedReranker
+from flowvec.server.model_queue import Costs, ModelQueue
+from flowvec.server.rate import Rate
+from flowvec.server.settings import Settings
+
+__all__ = ["ServedEncoder", "ServedModel", "ServedReranker"]
+
+# A text counts as at least so many tokens: its vector takes memory too.
+_LEAST_COST = 16
+# The queue in front of it has the bound.
+_UNBOUNDED = (1 << 31) - 1
+# Tokens per character before a model has been measured: English has about .25.
+_FIRST_GUESS = 0.3
+_WEIGHT = 0.1
+# A text of the length of a sentence, for warming up.
+_SENTENCE = (
+    "A sentence of some twenty words is what most callers send, and so it is what a model " * 2
+)
+
+
+class ServedModel(ABC):
+    """What encoders and rerankers share."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Encoder | Reranker,
+        shared: SharedEncoder | SharedReranker,
+        settings: Settings,
+        *,
+        is_shared: bool,
+    ) -> None:
+        """Start its queue; closing this does not close the model.
+
+        Args:
+            name: what requests call it.
+            model: the model.
+            shared: computes what the queue gives it.
+            settings: limits of the server.
+            is_shared: whether there are several API keys.
+        """
+        self.name = name
+        self._model = model
+        self._shared = shared
+        self._tokens_per_character = _FIRST_GUESS
+        budget, streams = model.max_batch_tokens, model.engine.streams
+        self.rate = Rate(streams, budget)
+        shared.on_batch = self.rate.add
+        self.queue = ModelQueue(
+            shared,
+            shared._call,
+            self.rate,
+            budget=budget,
+            streams=streams,
+            most=settings.max_waiting_tokens,
+            is_shared=is_shared,
+        )
+        self.queue.on_part = self._learn
+
+    @abstractmethod
+    def _characters(self, items: Sequence[Any]) -> Iterable[int]:
+        """Characters of each item."""
+
+    def costs(self, items: Sequence[Any]) -> Costs:
+        """Tokens of each text or pair, as estimated from its characters."""
+        characters = np.fromiter(self._characters(items), np.int64, len(items))
+        costs = (characters * self._tokens_per_character).astype(np.int64) + 2
+        return np.clip(costs, _LEAST_COST, max(_LEAST_COST, self._model.max_length))
+
+    def _learn(self, items: list[Any], call: Call) -> None:
+        """Adjust the estimate by a call that is done; one that was cut says nothing."""
+        characters = sum(self._characters(items))
+        if characters and not call.truncated:
+            ratio = min(4.0, call.tokens / characters)  # special tokens count in empty texts
+            self._tokens_per_character += _WEIGHT * (ratio - self._tokens_per_character)
+
+    @abstractmethod
+    def _sample(self, count: int) -> list[Any]:
+        """Items for warming up."""
+
+    def warm_up(self) -> None:
+        """Compute full batches on every stream, so that the rate is known before any request."""
+        count = 4 * self._model.engine.streams * max(1, self._model.max_batch_tokens // 16)
+        self._shared._call(self._sample(min(count, 2048))).future.result()
+
+    async def close(self) -> None:
+        """Stop the queue; what runs ends, what waits does not begin."""
+        await asyncio.to_thread(self._shared.close, drain=False)
+
+
+class ServedEncoder(ServedModel):
+    """An Encoder that is served under a name."""
+
+    def __init__(
+        self, name: str, encoder: Encoder, settings: Settings, *, is_shared: bool = False
+    ) -> None:
+        """As `ServedModel`."""
+        shared = SharedEncoder(encoder, max_waiting=_UNBOUNDED)
+        super().__init__(name, encoder, shared, settings, is_shared=is_shared)
+        self.encoder = encoder
+
+    @override
+    def _characters(self, items: Sequence[str]) -> Iterable[int]:
+        return map(len, items)
+
+    @override
+    def _sample(self, count: int) -> list[str]:
+        return [_SENTENCE[i % 40 :] for i in range(count)]
+
+
+class ServedReranker(ServedModel):
+    """A Reranker that is served under a name."""
+
+    def __init__(
+        self, name: str, reranker: Reranker, settings: Settings, *, is_shared: bool = False
+    ) -> None:
+        """As `ServedModel`."""
+        shared = SharedReranker(reranker, max_waiting=_UNBOUNDED)
+        super().__init__(name, reranker, shared, settings, is_shared=is_shared)
+        self.reranker = reranker
+
+    @override
+    def _characters(self, items: Sequence[tuple[str, str]]) -> Iterable[int]:
+        return (len(query) + len(document) for query, document in items)
+
+    @override
+    def _sample(self, count: int) -> list[tuple[str, str]]:
+        return [(_SENTENCE[:40], _SENTENCE[i % 40 :]) for i in range(count)]

@@ -1,0 +1,54 @@
+"""What a server allows: limits, deadlines, and what each is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowvec.arguments import number, whole_number
+from flowvec.errors import InputValueError
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of `create_app`.
+
+    Attributes:
+        max_waiting_tokens: most tokens of accepted requests that are not computed yet, for each
+            model; more are refused with 429. A text counts as at least 16.
+        max_body_bytes: most bytes of a request's body.
+        max_text_characters: most characters of a text. Longer ones are refused; texts above the
+            model's length are cut, so there is no use for them.
+        timeout: seconds after which a request is answered with 504; a client may ask for less.
+        body_timeout: seconds in which a request's body must arrive; a large one has longer.
+        stall_timeout: seconds without any result, while requests wait, after which `/health` and
+            `/ready` fail.
+        any_model: answer requests for models of other names with the only model that is served.
+        accept_token_ids: take token ids in place of texts. Only for callers that have the model's
+            own tokenizer: ids of another vocabulary give wrong vectors without an error.
+        truncate: cut texts above the model's length, unless the request says otherwise; False
+            refuses them.
+    """
+
+    max_waiting_tokens: int = 2_000_000
+    max_body_bytes: int = 32 << 20
+    max_text_characters: int = 2_000_000
+    timeout: float = 300.0
+    body_timeout: float = 30.0
+    stall_timeout: float = 60.0
+    any_model: bool = False
+    accept_token_ids: bool = False
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            InputTypeError, InputValueError: one is not valid.
+        """
+        for name in ("max_waiting_tokens", "max_body_bytes", "max_text_characters"):
+            whole_number(name, getattr(self, name), most=None)
+        for name in ("timeout", "body_timeout", "stall_timeout"):
+            if number(name, getattr(self, name)) <= 0:
+                raise InputValueError(f"{name} must be above 0 seconds")

@@ -1,0 +1,224 @@
+"""Routes of Hugging Face's Text Embeddings Inference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from flowvec.encoder.options import EncodeOptions
+from flowvec.encoder.postprocess import normalize
+from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
+from flowvec.server.bodies import Input, decoded, decoder, texts_of
+from flowvec.server.model_queue import Outcome
+from flowvec.server.refusal import Refusal
+from flowvec.server.request import Request
+from flowvec.server.served import Served
+from flowvec.server.served_model import ServedEncoder
+from flowvec.server.vector_bytes import number_rows, pieces
+from flowvec.version import __version__
+
+__all__ = ["decode", "embed", "info", "no_such_kind", "similarity", "tokenize"]
+
+Direction = Literal["Left", "Right", "left", "right"]
+
+# Characters that are tokenized for `/tokenize` in one request.
+_MOST_CHARACTERS = 1_000_000
+
+
+class _Embed(msgspec.Struct):
+    """The body of `/embed`; `model` is ours."""
+
+    inputs: Input
+    truncate: bool | None = None
+    truncation_direction: Direction = "Right"
+    prompt_name: str | None = None
+    normalize: bool = True
+    dimensions: int | None = None
+    model: str | None = None
+
+
+class _Pair(msgspec.Struct):
+    source_sentence: str
+    sentences: list[str]
+
+
+class _Parameters(msgspec.Struct):
+    truncate: bool | None = None
+    truncation_direction: Direction = "Right"
+    prompt_name: str | None = None
+
+
+class _Similarity(msgspec.Struct):
+    """The body of `/similarity`."""
+
+    inputs: _Pair
+    parameters: _Parameters = msgspec.field(default_factory=_Parameters)
+    model: str | None = None
+
+
+class _Tokenize(msgspec.Struct):
+    """The body of `/tokenize`."""
+
+    inputs: str | list[str]
+    add_special_tokens: bool = True
+    prompt_name: str | None = None
+    model: str | None = None
+
+
+class _Decode(msgspec.Struct):
+    """The body of `/decode`."""
+
+    ids: list[int | list[int]]
+    skip_special_tokens: bool = True
+    model: str | None = None
+
+
+_EMBED, _SIMILARITY = decoder(_Embed), decoder(_Similarity)
+_TOKENIZE, _DECODE = decoder(_Tokenize), decoder(_Decode)
+
+
+async def embed(served: Served, request: Request) -> Answer:
+    """Vectors of texts, as a bare list of lists."""
+    body = decoded(_EMBED, await request.body())
+    model = served.encoder(body.model)
+    settings = served.settings
+    texts = texts_of(body.inputs, "inputs", model, accept_token_ids=settings.accept_token_ids)
+    if "" in texts:
+        raise Refusal("invalid", f"`inputs` cannot be empty, but text {texts.index('')} is")
+    options = _options(body, model, settings.truncate)
+    if body.normalize:
+        options["normalize_embeddings"] = True
+    if body.dimensions is not None:
+        options["truncate_dim"] = body.dimensions
+    outcome = await served.embed(request, model, texts, options)
+    headers = outcome_headers(request, outcome, sum(map(len, texts)), model.encoder.fingerprint)
+    return vectors_answer(outcome, _blocks(outcome), headers)
+
+
+def _blocks(outcome: Outcome) -> Iterator[bytes]:
+    """The answer, in blocks."""
+    between = b"["
+    for _, vectors in pieces(outcome.results):
+        yield between
+        yield number_rows(vectors)[1:-1]
+        between = b","
+    yield b"]"
+
+
+def _options(body: _Embed | _Parameters, model: ServedEncoder, truncate: bool) -> EncodeOptions:
+    if body.truncation_direction.lower() == "left":
+        raise Refusal("invalid", "truncation_direction must be Right: texts are cut at their end")
+    cuts = truncate if body.truncate is None else body.truncate
+    options: EncodeOptions = {"truncation": "truncate" if cuts else "error"}
+    if body.prompt_name is not None:
+        options["prompt_name"] = body.prompt_name
+    return options
+
+
+async def similarity(served: Served, request: Request) -> Answer:
+    """Cosines of one text with others."""
+    body = decoded(_SIMILARITY, await request.body())
+    model = served.encoder(body.model)
+    texts = [body.inputs.source_sentence, *body.inputs.sentences]
+    if not body.inputs.sentences:
+        raise Refusal("empty", "`sentences` cannot be empty")
+    options = _options(body.parameters, model, served.settings.truncate)
+    outcome = await served.embed(request, model, texts, options)
+    vectors = normalize(outcome.results)
+    cosines = vectors[1:] @ vectors[0]
+    headers = outcome_headers(request, outcome, sum(map(len, texts)), model.encoder.fingerprint)
+    return Answer(number_rows(cosines.astype(np.float32)), headers=headers)
+
+
+async def tokenize(served: Served, request: Request) -> Answer:
+    """The tokens of texts, with their places."""
+    body = decoded(_TOKENIZE, await request.body())
+    encoder = served.encoder(body.model).encoder
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    if not texts:
+        raise Refusal("empty", "`inputs` cannot be empty")
+    if sum(map(len, texts)) > _MOST_CHARACTERS:
+        raise Refusal("too_large", f"at most {_MOST_CHARACTERS:,} characters are tokenized")
+    prompt = encoder.job(prompt_name=body.prompt_name).prompt
+    tokenizer = encoder._tokenizer
+
+    def run() -> list[list[dict[str, Any]]]:
+        special = body.add_special_tokens
+        pieces_of = (tokenizer.pieces(prompt + text, special=special) for text in texts)
+        return [[asdict(piece) for piece in text] for text in pieces_of]
+
+    return json_answer(await asyncio.to_thread(run))
+
+
+async def decode(served: Served, request: Request) -> Answer:
+    """Texts of token ids."""
+    body = decoded(_DECODE, await request.body())
+    tokenizer = served.encoder(body.model).encoder._tokenizer
+    kinds = set(map(type, body.ids))
+    if len(kinds) != 1:
+        raise Refusal("invalid", "`ids` must be token ids of a text, or of texts")
+    lists: Any = [body.ids] if kinds == {int} else body.ids
+    skip = body.skip_special_tokens
+
+    def run() -> list[str]:
+        return [tokenizer.decode(ids, skip_special=skip) for ids in lists]
+
+    return json_answer(await asyncio.to_thread(run))
+
+
+async def no_such_kind(served: Served, request: Request) -> Answer:
+    """Sparse vectors and vectors of tokens, which no model of this server gives."""
+    await request.body()
+    raise Refusal("no_such_model", f"no model of this server answers {request.path}")
+
+
+async def info(served: Served, request: Request) -> Answer:
+    """What is served, and its limits."""
+    settings = served.settings
+    described: dict[str, Any]
+    if served.encoders:
+        encoder = next(iter(served.encoders.values())).encoder
+        about: Any = encoder.info()
+        kind: dict[str, Any] = {"embedding": {"pooling": about.pooling}}
+        name, model = next(iter(served.encoders)), encoder
+    elif served.rerankers:
+        reranker = next(iter(served.rerankers.values())).reranker
+        about = reranker.info()
+        labels = list(about.labels)
+        kind = {
+            "reranker": {
+                "id2label": {str(i): label for i, label in enumerate(labels)},
+                "label2id": {label: i for i, label in enumerate(labels)},
+            }
+        }
+        name, model = next(iter(served.rerankers)), reranker  # type: ignore[assignment]
+    else:
+        raise Refusal("no_such_model", "this server has no model")
+    described = {
+        "model_id": about.source or about.name,
+        "model_sha": None,
+        "model_dtype": about.compute,
+        "served_model_name": name,
+        "model_type": kind,
+        "max_concurrent_requests": settings.max_waiting_tokens // 16,
+        "max_input_length": model.max_length,
+        "max_batch_tokens": model.max_batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": settings.max_waiting_tokens // 16,
+        "auto_truncate": settings.truncate,
+        "tokenization_workers": model.engine.streams,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+        "max_waiting_tokens": settings.max_waiting_tokens,
+        "fingerprint": model.fingerprint,
+        "provider": about.provider,
+        "proof": about.proof,
+        "models": [served_model.name for served_model in served.models],
+    }
+    return json_answer(described)
