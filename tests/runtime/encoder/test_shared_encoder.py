@@ -186,6 +186,7 @@ def test_a_queue_reports_its_batches_and_signs_of_life(one: Encoder, gate: Gate)
     assert all(batch.tokens <= batch.padded and batch.seconds > 0 for batch in batches)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_has_ended_shows(one: Encoder) -> None:
     with SharedEncoder(one) as shared:
         (worker,) = shared._workers
