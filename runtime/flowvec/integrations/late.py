@@ -11,11 +11,13 @@ from flowvec.arguments import path_of
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
+from flowvec.compat import override
+from flowvec.encoder.async_encoder import AsyncEncoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import ClosedError, InputTypeError, InputValueError
 
-__all__ = ["LateCollection", "LateModel"]
+__all__ = ["LateCollection", "LateEncoder", "LateModel"]
 
 M = TypeVar("M", bound=LoadedModel)
 
@@ -78,6 +80,33 @@ class LateModel(Generic[M]):
                 self._model.close()
 
 
+class LateEncoder(LateModel[Encoder]):
+    """An Encoder that is loaded at its first use, and its queue for asyncio tasks."""
+
+    def __init__(
+        self, model: str | Path | Encoder, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Arguments and errors are those of `LateModel`."""
+        super().__init__(Encoder, model, options)
+        self._queue_lock = threading.Lock()
+        self._asynchronous: AsyncEncoder | None = None
+
+    @property
+    def asynchronous(self) -> AsyncEncoder:
+        """The queue that asyncio tasks share, so that their texts share batches."""
+        with self._queue_lock:
+            if self._asynchronous is None:
+                self._asynchronous = AsyncEncoder(self.get())
+            return self._asynchronous
+
+    @override
+    def close(self) -> None:
+        with self._queue_lock:
+            if self._asynchronous is not None:
+                self._asynchronous.shared.close()
+        super().close()
+
+
 class LateCollection:
     """One collection of a wrapper: opened at its first use, created at its first rows.
 
@@ -88,7 +117,7 @@ class LateCollection:
     def __init__(
         self,
         collection: str | Path | Collection,
-        encoder: LateModel[Encoder] | None = None,
+        encoder: LateEncoder | None = None,
         **options: Any,
     ) -> None:
         """Remember what to open.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
 from flowvec.compat import override
-from flowvec.encoder.async_encoder import AsyncEncoder
 from flowvec.encoder.encoder import Encoder
-from flowvec.integrations.late import LateModel
+from flowvec.integrations.late import LateEncoder
 
 __all__ = ["FlowvecEmbeddings"]
 
@@ -32,23 +30,13 @@ class FlowvecEmbeddings(Embeddings):
         Raises:
             FlowvecError: as `Encoder.load`.
         """
-        self.late = LateModel(Encoder, model, options)
-        self._lock = threading.Lock()
-        self._asynchronous: AsyncEncoder | None = None
+        self.late = LateEncoder(model, options)
         self.late.get()
 
     @property
     def encoder(self) -> Encoder:
         """The Encoder."""
         return self.late.get()
-
-    @property
-    def asynchronous(self) -> AsyncEncoder:
-        """The queue that asyncio tasks share."""
-        with self._lock:
-            if self._asynchronous is None:
-                self._asynchronous = AsyncEncoder(self.encoder)
-            return self._asynchronous
 
     @override
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -60,15 +48,12 @@ class FlowvecEmbeddings(Embeddings):
 
     @override
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        return (await self.asynchronous.encode_document(texts)).tolist()  # type: ignore[no-any-return]
+        return (await self.late.asynchronous.encode_document(texts)).tolist()  # type: ignore[no-any-return]
 
     @override
     async def aembed_query(self, text: str) -> list[float]:
-        return (await self.asynchronous.encode_query(text)).tolist()  # type: ignore[no-any-return]
+        return (await self.late.asynchronous.encode_query(text)).tolist()  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Stop the queue, and close the model if it was loaded here; twice is harmless."""
-        with self._lock:
-            if self._asynchronous is not None:
-                self._asynchronous.shared.close()
         self.late.close()
