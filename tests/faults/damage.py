@@ -54,7 +54,12 @@ def build(folder: Path) -> None:
         texts = [f"text {i}" for i in range(ROWS)]
         metadata = [{"n": i} for i in range(ROWS)]
         collection.add_vectors(range(ROWS), vectors(ROWS, DIM), texts, metadata)
-        collection.search(np.ones(DIM))
+        collection.prepare()
+        # What changed is recorded too.
+        collection.add_vectors(["gone"], vectors(1, DIM))
+        collection.delete(["gone"])
+        collection.update_metadata([7], {"n": 7, "x": 1})
+        collection.update_metadata([7], {"x": None})
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -136,11 +141,35 @@ def graph_case(folder: Path, change: Change, draw: random.Random) -> str:
     change(file, draw)
     expected = vectors(ROWS, DIM)
     with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
+        collection.prepare()
         query = draw.randrange(ROWS)
         hits = collection.search(expected[query], k=5)
         assert hits[0].id == query, f"row {query} is not found, but {hits[0].id}"
         assert len({hit.id for hit in collection.search(expected[0], k=ROWS)}) == ROWS
     return "recovered"
+
+
+def vectors_case(folder: Path, change: Change, draw: random.Random) -> str:
+    """Vectors of a damaged file are read from the store again."""
+    (file,) = folder.glob("graph-vectors-*.f32")
+    change(file, draw)
+    expected = vectors(ROWS, DIM)
+    unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    query = draw.randrange(ROWS)
+    scores = unit @ unit[query]
+    with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
+        for _ in range(2):
+            hits = collection.search(expected[query], k=ROWS + 1, exact=True)
+            assert [hit.id for hit in hits] == np.argsort(-scores, kind="stable").tolist()
+            np.testing.assert_allclose(
+                [hit.score for hit in hits], np.sort(scores)[::-1], atol=1e-5
+            )
+            # A change follows, into the same file or a new one.
+            collection.add_vectors(["new"], -expected[query][None])
+            hits = collection.search(-expected[query], k=1, exact=True)
+            assert hits[0].id == "new"
+            collection.delete(["new"])
+    return "every score equal"
 
 
 def sqlite_case(folder: Path, change: Change, draw: random.Random) -> str:
@@ -194,18 +223,24 @@ def extra_case(folder: Path, _: Change, draw: random.Random) -> str:
     raise AssertionError("an extra file was not noticed")
 
 
-CASES = {"graph": graph_case, "sqlite": sqlite_case, "bundle": bundle_case, "extra": extra_case}
+CASES = {
+    "graph": graph_case,
+    "vectors": vectors_case,
+    "sqlite": sqlite_case,
+    "bundle": bundle_case,
+    "extra": extra_case,
+}
 
 
 # --- running --------------------------------------------------------------------------------------
 
 
 def plan(flips: int, cuts: int, pages: int, crafted: int) -> Iterator[tuple[str, Change]]:
-    """(file, damage) of every case: a third each for the graph, SQLite and the bundle."""
-    files = ("graph", "sqlite", "bundle")
+    """(file, damage) of every case: as many each for the graph, vectors, SQLite and the bundle."""
+    files = ("graph", "vectors", "sqlite", "bundle")
     for count, change in ((flips, flip), (cuts, cut), (pages, zero_page)):
         for i in range(count):
-            yield files[i % 3], change
+            yield files[i % len(files)], change
     for file in files:
         yield from ((file, change) for change in (remove, replace) for _ in range(5))
     yield from (("extra", remove) for _ in range(5))

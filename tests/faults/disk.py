@@ -19,6 +19,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def build(folder: Path) -> Rows:
     """A collection with a graph on disk."""
     with Collection.create(folder, dim=DIM, exact_below=_EXACT_BELOW) as collection:
         put(collection, range(_FIRST_ROWS), "first")
-        collection.search(np.ones(DIM))
+        collection.prepare()
     return dict.fromkeys(range(_FIRST_ROWS), "first")
 
 
@@ -70,7 +71,7 @@ def operate(collection: Collection, number: int) -> None:
     elif kind == "replace":
         put(collection, range(20, 40), f"replace {number}")
     elif kind == "save":
-        collection._index.save()  # the public way, `close`, does more
+        collection._index.growing.save()  # the public way, `close`, does more
     elif kind == "compact":
         collection.compact()
     elif kind == "words":
@@ -102,7 +103,7 @@ def child(folder: Path, at: int, error: int, once: bool, limit: int) -> None:
     """Operate with a disk that fails; says what was acknowledged and what was refused."""
     disk = ctypes.CDLL(None)
     collection = Collection.open(folder, exact_below=_EXACT_BELOW)
-    collection.search(np.ones(DIM))
+    collection.prepare()
     if limit:
         import resource
 
@@ -250,7 +251,8 @@ def trace(folder: Path) -> dict[str, list[str]]:
             calls = []  # what comes now is too late
             continue
         call, path = line.split(" ", 1)
-        calls.append(f"{call} {Path(path).name}")
+        name = re.sub(r"\.\d+\.partial$", ".partial", Path(path).name)
+        calls.append(f"{call} {name}")
     return calls_of
 
 

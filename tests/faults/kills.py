@@ -106,16 +106,17 @@ def child(folder: Path, phase: str, first: int, out: int) -> None:
         if phase in ("snapshot", "compact", "rebuild"):
             say("enter")
             if phase == "snapshot":
-                collection.search(np.ones(DIM), k=3)
-                collection._access._save_graph()  # the public way, `close`, does more
+                collection.prepare()
+                collection._index.growing.save(aside=number % 2 == 0)  # `close` does more
             elif phase == "compact":
                 collection.compact()
             else:
                 # The public way, closing and opening, would save the old graph first.
-                collection._index._state.loaded.graph = None
+                with collection._index._lock.writing():
+                    collection._index.growing.drop()
                 for file in folder.glob("graph-*.hnsw"):
-                    file.unlink()
-                collection.search(np.ones(DIM), k=3)
+                    file.unlink(missing_ok=True)
+                collection.prepare()
             say("leave")
 
 

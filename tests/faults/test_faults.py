@@ -149,7 +149,9 @@ def test_what_is_acknowledged_was_flushed_before(tmp_path: Path) -> None:
     assert len(changes) == 5
     for operation, of in changes.items():
         assert "write collection.sqlite-wal" in of, operation
-        assert set(disk.unsynced(of)) <= {"collection.lock"}, operation
+        # The vectors file is a cache, whose records have checksums.
+        dirty = {name for name in disk.unsynced(of) if not name.startswith("graph-vectors-")}
+        assert dirty <= {"collection.lock"}, operation
     (saved,) = [of for key, of in calls.items() if key.endswith("save")]
     order = [
         "write graph-2.hnsw.partial", "sync graph-2.hnsw.partial", "rename graph-2.hnsw",

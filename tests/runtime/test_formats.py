@@ -11,7 +11,7 @@ import pytest
 
 from flowvec import Collection, Encoder, Reranker
 from flowvec.bundle.manifest import READABLE_VERSIONS
-from flowvec.collection.index.state import IndexState
+from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.store.meta import LAYOUT_VERSIONS
 
 FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
@@ -73,9 +73,10 @@ def test_a_graph_that_was_saved_is_not_built_again(
 ) -> None:
     if not list((FORMATS / name).glob("graph-*.hnsw")):
         return  # too few rows for a graph
-    monkeypatch.setattr(
-        IndexState, "build_graph", lambda *_, **__: pytest.fail("it was built anew")
-    )
+    built: list[int] = []
+    monkeypatch.setattr(GraphSnapshots, "new", lambda _, rows: built.append(rows))
     shutil.copytree(FORMATS / name, tmp_path / "c")
     with Collection.open(tmp_path / "c", exact_below=20) as collection:
+        collection.prepare()
+        assert not built
         assert len(collection.search(told(name)["query"], k=5)) == 5

@@ -22,8 +22,6 @@ from flowvec.reranker.reranker import Reranker
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-# Rows that are added to a graph in about a second.
-_WORTH_SAYING = 2000
 
 
 @app.command(epilog='Example: flowvec search ./notes "how do plants make food" -k 5')
@@ -97,7 +95,6 @@ def search(
         Collection.open(directory, encoder=encoder) as collection,
         _reranker(rerank, provider, compute) as reranker,
     ):
-        announce_building(collection)
         hits = collection.search(
             query,
             k,
@@ -123,17 +120,10 @@ def _reranker(
     return Reranker.load(model, provider=provider, compute=cast(Any, compute))
 
 
-def announce_building(collection: Collection) -> None:
-    """Say that the first search builds the graph, if that takes noticeably long."""
-    info = collection.info()
-    missing = info.rows - info.graph_rows
-    if info.search == "hnsw" and missing > _WORTH_SAYING:
-        typer.echo(f"{info.path}: adding {missing:,} rows to the search graph first", err=True)
-
-
 def _show(hits: list[Hit], *, as_json: bool) -> None:
     if as_json:
-        print_json([asdict(hit) for hit in hits])
+        shown = [asdict(hit) for hit in hits]
+        print_json([{k: v for k, v in hit.items() if k != "vector"} for hit in shown])
         return
     if not hits:
         typer.echo("no rows")

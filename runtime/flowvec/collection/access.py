@@ -33,8 +33,6 @@ T = TypeVar("T")
 _MOST_JOBS = 64
 # How often a waiting change looks whether it may lead; it is woken earlier nearly always.
 _CHECK_SECONDS = 0.05
-# Longest wait to save the graph while others write: they will save it too.
-_SAVE_TIMEOUT = 5.0
 
 
 class _Job(Generic[T]):
@@ -106,9 +104,9 @@ class Access:
         self._writer_turn = WriterTurn(path)
         self._jobs: deque[_Job[Any]] = deque()
         self._sealed_at = 0  # number of the state that the transaction leads to
-        self._has_written = False
         self._process = os.getpid()
         self._is_closed = False
+        index.growing.turn = self._recording
 
     def check(self) -> None:
         """Raise if the collection is closed, or was opened before a fork."""
@@ -190,7 +188,6 @@ class Access:
             with self._store.transaction():
                 yield
                 self._index.seal()
-            self._has_written = True
             self._index.publish()
 
     def change(self, run: Callable[[], T]) -> T:
@@ -297,7 +294,6 @@ class Access:
             if not is_committed and self._sealed_at != before:
                 is_committed = self._store.meta.state() == self._sealed_at
             if is_committed:
-                self._has_written = self._has_written or self._sealed_at != before
                 for job in jobs:
                     job.finish()
 
@@ -310,15 +306,16 @@ class Access:
             self._is_closed = True
             self._writer_turn.forget()
             return
+        self._index.close()  # before the turn: its thread may need it to save the graph
         with self._turn:
             if self._is_closed:
                 return
             self._is_closed = True
             try:
-                self._index.close()
-                self._save_graph()
+                if self._index.growing.should_save_at_closing:
+                    self._index.growing.save()
             except CollectionError as error:
-                # The graph is a cache: without its file the next search only takes longer.
+                # The graph is a cache: without its file the next process builds it again.
                 logger.warning("%s", error)
             finally:
                 try:
@@ -326,13 +323,22 @@ class Access:
                 finally:
                     self._writer_turn.close()
 
-    def _save_graph(self) -> None:
-        """Save the graph if this handle has changed the collection, or had to build the graph."""
-        if not (self._index.is_unsaved and (self._has_written or self._index.was_built)):
+    @contextmanager
+    def _recording(self, timeout: float) -> Iterator[None]:
+        """The turn to write for the index, also while this is being closed."""
+        if self._has_turn():
+            had_turn = self._writer_turn.held
+            try:
+                self._writer_turn.acquire(timeout)
+                yield
+            finally:
+                if not had_turn:
+                    self._writer_turn.release()
             return
         try:
-            self._writer_turn.acquire(min(self._timeout, _SAVE_TIMEOUT))
-        except CollectionError as error:
-            logger.debug("the graph is not saved: %s", error)
-            return
-        self._index.save()
+            if not self._turn.acquire(timeout=timeout):
+                raise self._busy(timeout)
+            self._writer_turn.acquire(timeout)
+            yield
+        finally:
+            self._leave_surely()

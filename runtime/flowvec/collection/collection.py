@@ -782,9 +782,11 @@ class Collection(RowMethods, FieldMethods):
         return messages
 
     def prepare(self, stop: threading.Event | None = None) -> bool:
-        """Load or build now what the first search would need.
+        """Load what the first search needs, and wait until the graph holds all rows.
 
-        A graph that was built is saved when the collection is closed, or earlier.
+        Searches do not need it: they compare rows that the graph does not hold yet exactly, while
+        it grows in the background. The graph is saved when it has grown by a quarter, and when the
+        collection is closed.
 
         Args:
             stop: set it to stop within seconds; a graph of a million rows takes minutes.
@@ -792,8 +794,8 @@ class Collection(RowMethods, FieldMethods):
         Returns:
             Whether everything is in memory; False if it was stopped.
         """
-        with self._access.reading():
-            return self._index.prepare(None if stop is None else stop.is_set)
+        self._access.check()
+        return self._index.prepare(None if stop is None else stop.is_set)
 
     @classmethod
     def salvage(cls, path: str | Path, into: str | Path) -> int:
@@ -867,16 +869,18 @@ class Collection(RowMethods, FieldMethods):
             ) from error
 
     def compact(self) -> None:
-        """Rebuild the graph and the full-text index, and return free space to the disk.
+        """Rebuild the graph, the vectors file and the full-text index, and free disk space.
 
-        Searches go on meanwhile; changes wait.
+        Searches go on meanwhile. Changes wait while files are written anew (seconds for a million
+        rows), but not while the graph is built.
         """
         with self._access.writing():
             if self._store.full_text.exists_in_part:
                 with self._store.transaction():
                     self._store.build_full_text()
-            self._index.compact()
-            self._index.save(anew=True)
+            self._index.compact_vectors()
+        self._index.compact_graph()
+        with self._access.writing():
             self._store.database.vacuum()
 
     def tune_recall(
@@ -912,18 +916,22 @@ class Collection(RowMethods, FieldMethods):
             vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, "queries")
         if not isinstance(vectors, int) and not len(vectors):
             raise InputValueError("there must be at least one query")
-        with self._access.writing():
-            with self._store.reading():
-                if len(self) and self.info().search == "exact":
-                    return 1.0
-                ef, recall = self._index.measure_recall(share, vectors, seed)
-            with self._access.changing():
-                self._store.meta.write(
-                    {"ef_search": str(ef), "recall": repr(recall), "recall rows": str(len(self))}
-                )
-                self._store.meta.touch()
-                self._index.stage(ef_search=ef)
-            return recall
+        if len(self) and self.info().search == "exact":
+            return 1.0
+        self.prepare()
+        with self._access.reading():
+            rows = len(self)
+            ef, recall = self._index.measure_recall(share, vectors, seed)
+
+        def keep() -> None:
+            self._store.meta.write(
+                {"ef_search": str(ef), "recall": repr(recall), "recall rows": str(rows)}
+            )
+            self._store.meta.touch()
+            self._index.stage(ef_search=ef)
+
+        self._access.change(keep)
+        return recall
 
     @property
     def encoder(self) -> Encoder | None:

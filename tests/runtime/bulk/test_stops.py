@@ -93,7 +93,7 @@ def test_a_stop_abandons_the_survey(tmp_path: Path, tiny: Encoder, long: Path) -
 
 
 def test_a_stop_abandons_the_search_graph(tmp_path: Path, tiny: Encoder) -> None:
-    """All rows are there by then; the first search builds the graph."""
+    """All rows are there by then, and can be searched without it."""
     (tmp_path / "in.txt").write_text("".join(f"the cat {i}\n" for i in range(10_100)))
 
     class OnceComplete(threading.Event):
@@ -107,6 +107,7 @@ def test_a_stop_abandons_the_search_graph(tmp_path: Path, tiny: Encoder) -> None
     with Collection.open(tmp_path / "c", encoder=tiny) as c:
         assert (len(c), c.info().graph_rows) == (10_100, 0)
         assert len(c.search("the cat 7", k=3)) == 3
+        assert c.prepare()
         assert c.info().graph_rows == 10_100
 
 

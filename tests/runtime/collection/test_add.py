@@ -19,7 +19,7 @@ from flowvec import (
     InputTypeError,
     InputValueError,
 )
-from flowvec.collection.index import vector_index
+from flowvec.collection.index.hnsw import Graph
 from flowvec.collection.store.store import FILE
 from tests.makers import vectors
 from tests.runtime.collection.conftest import TEXTS
@@ -163,11 +163,14 @@ def test_an_add_that_the_graph_cannot_follow_is_still_an_add(tmp_path: Path, mon
         def fail(*_: object) -> None:
             raise MemoryError("no room")
 
-        monkeypatch.setattr(vector_index.Graph, "add", fail)
+        c.prepare()
+        monkeypatch.setattr(Graph, "add", fail)
         c.add_vectors(["new"], vectors(1, seed=8))
-        monkeypatch.undo()
+        c.search(vectors(1, seed=8)[0])
+        c._index.growing.wait()
         assert len(c) == 201
         assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
+        assert len(c.search(vectors(1, seed=8)[0], k=500)) == 201
 
 
 class Kind(str, enum.Enum):  # noqa: UP042 - a StrEnum's text is its value already
@@ -241,7 +244,7 @@ def test_senseless_arguments_are_refused_and_change_nothing(
 def test_deletions_before_there_is_a_graph_are_harmless(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
         c.add_vectors(range(30), vectors(30, dim=4))
-        c.search(vectors(1, dim=4)[0])
+        c.prepare()
     (tmp_path / "c" / "graph-1.hnsw").unlink()
     with Collection.open(tmp_path / "c", exact_below=20) as c:
         c.delete(range(9))

@@ -198,7 +198,7 @@ def test_salvage_saves_rows_beside_a_lost_page(tmp_path: Path, page: int) -> Non
 def test_verify_names_every_problem(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
-        c.search(vectors(1)[0])
+        c.prepare()
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         assert c.verify() == []
     graph = next((tmp_path / "c").glob("graph-*.hnsw"))

@@ -23,20 +23,19 @@ from tests.runtime.collection.store.test_filters import matches
 def test_a_filtered_batch_is_the_same_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "_MAX_FETCHED_SHARE", 1.0)
+    monkeypatch.setattr(search, "_COST_OF_CANDIDATE", 0.1)  # or it would be exact
     with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
         c.add_vectors(range(400), vectors(400, dim=4), metadata=[{"n": i % 2} for i in range(400)])
+        c.prepare()
         whole = c.search_ids(vectors(30, seed=1, dim=4), 5, filter={"n": 1})
         parts = []
-        in_parts = search._search_graph_in_parts
+        in_part = search._search_slots_of
         monkeypatch.setattr(
-            search,
-            "_search_graph_in_parts",
-            lambda *args: parts.append(1) or in_parts(*args),
+            search, "_search_slots_of", lambda *args: parts.append(len(args[2])) or in_part(*args)
         )
-        monkeypatch.setattr(search, "_MAX_FETCHED", 90)
+        monkeypatch.setattr(search, "_MAX_FETCHED", 300)
         again = c.search_ids(vectors(30, seed=1, dim=4), 5, filter={"n": 1})
-        assert parts
+        assert parts == [3] * 10
         assert again[0] == whole[0]
         np.testing.assert_array_equal(again[1], whole[1])
 

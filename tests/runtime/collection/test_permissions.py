@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_written_is_searched(public: Path) -> None:
 with Collection.open(folder / "c") as c:
     print([hit.id for hit in c.search(np.ones(4))])
     assert c.verify() == []
-    for change in (lambda: c.delete([1]), c.compact, c.tune_recall, c.index_texts):
+    for change in (lambda: c.delete([1]), c.compact, c.index_texts):
         try:
             change()
         except CollectionError as error:

@@ -18,7 +18,7 @@ from flowvec import (
     InputValueError,
     Item,
 )
-from flowvec.collection.index.state import IndexState
+from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.store.store import Store
 from tests.makers import vectors
 
@@ -120,11 +120,11 @@ def test_whoever_built_the_graph_or_wrote_saves_it(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
         writer.add_vectors(range(200), vectors(200))
         with Collection.open(tmp_path / "c", exact_below=50) as reader:
-            assert len(reader.search(vectors(1)[0])) == 10
+            reader.prepare()
         assert len(list(files.glob("graph-*.hnsw"))) == 1
         with Collection.open(tmp_path / "c", exact_below=50) as reader:
-            assert len(reader.search(vectors(1)[0])) == 10
-        writer.search(vectors(1)[0])
+            reader.prepare()
+        writer.prepare()
     assert [file.name for file in files.glob("graph-*.hnsw")] == ["graph-1.hnsw"]
 
 
@@ -134,17 +134,17 @@ def test_a_reader_takes_in_changes_without_reading_all_again(
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
         writer.add_vectors(range(300), vectors(300))
         with Collection.open(tmp_path / "c", exact_below=50) as reader:
-            reader.search(vectors(1)[0])
-            monkeypatch.setattr(
-                IndexState, "build_graph", lambda *_, **__: pytest.fail("it was built anew")
-            )
+            reader.prepare()
+            built: list[int] = []
+            monkeypatch.setattr(GraphSnapshots, "new", lambda _, rows: built.append(rows))
             writer.delete(range(20))
             writer.add_vectors(["new"], vectors(1, seed=8))
             assert reader.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
             hit_ids = {hit.id for hit in reader.search(vectors(1)[0], k=281)}
             assert hit_ids == {*range(20, 300), "new"}
-            reader.refresh()
+            reader.prepare()
             assert len(reader) == 281
+            assert not built
 
 
 @pytest.mark.parametrize("rows", [30, 300])

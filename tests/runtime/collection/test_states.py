@@ -14,7 +14,7 @@ import pytest
 
 import flowvec
 from flowvec import Collection, Hit
-from flowvec.collection.index import vector_index
+from flowvec.collection.index import growing_graph
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.store.meta import MetaTable
@@ -30,7 +30,7 @@ EXACT_BELOW = {"exact": 10_000, "graph": 20}
 @pytest.fixture(params=["exact", "graph"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of searching, with a graph that grows in many steps."""
-    monkeypatch.setattr(vector_index, "_ADD_ROWS", 4)
+    monkeypatch.setattr(growing_graph, "_MOST_ROWS", 4)
     return str(request.param)
 
 
@@ -40,7 +40,7 @@ def collection(kind: str, tmp_path: Path) -> Iterator[Collection]:
         tmp_path / "c", dim=DIM, metric="ip", exact_below=EXACT_BELOW[kind]
     ) as c:
         c.add_vectors(range(60), vectors(60), metadata=[{"n": i} for i in range(60)])
-        c.search_ids(vectors(1), 1)  # now everything that follows changes is in memory
+        c.prepare()  # now everything that follows changes is in memory
         yield c
 
 
@@ -77,14 +77,15 @@ def in_another_thread(call: Callable[[], Any]) -> Any:
 def test_what_is_being_written_is_not_seen_before_it_is_committed(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, seen = VectorIndex.stage, []
+    seal, seen = VectorIndex.seal, []
 
-    def staged(self: VectorIndex, *args: Any) -> None:
-        stage(self, *args)
+    def sealed(self: VectorIndex) -> int:
+        state = seal(self)
         seen.append(in_another_thread(lambda: all_of(collection)))
+        return state
 
     before = all_of(collection)
-    monkeypatch.setattr(VectorIndex, "stage", staged)
+    monkeypatch.setattr(VectorIndex, "seal", sealed)
     collection.add_vectors([5, *range(100, 120)], vectors(21, seed=1))
     collection.delete([7])
     after_adding = {**before, **{i: s for i, s in all_of(collection).items() if i not in before}}
@@ -184,6 +185,7 @@ def failing_add(c: Collection, ids: list[object], rows: np.ndarray) -> None:
         with c._access.changing():
             labels, gone = c._store.upsert(ids, rows, [None] * len(ids), [None] * len(ids))
             c._index.stage(gone, labels, rows, ids)
+            c._index.seal()
             raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
@@ -201,7 +203,7 @@ def test_a_change_that_fails_leaves_no_trace(
     assert collection.delete(["unknown"]) == 0  # a transaction without a change of its own
     assert collection.delete([]) == 0
     assert all_of(collection) == before
-    # The labels of the failed change stay in the graph; no later row may get them.
+    # The vectors of the failed change stay in their file; later rows replace them.
     collection.add_vectors(["c"], vectors(1, seed=3))
     assert all_of(collection).keys() == {*before, "c"}
     failing_add(collection, ["d"], vectors(1, seed=4))
@@ -353,19 +355,16 @@ def test_a_ctrl_c_while_a_reader_follows_leaves_it_in_order(
 def test_a_graph_that_was_built_meanwhile_takes_all_of_a_change(
     collection: Collection, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = VectorIndex.stage
+    seal = VectorIndex.seal
 
-    def staged(self: VectorIndex, *args: Any) -> None:
-        stage(self, *args)
+    def sealed(self: VectorIndex) -> int:
+        state = seal(self)
+        in_another_thread(lambda: self.growing.rebuild() or True)
+        return state
 
-        def swap() -> None:
-            with collection._store.reading():
-                self._replace_graph(self._state.build_graph())
-
-        in_another_thread(lambda: swap() or True)
-
-    monkeypatch.setattr(VectorIndex, "stage", staged)
+    monkeypatch.setattr(VectorIndex, "seal", sealed)
     collection.add_vectors([5, *range(100, 120)], vectors(21, seed=1))
-    if kind == "graph":
-        assert collection.info().graph_rows == 81  # it was not dropped
+    monkeypatch.undo()
+    collection.prepare()
+    assert collection.info().graph_rows == (81 if kind == "graph" else 60)  # rebuilt, not dropped
     assert len(all_of(collection)) == 80

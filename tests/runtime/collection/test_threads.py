@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from flowvec import Collection
-from flowvec.collection.index import vector_index
 from tests.makers import vectors
 
 
@@ -32,10 +31,9 @@ def test_many_threads_take_turns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exact_below", [50, 10_000])
 def test_searches_continue_while_another_thread_changes_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact_below: int
+    tmp_path: Path, exact_below: int
 ) -> None:
     """What never changes is always found, and what is gone never is."""
-    monkeypatch.setattr(vector_index, "_ADD_ROWS", 16)
     fixed = vectors(120, seed=1)
     wrong: list[str] = []
     stop = threading.Event()

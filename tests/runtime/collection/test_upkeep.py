@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from flowvec import Collection
+from flowvec.collection.index import progress
 from tests.makers import vectors
 
 
 def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(400), vectors(400))
-        c.search(vectors(1)[0])
+        c.prepare()
         c.delete(range(150))
         assert c.info().graph_rows == 400
         c.delete(range(150, 250))
         assert len(c.search(vectors(1)[0], k=1000)) == 150  # by the old one, until the new is there
-        c._index._rebuilding.wait()
+        c._index.growing.wait()
         assert c.info().graph_rows == 150
         assert {h.id for h in c.search(vectors(1)[0], k=140)} <= set(range(250, 400))
 
@@ -29,12 +30,10 @@ def test_no_progress_bar_without_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """tqdm's lock is shared by forked processes: one that is killed with it stops the others."""
-    monkeypatch.setattr(
-        "flowvec.collection.index.state.tqdm", lambda **_: pytest.fail("a bar was made")
-    )
+    monkeypatch.setattr(progress, "tqdm", lambda **_: pytest.fail("a bar was made"))
     with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
         c.add_vectors(range(30), vectors(30, dim=4))
-        assert len(c.search(vectors(1, dim=4)[0])) == 10
+        assert c.prepare()
         c.compact()
 
 
@@ -54,7 +53,7 @@ def test_prepare_can_be_stopped(tmp_path: Path) -> None:
 def test_compacting_takes_tombstones_out_and_keeps_every_row(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(400), vectors(400))
-        c.search(vectors(1)[0])
+        c.prepare()
         c.delete(range(100))
         assert c.info().graph_rows == 400
         size = c.info().bytes

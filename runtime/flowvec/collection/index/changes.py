@@ -37,10 +37,16 @@ class StateChange:
     """What a transaction does, and the numbers of the states before and after it.
 
     The other attributes are those of `Change`. No row is in both `deleted` and `labels`.
+
+    Attributes:
+        before: the number of the state before it.
+        state: the number of the state after it.
+        deletions: how many deletions the store counted; rows that came and went are among them.
     """
 
     before: int
     state: int
+    deletions: int
     deleted: Sequence[int]
     labels: npt.NDArray[np.int64]
     vectors: npt.NDArray[np.float32]
@@ -53,10 +59,11 @@ def merged(changes: Sequence[Change], before: int, state: int) -> StateChange:
 
     A row that one change adds and a later one deletes is in neither list.
     """
+    count = sum(len(change.deleted) for change in changes)
     if len(changes) == 1:
         (only,) = changes
         return StateChange(
-            before, state, only.deleted, only.labels, only.vectors, only.ids, only.ef_search
+            before, state, count, only.deleted, only.labels, only.vectors, only.ids, only.ef_search
         )
     labels = np.concatenate([change.labels for change in changes])
     vectors = np.concatenate([change.vectors for change in changes])
@@ -67,6 +74,5 @@ def merged(changes: Sequence[Change], before: int, state: int) -> StateChange:
         kept = [i for i, label in enumerate(labels.tolist()) if label not in gone]
         labels, vectors, ids = labels[kept], vectors[kept], [ids[i] for i in kept]
     depths = [change.ef_search for change in changes if change.ef_search is not None]
-    return StateChange(
-        before, state, sorted(deleted - gone), labels, vectors, ids, depths[-1] if depths else None
-    )
+    depth = depths[-1] if depths else None
+    return StateChange(before, state, count, sorted(deleted - gone), labels, vectors, ids, depth)

@@ -14,7 +14,7 @@ from flowvec.collection.index.vector_table import VectorTable
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.store import Store
 
-__all__ = ["EligibleMasks", "EligibleRows"]
+__all__ = ["EligibleMasks"]
 
 Labels = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -23,43 +23,23 @@ Mask = npt.NDArray[np.bool_]
 # besides.
 _MOST_BYTES = 1 << 26
 _BYTES_BESIDES = 4096
-_MAX_CONDITIONS = 32
-_MAX_LABELS = 1 << 21  # 16 MiB
 
 
-class EligibleRows:
-    """Labels of the rows that meet a condition; services repeat the same few. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Labels of the rows that met a condition in a state, and what was known then.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._cached: OrderedDict[Condition, tuple[int, Labels]] = OrderedDict()
-        self._lock = threading.Lock()
+    Attributes:
+        labels: ascending, int64 (rows,).
+        newest: the highest label of that state.
+        changes: number of the last change of metadata.
+        state: that state's number.
+    """
 
-    def __len__(self) -> int:
-        """How many conditions are remembered."""
-        return len(self._cached)
-
-    def labels(self, condition: Condition, state: int) -> Labels:
-        """Labels of the rows that meet a condition, ascending, int64 (rows,).
-
-        Args:
-            condition: what their metadata must meet.
-            state: number of the state that this thread reads from the store.
-        """
-        with self._lock:
-            cached = self._cached.get(condition)
-            if cached is not None and cached[0] == state:
-                self._cached.move_to_end(condition)
-                return cached[1]
-        labels = self._store.labels(condition)
-        with self._lock:
-            self._cached[condition] = (state, labels)
-            self._cached.move_to_end(condition)
-            total = sum(len(rows) for _, rows in self._cached.values())
-            while total > _MAX_LABELS or len(self._cached) > _MAX_CONDITIONS:
-                _, (_, dropped) = self._cached.popitem(last=False)
-                total -= len(dropped)
-        return labels
+    labels: Labels
+    newest: int
+    changes: int
+    state: int
 
 
 @dataclass(slots=True)
@@ -67,16 +47,22 @@ class _Kept:
     """A condition's mask, and up to what it is evaluated.
 
     Attributes:
+        prepared: the answer as labels, until a table is at hand.
         mask: bool, by slot of the first so many slots; it is replaced, never changed.
         state: number of the state in which it was right.
         changes: number of the last change of metadata that it knows.
         evaluating: held by the thread that brings it up to date.
     """
 
+    prepared: _Prepared | None = None
     mask: Mask | None = None
     state: int = -1
     changes: int = 0
     evaluating: threading.Lock = field(default_factory=threading.Lock)
+
+    def is_evaluated(self) -> bool:
+        """Whether an answer is there, though it may be of an older state."""
+        return self.mask is not None or self.prepared is not None
 
 
 class EligibleMasks:
@@ -103,6 +89,29 @@ class EligibleMasks:
         """Memory of the masks at most, in bytes."""
         return sum(map(_bytes_of, self._kept.values()))
 
+    def prepare(self, condition: Condition, state: int) -> None:
+        """Evaluate a condition that is not remembered; it can take long, and needs no table.
+
+        Inside the store's `reading`.
+
+        Args:
+            condition: what the rows' metadata must meet.
+            state: number of the state that this thread reads from the store.
+        """
+        with self._lock:
+            kept = self._kept.setdefault(condition, _Kept())
+        if kept.is_evaluated():
+            return
+        with kept.evaluating:
+            if kept.is_evaluated():
+                return
+            kept.prepared = _Prepared(
+                self._store.labels(condition),
+                self._store.newest_label(),
+                self._store.metadata_changes.newest(),
+                state,
+            )
+
     def mask(self, condition: Condition, table: VectorTable, state: int) -> Mask:
         """Which slots meet a condition, bool (slots,); do not change it.
 
@@ -125,11 +134,19 @@ class EligibleMasks:
                 before, changes, done = kept.mask, kept.changes, kept.state
             if before is not None and done == state and len(before) == slots:
                 return before
+            prepared = kept.prepared
+            if before is None and prepared is not None and prepared.state <= state:
+                before = np.zeros(
+                    int(np.searchsorted(table.labels, prepared.newest, "right")), np.bool_
+                )
+                before[_known(table, prepared.labels)] = True
+                changes = prepared.changes
             newest = self._store.metadata_changes.newest()
             mask = self._evaluated(condition, table, before, changes)
             with self._lock:
                 if self._table is not None and self._table() is table:
                     kept.mask, kept.state, kept.changes = mask, state, newest
+                    kept.prepared = None
                 self._forget()
         return mask
 
@@ -176,7 +193,8 @@ class EligibleMasks:
 
 
 def _bytes_of(kept: _Kept) -> int:
-    return _BYTES_BESIDES + (0 if kept.mask is None else kept.mask.nbytes)
+    held = 0 if kept.mask is None else kept.mask.nbytes
+    return _BYTES_BESIDES + held + (0 if kept.prepared is None else kept.prepared.labels.nbytes)
 
 
 def _known(table: VectorTable, labels: Labels) -> Labels:

@@ -19,7 +19,6 @@ from flowvec.collection.index import huge_pages
 from flowvec.collection.index.hnsw_file import check_graph_file
 from flowvec.collection.store.rows import without
 from flowvec.errors import CollectionError
-from flowvec.files import staged_file
 from flowvec.machine import available_cores
 from flowvec.vectors import Metric
 
@@ -84,17 +83,21 @@ class Graph:
         return int(self._index.get_current_count()) if self._capacity else 0
 
     @property
+    def memory_bytes(self) -> int:
+        """Memory of its vectors and links, in bytes."""
+        return int(self._index.index_file_size()) if self._capacity else 0
+
+    @property
     def newest(self) -> int:
-        """The highest label in the graph, hidden ones and tombstones included; 0 if empty."""
+        """The highest label in the graph, tombstones included; 0 if empty."""
         return self._newest
 
-    def add(self, labels: Labels, vectors: Floats, *, hidden: bool = False) -> None:
+    def add(self, labels: Labels, vectors: Floats) -> None:
         """Add vectors, float32 (rows, dim), under new labels, int64 (rows,).
 
         Args:
             labels: ascending, and above all labels in the graph.
             vectors: one for each label.
-            hidden: searches do not find them before `reveal`.
 
         Raises:
             CollectionError: a label is in the graph, or may have been.
@@ -119,14 +122,6 @@ class Graph:
             self._index.resize_index(self._capacity)
             huge_pages.advise(self._block_bytes())
         self._index.add_items(vectors * self.scale, labels, num_threads=self._cores)
-        if hidden:
-            self.delete(labels.tolist())
-
-    def reveal(self, labels: Sequence[int]) -> None:
-        """Let searches find rows that were added hidden."""
-        for label in labels:
-            self._index.unmark_deleted(label)
-        self._deleted.difference_update(labels)
 
     def delete(self, labels: Sequence[int]) -> None:
         """Mark labels as tombstones. Labels that are marked already or were never added are
@@ -208,18 +203,17 @@ class Graph:
         """The least size of hnswlib's block of vectors and links, in bytes."""
         return self._capacity * int(self._index.dim) * 4
 
-    def save(self, path: Path) -> None:
-        """Write the graph to a temporary name, flush it to disk and rename it to `path`.
+    def write(self, path: Path) -> None:
+        """Write the graph to a file, which is not flushed to disk.
 
         Raises:
             CollectionError: it could not be written completely.
         """
         try:
-            with staged_file(path, path.with_name(f"{path.name}.partial")) as partial:
-                self._index.save_index(str(partial))
-                # hnswlib does not notice a full disk, so compare the size.
-                if partial.stat().st_size != self._index.index_file_size():
-                    raise CollectionError(f"{partial} was not written whole; is the disk full?")
+            self._index.save_index(str(path))
+            # hnswlib does not notice a full disk, so compare the size.
+            if path.stat().st_size != self._index.index_file_size():
+                raise CollectionError(f"{path} was not written whole; is the disk full?")
         except (OSError, RuntimeError) as error:
             if isinstance(error, CollectionError):
                 raise

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.index.state import IndexState, joined
+from flowvec.collection.index.vector_table import VectorTable
+from flowvec.encoder.postprocess import normalize
 
 __all__ = ["least_ef", "queries_between"]
 
@@ -46,14 +47,15 @@ def least_ef(
     return best
 
 
-def queries_between(state: IndexState, count: int, seed: int) -> Floats:
-    """Queries that each lie between three rows of the store, float32 (count, dim).
+def queries_between(table: VectorTable, count: int, seed: int) -> Floats:
+    """Queries that each lie between three rows of a table, float32 (count, dim).
 
     A graph finds rows themselves, and points close to one, far more easily than real queries:
-    `bench/NOTES.md` compares them. Inside the store's `reading`.
+    `bench/NOTES.md` compares them.
     """
     rng = np.random.default_rng(seed)
-    chosen = rng.choice(state.store.labels(), size=(3, count))
-    labels, rows = joined(state.blocks(np.unique(chosen)), state.dim)
-    between: Floats = rows[np.searchsorted(labels, chosen)].mean(axis=0, dtype=np.float32)
-    return state.comparable(between)
+    chosen = rng.choice(np.flatnonzero(table.live), size=(3, count))
+    slots = np.unique(chosen)
+    rows = table.vectors_of(slots)
+    between: Floats = rows[np.searchsorted(slots, chosen)].mean(axis=0, dtype=np.float32)
+    return normalize(between) if table.metric == "cosine" else between

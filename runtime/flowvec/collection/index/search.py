@@ -1,24 +1,22 @@
-"""The nearest rows: exactly among vectors in memory or from disk, or by an HNSW graph."""
+"""The nearest rows by an HNSW graph, and exactly among those that it does not hold."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.index.hnsw import EF_SEARCH, Graph
 from flowvec.collection.index.vector_table import VectorTable
-from flowvec.vectors import Metric, merge_best, top_k
+from flowvec.vectors import merge_best
 
 __all__ = [
+    "GraphHits",
     "candidates",
-    "few_eligible",
-    "search_blocks",
+    "eligible_slots",
     "search_graph",
-    "search_rows",
-    "search_table",
+    "search_rest",
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -29,103 +27,11 @@ Mask = npt.NDArray[np.bool_]
 # number, plus the second.
 _OVER_FETCH = 1.5
 _OVER_FETCH_LEAST = 16
-# Above this share of all rows, reading the eligible rows from disk is as fast.
-_MAX_FETCHED_SHARE = 0.1
 # Most candidates fetched at once when filtering (64 MiB).
 _MAX_FETCHED = 1 << 22
-
-
 # The unit of these costs is an eligible row that is copied and compared.
 _COST_OF_CANDIDATE = 8.0
 _COST_OF_SLOT = 0.3
-
-
-def search_rows(
-    rows: tuple[Labels, Floats], queries: Floats, k: int, eligible: Labels | None, metric: Metric
-) -> tuple[Labels, Floats]:
-    """The k nearest of rows in memory: labels int64 and scores float32, (queries, k).
-
-    Args:
-        rows: labels, and vectors float32 (rows, dim).
-        queries: float32 (queries, dim).
-        k: at most the number of eligible rows.
-        eligible: labels that may be found, ascending; None is all.
-        metric: what compares them.
-    """
-    labels, vectors = rows
-    if eligible is not None:
-        chosen = np.isin(labels, eligible)
-        labels, vectors = labels[chosen], vectors[chosen]
-    best, scores = top_k(queries, vectors, k, metric)
-    return labels[best], scores
-
-
-def search_blocks(
-    blocks: Iterable[tuple[Labels, Floats]], queries: Floats, k: int, metric: Metric
-) -> tuple[Labels, Floats]:
-    """The k nearest of rows that come block by block and do not stay in memory."""
-    best = np.empty((len(queries), 0), np.int64)
-    scores = np.empty((len(queries), 0), np.float32)
-    if k == 0:
-        return best, scores
-    for labels, vectors in blocks:
-        nearest, their_scores = top_k(queries, vectors, min(k, len(vectors)), metric)
-        best, scores = merge_best(best, scores, labels[nearest], their_scores, k)
-    return best, scores
-
-
-def few_eligible(k: int, rows: int) -> float:
-    """Up to this many eligible rows, reading them all is as fast as asking the graph.
-
-    Reading costs time for each eligible row; the graph costs time for each row that it fetches,
-    which is k * rows / eligible.
-    """
-    return math.sqrt(k * rows)
-
-
-def search_graph(
-    graph: Graph, queries: Floats, k: int, eligible: Labels | None, ef: int
-) -> tuple[Labels, Floats] | None:
-    """The k nearest by a graph; None if it cannot reach k eligible rows.
-
-    Args:
-        graph: holds the rows.
-        queries: float32 (queries, dim).
-        k: how many.
-        eligible: labels that may be found, ascending; None is all.
-        ef: search depth.
-    """
-    if eligible is None:
-        return graph.search(queries, k, ef)
-    fetched = int(k * len(graph) / len(eligible) * _OVER_FETCH) + _OVER_FETCH_LEAST
-    while fetched <= _MAX_FETCHED_SHARE * len(graph):
-        if len(queries) > 1 and len(queries) * fetched > _MAX_FETCHED:
-            return _search_graph_in_parts(graph, queries, k, eligible, ef, fetched)
-        nearest = graph.search(queries, fetched, ef)
-        if nearest is None:
-            return None
-        labels, scores = nearest
-        is_eligible = np.isin(labels, eligible)
-        if (is_eligible.sum(axis=1) >= k).all():
-            # A stable sort moves the eligible rows to the front and keeps their order.
-            first = np.argsort(~is_eligible, axis=1, kind="stable")[:, :k]
-            return np.take_along_axis(labels, first, 1), np.take_along_axis(scores, first, 1)
-        fetched *= 4
-    return None
-
-
-def _search_graph_in_parts(
-    graph: Graph, queries: Floats, k: int, eligible: Labels, ef: int, fetched: int
-) -> tuple[Labels, Floats] | None:
-    """`search_graph` for a few queries at a time, to limit memory."""
-    step = max(1, _MAX_FETCHED // fetched)
-    parts: list[tuple[Labels, Floats]] = []
-    for first in range(0, len(queries), step):
-        part = search_graph(graph, queries[first : first + step], k, eligible, ef)
-        if part is None:
-            return None
-        parts.append(part)
-    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
 def candidates(k: int, eligible: int, slots: int, share: float) -> int | None:
@@ -151,29 +57,84 @@ def candidates(k: int, eligible: int, slots: int, share: float) -> int | None:
     return None if wanted * _COST_OF_CANDIDATE >= exact else wanted
 
 
-def search_table(
+@dataclass(frozen=True, slots=True)
+class GraphHits:
+    """What a graph found: the k nearest eligible rows of the first slots.
+
+    Attributes:
+        in_graph: how many slots those are.
+        labels: int64 (queries, k).
+        scores: float32 (queries, k).
+        is_done: for which queries it found k, bool (queries,).
+    """
+
+    in_graph: int
+    labels: Labels
+    scores: Floats
+    is_done: Mask
+
+
+def eligible_slots(table: VectorTable, mask: Mask | None) -> Mask:
+    """Which slots may be found, bool (slots,)."""
+    return table.live if mask is None else table.live & mask
+
+
+def search_graph(
     table: VectorTable,
+    graph: Graph,
+    in_graph: int,
     queries: Floats,
     k: int,
-    mask: Mask | None = None,
-    graph: Graph | None = None,
-    in_graph: int = 0,
+    eligible: Mask,
     ef: int = EF_SEARCH,
-) -> tuple[Labels, Floats]:
-    """The k nearest rows of a table: by a graph of its first slots, and exactly among the rest.
+) -> GraphHits | None:
+    """The k nearest rows of a table's first slots, by a graph that nobody changes meanwhile.
 
-    With a mask, the graph returns more rows than k, and those that are not eligible are left out.
+    With a filter, the graph returns more rows than k, and those that are not eligible are left out.
     Where too few are left, because eligible rows are far from the query, it is asked for more while
     that is cheaper than an exact search.
 
     Args:
-        table: all rows.
+        table: the rows.
+        graph: holds the rows of the first slots, and perhaps deleted ones.
+        in_graph: how many slots those are.
+        queries: float32 (queries, dim), as the metric compares them.
+        k: how many; fewer are found if fewer are eligible.
+        eligible: slots that may be found, bool (slots,).
+        ef: search depth in the graph.
+
+    Returns:
+        None if an exact search is cheaper for all queries.
+    """
+    older = int(np.count_nonzero(eligible[:in_graph]))
+    k = min(k, older)
+    wanted: int | None = k
+    if wanted and older < len(graph):
+        wanted = candidates(k, older, in_graph, older / len(graph))
+    if not wanted or not len(queries):
+        return None
+    step = max(1, _MAX_FETCHED // max(wanted, ef))
+    parts = [
+        _search_slots_of(
+            graph, table, queries[start : start + step], k, eligible[:in_graph], wanted, ef
+        )
+        for start in range(0, len(queries), step)
+    ]
+    labels, scores, is_done = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return GraphHits(in_graph, labels, scores, is_done)
+
+
+def search_rest(
+    table: VectorTable, queries: Floats, k: int, mask: Mask | None, hits: GraphHits | None
+) -> tuple[Labels, Floats]:
+    """The k nearest rows: what a graph found, and exactly among the slots that it does not hold.
+
+    Args:
+        table: all rows, in the state that the graph was searched in.
         queries: float32 (queries, dim), as the metric compares them.
         k: how many; fewer are returned if fewer are eligible.
         mask: slots that may be found, bool (slots,); None is all.
-        graph: holds the rows of the first slots, and perhaps deleted ones; None compares exactly.
-        in_graph: how many slots those are.
-        ef: search depth in the graph.
+        hits: what the graph found; None compares all rows exactly.
 
     Returns:
         Labels int64 and scores float32, (queries, min(k, eligible)), best first.
@@ -181,26 +142,19 @@ def search_table(
     Raises:
         VectorFileError: as for `VectorTable.search`.
     """
-    eligible = table.live if mask is None else table.live & mask
-    older = int(np.count_nonzero(eligible[:in_graph]))
-    k = min(k, older + int(np.count_nonzero(eligible[in_graph:])))
-    wanted: int | None = min(k, older)
-    if graph is not None and mask is not None and wanted:
-        wanted = candidates(wanted, older, in_graph, min(1.0, older / max(1, len(graph))))
-    if graph is None or not wanted:
+    if hits is None:
         return table.search(queries, k, mask)
+    k = min(k, int(np.count_nonzero(eligible_slots(table, mask))))
     best, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
-    step = max(1, _MAX_FETCHED // max(wanted, ef))
-    for start in range(0, len(queries), step):
-        part = queries[start : start + step]
-        labels, their, is_done = _search_slots_of(
-            graph, table, part, min(k, older), eligible[:in_graph], wanted, ef
-        )
-        done, rest = start + np.flatnonzero(is_done), start + np.flatnonzero(~is_done)
-        recent = table.search(queries[done], k, mask, in_graph)
-        best[done], scores[done] = merge_best(labels[is_done], their[is_done], *recent, k)
-        if len(rest):
-            best[rest], scores[rest] = table.search(queries[rest], k, mask)
+    done, rest = np.flatnonzero(hits.is_done), np.flatnonzero(~hits.is_done)
+    if len(done):
+        found = hits.labels[done], hits.scores[done]
+        if hits.in_graph < table.slots:
+            recent = table.search(queries[done], k, mask, hits.in_graph)
+            found = merge_best(*found, *recent, k)
+        best[done], scores[done] = found
+    if len(rest):
+        best[rest], scores[rest] = table.search(queries[rest], k, mask)
     return best, scores
 
 

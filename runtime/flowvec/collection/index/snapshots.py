@@ -27,6 +27,8 @@ __all__ = ["GraphSnapshots", "is_mostly_tombstones"]
 
 logger = logging.getLogger(__name__)
 
+Labels = npt.NDArray[np.int64]
+
 # A graph with a larger share of tombstones is rebuilt: they cost time and recall.
 _MAX_TOMBSTONES = 0.5
 _KEPT = 2
@@ -56,8 +58,8 @@ class GraphSnapshots:
             scale = 2.0 ** -round(math.log2(typical))  # a power of two rounds nothing
         return Graph(self._dim, self._metric, self._m, self._ef_construction, scale, rows)
 
-    def load(self) -> tuple[Graph, int] | None:
-        """The newest good graph and the highest label in it; None if no file is good."""
+    def load(self) -> tuple[Graph, Labels] | None:
+        """The newest good graph, and the labels of all rows; None if no file is good."""
         live = self._store.labels()
         for snapshot in self._store.snapshots.all():
             try:
@@ -66,10 +68,10 @@ class GraphSnapshots:
                 logger.warning("the graph is rebuilt from the store: %s", error)
             else:
                 if not is_mostly_tombstones(graph):
-                    return graph, snapshot.max_label
+                    return graph, live
         return None
 
-    def _load(self, snapshot: Snapshot, live: npt.NDArray[np.int64]) -> Graph:
+    def _load(self, snapshot: Snapshot, live: Labels) -> Graph:
         file = self._folder / snapshot.file
         if file.parent != self._folder or file.is_symlink() or not file.is_file():
             raise CollectionError(f"{file} is missing")
@@ -83,46 +85,49 @@ class GraphSnapshots:
             raise CollectionError(f"{file} has rows missing")
         return graph
 
-    def is_current(self) -> bool:
-        """Whether the newest file holds all rows of the state that this thread reads."""
+    def newest_label(self) -> int:
+        """The highest label that the newest file holds; 0 without a file."""
         newest = next(iter(self._store.snapshots.all()), None)
-        # Labels only rise, so the same highest label and the same count are the same rows.
-        return (
-            newest is not None
-            and newest.max_label == self._store.newest_label()
-            and newest.count == self._store.meta.counts().rows
-            and (self._folder / newest.file).is_file()
-        )
+        if newest is None or not (self._folder / newest.file).is_file():
+            return 0
+        return newest.max_label
 
-    def save(self, graph: Graph) -> None:
-        """Write a graph of all rows: first the file, then its record.
+    def next_file(self) -> Path:
+        """Where the next graph is written."""
+        number = max((snapshot.n for snapshot in self._store.snapshots.all()), default=0) + 1
+        return self._folder / f"graph-{number}.hnsw"
+
+    def record(self, file: Path, graph: Graph, newest: int) -> None:
+        """Record a graph's file, and remove older ones; nobody else writes the collection now.
+
+        Args:
+            file: a file of `next_file`, flushed to disk.
+            graph: the graph.
+            newest: the highest label that the file holds.
 
         Raises:
-            CollectionError: it could not be written; the older files stay.
+            CollectionError: it could not be recorded; the older files stay.
         """
-        old = self._store.snapshots.all()
-        number = max((snapshot.n for snapshot in old), default=0) + 1
-        file = self._folder / f"graph-{number}.hnsw"
-        graph.save(file)
         try:
             record = record_file(file)
         except OSError as error:
             raise CollectionError(f"cannot read {file}: {error}") from error
-        labels = self._store.labels()
-        snapshot = Snapshot(
-            n=number,
-            file=file.name,
-            bytes=record.bytes,
-            sha256=record.sha256,
-            max_label=int(labels[-1]) if len(labels) else 0,
-            count=len(labels),
-            m=graph.m,
-            ef_construction=graph.ef_construction,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+        old = self._store.snapshots.all()
         kept = old[: _KEPT - 1]
         with self._store.transaction():
-            self._store.snapshots.add(snapshot, graph.newest)
+            self._store.snapshots.add(
+                Snapshot(
+                    n=int(file.stem.partition("-")[2]),
+                    file=file.name,
+                    bytes=record.bytes,
+                    sha256=record.sha256,
+                    max_label=newest,
+                    count=self._store.count_up_to(newest),
+                    m=graph.m,
+                    ef_construction=graph.ef_construction,
+                    created=datetime.now(UTC).isoformat(timespec="seconds"),
+                )
+            )
             self._store.snapshots.remove(s.n for s in old[_KEPT - 1 :])
             self._store.meta.remove(_scale_key(s.file) for s in old[_KEPT - 1 :])
             if graph.scale != 1.0:

@@ -105,6 +105,10 @@ class VectorFile:
         self._mapped = None
         self._file.close()
 
+    def retire(self) -> None:
+        """Close the file, but keep its mapping for searches that still use it."""
+        self._file.close()
+
     # --- reading --------------------------------------------------------------------------------
 
     @property

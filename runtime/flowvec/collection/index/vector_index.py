@@ -1,4 +1,4 @@
-"""The nearest rows of a store: an exact scan while it is small, an HNSW graph above that.
+"""The nearest rows of a store: exactly, or by an HNSW graph that follows the rows.
 
 All threads share one cache of the store in memory. Every state of the store has a number. A search
 compares the store's number with that of the cache, and updates the cache if they differ. So it sees
@@ -8,6 +8,7 @@ the same state in both.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.index.changes import Change, StateChange, merged
-from flowvec.collection.index.eligible import EligibleRows
-from flowvec.collection.index.hnsw import Graph
-from flowvec.collection.index.rebuild import Rebuilding
+from flowvec.collection.index.eligible import EligibleMasks
+from flowvec.collection.index.growing_graph import GrowingGraph
+from flowvec.collection.index.progress import showing_progress
 from flowvec.collection.index.recall import least_ef, queries_between
-from flowvec.collection.index.search import few_eligible, search_blocks, search_graph, search_rows
-from flowvec.collection.index.snapshots import GraphSnapshots, is_mostly_tombstones
+from flowvec.collection.index.search import eligible_slots, search_graph, search_rest
+from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.index.state import IndexState
+from flowvec.collection.index.vector_file import VectorFileError
+from flowvec.collection.index.vector_table import VectorTable
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.locks import ReadersWriter
 from flowvec.collection.store.rows import Id
@@ -39,12 +42,12 @@ Labels = npt.NDArray[np.int64]
 
 # Up to this many rows an exact search takes about a millisecond, and no graph is built.
 EXACT_BELOW = 10_000
-# Rows added to the graph before searches get a turn.
-_ADD_ROWS = 512
 # How often a search retries after a concurrent change before it blocks writers.
 _ATTEMPTS = 3
 # Recall is measured at this k.
 _RECALL_K = 10
+# Above this many rows, an exact search does not hold the lock.
+_MOST_LOCKED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,20 @@ class Nearest:
 class VectorIndex:
     """Searches a store's vectors, from any number of threads, while one thread changes the store.
 
-    `Collection` changes it like this:
+    `Access` changes it like this:
 
         index.begin()
         with store.transaction():
             ...
             index.stage(...)
-            index.seal()   # the graph grows; searches go on and do not see the new rows
-        index.publish()        # now they see all of them at once
+            index.seal()   # new vectors are written to the vectors file
+        index.publish()    # now searches see all of the change at once
 
     A search that meets the committed state before `publish` publishes it. What was staged and not
-    committed is never published; its nodes stay hidden in the graph.
+    committed is never published.
+
+    Attributes:
+        growing: the graph, which follows in the background.
     """
 
     def __init__(self, store: Store, folder: Path, exact_below: int | None = None) -> None:
@@ -83,28 +89,30 @@ class VectorIndex:
 
         Args:
             store: the rows.
-            folder: where the graph's files are.
+            folder: where the index's files are.
             exact_below: up to this many rows searches are exact; None is `EXACT_BELOW`.
         """
         self._store = store
         self._exact_below = exact_below
         self._snapshots = GraphSnapshots(store, folder)
-        self._state = IndexState(store, self._snapshots)
-        self._eligible = EligibleRows(store)
+        self._state = IndexState(store, folder)
+        self._masks = EligibleMasks(store)
         self._lock = ReadersWriter()
-        # The change that was staged last, and the graph that already holds its rows, hidden.
-        self._staged: tuple[StateChange, Graph | None] | None = None
+        self.growing = GrowingGraph(self._state, self._snapshots, self._lock, self._settle)
+        # A search or `prepare` has asked for the graph; a process that only adds does not need it.
+        self._wants_graph = False
+        # The change whose transaction was sealed last.
+        self._staged: StateChange | None = None
         # The changes of the transaction that is open, and the number of the state before it.
         self._changes: list[Change] = []
         self._before = 0
-        self._rebuilding = Rebuilding(self._rebuild)
         with store.reading():
             store.count()  # raises if rows are missing
             self._state.catch_up()
 
     @property
     def is_exact(self) -> bool:
-        """Whether searches are exact."""
+        """Whether the collection is so small that searches are exact."""
         limit = EXACT_BELOW if self._exact_below is None else self._exact_below
         return self._state.count <= limit
 
@@ -119,25 +127,22 @@ class VectorIndex:
         return self._state.ef_search
 
     @property
-    def is_unsaved(self) -> bool:
-        """Whether the graph in memory differs from the newest file."""
-        return self._state.loaded.graph is not None and not self._state.graph_is_saved
-
-    @property
-    def was_built(self) -> bool:
-        """Whether the graph was built here, and would have to be built again if it is not saved."""
-        return self._state.graph_was_built
-
-    @property
     def graph_rows(self) -> int:
         """Rows in the graph in memory, tombstones included; without one, in its newest file.
 
         Inside the store's `reading`.
         """
-        graph = self._state.loaded.graph
+        graph = self.growing.graph
         if graph is not None:
             return graph.total
         return next((snapshot.count for snapshot in self._store.snapshots.all()), 0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the vectors, filters and graph here; what processes share is not counted."""
+        table, graph = self._state.loaded.table, self.growing.graph
+        held = 0 if table is None else table.memory_bytes
+        return held + self._masks.nbytes + (0 if graph is None else graph.memory_bytes)
 
     # --- changes --------------------------------------------------------------------------------
 
@@ -182,38 +187,18 @@ class VectorIndex:
         del self._changes[mark:]
 
     def seal(self) -> int:
-        """Prepare the staged changes, and return the number of the state that they lead to.
+        """Write new vectors to the vectors file, at the end of the transaction.
 
-        At the end of their transaction. Growing the graph takes longest: minutes for a million
-        rows. It happens before the commit; the new nodes are hidden, and searches get a turn in
-        between.
+        Returns:
+            The number of the state that the transaction leads to.
         """
         state = self._store.meta.state()
-        if not self._changes:
-            return state
-        change = merged(self._changes, self._before, state)
-        new, rows = change.labels, change.vectors
-        graph = self._state.loaded.graph
-        try:
-            for first in range(0, len(new) if graph is not None else 0, _ADD_ROWS):
-                part = slice(first, first + _ADD_ROWS)
-                with self._lock.writing():
-                    if graph is None or self._state.loaded.graph is not graph:
-                        break  # a rebuilt graph has replaced it, and gets all rows in `publish`
-                    self._state.graph_is_saved = False
-                    # No graph during the add: a Ctrl-C must not leave rows that are not hidden.
-                    self._state.loaded.graph = None
-                    graph.add(new[part], rows[part], hidden=True)
-                    self._state.loaded.graph = graph
-        except BaseException as error:
+        if self._changes:
+            change = merged(self._changes, self._before, state)
+            if len(change.labels):
+                self._state.cache.append(change.labels, change.vectors)
             with self._lock.writing():
-                self._state.loaded.graph = graph = None
-            if not isinstance(error, Exception):
-                raise
-            # The graph is a cache: if it cannot grow, the change is still made.
-            logger.exception("the graph in memory is dropped")
-        with self._lock.writing():
-            self._staged = change, graph
+                self._staged = change
         return state
 
     def publish(self) -> None:
@@ -225,27 +210,28 @@ class VectorIndex:
         with self._lock.writing():
             try:
                 if self._staged is not None:
-                    self._publish(self._staged[0].state)
+                    self._publish(self._staged.state)
             except BaseException as error:
-                self._state.drop()
+                self._drop()
                 if not isinstance(error, Exception):
                     raise
-                logger.exception("the graph in memory is dropped")
+                logger.exception("what is in memory is dropped")
             finally:
                 self._staged = None
-        self._rebuild_if_due()
+        self._grow_if_due()
 
     def _publish(self, state: int) -> None:
         """Show the staged change if it leads from the state in memory to `state`.
 
         Callers hold the write lock.
         """
-        if self._staged is None:
-            return
-        change, graph = self._staged
-        if change.state == state and change.before == self._state.number:
-            self._state.apply(change, graph)
-            self._trim()
+        change = self._staged
+        if change is not None and change.state == state and change.before == self._state.number:
+            self._state.apply(change)
+            self.growing.delete(np.asarray(change.deleted, np.int64))
+
+    def _drop(self) -> None:
+        self._state.drop()
 
     def _follow(self) -> None:
         """Bring memory and this thread's view of the store to the newest state.
@@ -259,15 +245,12 @@ class VectorIndex:
         try:
             self._publish(state)
             if state != self._state.number:
-                self._state.catch_up()
-                self._trim()
+                gone = self._state.catch_up()
+                if gone is not None:
+                    self.growing.delete(gone)
         except BaseException:
-            self._state.drop()
+            self._drop()
             raise
-
-    def _trim(self) -> None:
-        if not self.is_exact:
-            self._state.loaded.rows = None
 
     def refresh(self) -> None:
         """Bring memory to the newest state of the store; every search does this by itself."""
@@ -277,12 +260,10 @@ class VectorIndex:
                     return
             with self._lock.writing():
                 self._follow()
-        self._rebuild_if_due()
+        self._grow_if_due()
 
     @contextmanager
-    def _one_state(
-        self, *, with_ids: bool = False, stopped: Callable[[], bool] | None = None
-    ) -> Iterator[int]:
+    def _one_state(self, *, with_ids: bool = False) -> Iterator[int]:
         """The number of a state that the block finds both in memory and in the store.
 
         Inside the store's `reading`, which shows the same state after the block. Nobody changes
@@ -296,26 +277,27 @@ class VectorIndex:
                     return
             with self._lock.writing():
                 self._follow()
-                self._load(with_ids, stopped)
-            self._rebuild_if_due()
+                self._load(with_ids)
         # The store keeps changing: take the write lock and search under it.
         with self._lock.writing():
             self._follow()
-            self._load(with_ids, stopped)
+            self._load(with_ids)
             yield self._state.number
+
+    def _settle(self) -> None:
+        """Bring the rows in memory to the newest state; inside the store's `reading`."""
+        with self._one_state():
+            pass
 
     def _is_loaded(self, with_ids: bool) -> bool:
         loaded = self._state.loaded
-        rows = loaded.rows if self.is_exact else loaded.graph
-        return rows is not None and (loaded.ids is not None or not with_ids)
+        return loaded.table is not None and (loaded.ids is not None or not with_ids)
 
-    def _load(self, with_ids: bool, stopped: Callable[[], bool] | None = None) -> None:
-        """Load what a search needs and is not in memory."""
+    def _load(self, with_ids: bool) -> None:
+        """Load what a search needs and is not in memory; under the write lock."""
         loaded = self._state.loaded
-        if self.is_exact and loaded.rows is None:
-            self._state.load_rows()
-        elif not self.is_exact and loaded.graph is None:
-            self._state.load_graph(stopped)
+        if loaded.table is None:
+            self.growing.match(self._state.load_table())
         if with_ids and loaded.ids is None:
             self._state.load_ids()
 
@@ -344,34 +326,43 @@ class VectorIndex:
             ef: search depth in the graph; None is the collection's own.
         """
         compared = self._state.comparable(queries)
-        for attempt in range(_ATTEMPTS):
-            state_before, eligible = None, None
+        if condition is not None:
+            # Outside the lock: a new filter can take long, and changes must not wait for it.
+            self._masks.prepare(condition, self._store.meta.state())
+        hits, mask = None, None
+        with self._one_state(with_ids=with_ids) as state:
+            table = self._table
             if condition is not None:
-                # Outside the lock: a filter can take long, and changes must not wait for it.
-                state_before = self._store.meta.state()
-                eligible = self._eligible.labels(condition, state_before)
-            is_few = eligible is not None and len(eligible) <= few_eligible(k, self._state.count)
-            if (exact or is_few) and not self.is_exact:
-                break  # read from the store alone
-            with self._one_state(with_ids=with_ids) as state:
-                if condition is not None and state_before != state:
-                    if attempt < _ATTEMPTS - 1:
-                        continue
-                    eligible = self._eligible.labels(condition, state)
-                most = self._state.count if eligible is None else len(eligible)
-                nearest = None
-                if self.is_exact or not exact:  # rows may have been added since the check above
-                    nearest = self._search_memory(compared, min(k, most), eligible, ef)
-                if nearest is not None:
-                    return self._with_ids(nearest, with_ids)
-            break
-        blocks = self._state.blocks(eligible) if k else ()
-        labels, scores = search_blocks(blocks, compared, k, self._state.metric)
-        ids = None
-        if with_ids:
-            ids_by_label = self._store.ids_of(np.unique(labels).tolist())
-            ids = [[ids_by_label[label] for label in line] for line in labels.tolist()]
-        return Nearest(labels, scores, ids)
+                mask = self._masks.mask(condition, table, state)
+            graph, ids = self.growing.graph, self._state.loaded.ids
+            # Deleted rows are marked in the table; a change may mark more after this block.
+            table = table.snapshot()
+            if graph is not None and k and not exact and not self.is_exact:
+                held, depth = self.growing.held_slots(table), self._state.ef_search
+                hits = search_graph(
+                    table, graph, held, compared, k, eligible_slots(table, mask), ef or depth
+                )
+        if not exact and not self.is_exact:
+            self._wants_graph = True
+        labels, scores = search_rest(table, compared, k, mask, hits)
+        self._grow_if_due()
+        return Nearest(labels, scores, self._ids_of(labels, ids) if with_ids else None)
+
+    @property
+    def _table(self) -> VectorTable:
+        table = self._state.loaded.table
+        assert table is not None
+        return table
+
+    def _ids_of(self, labels: Labels, ids: dict[int, Id] | None) -> list[list[Id]]:
+        """Ids of rows; those that another change removes meanwhile are read from the store."""
+        lines = labels.tolist()
+        held = {} if ids is None else ids
+        try:
+            return [list(map(held.__getitem__, line)) for line in lines]
+        except KeyError:
+            by_label = self._store.ids_of(np.unique(labels).tolist())
+            return [[by_label[label] for label in line] for line in lines]
 
     def scores(self, query: Floats, vectors: Floats) -> list[float]:
         """Scores of a query, float32 (dim,), with vectors, float32 (rows, dim)."""
@@ -389,32 +380,21 @@ class VectorIndex:
         with self._lock.reading():
             if self._store.meta.newest_state() != self._state.number or not self._is_loaded(True):
                 return None
-            nearest = self._search_memory(compared, min(k, self._state.count), None, ef)
-            return None if nearest is None else self._with_ids(nearest, with_ids=True)
-
-    def _with_ids(self, nearest: tuple[Labels, Floats], with_ids: bool) -> Nearest:
-        labels, scores = nearest
-        ids_by_label = self._state.loaded.ids
-        if not with_ids or ids_by_label is None:
-            return Nearest(labels, scores, None)
-        ids = [list(map(ids_by_label.__getitem__, line)) for line in labels.tolist()]
-        return Nearest(labels, scores, ids)
-
-    def _search_memory(
-        self, queries: Floats, k: int, eligible: Labels | None, ef: int | None
-    ) -> tuple[Labels, Floats] | None:
-        """The k nearest of what is in memory; None if the graph cannot reach k rows."""
-        if k == 0:
-            return np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
-        loaded = self._state.loaded
-        if loaded.rows is not None:
-            return search_rows(loaded.rows, queries, k, eligible, self._state.metric)
-        assert loaded.graph is not None
-        depth = self._state.ef_search if ef is None else ef
-        return search_graph(loaded.graph, queries, k, eligible, depth)
+            table, graph, hits = self._table, self.growing.graph, None
+            if not self.is_exact:
+                held = self.growing.held_slots(table)
+                if graph is None or table.slots - held > _MOST_LOCKED:
+                    return None
+                hits = search_graph(
+                    table, graph, held, compared, k, table.live, ef or self._state.ef_search
+                )
+            if hits is None and table.slots > _MOST_LOCKED:
+                return None
+            labels, scores = search_rest(table, compared, k, None, hits)
+            return Nearest(labels, scores, self._ids_of(labels, self._state.loaded.ids))
 
     def prepare(self, stopped: Callable[[], bool] | None = None) -> bool:
-        """Load or build what a search needs; inside the store's `reading`.
+        """Load what a search needs, and let the graph hold all rows; not inside `reading`.
 
         Args:
             stopped: called now and then; True makes this give up.
@@ -422,30 +402,45 @@ class VectorIndex:
         Returns:
             Whether everything is in memory; False if it was stopped.
         """
-        try:
-            with self._one_state(with_ids=True, stopped=stopped):
-                return True
-        except InterruptedError:
-            return False
+        while True:
+            with self._store.reading(), self._one_state(with_ids=True):
+                if self.is_exact or self.growing.is_complete(self._table):
+                    return True
+                total = self._table.count
+            if stopped is not None and stopped():
+                return False
+            self._wants_graph = True
+            self.growing.start_if_due()
+            with showing_progress(total, lambda: self.graph_size, sys.stderr.isatty()):
+                if not self.growing.wait(stopped):
+                    return False
+            if self.growing.has_failed:
+                return True  # rows are compared exactly
+
+    @property
+    def graph_size(self) -> int:
+        """Rows in the graph in memory."""
+        graph = self.growing.graph
+        return 0 if graph is None else graph.total
 
     def measure_recall(self, target: float, queries: int | Floats, seed: int) -> tuple[int, float]:
         """The least `ef` whose recall of the ten nearest reaches a target, and that recall.
 
-        Callers hold `Access.writing`, inside the store's `reading`.
+        The graph must hold all rows: call `prepare` before. Inside the store's `reading`.
         """
         with self._one_state():
-            if self.is_exact:
+            if self.is_exact or self.growing.graph is None:
                 return self._state.ef_search, 1.0
+            table = self._table.snapshot()
         vectors = (
-            queries_between(self._state, queries, seed) if isinstance(queries, int)
+            queries_between(table, queries, seed) if isinstance(queries, int)
             else self._state.comparable(queries)
         )  # fmt: skip
-        k = min(_RECALL_K, self._state.count)
-        exact, _ = search_blocks(self._state.blocks(), vectors, k, self._state.metric)
+        exact, _ = table.search(vectors, min(_RECALL_K, table.count))
 
         def search(ef: int) -> Labels | None:
             with self._lock.reading():
-                graph = self._state.loaded.graph
+                graph = self.growing.graph
                 nearest = None if graph is None else graph.search(vectors, exact.shape[1], ef)
             return None if nearest is None else nearest[0]
 
@@ -455,62 +450,38 @@ class VectorIndex:
     # --- upkeep ---------------------------------------------------------------------------------
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the graph's files, one message each."""
-        return self._snapshots.problems()
+        """What is wrong with the index's files, one message each."""
+        problem = self._state.cache.problem()
+        if problem is not None:
+            yield problem
+        yield from self._snapshots.problems()
 
-    def compact(self) -> None:
-        """Rebuild the graph without tombstones; searches use the old one meanwhile.
+    def compact_vectors(self) -> None:
+        """Write the vectors file anew, without deleted rows. Callers hold the turn to write."""
+        try:
+            with self._store.transaction():
+                self._state.cache.replace()
+                self._store.meta.touch()
+            self._state.cache.remove_others()
+        except VectorFileError as error:
+            logger.warning("the vectors file stays as it is: %s", error)
+        self.refresh()
 
-        Callers hold `Access.writing`.
-        """
-        self._rebuilding.wait()
+    def compact_graph(self) -> None:
+        """Build the graph anew without tombstones, and save it; searches use the old one."""
+        self.growing.wait()
         if self.is_exact:
             with self._lock.writing():
-                self._state.loaded.graph = None
+                self.growing.drop()
             return
-        with self._store.reading():
-            self._replace_graph(self._state.build_graph())
-
-    def _replace_graph(self, graph: Graph) -> None:
-        """Use a graph that was built from the state that this thread reads."""
-        with self._lock.writing():
-            self._follow()
-            self._state.update_graph(graph)
-            self._state.use_built(graph)  # only now that it has all rows
-
-    def save(self, *, anew: bool = False) -> None:
-        """Write the graph to disk if no file holds its rows. Callers hold `Access.writing`.
-
-        Args:
-            anew: also if a file holds its rows; that one may have tombstones.
-
-        Raises:
-            CollectionError: it could not be written; the older file stays.
-        """
-        with self._store.reading(), self._lock.writing():
-            self._follow()
-            graph = self._state.loaded.graph
-            if graph is not None and not anew and self._snapshots.is_current():
-                self._state.graph_is_saved = True  # another process saved this state
-        if graph is not None and not self._state.graph_is_saved:
-            self._snapshots.save(graph)
-            self._state.graph_is_saved = True
+        self.growing.rebuild()
+        self.growing.save(anew=True)
 
     def close(self) -> None:
-        """Stop the rebuild in the background."""
-        self._rebuilding.close()
-        with self._lock.writing():
-            # Do not save a graph that is due to be rebuilt: its file would not be used.
-            graph = self._state.loaded.graph
-            if graph is not None and is_mostly_tombstones(graph):
-                self._state.loaded.graph = None
+        """Stop the growth of the graph."""
+        self.growing.close()
 
-    def _rebuild_if_due(self) -> None:
-        """Rebuild the graph in the background if it has too many tombstones."""
-        graph = self._state.loaded.graph
-        if graph is not None and not self.is_exact and is_mostly_tombstones(graph):
-            self._rebuilding.start()
-
-    def _rebuild(self, stopped: Callable[[], bool]) -> None:
-        with self._store.reading():
-            self._replace_graph(self._state.build_graph(stopped, may_show=False))
+    def _grow_if_due(self) -> None:
+        """Let the graph grow in the background, if somebody searches a large collection."""
+        if self._wants_graph and not self.is_exact:
+            self.growing.start_if_due()

@@ -6,6 +6,7 @@ file is written again without them.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -79,6 +80,13 @@ class VectorTable:
         self._checking = threading.Lock()
         self._note_blocks()
 
+    def snapshot(self) -> VectorTable:
+        """The table as it is now, for searches beside later changes. Vectors are not copied."""
+        other = copy.copy(self)
+        # Slots are added behind those of the copy, and vectors never change; marks of deletion do.
+        other._live = self._live[: self.slots].copy()
+        return other
+
     # --- rows -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -105,6 +113,10 @@ class VectorTable:
         """How many slots are records of the file."""
         return self._mapped
 
+    def uses(self, file: VectorFile | None) -> bool:
+        """Whether its mapped slots are records of this file."""
+        return self._file is file
+
     @property
     def memory_bytes(self) -> int:
         """Memory that this process alone holds; the mapped file is shared."""
@@ -118,6 +130,13 @@ class VectorTable:
             return np.full(labels.shape, -1, np.int64)
         known = self._labels[np.minimum(slots, self.slots - 1)] == labels
         return np.where(known, slots, -1)
+
+    def dead(self, labels: Labels) -> Labels:
+        """Those of some labels that have no live row."""
+        slots = self.slots_of(labels)
+        is_live = slots >= 0
+        is_live[is_live] = self._live[slots[is_live]]
+        return labels[~is_live]
 
     def vectors_of(self, slots: Labels) -> Floats:
         """Vectors of slots, float32 (slots, dim), a copy.

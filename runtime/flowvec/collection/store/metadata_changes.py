@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.store.label_lists import packed, unpacked
 from flowvec.collection.store.meta import MetaTable
 from flowvec.collection.store.sqlite import Database
 
@@ -34,7 +35,7 @@ class MetadataChanges:
     def add(self, labels: Sequence[int]) -> None:
         """Record that the metadata of rows changed; inside a transaction."""
         number = self.newest() + 1
-        few = np.asarray(labels, "<i8").tobytes() if len(labels) <= _MOST_LABELS else None
+        few = packed(labels) if len(labels) <= _MOST_LABELS else None
         db = self._database.connection
         db.execute(
             "CREATE TABLE IF NOT EXISTS metadata_changes (n INTEGER PRIMARY KEY, labels BLOB)"
@@ -52,6 +53,7 @@ class MetadataChanges:
             rows = self._database.connection.execute(
                 "SELECT labels FROM metadata_changes WHERE n > ? AND n <= ?", (number, newest)
             ).fetchall()
-        if len(rows) != newest - number or any(labels is None for (labels,) in rows):
+        lists = [labels for (blob,) in rows if (labels := unpacked(blob)) is not None]
+        if len(lists) != newest - number:
             return None
-        return np.unique(np.concatenate([np.frombuffer(labels, "<i8") for (labels,) in rows]))
+        return np.unique(np.concatenate(lists))

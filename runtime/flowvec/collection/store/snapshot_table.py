@@ -39,18 +39,9 @@ class SnapshotTable:
             ).fetchall()
         return [Snapshot(*row) for row in rows]
 
-    def add(self, snapshot: Snapshot, newest: int) -> None:
-        """Record a graph file; inside a transaction.
-
-        Args:
-            snapshot: its record.
-            newest: the highest label in the graph. Its transaction may have failed, but no later
-                row may get the label.
-        """
+    def add(self, snapshot: Snapshot) -> None:
+        """Record a graph file; inside a transaction."""
         connection = self._database.connection
-        connection.execute(
-            "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'items'", (newest,)
-        )
         marks = ", ".join("?" * len(astuple(snapshot)))
         connection.execute(
             f"INSERT INTO snapshots VALUES ({marks})",  # noqa: S608 - only question marks

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.store.deletions import Deletions
 from flowvec.collection.store.field_indexes import FieldIndexes
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText, TextTokenizer
@@ -81,6 +82,7 @@ class Store:
         snapshots: its records of graph files.
         field_indexes: its indexes over fields of the metadata.
         metadata_changes: which rows' metadata changed.
+        deletions: which rows were deleted last.
     """
 
     def __init__(self, path: Path, *, create: CollectionSettings | None = None) -> None:
@@ -97,6 +99,7 @@ class Store:
         self.snapshots = SnapshotTable(self.database)
         self.field_indexes = FieldIndexes(self.database)
         self.metadata_changes = MetadataChanges(self.database, self.meta)
+        self.deletions = Deletions(self.database, self.meta)
         try:
             if create is not None:
                 # One transaction: a kill leaves a file without tables, or a whole collection.
@@ -270,6 +273,7 @@ class Store:
         self._connection.executemany(
             "DELETE FROM items WHERE label = ?", ((label,) for label in labels)
         )
+        self.deletions.add(labels)
 
     def labels_of(self, ids: Sequence[Id]) -> list[tuple[Id, int]]:
         """(id, label) of the ids that exist."""
@@ -397,6 +401,16 @@ class Store:
         labels.sort()
         return labels
 
+    def existing(self, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of some labels that have rows, ascending."""
+        listed = "SELECT value FROM json_each(?)"
+        with self.database.translated():
+            rows = self._connection.execute(
+                f"SELECT label FROM items WHERE label IN ({listed}) ORDER BY label",  # noqa: S608
+                (json.dumps(labels.tolist()),),
+            ).fetchall()
+        return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+
     def meeting(self, condition: Condition, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Those of some labels whose rows meet a condition, ascending."""
         # A list is one parameter, and a condition may have hundreds.
@@ -407,6 +421,12 @@ class Store:
                 statement, (json.dumps(labels.tolist()), *condition.parameters)
             ).fetchall()
         return np.sort(np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows)))
+
+    def count_up_to(self, label: int) -> int:
+        """How many rows have this label or a lower one."""
+        with self.database.translated():
+            statement = "SELECT count(*) FROM items WHERE label <= ?"
+            return int(self._connection.execute(statement, (label,)).fetchall()[0][0])
 
     def newest_label(self) -> int:
         """The highest label of a row; 0 if there are no rows."""

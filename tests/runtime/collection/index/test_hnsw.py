@@ -85,8 +85,7 @@ def test_a_saved_graph_loads_with_its_tombstones(tmp_path: Path) -> None:
     graph.add(labels(300), rows)
     graph.delete([1, 2, 3])
     file = tmp_path / "graph-1.hnsw"
-    graph.save(file)
-    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    graph.write(file)
     again = Graph(16, "cosine")
     live = labels(296, 5)  # label 4 was deleted after the file was written
     again.load(file, live)
@@ -115,11 +114,8 @@ def test_a_graph_that_was_not_written_whole_is_refused(tmp_path: Path) -> None:
             return inner.index_file_size()
 
     graph._index = FullDisk()
-    (tmp_path / "graph-1.hnsw").write_bytes(b"old")
     with pytest.raises(CollectionError, match="not written whole"):
-        graph.save(tmp_path / "graph-1.hnsw")
-    assert [p.name for p in tmp_path.iterdir()] == ["graph-1.hnsw"]
-    assert (tmp_path / "graph-1.hnsw").read_bytes() == b"old"
+        graph.write(tmp_path / "graph-1.hnsw")
 
 
 def test_a_file_that_is_not_a_graph_is_a_typed_error(tmp_path: Path) -> None:
@@ -129,27 +125,8 @@ def test_a_file_that_is_not_a_graph_is_a_typed_error(tmp_path: Path) -> None:
         Graph(16, "cosine").load(file, labels(1))
 
 
-def test_a_graph_that_cannot_be_written_leaves_no_partial_file(tmp_path: Path) -> None:
+def test_a_graph_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
     graph = Graph(16, "cosine")
     graph.add(labels(10), unit_vectors(10, 16))
     with pytest.raises(CollectionError, match=r"cannot write|not written"):
-        graph.save(tmp_path / "nowhere" / "graph-1.hnsw")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_hidden_rows_are_found_when_they_are_revealed() -> None:
-    rows = unit_vectors(100, 16)
-    graph = Graph(16, "l2")
-    graph.add(np.arange(1, 81), rows[:80])
-    graph.add(np.arange(81, 101), rows[80:], hidden=True)
-    assert (len(graph), graph.total, graph.newest) == (80, 100, 100)
-    assert graph.labels().tolist() == list(range(1, 81))
-    neighbours = graph.search(rows, 20, ef=100)
-    assert neighbours is not None
-    assert neighbours[0].max() == 80
-    assert graph.search(rows, 81) is None
-    graph.reveal(list(range(81, 91)))
-    neighbours = graph.search(rows, 1, ef=100)
-    assert neighbours is not None
-    assert neighbours[0][80:90, 0].tolist() == list(range(81, 91))
-    assert not {*range(91, 101)} & set(neighbours[0].ravel().tolist())
+        graph.write(tmp_path / "nowhere" / "graph-1.hnsw")

@@ -68,7 +68,7 @@ def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
         pytest.skip("this system does not give huge pages on request")
     rows = unit_vectors(ROWS, DIM)
     graph = graph_of(rows)
-    graph.save(tmp_path / "graph")
+    graph.write(tmp_path / "graph")
     expected = graph.search(rows, 3)
     loaded = Graph(DIM, "cosine", m=4, ef_construction=10)
     before = huge_bytes()

@@ -12,10 +12,30 @@ from flowvec import (
     Collection,
 )
 from flowvec.collection.index.hnsw import Graph
-from flowvec.collection.index.search import candidates, search_table
+from flowvec.collection.index.search import (
+    candidates,
+    eligible_slots,
+    search_graph,
+    search_rest,
+)
 from flowvec.collection.index.vector_table import VectorTable
 from flowvec.vectors import METRICS, Metric, top_k
 from tests.makers import unit, vectors
+
+
+def search_table(
+    table: VectorTable,
+    queries: np.ndarray,
+    k: int,
+    mask: np.ndarray | None,
+    graph: Graph,
+    in_graph: int,
+    ef: int = 100,
+) -> tuple[np.ndarray, np.ndarray]:
+    """A search by a graph and exactly, as `VectorIndex` does it."""
+    eligible = eligible_slots(table, mask)
+    hits = search_graph(table, graph, in_graph, queries, k, eligible, ef)
+    return search_rest(table, queries, k, mask, hits)
 
 
 def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> None:
@@ -23,8 +43,9 @@ def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> N
     queries = vectors(40, seed=9)
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(300), rows[:300])
-        c.search(queries[0])  # builds the graph, which later adds must follow
+        c.prepare()  # builds the graph, which follows later adds
         c.add_vectors(range(300, 400), rows[300:])
+        c.prepare()
         c.delete(range(0, 400, 7))
         assert c.info().search == "hnsw"
         assert c.info().graph_rows == 400
@@ -36,6 +57,7 @@ def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> N
     recall = np.mean([len(set(a) & b) / 5 for a, b in zip(before, exact, strict=True)])
     assert recall >= 0.99
     with Collection.open(tmp_path / "c", exact_below=50) as c:
+        c.prepare()
         after = [[h.id for h in hits] for hits in c.search_batch(queries, k=5)]
         assert c.info().graph_rows == 400  # loaded, not rebuilt
         assert after == before
@@ -47,6 +69,7 @@ def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
     rows, queries = (rng.normal(size=(n, 24)).astype(np.float32) for n in (3000, 20))
     with Collection.create(tmp_path / "c", dim=24, metric=metric, exact_below=50) as c:
         c.add_vectors(range(3000), rows, metadata=[{"half": i % 2} for i in range(3000)])
+        c.prepare()
         assert c.info().search == "hnsw"
         left, right = (
             (a / np.linalg.norm(a, axis=1, keepdims=True) if metric == "cosine" else a)
@@ -69,6 +92,7 @@ def test_ef_applies_to_one_search_only(tmp_path: Path) -> None:
     rows, queries = vectors(4000, 24), vectors(30, 24, seed=1)
     with Collection.create(tmp_path / "c", dim=24, metric="ip", exact_below=0) as c:
         c.add_vectors(range(4000), rows, metadata=[{"half": i % 2} for i in range(4000)])
+        c.prepare()
         efs = (1, 10, 40, 400)
         alone = {ef: c.search_ids(queries, 10, ef=ef)[0] for ef in efs}
         true = c.search_ids(queries, 10, exact=True)[0]
@@ -123,6 +147,7 @@ def test_an_exact_search_is_exact_however_much_another_handle_has_added(tmp_path
             c.add_vectors(range(40, 3000), rows[40:])
             c.tune_recall(0.01)  # the graph is searched as little as can be from now on
             true = top_k(queries, rows, 10, "ip")[0].tolist()
+            reader.prepare()
             assert reader.search_ids(queries, 10, exact=True)[0] == true
             assert reader.search_ids(queries, 10)[0] != true
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowvec import Collection
-from flowvec.collection.index.state import IndexState
+from flowvec.collection.index.snapshots import GraphSnapshots
 from tests.makers import vectors
 
 
@@ -17,6 +17,7 @@ def test_a_damaged_graph_file_is_never_used(tmp_path: Path, damage: str, caplog)
     rows = vectors(200)
     with Collection.create(folder, dim=8, exact_below=50) as c:
         c.add_vectors(range(200), rows)
+        c.prepare()
         expected = [h.id for h in c.search(rows[3], k=10)]
     file = folder / "graph-1.hnsw"
     data = bytearray(file.read_bytes())
@@ -33,6 +34,7 @@ def test_a_damaged_graph_file_is_never_used(tmp_path: Path, damage: str, caplog)
     elif damage == "swapped":
         file.write_bytes(bytes(len(data)))
     with Collection.open(folder, exact_below=50) as c:
+        c.prepare()
         if damage == "stale":
             # Rows added after the file was written, by a process that was killed before saving.
             c.add_vectors(range(200, 260), vectors(60, seed=5))
@@ -62,12 +64,13 @@ def test_a_damaged_record_of_a_graph_is_never_followed(tmp_path: Path, damage: s
 def test_a_record_that_claims_rows_its_graph_lacks_is_not_believed(tmp_path: Path, caplog) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
-        c.search(vectors(1)[0])
+        c.prepare()
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         c.add_vectors(["new"], vectors(1, seed=8))
         c._store.database.connection.execute("UPDATE snapshots SET max_label = 1000000")
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
+        c.prepare()
     assert "has rows missing" in caplog.text
 
 
@@ -75,13 +78,14 @@ def test_a_graph_is_not_saved_as_holding_rows_of_another_handle(tmp_path: Path, 
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
     late = Collection.open(tmp_path / "c", exact_below=50)
-    late.search(vectors(1)[0])  # builds the graph, and will save it
+    late.prepare()  # builds the graph, and will save it
     with Collection.open(tmp_path / "c", exact_below=50) as other:
         other.add_vectors(["new"], vectors(1, seed=8))
     late.close()
     assert len(list((tmp_path / "c").glob("graph-*.hnsw"))) == 1
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
+        c.prepare()
     assert "has rows missing" not in caplog.text
 
 
@@ -91,7 +95,7 @@ def test_the_newest_two_graph_files_are_kept(tmp_path: Path) -> None:
         options = {"dim": 8} if n == 1 else {}
         with opener(tmp_path / "c", exact_below=50, **options) as c:
             c.add_vectors([f"{n}-{i}" for i in range(100)], vectors(100, seed=n))
-            c.search(vectors(1)[0])
+            c.prepare()
             assert [snapshot.n for snapshot in c._store.snapshots.all()] == [*range(n - 1, 0, -1)][
                 :2
             ]
@@ -108,11 +112,13 @@ def test_the_older_graph_is_used_if_the_newer_is_damaged(
         with opener(tmp_path / "c", exact_below=50, **options) as c:
             c.add_vectors([f"{n}-{i}" for i in range(100)], vectors(100, seed=n))
             c.delete([f"{n}-0"])
-            c.search(vectors(1)[0])
+            c.prepare()
     (tmp_path / "c" / "graph-2.hnsw").write_bytes(b"nonsense")
-    monkeypatch.setattr(
-        IndexState, "build_graph", lambda *_, **__: pytest.fail("it was built anew")
-    )
+    built: list[int] = []
+    monkeypatch.setattr(GraphSnapshots, "new", lambda _, rows: built.append(rows))
     with Collection.open(tmp_path / "c", exact_below=50) as c:
+        c.prepare()
+        assert not built
+        assert c.info().graph_rows == 198
         hit_ids = {hit.id for hit in c.search(vectors(1)[0], k=198)}
         assert hit_ids == {f"{n}-{i}" for n in (1, 2) for i in range(1, 100)}

@@ -130,7 +130,7 @@ def test_a_store_that_did_not_count_yet_counts_from_now_on(store: Store) -> None
 
 
 def test_no_label_is_given_twice(store: Store) -> None:
-    """A graph may hold rows of a transaction that failed, and of those that were deleted."""
+    """Graphs and vectors files may hold rows of a failed transaction, and deleted ones."""
 
     def failed() -> None:
         with store.transaction():
@@ -144,11 +144,10 @@ def test_no_label_is_given_twice(store: Store) -> None:
         store.delete(["x"])
     with store.transaction():
         assert store.upsert(["x"], ROWS[:1], [None], [None]) == ([8], [])
-        store.snapshots.add(Snapshot(1, "graph-1.hnsw", 1, "0", 8, 5, 16, 200, "now"), newest=20)
     store.close()
     again = Store(store.database.path)
     with again.transaction():
-        assert again.upsert(["y"], ROWS[:1], [None], [None]) == ([21], [])
+        assert again.upsert(["y"], ROWS[:1], [None], [None]) == ([9], [])
     again.close()
 
 
@@ -298,7 +297,7 @@ def test_snapshots_come_newest_first(store: Store) -> None:
     made = [Snapshot(n, f"graph-{n}.hnsw", 1, "0", 1, 1, 16, 200, "now") for n in (1, 2)]
     with store.transaction():
         for snapshot in made:
-            store.snapshots.add(snapshot, newest=9)
+            store.snapshots.add(snapshot)
     assert store.snapshots.all() == made[::-1]
     with store.transaction():
         store.snapshots.remove([1])

@@ -1,4 +1,4 @@
-"""Building in the background: one at a time, given up at closing, and none after it."""
+"""Work in the background: one thread at a time, given up at closing, and none after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flowvec.collection.index.rebuild import Rebuilding
+from flowvec.collection.index.background import Background
 
 _SECONDS = 30.0
 
@@ -35,37 +35,37 @@ class Builder:
 
 def test_one_is_built_at_a_time() -> None:
     builder = Builder()
-    rebuilding = Rebuilding(builder)
-    rebuilding.start()
+    background = Background(builder)
+    background.start()
     assert builder.is_building.wait(_SECONDS)
-    rebuilding.start()
+    background.start()
     builder.may_end.set()
-    rebuilding.wait()
+    background.wait()
     assert builder.begun == 1
-    rebuilding.start()
-    rebuilding.wait()
+    background.start()
+    background.wait()
     assert builder.begun == 2
 
 
 def test_nothing_starts_after_closing(caplog: pytest.LogCaptureFixture) -> None:
     builder = Builder()
-    rebuilding = Rebuilding(builder)
-    rebuilding.start()
+    background = Background(builder)
+    background.start()
     assert builder.is_building.wait(_SECONDS)
-    rebuilding.close()
+    background.close()
     assert builder.gave_up
-    rebuilding.start()
-    rebuilding.wait()
+    background.start()
+    background.wait()
     assert builder.begun == 1
     assert not caplog.records
 
 
 def test_a_failure_is_logged_and_the_next_is_tried(caplog: pytest.LogCaptureFixture) -> None:
     builder = Builder(ValueError("no room"))
-    rebuilding = Rebuilding(builder)
+    background = Background(builder)
     for _ in range(2):
-        rebuilding.start()
-        rebuilding.wait()
+        background.start()
+        background.wait()
     assert builder.begun == 2
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [
         "no room",

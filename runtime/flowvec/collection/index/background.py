@@ -1,0 +1,66 @@
+"""Work in the background, in one thread at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+__all__ = ["Background"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.02
+
+
+class Background:
+    """At most one thread, which calls a function while searches and changes go on."""
+
+    def __init__(self, work: Callable[[Callable[[], bool]], None]) -> None:
+        """Call `work` in a thread at each `start`.
+
+        Its argument is a function that says whether to give up.
+        """
+        self._work = work
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._closing = False
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the thread is at work."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start, unless the thread is at work or `close` was called."""
+        with self._lock:
+            if self._closing or self.is_working:
+                return
+            thread = threading.Thread(target=self._run, name="flowvec-graph", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads, or Python is shutting down
+                logger.warning("the graph does not grow now: %s", error)
+            else:
+                self._thread = thread
+
+    def _run(self) -> None:
+        try:
+            self._work(lambda: self._closing)
+        except Exception:
+            if not self._closing:
+                logger.exception("the graph does not grow; rows are compared exactly")
+
+    def wait(self, stopped: Callable[[], bool] | None = None) -> bool:
+        """Wait until the thread has ended; False if `stopped` returned True before that."""
+        while (thread := self._thread) is not None and thread.is_alive():
+            if stopped is not None and stopped():
+                return False
+            thread.join(None if stopped is None else _POLL_SECONDS)
+        return True
+
+    def close(self) -> None:
+        """Stop the thread, and start no other."""
+        with self._lock:  # a thread that starts now is seen by `wait`
+            self._closing = True
+        self.wait()

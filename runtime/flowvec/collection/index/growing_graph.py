@@ -1,0 +1,318 @@
+"""A graph that follows the rows in the background.
+
+Searches compare rows that it does not hold exactly, so nothing waits for it: not the first search
+after a start or a kill, and not the change that makes a collection too large for exact searches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.collection.index.background import Background
+from flowvec.collection.index.graph_writer import GraphWriter, can_write_aside
+from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.index.snapshots import GraphSnapshots, is_mostly_tombstones
+from flowvec.collection.index.state import IndexState
+from flowvec.collection.index.vector_table import VectorTable
+from flowvec.collection.store.locks import ReadersWriter
+from flowvec.collection.store.rows import without
+from flowvec.collection.store.writer_locks import FolderLock
+from flowvec.errors import CollectionError
+from flowvec.files import staged_file
+
+__all__ = ["GrowingGraph", "Turn"]
+
+logger = logging.getLogger(__name__)
+
+Labels = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+# Waits up to some seconds for the turn to write the collection.
+Turn = Callable[[float], AbstractContextManager[None]]
+
+# The longest that a search should wait while rows are added.
+_STEP_SECONDS = 0.006
+_FIRST_ROWS, _MOST_ROWS = 8, 2048
+# Slots that are looked at for rows to add.
+_WINDOW = 1 << 16
+# A graph is saved when adding its unsaved rows again would take this long, and they are this share
+# of the rows in its file. So all files that are ever written are about five times the last one.
+_UNSAVED_SECONDS, _UNSAVED_SHARE = 2.0, 0.25
+# At closing, a larger graph is saved only for a larger share.
+_SMALL_ROWS, _CLOSING_SHARE = 100_000, 0.01
+_TURN_SECONDS = 5.0
+_SAVING_FILE = "graph-saving.lock"
+# How long to leave a graph alone that could not be loaded or grow.
+_RETRY_SECONDS = 30.0
+
+
+class GrowingGraph:
+    """The graph of an index.
+
+    `graph` changes only under the index's write lock. It holds all live rows up to its highest
+    label, and perhaps rows that were deleted since.
+    """
+
+    def __init__(
+        self,
+        state: IndexState,
+        snapshots: GraphSnapshots,
+        lock: ReadersWriter,
+        settle: Callable[[], None],
+    ) -> None:
+        """An index's graph, which is not loaded yet.
+
+        Args:
+            state: the rows.
+            snapshots: the graph's files.
+            lock: the index's lock.
+            settle: brings the rows in memory to the newest state; inside the store's `reading`.
+        """
+        self._state, self._store = state, state.store
+        self._snapshots, self._lock, self._settle = snapshots, lock, settle
+        self.graph: Graph | None = None
+        # Set by `Access`, which knows how to wait for the turn.
+        self.turn: Turn | None = None
+        self._background = Background(self._work)
+        self._saved_rows = 0  # rows in the graph when it was loaded or saved
+        self._complete_to = -1  # up to this label nothing was missing
+        self._step_rows = _FIRST_ROWS
+        self._rows_per_second = 0.0
+        self._retry_at = 0.0
+
+    # --- for searches, under the index's lock ---------------------------------------------------
+
+    def held_slots(self, table: VectorTable) -> int:
+        """How many of a table's first slots the graph holds."""
+        graph = self.graph
+        if graph is None:
+            return 0
+        return int(np.searchsorted(table.labels, graph.newest, side="right"))
+
+    def delete(self, labels: Labels) -> None:
+        """Mark rows as deleted; under the write lock."""
+        if self.graph is not None:
+            self.graph.delete(labels.tolist())
+
+    def match(self, table: VectorTable) -> None:
+        """Mark all rows as deleted that a new table does not have; under the write lock."""
+        if self.graph is not None:
+            live = table.labels[table.live]
+            self.graph.delete(without(self.graph.labels(), live).tolist())
+
+    def drop(self) -> None:
+        """Forget the graph; under the write lock."""
+        self.graph, self._complete_to = None, -1
+
+    # --- in the background ----------------------------------------------------------------------
+
+    def start_if_due(self) -> None:
+        """Let the graph grow, if it lacks rows or has too many tombstones."""
+        table, graph = self._state.loaded.table, self.graph
+        if table is None or self._background.is_working or time.monotonic() < self._retry_at:
+            return
+        if graph is None or self._complete_to < table.newest or is_mostly_tombstones(graph):
+            self._background.start()
+
+    def wait(self, stopped: Callable[[], bool] | None = None) -> bool:
+        """Wait for the thread; False if `stopped` returned True before that."""
+        return self._background.wait(stopped)
+
+    def is_complete(self, table: VectorTable) -> bool:
+        """Whether the graph holds all rows of a table."""
+        return self.graph is not None and self._complete_to >= table.newest
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the graph could not be loaded or grow, some seconds ago."""
+        return time.monotonic() < self._retry_at
+
+    def close(self) -> None:
+        """Stop growing."""
+        self._background.close()
+
+    def _work(self, stopped: Callable[[], bool]) -> None:
+        try:
+            self._grow(stopped)
+            graph = self.graph
+            if graph is not None and is_mostly_tombstones(graph) and not stopped():
+                self.rebuild(stopped)
+        except Exception as error:
+            # The graph is a cache: rows are compared exactly.
+            with self._lock.writing():
+                self.drop()
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            if not isinstance(error, CollectionError):
+                raise
+            if not stopped():
+                logger.warning("the graph does not grow: %s", error)
+
+    def _grow(self, stopped: Callable[[], bool]) -> None:
+        if self.graph is None:
+            self._load()
+        while not stopped():
+            begun = time.perf_counter()
+            added = self._step()
+            if not added:
+                break
+            self._note_speed(added, time.perf_counter() - begun)
+            if self._unsaved_rows >= max(
+                _UNSAVED_SECONDS * self._rows_per_second, _UNSAVED_SHARE * self._saved_rows
+            ):
+                self._save_aside()
+
+    def _save_aside(self) -> None:
+        try:
+            self.save(aside=can_write_aside())
+        except CollectionError as error:
+            logger.warning("the graph is saved later: %s", error)
+            self._saved_rows = 0 if self.graph is None else self.graph.total
+
+    def _load(self) -> None:
+        """Load the newest good file, or begin an empty graph."""
+        with self._store.reading():
+            self._settle()
+            loaded = self._snapshots.load()
+            graph = self._snapshots.new(self._state.count) if loaded is None else loaded[0]
+        if loaded is None:
+            logger.info("building the graph of %d rows", self._state.count)
+        with self._store.reading():
+            self._settle()
+            with self._lock.writing():
+                table = self._state.loaded.table
+                if table is None:
+                    return
+                if loaded is not None:  # rows that were deleted since it was loaded
+                    graph.delete(table.dead(loaded[1]).tolist())
+                self.graph, self._saved_rows, self._complete_to = graph, graph.total, -1
+
+    def _step(self) -> int:
+        """Add a few rows, and return how many; 0 if none is missing."""
+        graph = self.graph
+        if graph is None:
+            return 0
+        batch = self._missing_rows(graph, self._step_rows)
+        if batch is None:
+            return 0
+        labels, vectors = batch
+        with self._lock.writing():
+            if self.graph is graph:
+                graph.add(labels, vectors)
+                self._delete_dead(graph, labels)
+        return len(labels)
+
+    def _missing_rows(self, graph: Graph, most: int) -> tuple[Labels, Floats] | None:
+        """The next rows that a graph lacks; None if there are none."""
+        with self._store.reading():  # a damaged record is read from the store
+            self._settle()
+            with self._lock.reading():
+                table = self._state.loaded.table
+                if table is None:
+                    return None
+                start = int(np.searchsorted(table.labels, graph.newest, side="right"))
+                while start < table.slots:
+                    live = table.live[start : start + _WINDOW]
+                    slots = start + np.flatnonzero(live)[:most]
+                    if len(slots):
+                        return table.labels[slots], table.vectors_of(slots)
+                    start += _WINDOW
+                if graph is self.graph:
+                    self._complete_to = table.newest
+        return None
+
+    def _delete_dead(self, graph: Graph, labels: Labels) -> None:
+        """Mark rows that were deleted while they were added; under the write lock."""
+        table = self._state.loaded.table
+        if table is not None:
+            graph.delete(table.dead(labels).tolist())
+
+    def _note_speed(self, rows: int, seconds: float) -> None:
+        rate = rows / max(seconds, 1e-6)
+        old = self._rows_per_second
+        self._rows_per_second = 0.9 * old + 0.1 * rate if old else rate
+        fitting = int(_STEP_SECONDS * self._rows_per_second)
+        self._step_rows = max(1, min(fitting, 2 * self._step_rows, _MOST_ROWS))
+
+    def rebuild(self, stopped: Callable[[], bool] | None = None) -> None:
+        """Build the graph anew without tombstones; searches use the old one meanwhile.
+
+        Args:
+            stopped: called now and then; True makes this give up.
+        """
+        with self._store.reading():
+            graph = self._snapshots.new(self._state.count)
+        while (batch := self._missing_rows(graph, _MOST_ROWS)) is not None:
+            graph.add(*batch)
+            if stopped is not None and stopped():
+                return
+        with self._lock.writing():
+            if len(graph):
+                self._delete_dead(graph, graph.labels())
+            self.graph, self._saved_rows = graph, 0
+
+    # --- saving ---------------------------------------------------------------------------------
+
+    @property
+    def _unsaved_rows(self) -> int:
+        graph = self.graph
+        return 0 if graph is None else graph.total - self._saved_rows
+
+    @property
+    def should_save_at_closing(self) -> bool:
+        """Whether the newest file lacks so much that it is worth writing the graph again."""
+        least = _CLOSING_SHARE * self._saved_rows if self._saved_rows >= _SMALL_ROWS else 1
+        table = self._state.loaded.table
+        if table is None or not self.is_complete(table):
+            # A short process, which has hardly begun: the next one does no worse without it.
+            least = max(least, _UNSAVED_SECONDS * self._rows_per_second)
+        return self._unsaved_rows >= least
+
+    def save(self, *, aside: bool = False, anew: bool = False) -> None:
+        """Write the graph to disk, unless a file holds its rows or another process writes one.
+
+        Args:
+            aside: write it in another process, so that searches and changes go on.
+            anew: also if a file holds its rows; that one may have tombstones.
+
+        Raises:
+            CollectionError: it could not be written; the older files stay.
+        """
+        saving = FolderLock(self._state.folder / _SAVING_FILE)
+        try:
+            if saving.acquire(time.monotonic() + (_TURN_SECONDS if anew else 0.0)):
+                self._save(aside, anew)
+        finally:
+            saving.close()
+
+    def _save(self, aside: bool, anew: bool) -> None:
+        graph = self.graph
+        if graph is None or not graph.total:
+            return
+        with self._store.reading():
+            is_saved = self._snapshots.newest_label() >= graph.newest
+            file = self._snapshots.next_file()
+        if is_saved and not anew:
+            self._saved_rows = graph.total
+            return
+        try:
+            with staged_file(file) as staged:
+                writer = None
+                with self._lock.reading():  # nobody changes the graph
+                    newest, rows = graph.newest, graph.total
+                    if aside:
+                        writer = GraphWriter(graph, staged)
+                    else:
+                        graph.write(staged)
+                if writer is not None:
+                    writer.wait()
+        except OSError as error:
+            raise CollectionError(f"cannot write {file}: {error}") from error
+        assert self.turn is not None
+        with self.turn(_TURN_SECONDS):
+            self._snapshots.record(file, graph, newest)
+        self._saved_rows = rows

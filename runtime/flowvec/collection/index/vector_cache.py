@@ -1,0 +1,155 @@
+"""Which vectors file a collection uses, and how many of its records are valid.
+
+Both stand in the table `meta`, and change in the transaction that changes the rows. So the file
+belongs to the state that a thread reads, though the file itself has no transactions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.collection.index.vector_file import (
+    VectorFile,
+    VectorFileError,
+    path_of,
+    remove_other_generations,
+    write_generation,
+)
+from flowvec.collection.store.store import Store
+from flowvec.errors import CorruptCollectionError
+
+__all__ = ["VectorCache"]
+
+logger = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+Blocks = Iterator[tuple[Labels, Floats]]
+
+_NUMBER, _RECORDS = "vectors file", "vectors records"
+
+
+class VectorCache:
+    """The vectors file of one open collection. Callers hold the locks."""
+
+    def __init__(
+        self, store: Store, folder: Path, blocks: Callable[[Labels | None], Blocks]
+    ) -> None:
+        """Find the file that a store names.
+
+        Args:
+            store: the rows.
+            folder: where the file is.
+            blocks: reads rows from the store, as the metric compares them: those with these labels,
+                or all.
+        """
+        self._store, self._folder = store, folder
+        self._dim = store.settings.dim
+        self._blocks = blocks
+        self._file: VectorFile | None = None
+        self._number = 0
+
+    def current(self) -> tuple[VectorFile, int] | None:
+        """The file of the state that this thread reads, and how many records are valid.
+
+        None if there is no file that can be used; a warning says why.
+        """
+        number = self._recorded(_NUMBER)
+        if not number:
+            return None
+        if self._file is None or number != self._number:
+            if self._file is not None:
+                self._file.retire()
+                self._file = None
+            try:
+                self._file = VectorFile.open(
+                    path_of(self._folder, number),
+                    self._dim,
+                    read_only=not self._store.database.is_writable,
+                )
+            except VectorFileError as error:
+                logger.warning("vectors are read from the store: %s", error)
+                return None
+            self._number = number
+        return self._file, self._recorded(_RECORDS)
+
+    def _recorded(self, key: str) -> int:
+        try:
+            return max(0, self._store.meta.number(key))
+        except CorruptCollectionError:
+            return 0  # the file is a cache: it is made again
+
+    def append(self, labels: Labels, vectors: Floats) -> None:
+        """Write new rows to the file, and record that; inside their transaction, at its end.
+
+        Rows that the file lacks, since an older flowvec added them, come first. If there is no good
+        file, one of all rows is made. If it cannot be written, it lacks rows, which are then held
+        in memory.
+
+        Args:
+            labels: of all rows of the transaction that are still there, ascending.
+            vectors: float32 (rows, dim), as the metric compares them.
+        """
+        current = self.current()
+        try:
+            if current is None:
+                self.replace()
+                return
+            file, n = current
+            last = int(file.labels(n, n - 1)[0]) if n else 0
+            present = self._store.labels(after=last) if last else self._store.labels()
+            missing = np.setdiff1d(present, labels, assume_unique=True)
+            if len(missing):
+                if len(labels) and missing[-1] > labels[0]:
+                    raise VectorFileError(f"{file.path} does not fit the rows of the store")
+                for part, rows in self._blocks(missing):
+                    file.append(n, part, rows)
+                    n += len(part)
+            file.append(n, labels, vectors)
+            self._store.meta.write({_RECORDS: str(n + len(labels))})
+        except VectorFileError as error:
+            logger.warning("new vectors are held in memory: %s", error)
+
+    def replace(self) -> None:
+        """Make a new file of all rows, and record it; inside a transaction, or at its end.
+
+        Raises:
+            VectorFileError: it cannot be written.
+        """
+        number = max(self._recorded(_NUMBER), self._number) + 1
+        records = write_generation(self._folder, number, self._dim, self._blocks(None))
+        self._store.meta.write({_NUMBER: str(number), _RECORDS: str(records)})
+
+    def remove_others(self) -> None:
+        """Remove the files that the store does not name; after the transaction of `replace`."""
+        remove_other_generations(self._folder, self._recorded(_NUMBER) or None)
+
+    def problem(self) -> str | None:
+        """What is wrong with the file of the state that this thread reads, or None."""
+        number = self._recorded(_NUMBER)
+        if not number:
+            return None
+        try:
+            file = VectorFile.open(path_of(self._folder, number), self._dim, read_only=True)
+            try:
+                records = self._recorded(_RECORDS)
+                file.require(records)
+                damaged = len(file.damaged(0, records))
+            finally:
+                file.close()
+        except VectorFileError as error:
+            return str(error)
+        if damaged:
+            return f"{path_of(self._folder, number)} is damaged: {damaged} records"
+        return None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()

@@ -1,0 +1,61 @@
+"""Which rows were deleted last, so that other processes look at those rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.collection.store.label_lists import packed, unpacked
+from flowvec.collection.store.meta import MetaTable
+from flowvec.collection.store.sqlite import Database
+
+__all__ = ["Deletions"]
+
+_KEPT = 1000  # changes
+_MOST_LABELS = 1 << 16  # of one change; a larger one is not recorded
+
+_CREATE = "CREATE TABLE IF NOT EXISTS deletions (n INTEGER PRIMARY KEY, labels BLOB NOT NULL)"
+
+
+class Deletions:
+    """The table `deletions`: the labels of the last changes, by the count of deletions after each.
+
+    The first deletion creates it. A flowvec that does not know it counts deletions without
+    recording them: the gap shows.
+    """
+
+    def __init__(self, database: Database, meta: MetaTable) -> None:
+        self._database, self._meta = database, meta
+
+    def add(self, labels: Sequence[int]) -> None:
+        """Record rows that are deleted or replaced; inside a transaction that has counted them."""
+        if not labels:
+            return
+        db, total = self._database.connection, self._meta.counts().deletions
+        db.execute(_CREATE)
+        if len(labels) <= _MOST_LABELS:
+            db.execute("INSERT OR REPLACE INTO deletions VALUES (?, ?)", (total, packed(labels)))
+        db.execute(
+            "DELETE FROM deletions WHERE n <= "
+            "(SELECT n FROM deletions ORDER BY n DESC LIMIT 1 OFFSET ?)",
+            (_KEPT,),
+        )
+
+    def since(self, deletions: int) -> npt.NDArray[np.int64] | None:
+        """Labels of the rows that were deleted after so many deletions; None if it is not known."""
+        total = self._meta.counts().deletions
+        if total == deletions:
+            return np.empty(0, np.int64)
+        with self._database.translated():
+            db = self._database.connection
+            if not db.execute(
+                "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'deletions'"
+            ).fetchall():
+                return None
+            rows = db.execute("SELECT labels FROM deletions WHERE n > ?", (deletions,)).fetchall()
+        lists = [labels for (blob,) in rows if (labels := unpacked(blob)) is not None]
+        if not lists or sum(map(len, lists)) != total - deletions:
+            return None
+        return np.concatenate(lists)
