@@ -122,8 +122,8 @@ def _reranker(
 
 def _show(hits: list[Hit], *, as_json: bool) -> None:
     if as_json:
-        shown = [asdict(hit) for hit in hits]
-        print_json([{k: v for k, v in hit.items() if k != "vector"} for hit in shown])
+        rows = [asdict(hit) for hit in hits]
+        print_json([{k: v for k, v in hit.items() if k != "vector"} for hit in rows])
         return
     if not hits:
         typer.echo("no rows")

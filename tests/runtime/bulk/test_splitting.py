@@ -109,8 +109,8 @@ def test_a_row_with_a_chunk_that_cannot_be_embedded_is_one_dead_letter(
 
 
 def test_parquet_is_split_too(index: Any, tmp_path: Path, tiny: Encoder) -> None:
-    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
     rows = [row("a", lang="en"), row("b", "The cat.", lang="de")]
     parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "in.parquet")
     encode_files(tiny, tmp_path / "in.parquet", tmp_path / "c", out_format="collection",

@@ -128,7 +128,7 @@ def test_dump_writes_every_row(flowvec: Any, notes: Path, tmp_path: Path) -> Non
 
 
 def test_a_parquet_dump_is_a_collection_again(flowvec: Any, notes: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    pytest.importorskip("pyarrow", reason="needs the extra [files]")
     done = flowvec("dump", notes, "-o", "n.parquet", "--filter", '{"not": {"$id": "b"}}')
     assert done.returncode == 0, done.stderr
     with Collection.from_parquet(tmp_path / "again", tmp_path / "n.parquet") as c:

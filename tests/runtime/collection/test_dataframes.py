@@ -80,7 +80,7 @@ def test_a_pandas_frame_goes_in(tmp_path: Path, tiny: Encoder) -> None:
 def test_lists_and_frames_are_stored_alike_and_filtered_by_the_same_values(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="needs pandas")
     polars = pytest.importorskip("polars", reason="needs polars")
-    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra [files]")
     key, when = uuid.uuid4(), datetime(2026, 1, 2, 3, 4, 5, 678000)
     rows = [
         {"n": 3, "price": Decimal("1.50"), "when": when, "day": date(2026, 1, 2), "tags": ["a"]},

@@ -20,7 +20,6 @@ from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec.tokenizer.word_table import WordTable, ids_to_bytes
 
 MINI = Bundle.load("mini").tokenizer
-DATA = Path(__file__).resolve().parents[4] / "shared/data"
 
 Config = dict[str, Any]
 
@@ -121,11 +120,9 @@ def test_ids_are_those_of_tokenizers_for_every_character(
 
 
 def test_natural_texts_are_decided_by_their_words(
-    table: WordTable, tokenizer: tokenizers.Tokenizer
+    table: WordTable, tokenizer: tokenizers.Tokenizer, shared_data: Path
 ) -> None:
-    if not DATA.is_dir():
-        pytest.skip("shared/data is not here")
-    lines = (DATA / "sts/STSB/train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    lines = (shared_data / "sts/STSB/train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     texts = [text for line in lines for text in line.split("\t")[1:3]]
     assert check(table, tokenizer, texts) > 0.99 * len(texts)
 
