@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Of each module, the package that it is for.
-LIBRARIES = {"langchain": "langchain_core", "haystack": "haystack"}
+LIBRARIES = {"langchain": "langchain_core", "haystack": "haystack", "mteb": "mteb"}
 
 
 def test_a_missing_library_is_named_with_the_line_that_installs_it(python) -> None:
