@@ -197,7 +197,7 @@ class IndexState:
             try:
                 table = VectorTable(self.dim, self.metric, *current, live, self._reread)
             except VectorFileError as error:
-                logger.warning("vectors are read from the store: %s", error)
+                self.cache.distrust(error)
         if table is None:
             table = VectorTable(self.dim, self.metric)
         for labels, vectors in self.blocks(live[live > table.newest]):

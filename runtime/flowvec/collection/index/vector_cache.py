@@ -52,7 +52,7 @@ class VectorCache:
         self._dim = store.settings.dim
         self._blocks = blocks
         self._file: VectorFile | None = None
-        self._number = 0
+        self._number = self._bad_number = 0
 
     def current(self) -> tuple[VectorFile, int] | None:
         """The file of the state that this thread reads, and how many records are valid.
@@ -60,7 +60,7 @@ class VectorCache:
         None if there is no file that can be used; a warning says why.
         """
         number = self._recorded(_NUMBER)
-        if not number:
+        if not number or number == self._bad_number:
             return None
         if self._file is None or number != self._number:
             if self._file is not None:
@@ -73,10 +73,20 @@ class VectorCache:
                     read_only=not self._store.database.is_writable,
                 )
             except VectorFileError as error:
-                logger.warning("vectors are read from the store: %s", error)
+                self.distrust(error, number)
                 return None
             self._number = number
         return self._file, self._recorded(_RECORDS)
+
+    def distrust(self, error: Exception, number: int | None = None) -> None:
+        """Use a file no longer, since it does not fit the store; the next change replaces it.
+
+        Args:
+            error: what is wrong.
+            number: the file; None is the one in use.
+        """
+        logger.warning("vectors are read from the store: %s", error)
+        self._bad_number = self._number if number is None else number
 
     def _recorded(self, key: str) -> int:
         try:
@@ -95,25 +105,33 @@ class VectorCache:
             labels: of all rows of the transaction that are still there, ascending.
             vectors: float32 (rows, dim), as the metric compares them.
         """
-        current = self.current()
         try:
-            if current is None:
+            current = self.current()
+            missing = None if current is None else self._missing(*current, labels)
+            if current is None or missing is None:
                 self.replace()
                 return
             file, n = current
-            last = int(file.labels(n, n - 1)[0]) if n else 0
-            present = self._store.labels(after=last) if last else self._store.labels()
-            missing = np.setdiff1d(present, labels, assume_unique=True)
-            if len(missing):
-                if len(labels) and missing[-1] > labels[0]:
-                    raise VectorFileError(f"{file.path} does not fit the rows of the store")
-                for part, rows in self._blocks(missing):
-                    file.append(n, part, rows)
-                    n += len(part)
+            for part, rows in self._blocks(missing):
+                file.append(n, part, rows)
+                n += len(part)
             file.append(n, labels, vectors)
             self._store.meta.write({_RECORDS: str(n + len(labels))})
         except VectorFileError as error:
             logger.warning("new vectors are held in memory: %s", error)
+
+    def _missing(self, file: VectorFile, n: int, new: Labels) -> Labels | None:
+        """Labels of rows that the file lacks besides the new ones; None if it does not fit."""
+        try:
+            last = int(file.labels(n, n - 1)[0]) if n else 0
+            present = self._store.labels(after=last) if last else self._store.labels()
+            missing = np.setdiff1d(present, new, assume_unique=True)
+            if len(missing) and len(new) and missing[-1] > new[0]:
+                raise VectorFileError(f"{file.path} does not fit the rows of the store")
+        except VectorFileError as error:
+            self.distrust(error)
+            return None
+        return missing
 
     def replace(self) -> None:
         """Make a new file of all rows, and record it; inside a transaction, or at its end.

@@ -54,7 +54,9 @@ class Deletions:
                 "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'deletions'"
             ).fetchall():
                 return None
-            rows = db.execute("SELECT labels FROM deletions WHERE n > ?", (deletions,)).fetchall()
+            rows = db.execute(
+                "SELECT CAST(labels AS BLOB) FROM deletions WHERE n > ?", (deletions,)
+            ).fetchall()
         lists = [labels for (blob,) in rows if (labels := unpacked(blob)) is not None]
         if not lists or sum(map(len, lists)) != total - deletions:
             return None

@@ -51,7 +51,8 @@ class MetadataChanges:
             return np.empty(0, np.int64)
         with self._database.translated():
             rows = self._database.connection.execute(
-                "SELECT labels FROM metadata_changes WHERE n > ? AND n <= ?", (number, newest)
+                "SELECT CAST(labels AS BLOB) FROM metadata_changes WHERE n > ? AND n <= ?",
+                (number, newest),
             ).fetchall()
         lists = [labels for (blob,) in rows if (labels := unpacked(blob)) is not None]
         if len(lists) != newest - number:

@@ -1,0 +1,208 @@
+"""A graph that grows in the background: searches never miss a row, and files are never half."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowvec import Collection, CollectionError
+from flowvec.collection.index import graph_writer, growing_graph
+from flowvec.collection.index.graph_writer import GraphWriter, can_write_aside
+from flowvec.collection.index.hnsw import Graph
+from flowvec.vectors import top_k
+from tests.makers import unit, vectors
+
+needs_fork = pytest.mark.skipif(not can_write_aside(), reason="this system has no fork")
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A graph that grows by a few rows, and then only when the event is set."""
+    go = threading.Event()
+    add = Graph.add
+
+    def waiting(self: Graph, labels: np.ndarray, rows: np.ndarray) -> None:
+        add(self, labels, rows)
+        if self.total > 100:
+            go.wait(60)
+
+    monkeypatch.setattr(Graph, "add", waiting)
+    monkeypatch.setattr(growing_graph, "_MOST_ROWS", 60)
+    monkeypatch.setattr(growing_graph, "_FIRST_ROWS", 60)
+    return go
+
+
+def test_searches_see_all_rows_however_far_the_graph_is(
+    tmp_path: Path, slowly: threading.Event
+) -> None:
+    rows, queries = vectors(1000), vectors(20, seed=1)
+    expected = top_k(unit(queries), unit(rows), 5, "cosine")[0].tolist()
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(1000), rows, metadata=[{"half": i % 2} for i in range(1000)])
+        # The thread holds the lock while it adds: let it go for a step at a time.
+        slowly.set()
+        seen = set()
+        for _ in range(200):
+            ids = c.search_ids(queries, 5, ef=400)[0]
+            assert np.mean([a == b for a, b in zip(ids, expected, strict=True)]) > 0.9
+            seen.add(c.info().graph_rows)
+            hits = c.search(queries[0], 1000, filter={"half": 1})
+            assert {hit.id for hit in hits} == set(range(1, 1000, 2))
+            if seen & {1000}:
+                break
+        assert c.prepare()
+        assert c.info().graph_rows == 1000
+
+
+def test_changes_while_it_grows_reach_it(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(2000), vectors(2000))
+        c.search(vectors(1)[0])
+        for n in range(20):
+            c.add_vectors([f"new {n}", n], vectors(2, seed=n))
+            c.delete([1000 + n])
+        assert c.prepare()
+        graph = c._index.growing.graph
+        assert graph is not None
+        assert len(graph) == len(c) == 2000
+        assert {hit.id for hit in c.search(vectors(1)[0], k=3000)} == {row.id for row in c.rows()}
+
+
+def test_what_was_grown_is_saved_while_it_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill loses the growth of a quarter at most, and the first answer does not wait for it."""
+    monkeypatch.setattr(growing_graph, "_UNSAVED_SECONDS", 0.0)
+    saved: list[int] = []
+    record = growing_graph.GraphSnapshots.record
+
+    def noted(self: object, file: Path, graph: Graph, newest: int) -> None:
+        saved.append(newest)
+        record(self, file, graph, newest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(growing_graph.GraphSnapshots, "record", noted)
+    c = Collection.create(tmp_path / "c", dim=8, exact_below=50)
+    c.add_vectors(range(3000), vectors(3000))
+    assert c.prepare()
+    assert 5 < len(saved) < 60
+    assert saved == sorted(saved)
+    # As after a kill: another handle loads the newest file, and adds the rest.
+    with Collection.open(tmp_path / "c", exact_below=50) as other:
+        assert other.search(vectors(3000)[7], k=1)[0].id == 7
+        assert other.prepare()
+        assert other.info().graph_rows == 3000
+        assert other.verify() == []
+    c.close()
+
+
+@needs_fork
+def test_a_graph_is_written_beside_changes(tmp_path: Path) -> None:
+    """The child writes the graph as it was; what comes meanwhile is not in the file."""
+    graph = Graph(8, "cosine")
+    graph.add(np.arange(1, 501), unit(vectors(500)))
+    writer = GraphWriter(graph, tmp_path / "g")
+    graph.add(np.arange(501, 601), unit(vectors(100, seed=1)))
+    writer.wait()
+    again = Graph(8, "cosine")
+    again.load(tmp_path / "g", np.arange(1, 1000))
+    assert (again.total, again.newest) == (500, 500)
+
+
+@needs_fork
+@pytest.mark.parametrize("how", ["nowhere", "killed", "hung"])
+def test_a_child_that_does_not_write_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    graph = Graph(8, "cosine")
+    graph.add(np.arange(1, 11), unit(vectors(10)))
+    monkeypatch.setattr(graph_writer, "_PATIENCE_SECONDS", 0.2)
+
+    def write(path: Path) -> None:
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+
+    if how != "nowhere":
+        monkeypatch.setattr(graph, "write", write)
+    writer = GraphWriter(graph, tmp_path / ("nowhere/g" if how == "nowhere" else "g"))
+    with pytest.raises(CollectionError, match="was not written whole"):
+        writer.wait()
+
+
+FULL = """
+import resource, signal, sys
+import numpy as np
+from pathlib import Path
+from flowvec import Collection
+c = Collection.open(sys.argv[1], exact_below=50)
+c.prepare()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+try:
+    c._index.growing.save(aside=sys.argv[2] == "aside", anew=True)
+except Exception as error:
+    print(type(error).__name__, error)
+print(len(c.search(np.ones(8), k=10_000)))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+@pytest.mark.parametrize("where", ["aside", "here"])
+def test_a_full_disk_while_the_graph_is_saved_leaves_the_old_file(
+    tmp_path: Path, where: str
+) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(3000), vectors(3000))
+        c.prepare()
+    before = {file.name for file in (tmp_path / "c").glob("*.hnsw*")}
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "c"), where],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    first, second = done.stdout.splitlines()
+    assert first.startswith("CollectionError"), first
+    assert second == "3000"
+    assert {file.name for file in (tmp_path / "c").glob("*.hnsw*")} == before
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        assert c.verify() == []
+
+
+def test_one_process_at_a_time_saves(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(300), vectors(300))
+        c.prepare()
+        held = growing_graph.FolderLock(tmp_path / "c" / "graph-saving.lock")
+        assert held.acquire(0)
+        c._index.growing.save()  # another one does it
+        assert not list((tmp_path / "c").glob("*.hnsw"))
+        held.close()
+        c._index.growing.save()
+        c._index.growing.save()  # nothing is new
+        assert [file.name for file in (tmp_path / "c").glob("*.hnsw")] == ["graph-1.hnsw"]
+
+
+def test_a_graph_that_cannot_grow_is_left_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[int] = []
+
+    def fail(_: Graph, labels: np.ndarray, rows: np.ndarray) -> None:
+        tried.append(len(labels))
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Graph, "add", fail)
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(300), vectors(300))
+        for _ in range(20):
+            assert len(c.search(vectors(1)[0], k=400)) == 300
+            c._index.growing.wait()
+        assert len(tried) == 1
+        assert c.prepare()  # rows are compared exactly
+    assert sum("does not grow" in record.message for record in caplog.records) == 1
