@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,6 +28,32 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8080,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="API keys, a line for each, as --new-key prints them."),
+    ] = None,
+    new_key: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Make an API key, print its line for the file, and end."),
+    ] = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="With --new-key: the key may administer the server.")
+    ] = False,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen on others than this machine's addresses, keyless."),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A name by which the server is called; may be repeated."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="An origin whose web pages may call, as https://example.org; may be repeated.",
+        ),
+    ] = None,
     max_waiting_tokens: Annotated[
         int,
         typer.Option(
@@ -87,8 +114,14 @@ def serve(
     require("flowvec serve", "cpu,serve", "msgspec", "orjson", "uvicorn", "httptools")
     from flowvec.server.command import ServeOptions
     from flowvec.server.command import serve as run
+    from flowvec.server.keys import make_key
     from flowvec.server.settings import Settings
 
+    if new_key is not None:
+        token, line = make_key(new_key, is_admin=admin)
+        typer.echo(f"the key, which is shown this once: {token}", err=True)
+        typer.echo(line)
+        return
     settings = Settings(
         max_waiting_tokens=max_waiting_tokens,
         max_body_bytes=max_body << 20,
@@ -96,6 +129,7 @@ def serve(
         any_model=any_model,
         accept_token_ids=accept_token_ids,
         truncate=truncate,
+        origins=tuple(allow_origin or ()),
     )
     options = ServeOptions(
         models=models or [],
@@ -104,6 +138,9 @@ def serve(
         port=port,
         grace=grace,
         ready_delay=ready_delay,
+        key_file=api_key_file,
+        allow_hosts=allow_host or [],
+        is_insecure=insecure,
         engine={
             "provider": provider,
             "compute": compute,

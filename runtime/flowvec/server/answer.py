@@ -38,12 +38,14 @@ class Answer:
         status: HTTP status.
         kind: its content type.
         headers: others than content type and length.
+        held_bytes: memory that it holds until it is sent.
     """
 
     body: Body
     status: int = 200
     kind: bytes = JSON
     headers: list[Header] = field(default_factory=list)
+    held_bytes: int = 0
 
     async def send(self, request: Request, send: Send) -> None:
         """Send it."""
@@ -81,7 +83,9 @@ def json_answer(value: Any, headers: list[Header] | None = None) -> Answer:
 def vectors_answer(outcome: Outcome, blocks: Iterator[bytes], headers: list[Header]) -> Answer:
     """An answer of vectors, whose blocks are made while it is sent if there are many."""
     is_small = outcome.results.size <= _WHOLE
-    return Answer(b"".join(blocks) if is_small else blocks, headers=headers)
+    if is_small:
+        return Answer(b"".join(blocks), headers=headers)
+    return Answer(blocks, headers=headers, held_bytes=outcome.results.nbytes)
 
 
 def outcome_headers(

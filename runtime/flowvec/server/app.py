@@ -13,8 +13,9 @@ from flowvec.errors import FlowvecError, InputTypeError, InputValueError
 from flowvec.reranker.reranker import Reranker
 from flowvec.server.answer import Answer, Header
 from flowvec.server.dialects import Dialect, worded
+from flowvec.server.guard import PREFLIGHT, Guard
 from flowvec.server.refusal import ClientGone, Refusal, refusal_of, stopping
-from flowvec.server.request import Receive, Request, Scope, Send
+from flowvec.server.request import Incoming, Receive, Request, Scope, Send
 from flowvec.server.routes import Route, Routes
 from flowvec.server.served import Served
 from flowvec.server.served_model import ServedEncoder, ServedReranker
@@ -50,10 +51,12 @@ def create_app(
         InputValueError: two models have the same name.
     """
     settings = settings or Settings()
+    encoders, scorers = _named(models, Encoder), _named(rerankers, Reranker)
+    is_shared = settings.keys is not None and settings.keys.are_several
     served = Served(
         settings,
-        {n: ServedEncoder(n, e, settings) for n, e in _named(models, Encoder).items()},
-        {n: ServedReranker(n, r, settings) for n, r in _named(rerankers, Reranker).items()},
+        {n: ServedEncoder(n, e, settings, is_shared=is_shared) for n, e in encoders.items()},
+        {n: ServedReranker(n, r, settings, is_shared=is_shared) for n, r in scorers.items()},
     )
     return App(served)
 
@@ -87,7 +90,10 @@ class App:
 
     def __init__(self, served: Served) -> None:
         self._served = served
+        settings = served.settings
+        self._guard = Guard(settings.keys, settings.hosts, settings.origins)
         self._routes = Routes()
+        self._incoming = Incoming()
         start = os.urandom(6).hex()
         self._ids = (f"{start}-{number}" for number in itertools.count(1))
 
@@ -100,9 +106,9 @@ class App:
         """Answer a request, or follow the server's start and end."""
         kind = scope["type"]
         if kind == "http":
-            await self._answer(
-                Request(scope, receive, self._served.settings, next(self._ids)), send
-            )
+            settings, incoming = self._served.settings, self._incoming
+            request = Request(scope, receive, settings, incoming, next(self._ids))
+            await self._answer(request, send)
         elif kind == "lifespan":
             await self._follow(receive, send)
         else:
@@ -121,19 +127,29 @@ class App:
         served.running += is_work
         try:
             try:
+                self._guard.check_origin(request)
                 answer = await self._run(request, methods, route)
             except ClientGone:
                 return
             except Exception as error:
                 status, body, headers = _refused(request, error, dialect)
                 answer = Answer(body, status, headers=headers)
-            await answer.send(request, send)
+            answer.headers += self._guard.cors_headers(request)
+            served.unsent_bytes += answer.held_bytes
+            try:
+                await answer.send(request, send)
+            finally:
+                served.unsent_bytes -= answer.held_bytes
         finally:
             served.running -= is_work
 
     async def _run(
         self, request: Request, methods: dict[str, Route], route: Route | None
     ) -> Answer:
+        if request.method == "OPTIONS" and self._guard.cors_headers(request):
+            return Answer(b"", headers=list(PREFLIGHT))
+        if route is None or not route.is_open:
+            self._guard.check_key(request)
         if not methods:
             raise Refusal("not_found", f"there is no route {request.path!r:.200}")
         if route is None:

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.reranker.reranker import Reranker
 from flowvec.server.app import create_app
+from flowvec.server.guard import LOOPBACK, is_loopback
+from flowvec.server.keys import Keys
 from flowvec.server.running import Server
 from flowvec.server.settings import Settings
 
@@ -37,6 +39,9 @@ class ServeOptions:
         port: port to listen on.
         grace: seconds in which requests are answered after SIGTERM.
         ready_delay: seconds for which `/ready` fails before new work is refused.
+        key_file: API keys; None asks for none.
+        allow_hosts: names by which the server is called, besides those of this machine.
+        is_insecure: listen on other addresses than this machine's without a key.
         engine: options of `Encoder.load` and `Reranker.load`.
     """
 
@@ -46,7 +51,27 @@ class ServeOptions:
     port: int
     grace: float
     ready_delay: float
+    key_file: Path | None
+    allow_hosts: Sequence[str]
+    is_insecure: bool
     engine: dict[str, Any]
+
+    def guarded(self, settings: Settings) -> Settings:
+        """Settings with the keys and names of this server.
+
+        Raises:
+            InputValueError: others than this machine could reach it without a key.
+        """
+        keys = None if self.key_file is None else Keys.read(self.key_file)
+        is_local = is_loopback(self.host)
+        if not is_local and keys is None and not self.is_insecure:
+            raise InputValueError(
+                f"everybody who reaches {self.host} could use this server: give --api-key-file, "
+                "or --insecure if it is meant so"
+            )
+        names = tuple(self.allow_hosts)
+        hosts = (*LOOPBACK, self.host, *names) if is_local else names or None
+        return replace(settings, keys=keys, hosts=hosts)
 
 
 def serve(options: ServeOptions, settings: Settings) -> None:
@@ -58,6 +83,7 @@ def serve(options: ServeOptions, settings: Settings) -> None:
     """
     if not options.models and not options.rerankers:
         raise InputValueError("nothing to serve: name a model, for example mini")
+    settings = options.guarded(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with ExitStack() as stack:
         models = _loaded(Encoder, options.models, options.engine, stack)

@@ -4,19 +4,32 @@ cut."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from flowvec.compat import override
 
-__all__ = ["Connection", "cut_slow"]
+__all__ = ["Connection", "ConnectionLimits", "cut_slow"]
 
-# Bytes of a request's line and headers.
-_MOST_HEAD = 64 << 10
-# Seconds in which a request's headers must come, and in which a client must read something.
-_HEAD_SECONDS = 10.0
-_READ_SECONDS = 30.0
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of connections.
+
+    Attributes:
+        head_bytes: most bytes of a request's line and headers.
+        head_seconds: in which they must come.
+        read_seconds: in which a client must have read something of its answer.
+        connections: most connections. Above it, one that is idle is closed for a new one.
+    """
+
+    head_bytes: int = 64 << 10
+    head_seconds: float = 10.0
+    read_seconds: float = 30.0
+    connections: int = 4096
+
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -27,9 +40,10 @@ _TOO_LARGE = (
 class Connection(HttpToolsProtocol):
     """A connection whose request line and headers have a limit of size and time."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As uvicorn's."""
-        super().__init__(*arguments, **options)
+    def __init__(self, *, limits: ConnectionLimits | None = None, **options: Any) -> None:
+        """As uvicorn's, with limits."""
+        super().__init__(**options)
+        self._limits = limits or ConnectionLimits()
         self._head_bytes = 0
         self._size = 0
         self._is_refused = False
@@ -42,6 +56,9 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
+        if len(self.connections) > self._limits.connections:
+            idle = next((c for c in self.connections if _is_idle(c) and c is not self), None)
+            (self if idle is None else idle).transport.close()
         self._head_since = self.loop.time()
 
     @override
@@ -49,12 +66,10 @@ class Connection(HttpToolsProtocol):
         """Count what comes before the end of the headers."""
         if self._is_refused:
             return
-        if self._head_since is None and self._is_idle:
-            self._head_since = self.loop.time()
         if self._head_since is not None:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._head_since is not None and self._head_bytes > _MOST_HEAD:
+        if self._head_since is not None and self._head_bytes > self._limits.head_bytes:
             self._refuse()
 
     @override
@@ -62,26 +77,28 @@ class Connection(HttpToolsProtocol):
         """A request begins."""
         super().on_message_begin()
         self._size = 0
+        if self._head_since is None:
+            self._head_since = self.loop.time()
 
     @override
     def on_url(self, url: bytes) -> None:
         """A piece of the request line."""
         self._size += len(url)
-        if self._size <= _MOST_HEAD:
+        if self._size <= self._limits.head_bytes:
             super().on_url(url)
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header."""
         self._size += len(name) + len(value)
-        if self._size <= _MOST_HEAD:
+        if self._size <= self._limits.head_bytes:
             super().on_header(name, value)
 
     @override
     def on_headers_complete(self) -> None:
         """Begin the request, unless its headers were too large."""
         self._head_since, self._head_bytes = None, 0
-        if self._size > _MOST_HEAD:
+        if self._size > self._limits.head_bytes:
             self._refuse()
         if not self._is_refused:
             super().on_headers_complete()
@@ -98,27 +115,29 @@ class Connection(HttpToolsProtocol):
         if not self._is_refused:
             super().on_message_complete()
 
-    @property
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
     def _refuse(self) -> None:
         if not self._is_refused and not self.transport.is_closing():
             self._is_refused = True
-            if self._is_idle:
+            if _is_idle(self):
                 self.transport.write(_TOO_LARGE)
             self.transport.close()
 
     def cut_if_slow(self, now: float) -> None:
         """End the connection if headers do not come, or if what was sent is not read."""
-        if self._head_since is not None and now - self._head_since > _HEAD_SECONDS:
+        if self._head_since is not None and now - self._head_since > self._limits.head_seconds:
             self.transport.abort()
             return
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent or not unsent:
             self._unsent, self._unsent_since = unsent, now
-        elif now - self._unsent_since > _READ_SECONDS:
+        elif now - self._unsent_since > self._limits.read_seconds:
             self.transport.abort()
+
+
+def _is_idle(connection: Any) -> bool:
+    """Whether no request is being answered."""
+    cycle = connection.cycle
+    return cycle is None or bool(cycle.response_complete)
 
 
 def cut_slow(connections: set[Any], now: float) -> None:

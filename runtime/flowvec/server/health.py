@@ -30,9 +30,8 @@ async def health(served: Served, request: Request) -> Answer:
 
 
 async def home(served: Served, request: Request) -> Answer:
-    """What probes of the base URL get: as `health`, and where to look further."""
-    _require_progress(served)
-    return json_answer({"status": "healthy", "models": [model.name for model in served.models]})
+    """What probes of the base URL get, which is what `health` says."""
+    return await health(served, request)
 
 
 def _require_progress(served: Served) -> None:

@@ -6,24 +6,33 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from flowvec.server.model_queue import ModelQueue, Outcome, QueuedCall
 from flowvec.server.refusal import ClientGone, Refusal
 from flowvec.server.settings import Settings
 
-__all__ = ["Receive", "Request", "Scope", "Send"]
+__all__ = ["Incoming", "Receive", "Request", "Scope", "Send"]
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-T = TypeVar("T")
 
 # Bytes per second at which a large body is expected to come.
 _SLOWEST = 64 << 10
 # A request that takes longer is watched, so that a client that leaves is noticed.
 _WATCH_AFTER = 0.02
 _MOST_ID = 128
+# Bodies of the largest size that may be in memory while they come.
+_BODIES = 8
+
+
+@dataclass(slots=True)
+class Incoming:
+    """Bytes of bodies that are not complete, of all requests."""
+
+    size: int = 0
 
 
 class Request:
@@ -39,11 +48,13 @@ class Request:
     """
 
     __slots__ = (
-        "_headers", "_receive", "_settings", "came", "id", "is_admin", "key", "method",
+        "_headers", "_incoming", "_receive", "_settings", "came", "id", "is_admin", "key", "method",
         "parameters", "path", "scope",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, settings: Settings, new_id: str) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, settings: Settings, incoming: Incoming, new_id: str
+    ) -> None:
         """A request whose headers have come."""
         self.scope = scope
         self.came = time.perf_counter()
@@ -56,6 +67,7 @@ class Request:
         self.parameters: dict[str, str] = {}
         self._receive = receive
         self._settings = settings
+        self._incoming = incoming
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.id = self._taken_over_id() or new_id
 
@@ -90,7 +102,8 @@ class Request:
         """The whole body.
 
         Raises:
-            Refusal: it is too large, compressed, or does not come in time.
+            Refusal: it is too large, compressed, or does not come in time; or too many others are
+                coming.
             ClientGone: the client left before its end.
         """
         most = self._settings.max_body_bytes
@@ -110,17 +123,23 @@ class Request:
     async def _whole_body(self, most: int) -> bytes:
         parts: list[bytes] = []
         size = 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part: bytes = message.get("body", b"")
-            size += len(part)
-            if size > most:
-                raise _too_large(most)
-            if not message.get("more_body", False):
-                return part if not parts else b"".join([*parts, part])
-            parts.append(part)
+        try:
+            while True:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part: bytes = message.get("body", b"")
+                if size + len(part) > most:
+                    raise _too_large(most)
+                if not message.get("more_body", False):
+                    return part if not parts else b"".join([*parts, part])
+                parts.append(part)
+                size += len(part)
+                self._incoming.size += len(part)
+                if self._incoming.size > _BODIES * most:
+                    raise Refusal("overloaded", "too many large bodies come at once", None, 1.0)
+        finally:
+            self._incoming.size -= size
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -135,7 +154,7 @@ class Request:
         watchers: list[asyncio.Task[None]] = []
 
         def watch() -> None:
-            watchers.append(loop.create_task(self._watch(queue, call)))
+            watchers.append(loop.create_task(self._watch(call)))
 
         left = call.end - time.perf_counter()
         timer = loop.call_later(max(0.0, min(_WATCH_AFTER, left)), watch)
@@ -148,8 +167,8 @@ class Request:
             if call.left:  # it failed, or this task was cancelled
                 queue.drop(call)
 
-    async def _watch(self, queue: ModelQueue, call: QueuedCall) -> None:
-        """Give up a call when its client leaves, or its deadline passes."""
+    async def _watch(self, call: QueuedCall) -> None:
+        """End the wait for a call when its client leaves, or its deadline passes."""
         try:
             async with asyncio.timeout(call.end - time.perf_counter()):
                 if (await self._receive())["type"] != "http.disconnect":
@@ -160,7 +179,6 @@ class Request:
             why = ClientGone()
         if not call.done.done():
             call.done.set_exception(why)
-        queue.drop(call)
 
 
 def _positive(value: bytes) -> float:

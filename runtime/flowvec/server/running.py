@@ -6,14 +6,15 @@ import asyncio
 import os
 import threading
 import time
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
 from flowvec.compat import override
 from flowvec.server.app import App
-from flowvec.server.connections import Connection, cut_slow
+from flowvec.server.connections import Connection, ConnectionLimits, cut_slow
 
 __all__ = ["Server"]
 
@@ -40,6 +41,7 @@ class Server(uvicorn.Server):
         grace: float = 30.0,
         ready_delay: float = 0.0,
         keep_alive: int = 75,
+        limits: ConnectionLimits | None = None,
         **options: Any,
     ) -> None:
         """A server that does not run yet.
@@ -53,13 +55,14 @@ class Server(uvicorn.Server):
                 load balancer has time to notice.
             keep_alive: seconds for which an idle connection is kept; longer than those of the load
                 balancer in front.
+            limits: of connections.
             **options: others of `uvicorn.Config`.
         """
         config = uvicorn.Config(
             app,
             host=host,
             port=port,
-            http=Connection,
+            http=cast(Any, partial(Connection, limits=limits or ConnectionLimits())),
             ws="none",
             loop="auto",
             lifespan="on",

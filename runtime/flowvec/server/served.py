@@ -32,6 +32,7 @@ class Served:
         is_leaving: `/ready` fails, so that no more requests are sent here.
         is_stopping: new work is refused.
         running: requests for work that are not answered yet.
+        unsent_bytes: vectors of answers that are being sent.
     """
 
     settings: Settings
@@ -41,6 +42,7 @@ class Served:
     is_leaving: bool = False
     is_stopping: bool = False
     running: int = 0
+    unsent_bytes: int = 0
 
     @property
     def models(self) -> list[ServedModel]:
@@ -73,6 +75,8 @@ class Served:
             ClientGone: the client left.
         """
         _check_lengths(texts, self.settings.max_text_characters)
+        if self.unsent_bytes > self.settings.max_unsent_bytes:
+            raise Refusal("overloaded", "callers do not read their answers", retry_after=1.0)
         if not texts:
             vectors = model.encoder.encode([], **options)
             return Outcome(vectors, 0, 0, 0.0, 0.0, 0.0)

@@ -21,8 +21,10 @@ from flowvec.server.settings import Settings
 
 __all__ = ["ServedEncoder", "ServedModel", "ServedReranker"]
 
-# A text counts as at least so many tokens: its vector takes memory too.
+# A text counts as at least so many tokens, because its vector takes memory too; and a long one that
+# is cut counts by its characters, which wait in memory.
 _LEAST_COST = 16
+_CHARACTERS_PER_TOKEN = 64
 # The queue in front of it has the bound.
 _UNBOUNDED = (1 << 31) - 1
 # Tokens per character before a model has been measured: English has about .25.
@@ -81,7 +83,8 @@ class ServedModel(ABC):
         """Tokens of each text or pair, as estimated from its characters."""
         characters = np.fromiter(self._characters(items), np.int64, len(items))
         costs = (characters * self._tokens_per_character).astype(np.int64) + 2
-        return np.clip(costs, _LEAST_COST, max(_LEAST_COST, self._model.max_length))
+        costs = np.clip(costs, _LEAST_COST, max(_LEAST_COST, self._model.max_length))
+        return np.maximum(costs, characters // _CHARACTERS_PER_TOKEN)
 
     def _learn(self, items: list[Any], call: Call) -> None:
         """Adjust the estimate by a call that is done; one that was cut says nothing."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flowvec.arguments import number, whole_number
 from flowvec.errors import InputValueError
+from flowvec.server.keys import Keys
 
 __all__ = ["Settings"]
 
@@ -22,11 +23,16 @@ class Settings:
             model's length are cut, so there is no use for them.
         timeout: seconds after which a request is answered with 504; a client may ask for less.
         body_timeout: seconds in which a request's body must arrive; a large one has longer.
+        max_unsent_bytes: most bytes of computed vectors that clients have not read yet; new work is
+            refused with 429 above it.
         stall_timeout: seconds without any result, while requests wait, after which `/health` and
             `/ready` fail.
         any_model: answer requests for models of other names with the only model that is served.
         accept_token_ids: take token ids in place of texts. Only for callers that have the model's
             own tokenizer: ids of another vocabulary give wrong vectors without an error.
+        keys: API keys, for every route but the probes; None asks for none.
+        hosts: names in a request's Host header that are answered; None answers all.
+        origins: origins of web pages that may call, such as `https://example.org`.
         truncate: cut texts above the model's length, unless the request says otherwise; False
             refuses them.
     """
@@ -36,10 +42,14 @@ class Settings:
     max_text_characters: int = 2_000_000
     timeout: float = 300.0
     body_timeout: float = 30.0
+    max_unsent_bytes: int = 1 << 30
     stall_timeout: float = 60.0
     any_model: bool = False
     accept_token_ids: bool = False
     truncate: bool = True
+    keys: Keys | None = None
+    hosts: tuple[str, ...] | None = None
+    origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -47,7 +57,9 @@ class Settings:
         Raises:
             InputTypeError, InputValueError: one is not valid.
         """
-        for name in ("max_waiting_tokens", "max_body_bytes", "max_text_characters"):
+        for name in (
+            "max_waiting_tokens", "max_body_bytes", "max_text_characters", "max_unsent_bytes",
+        ):  # fmt: skip
             whole_number(name, getattr(self, name), most=None)
         for name in ("timeout", "body_timeout", "stall_timeout"):
             if number(name, getattr(self, name)) <= 0:

@@ -71,8 +71,11 @@ def running(app: Any, **options: Any) -> Iterator[Running]:
         loops.append(asyncio.get_running_loop())
         await server.serve()
 
-    # The loop of the tests' thread, so that an exception ends the test and not the process.
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    def run() -> None:
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         wait_until(lambda: server.started or not thread.is_alive())

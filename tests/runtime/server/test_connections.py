@@ -1,0 +1,127 @@
+"""Connections that are slow, half-open, oversized or garbage are cut, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowvec import Encoder
+from tests.runtime.server.conftest import Running, running, texts
+from tests.waiting import wait_until
+
+pytest.importorskip("msgspec", reason="needs the extra [serve]")
+
+from flowvec.server import Settings, create_app
+from flowvec.server.connections import ConnectionLimits
+
+
+@pytest.fixture(scope="module")
+def hasty(mini: Encoder) -> Iterator[Running]:
+    """A server with short limits."""
+    limits = ConnectionLimits(head_bytes=2000, head_seconds=0.3, read_seconds=0.3, connections=20)
+    settings = Settings(body_timeout=0.3, max_body_bytes=1_000_000)
+    with running(create_app({"m": mini}, settings=settings), limits=limits) as server:
+        yield server
+
+
+LIVE = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def connect(server: Running) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.server.port))
+    connection.settimeout(60)
+    return connection
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    parts = []
+    try:
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def test_slow_and_half_open_connections_are_cut(hasty: Running) -> None:
+    starts = {
+        "nothing": b"",
+        "half a line": b"GET /li",
+        "no end of headers": b"GET /live HTTP/1.1\r\nhost: x\r\n",
+        "no body": b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n\r\n{",
+    }
+    connections = {name: connect(hasty) for name in starts}
+    for name, start in starts.items():
+        connections[name].sendall(start)
+    with hasty.client() as client:  # others are served meanwhile
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+    answers = {name: all_of(connection) for name, connection in connections.items()}
+    assert answers.pop("no body").startswith(b"HTTP/1.1 408 ")
+    assert set(answers.values()) == {b""}
+    wait_until(lambda: hasty.app.served.running == 0)
+
+
+def test_headers_that_dribble_on_a_connection_that_was_used_are_cut(hasty: Running) -> None:
+    with connect(hasty) as connection:
+        connection.sendall(LIVE + b"GET /live HT")
+        assert all_of(connection).count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_an_answer_that_is_not_read_is_given_up(hasty: Running) -> None:
+    body = json.dumps({"inputs": ["a cat"] * 30_000}).encode()
+    head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    with connect(hasty) as connection:
+        connection.sendall(head.encode() + body)
+        wait_until(lambda: hasty.app.served.unsent_bytes > 0)
+        wait_until(lambda: hasty.app.served.unsent_bytes == 0)
+        wait_until(lambda: hasty.app.served.running == 0)
+
+
+def test_large_headers_and_bodies_are_refused(hasty: Running) -> None:
+    for start in (
+        b"GET /live HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 3000,
+        b"GET /live HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % i for i in range(500)) + b"\r\n",
+        b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+    ):
+        with connect(hasty) as connection:
+            connection.sendall(start)
+            assert all_of(connection).startswith(b"HTTP/1.1 431 ")
+    with connect(hasty) as connection:
+        connection.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 1000001\r\n\r\n")
+        assert all_of(connection).startswith(b"HTTP/1.1 413 ")
+    with connect(hasty) as connection:
+        connection.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        connection.sendall(b"100000\r\n" + b"a" * 0x100000)
+        assert all_of(connection).startswith(b"HTTP/1.1 413 ")
+
+
+def test_an_idle_connection_makes_room_for_a_new_one(hasty: Running) -> None:
+    idle = []
+    for _ in range(30):
+        connection = connect(hasty)
+        connection.sendall(LIVE)
+        assert b"200 OK" in connection.recv(1 << 16)
+        idle.append(connection)
+    assert len(hasty.server.server_state.connections) <= 21
+    for connection in idle:
+        connection.close()
+
+
+def test_garbage_harms_nobody(hasty: Running) -> None:
+    draw = random.Random(0)
+    starts: list[Any] = [b"POST /embed HTTP/1.1\r\nhost: x\r\n", b"GET /live HTTP/1.1\r\n", b""]
+    for _ in range(200):
+        with connect(hasty) as connection:
+            garbage = draw.randbytes(draw.randint(1, 400))
+            connection.sendall(draw.choice(starts) + garbage + b"\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            answer = all_of(connection)
+            assert b"HTTP/1.1 500" not in answer
+    with hasty.client() as client:
+        assert client.post("/embed", json={"inputs": texts(5)}).status_code == 200

@@ -1,0 +1,92 @@
+"""`flowvec serve` as a process: it starts, and SIGTERM under load cuts no answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.server.conftest import texts
+from tests.waiting import wait_until
+
+pytest.importorskip("msgspec", reason="needs the extra [serve]")
+httpx = pytest.importorskip("httpx", reason="needs the extra [serve]")
+
+
+@contextmanager
+def command(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
+    """`flowvec serve` on a free port: its address, process and log."""
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from flowvec.cli.main import main; main()", "serve",
+             *map(str, words), "--port", "0"],
+            stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+    try:
+
+        def url() -> str | None:
+            assert process.poll() is None, log.read_text()
+            address = re.search(r"running on (http://127\S+:\d+)", log.read_text())
+            return address and address[1]
+
+        wait_until(url)
+        yield str(url()), process, log
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(60)
+
+
+class Caller(threading.Thread):
+    """Sends requests until the server is gone, and counts what comes."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.url, self.body = url, {"inputs": texts(40, seed)}
+        self.seen: Counter[str] = Counter()
+
+    def run(self) -> None:
+        while not self.seen["refused"]:
+            self.seen[self.ask()] += 1
+
+    def ask(self) -> str:
+        try:
+            answer: Any = httpx.post(f"{self.url}/embed", json=self.body, timeout=60)
+        except httpx.ConnectError:
+            return "refused"
+        except (httpx.ReadError, httpx.RemoteProtocolError) as error:
+            # The connection was in the listener's queue when it closed.
+            before = "without sending a response" in str(error) or isinstance(
+                error, httpx.ReadError
+            )
+            return "not begun" if before else f"cut: {error}"
+        if answer.status_code == 503:
+            return "stopping" if answer.headers.get("connection") == "close" else "wrong 503"
+        return "whole" if len(answer.json()) == 40 else f"{answer.status_code} {answer.text}"
+
+
+def test_sigterm_under_load_cuts_no_answer(tmp_path: Path, tiny_dir: Path) -> None:
+    with command(tmp_path, f"one={tiny_dir}") as (url, process, log):
+        assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "one"
+        callers = [Caller(url, seed) for seed in range(6)]
+        for caller in callers:
+            caller.start()
+        wait_until(lambda: all(caller.seen["whole"] > 5 for caller in callers))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()
+        for caller in callers:
+            caller.join(60)
+        seen = sum((caller.seen for caller in callers), Counter())
+        assert set(seen) <= {"whole", "stopping", "not begun", "refused"}, seen
+        assert "Traceback" not in log.read_text()
