@@ -169,8 +169,9 @@ class Access:
         if self._has_turn():
             self._writer_turn.release()
             self._turn.release()
-            for job in islice(self._jobs.copy(), 1):
-                job.woken.set()
+            waiting = (job for job in self._jobs.copy() if not job.is_done)
+            if (first := next(waiting, None)) is not None:
+                first.woken.set()
 
     def _busy(self, timeout: float) -> CollectionBusyError:
         return CollectionBusyError(
