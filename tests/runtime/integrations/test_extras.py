@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 # Of each module, the package that it is for.
-LIBRARIES = {"langchain": "langchain_core", "haystack": "haystack", "mteb": "mteb"}
+LIBRARIES = {
+    "haystack": "haystack",
+    "langchain": "langchain_core",
+    "llama_index": "llama_index",
+    "mteb": "mteb",
+}
 
 
 def test_a_missing_library_is_named_with_the_line_that_installs_it(python) -> None:
@@ -19,7 +24,7 @@ for module, library in libraries.items():
         importlib.import_module(f"flowvec.integrations.{{module}}")
     except flowvec.MissingDependencyError as error:
         assert library in str(error), error
-        assert f"[{{module}}]" in str(error), error
+        assert f"[{{module.replace('_', '-')}}]" in str(error), error
     else:
         raise AssertionError(module)
 """

@@ -91,7 +91,7 @@ _OPERATORS: dict[str, Callable[[str, Any], Condition]] = {
     "in": _among("in"),
     "nin": _among("not in"),
     "any": lambda key, value: {"or": _containing(key, value)},
-    "all": lambda key, value: all_of(_containing(key, value)),
+    "all": lambda key, value: all_of(_containing(key, value) or [{key: {"!=": None}}]),
     "contains": lambda key, value: {key: {"contains": single(value, "contains")}},
     "text_match": lambda key, value: {key: {"contains": single(value, "text_match")}},
     "is_empty": lambda key, _: {key: {"empty": True}},
