@@ -107,7 +107,7 @@ def serve(
     max_batch_tokens: MaxBatchTokens = None,
     revision: Revision = None,
 ) -> None:
-    """Serve models over HTTP: OpenAI's routes, and those of Text Embeddings Inference.
+    """Serve models over HTTP: the routes of OpenAI, Text Embeddings Inference, Cohere, Jina and Ollama.
 
     One process holds everything, so that texts of all callers share batches.
     """

@@ -12,7 +12,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import FlowvecError, InputTypeError, InputValueError
 from flowvec.reranker.reranker import Reranker
 from flowvec.server.answer import Answer, Header
-from flowvec.server.dialects import Dialect, worded
+from flowvec.server.dialects import worded
 from flowvec.server.guard import PREFLIGHT, Guard
 from flowvec.server.refusal import ClientGone, Refusal, refusal_of, stopping
 from flowvec.server.request import Incoming, Receive, Request, Scope, Send
@@ -118,11 +118,10 @@ class App:
 
     async def _answer(self, request: Request, send: Send) -> None:
         served = self._served
-        dialect: Dialect = "openai"
         methods = self._routes.find(request)
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if methods:
-            dialect = (route or next(iter(methods.values()))).dialect
+            request.dialect = (route or next(iter(methods.values()))).dialect
         is_work = route is not None and route.is_work
         served.running += is_work
         try:
@@ -132,7 +131,7 @@ class App:
             except ClientGone:
                 return
             except Exception as error:
-                status, body, headers = _refused(request, error, dialect)
+                status, body, headers = _refused(request, error)
                 answer = Answer(body, status, headers=headers)
             answer.headers += self._guard.cors_headers(request)
             served.unsent_bytes += answer.held_bytes
@@ -181,9 +180,7 @@ class App:
             await model.close()
 
 
-def _refused(
-    request: Request, error: Exception, dialect: Dialect
-) -> tuple[int, bytes, list[Header]]:
+def _refused(request: Request, error: Exception) -> tuple[int, bytes, list[Header]]:
     """Status, body and headers of the answer to a request that failed."""
     if isinstance(error, Refusal):
         refusal = error
@@ -194,4 +191,4 @@ def _refused(
     else:
         logger.error("%s %s", request.method, request.path, exc_info=error)
         refusal = Refusal("internal", "internal error; the server's log says more")
-    return *worded(refusal, dialect), refusal.headers()
+    return *worded(refusal, request.dialect), refusal.headers()

@@ -3,14 +3,14 @@ fields."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from flowvec.server.refusal import Refusal
 from flowvec.server.served_model import ServedEncoder
 
-__all__ = ["Input", "decoded", "decoder", "texts_of"]
+__all__ = ["Input", "checked_dim", "decoded", "decoder", "prompt_of", "texts_of"]
 
 S = TypeVar("S")
 
@@ -82,3 +82,21 @@ def _text_of(ids: object, field: str, model: ServedEncoder) -> str:
     if not isinstance(ids, list):
         raise Refusal("invalid", f"{field} holds ids beside texts", field)
     return model.encoder._tokenizer.decode(ids)
+
+
+def prompt_of(model: ServedEncoder, input_type: Literal["query", "document"]) -> str:
+    """The prompt for queries or documents; "" if the model has none."""
+    encoder = model.encoder
+    return encoder.query_prompt if input_type == "query" else encoder.document_prompt
+
+
+def checked_dim(model: ServedEncoder, dimensions: int | None, field: str) -> int | None:
+    """How many dimensions to keep; None keeps all.
+
+    Raises:
+        Refusal: it is not from 1 to those of the model.
+    """
+    dim = model.encoder.dim
+    if dimensions is not None and not 1 <= dimensions <= dim:
+        raise Refusal("invalid", f"{field} must be from 1 to {dim}, but is {dimensions}", field)
+    return dimensions

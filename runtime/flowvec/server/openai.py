@@ -9,7 +9,7 @@ import msgspec
 
 from flowvec.encoder.options import EncodeOptions
 from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
-from flowvec.server.bodies import Input, decoded, decoder, texts_of
+from flowvec.server.bodies import Input, checked_dim, decoded, decoder, prompt_of, texts_of
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -52,22 +52,13 @@ async def embeddings(served: Served, request: Request) -> Answer:
 def _options(body: _Embeddings, model: ServedEncoder, truncate: bool) -> EncodeOptions:
     prompt = body.prompt_name
     if prompt is None and body.input_type is not None:
-        encoder = model.encoder
-        is_query = body.input_type == "query"
-        prompt = encoder.query_prompt if is_query else encoder.document_prompt
+        prompt = prompt_of(model, body.input_type)
     options: EncodeOptions = {"truncation": "truncate" if truncate else "error"}
     if body.normalize:
         options["normalize_embeddings"] = True
     if prompt is not None:
         options["prompt_name"] = prompt
-    if body.dimensions is not None:
-        dim = model.encoder.dim
-        if not 1 <= body.dimensions <= dim:
-            raise Refusal(
-                "invalid", f"dimensions must be from 1 to {dim}, but is {body.dimensions}",
-                "dimensions",
-            )  # fmt: skip
-        options["truncate_dim"] = body.dimensions
+    options["truncate_dim"] = checked_dim(model, body.dimensions, "dimensions")
     return options
 
 

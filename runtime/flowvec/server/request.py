@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flowvec.server.dialects import Dialect
 from flowvec.server.model_queue import ModelQueue, Outcome, QueuedCall
 from flowvec.server.refusal import ClientGone, Refusal
 from flowvec.server.settings import Settings
@@ -45,11 +46,12 @@ class Request:
         key: name of its API key; "" without one.
         is_admin: whether that key may administer the server.
         parameters: parts of the path, for example a collection's name.
+        dialect: in which it is answered.
     """
 
     __slots__ = (
-        "_headers", "_incoming", "_receive", "_settings", "came", "id", "is_admin", "key", "method",
-        "parameters", "path", "scope",
+        "_headers", "_incoming", "_receive", "_settings", "came", "dialect", "id", "is_admin",
+        "key", "method", "parameters", "path", "scope",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +67,7 @@ class Request:
         self.key = ""
         self.is_admin = False
         self.parameters: dict[str, str] = {}
+        self.dialect: Dialect = "openai"
         self._receive = receive
         self._settings = settings
         self._incoming = incoming

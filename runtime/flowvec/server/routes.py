@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from flowvec.server import health, openai, tei
+from flowvec.server import cohere, health, ollama, openai, rerank, tei
 from flowvec.server.answer import Answer
 from flowvec.server.dialects import Dialect
 from flowvec.server.request import Request
@@ -41,6 +41,12 @@ def _get(path: str, run: Run, dialect: Dialect = "openai", *, is_open: bool = Fa
     return Route("GET", path, run, dialect, is_work=False, is_open=is_open)
 
 
+async def _by_kind(served: Served, request: Request) -> Answer:
+    """What TEI's base URL answers: by the kind of the model."""
+    run = tei.embed if served.encoders else rerank.either_rerank
+    return await run(served, request)
+
+
 ROUTES: list[Route] = [
     _get("/", health.home, "tei", is_open=True),
     _get("/live", health.live, is_open=True),
@@ -52,11 +58,18 @@ ROUTES: list[Route] = [
     Route("POST", "/v1/embeddings", openai.embeddings),
     Route("POST", "/embeddings", openai.embeddings),
     _get("/info", tei.info, "tei"),
-    Route("POST", "/", tei.embed, "tei"),
+    Route("POST", "/", _by_kind, "tei"),
     Route("POST", "/embed", tei.embed, "tei"),
-    Route("POST", "/invocations", tei.embed, "tei"),
+    Route("POST", "/invocations", _by_kind, "tei"),
     Route("POST", "/embed_all", tei.no_such_kind, "tei"),
     Route("POST", "/embed_sparse", tei.no_such_kind, "tei"),
+    Route("POST", "/rerank", rerank.either_rerank, "tei"),
+    Route("POST", "/v1/rerank", rerank.jina_rerank, "jina"),
+    Route("POST", "/v2/rerank", rerank.cohere_rerank, "cohere"),
+    Route("POST", "/v2/embed", cohere.cohere_embed, "cohere"),
+    Route("POST", "/api/embed", ollama.embed, "ollama"),
+    Route("POST", "/api/embeddings", ollama.embeddings, "ollama"),
+    _get("/api/version", ollama.version, "ollama"),
     Route("POST", "/similarity", tei.similarity, "tei"),
     Route("POST", "/tokenize", tei.tokenize, "tei"),
     Route("POST", "/decode", tei.decode, "tei"),

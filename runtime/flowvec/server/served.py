@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from flowvec.encoder.options import EncodeOptions
+from flowvec.reranker.scores import Ranking
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -75,15 +76,29 @@ class Served:
             ClientGone: the client left.
         """
         _check_lengths(texts, self.settings.max_text_characters)
-        if self.unsent_bytes > self.settings.max_unsent_bytes:
-            raise Refusal("overloaded", "callers do not read their answers", retry_after=1.0)
         if not texts:
             vectors = model.encoder.encode([], **options)
             return Outcome(vectors, 0, 0, 0.0, 0.0, 0.0)
+        return await self._outcome(request, model, texts, dict(options))
+
+    async def score(self, request: Request, model: ServedReranker, ranking: Ranking) -> Outcome:
+        """Logits of a ranking's pairs, (pairs,) or (pairs, labels).
+
+        Raises:
+            Refusal, ClientGone: as `embed`.
+        """
+        texts = [text for _, text in ranking.pairs]
+        _check_lengths([*texts, ranking.pairs[0][0]], self.settings.max_text_characters)
+        return await self._outcome(request, model, ranking.pairs, dict(ranking.options))
+
+    async def _outcome(
+        self, request: Request, model: ServedModel, items: list[Any], options: dict[str, Any]
+    ) -> Outcome:
+        if self.unsent_bytes > self.settings.max_unsent_bytes:
+            raise Refusal("overloaded", "callers do not read their answers", retry_after=1.0)
         call = model.queue.put(
-            request.key, texts, model.costs(texts), dict(options),
-            came=request.came, end=request.end(),
-        )  # fmt: skip
+            request.key, items, model.costs(items), options, came=request.came, end=request.end()
+        )
         return await request.outcome(model.queue, call)
 
 

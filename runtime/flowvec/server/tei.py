@@ -13,7 +13,7 @@ import numpy as np
 from flowvec.encoder.options import EncodeOptions
 from flowvec.encoder.postprocess import normalize
 from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
-from flowvec.server.bodies import Input, decoded, decoder, texts_of
+from flowvec.server.bodies import Input, checked_dim, decoded, decoder, texts_of
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -93,8 +93,7 @@ async def embed(served: Served, request: Request) -> Answer:
     options = _options(body, model, settings.truncate)
     if body.normalize:
         options["normalize_embeddings"] = True
-    if body.dimensions is not None:
-        options["truncate_dim"] = body.dimensions
+    options["truncate_dim"] = checked_dim(model, body.dimensions, "dimensions")
     outcome = await served.embed(request, model, texts, options)
     headers = outcome_headers(request, outcome, sum(map(len, texts)), model.encoder.fingerprint)
     return vectors_answer(outcome, _blocks(outcome), headers)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowvec import Encoder
+from flowvec import Encoder, Reranker
 from tests.waiting import wait_until
 
 WORDS = ["the", "cat", "a", "dog", "man", "sleeps", "eats", "on", "river", "house", "café", "猫"]
@@ -87,12 +87,13 @@ def running(app: Any, **options: Any) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="session")
-def server(tiny: Encoder, mini: Encoder) -> Iterator[Running]:
-    """Two models: `tiny` is the first; `org/mini` has a slash in its name."""
+def server(tiny: Encoder, mini: Encoder, reranker: Reranker) -> Iterator[Running]:
+    """Two encoders, of which `tiny` is the first and `org/mini` has a slash in its name; and a
+    reranker."""
     pytest.importorskip("msgspec", reason="needs the extra [serve]")
     from flowvec.server import create_app
 
-    with running(create_app({"tiny": tiny, "org/mini": mini})) as server:
+    with running(create_app({"tiny": tiny, "org/mini": mini}, {"sorts": reranker})) as server:
         yield server
 
 

@@ -84,7 +84,7 @@ def test_what_was_cut_is_reported(ai: Any, tiny: Encoder) -> None:
 
 
 def test_models_are_listed_and_found(ai: Any, mini: Encoder) -> None:
-    assert [model.id for model in ai.models.list()] == ["tiny", "org/mini"]
+    assert [model.id for model in ai.models.list()] == ["tiny", "org/mini", "sorts"]
     model = ai.models.retrieve("org/mini")
     assert (model.id, model.object, model.dim) == ("org/mini", "model", mini.dim)
     with pytest.raises(openai.NotFoundError, match="no model 'other'"):

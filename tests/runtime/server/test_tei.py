@@ -61,7 +61,7 @@ def test_headers_say_what_it_took(client: Any, tiny: Encoder) -> None:
         ({"inputs": [1, 2]}, 422, "Validation", "token ids"),
         ({"inputs": ["a", "the cat " * 600], "truncate": False}, 422, "Validation", "item 1 has"),
         ({"inputs": "a", "truncation_direction": "left"}, 422, "Validation", "Right"),
-        ({"inputs": "a", "dimensions": 0}, 422, "Validation", "truncate_dim"),
+        ({"inputs": "a", "dimensions": 0}, 422, "Validation", "dimensions must be from 1 to 16"),
         ({"inputs": "a", "prompt_name": "x"}, 422, "Validation", "no prompt 'x'"),
         ({"inputs": None}, 422, "Validation", r"$.inputs"),
         ({"inputs": "a", "model": "x"}, 424, "Backend", "no embedding model 'x'"),
@@ -123,7 +123,7 @@ def test_what_is_served(client: Any, tiny: Encoder) -> None:
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}
     assert info["max_input_length"] == tiny.max_length
     assert info["fingerprint"] == tiny.fingerprint
-    assert info["models"] == ["tiny", "org/mini"]
+    assert info["models"] == ["tiny", "org/mini", "sorts"]
     assert {
         "model_id", "model_sha", "model_dtype", "max_concurrent_requests", "max_batch_tokens",
         "max_batch_requests", "max_client_batch_size", "auto_truncate", "tokenization_workers",

@@ -1,0 +1,166 @@
+"""Rerankers: Text Embeddings Inference's `/rerank`, Jina's `/v1/rerank` and Cohere's
+`/v2/rerank`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from flowvec.bundle.manifest import Activation
+from flowvec.reranker.scores import Ranked, Ranking
+from flowvec.server.answer import Answer, Header, json_answer, outcome_headers
+from flowvec.server.bodies import decoded, decoder
+from flowvec.server.model_queue import Outcome
+from flowvec.server.refusal import Refusal
+from flowvec.server.request import Request
+from flowvec.server.served import Served
+from flowvec.server.served_model import ServedReranker
+
+__all__ = ["cohere_rerank", "either_rerank", "jina_rerank"]
+
+
+class _Document(msgspec.Struct):
+    """A document of Jina's."""
+
+    text: str
+
+
+class _Rerank(msgspec.Struct):
+    """A body of any form; `label` is ours, and fields of other clients are left out."""
+
+    query: str
+    texts: list[str] | None = None
+    documents: list[str | _Document] | None = None
+    model: str | None = None
+    top_n: int | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["Left", "Right", "left", "right"] = "Right"
+    raw_scores: bool = False
+    return_text: bool = False
+    return_documents: bool | None = None
+    label: str | None = None
+
+
+_RERANK = decoder(_Rerank)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scored:
+    """Documents that were scored, and how they become rows."""
+
+    model: ServedReranker
+    ranking: Ranking
+    outcome: Outcome
+
+    @property
+    def ranked(self) -> list[Ranked]:
+        """Best first."""
+        return self.ranking.of(self.outcome.results)
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """Best first, as Jina and Cohere name them."""
+        rows: list[dict[str, Any]] = []
+        for item in self.ranked:
+            row: dict[str, Any] = {"index": item["corpus_id"], "relevance_score": item["score"]}
+            if "text" in item:
+                row["document"] = {"text": item["text"]}
+            rows.append(row)
+        return rows
+
+    def headers(self, request: Request) -> list[Header]:
+        """Headers of the answer."""
+        characters = sum(len(query) + len(text) for query, text in self.ranking.pairs)
+        return outcome_headers(request, self.outcome, characters, self.model.reranker.fingerprint)
+
+
+async def either_rerank(served: Served, request: Request) -> Answer:
+    """TEI's form, whose body has `texts`, or that of Jina, infinity and vLLM, with `documents`."""
+    body = decoded(_RERANK, await request.body())
+    if body.texts is None and body.documents is not None:
+        request.dialect = "jina"
+        return await _jina(served, request, body)
+    if body.texts is None:
+        raise Refusal("invalid", "the body has neither `texts` nor `documents`")
+    scored = await _score(served, request, body, body.texts, return_documents=body.return_text)
+    rows: list[dict[str, Any]] = []
+    for item in scored.ranked:
+        row: dict[str, Any] = {"index": item["corpus_id"], "score": item["score"]}
+        if "text" in item:
+            row["text"] = item["text"]
+        rows.append(row)
+    return json_answer(rows, scored.headers(request))
+
+
+async def jina_rerank(served: Served, request: Request) -> Answer:
+    """Documents sorted by relevance, as Jina answers."""
+    return await _jina(served, request, decoded(_RERANK, await request.body()))
+
+
+async def _jina(served: Served, request: Request, body: _Rerank) -> Answer:
+    wanted = body.return_documents is not False
+    scored = await _score(served, request, body, _texts_of(body), return_documents=wanted)
+    tokens = scored.outcome.tokens
+    answer = {
+        "id": request.id,
+        "object": "rerank",
+        "model": scored.model.name,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "results": scored.results,
+    }
+    return json_answer(answer, scored.headers(request))
+
+
+async def cohere_rerank(served: Served, request: Request) -> Answer:
+    """Documents sorted by relevance, as Cohere answers."""
+    body = decoded(_RERANK, await request.body())
+    wanted = body.return_documents is True
+    scored = await _score(served, request, body, _texts_of(body), return_documents=wanted)
+    answer = {
+        "id": request.id,
+        "results": scored.results,
+        "meta": {
+            "api_version": {"version": "2"},
+            "billed_units": {"search_units": 1},
+            "tokens": {"input_tokens": scored.outcome.tokens},
+        },
+    }
+    return json_answer(answer, scored.headers(request))
+
+
+def _texts_of(body: _Rerank) -> list[str]:
+    if body.documents is None:
+        raise Refusal("invalid", "the body has no `documents`", "documents")
+    return [item if isinstance(item, str) else item.text for item in body.documents]
+
+
+async def _score(
+    served: Served, request: Request, body: _Rerank, texts: list[str], *, return_documents: bool
+) -> _Scored:
+    model = served.reranker(body.model)
+    if not texts:
+        raise Refusal("empty", "there are no documents to sort")
+    if body.top_n is not None and body.top_n < 0:
+        raise Refusal("invalid", f"top_n must not be negative, but is {body.top_n}", "top_n")
+    if body.truncation_direction.lower() == "left":
+        raise Refusal("invalid", "truncation_direction must be Right: texts are cut at their end")
+    cuts = served.settings.truncate if body.truncate is None else body.truncate
+    ranking = model.reranker.ranking(
+        body.query,
+        texts,
+        top_k=body.top_n or None,
+        return_documents=return_documents,
+        label=body.label,
+        activation="identity" if body.raw_scores else _activation(model),
+        truncation="longest_first" if cuts else "error",
+    )
+    outcome = await served.score(request, model, ranking)
+    return _Scored(model, ranking, outcome)
+
+
+def _activation(model: ServedReranker) -> Activation:
+    """From logits to scores from 0 to 1, as the other servers give, which callers compare with
+    thresholds: whatever the checkpoint's own activation is."""
+    return "softmax" if len(model.reranker.head.labels) > 1 else "sigmoid"
