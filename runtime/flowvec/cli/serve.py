@@ -107,7 +107,7 @@ def serve(
     max_batch_tokens: MaxBatchTokens = None,
     revision: Revision = None,
 ) -> None:
-    """Serve models over HTTP: the routes of OpenAI, Text Embeddings Inference, Cohere, Jina and Ollama.
+    """Serve models over HTTP, for clients of OpenAI, TEI, Cohere, Jina and Ollama.
 
     One process holds everything, so that texts of all callers share batches.
     """
