@@ -26,6 +26,14 @@ def serve(
         list[str] | None,
         typer.Option(metavar="MODEL", help="A reranker, or NAME=MODEL; may be repeated."),
     ] = None,
+    collection: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR",
+            help="A collection's directory, or NAME=DIR; may be repeated. It is served with the "
+            "model that made it, and created for the first model if it does not exist.",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8080,
     api_key_file: Annotated[
@@ -134,6 +142,7 @@ def serve(
     options = ServeOptions(
         models=models or [],
         rerankers=reranker or [],
+        collections=collection or [],
         host=host,
         port=port,
         grace=grace,

@@ -309,6 +309,13 @@ class AsyncCollection:
         logits = await results_of(reranker.submit, pairs_of(rankings), {"activation": LOGITS})
         return plan.page(sorted_again(rankings, hits, logits, plan.options))
 
+    async def _first_stage(
+        self, vectors: Floats, plan: SearchPlan, *, timeout: float | None
+    ) -> builtins.list[builtins.list[Hit]]:
+        """The hits of a search before reranking, of queries that were embedded elsewhere."""
+        async with self._calls.call(timeout):
+            return await self._calls.read(lambda: self._collection._first_stage(vectors, plan))
+
     def _checked_encoder(self) -> AsyncEncoder:
         """What embeds texts, after a check that it is the model that made the vectors."""
         if self._encoder is None:
@@ -394,6 +401,25 @@ class AsyncCollection:
             return await self._calls.write(
                 lambda: self._collection._add(ids, texts, metadata, encoder.encoder, embedding),
                 embedding.give_up,
+            )
+
+    async def _add_embedded(
+        self,
+        ids: Sequence[Id],
+        texts: Sequence[str],
+        metadata: Metadata | None,
+        encoder: Encoder,
+        vectors: Floats,
+        truncated: int,
+        *,
+        timeout: float | None,
+    ) -> Added:
+        """`add` of texts that `encoder` has embedded elsewhere; the ids must differ."""
+        async with self._calls.call(timeout):
+            return await self._calls.write(
+                lambda: self._collection._add(
+                    ids, texts, metadata, encoder, lambda _: (vectors, truncated)
+                )
             )
 
     async def add_vectors(

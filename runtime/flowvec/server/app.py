@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flowvec.collection.collection import Collection
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import FlowvecError, InputTypeError, InputValueError
 from flowvec.reranker.reranker import Reranker
@@ -18,6 +19,7 @@ from flowvec.server.refusal import ClientGone, Refusal, refusal_of, stopping
 from flowvec.server.request import Incoming, Receive, Request, Scope, Send
 from flowvec.server.routes import Route, Routes
 from flowvec.server.served import Served
+from flowvec.server.served_collection import ServedCollection
 from flowvec.server.served_model import ServedEncoder, ServedReranker
 from flowvec.server.settings import Settings
 
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 def create_app(
     models: Encoder | Mapping[str, Encoder] | Iterable[Encoder],
     rerankers: Reranker | Mapping[str, Reranker] | Iterable[Reranker] = (),
+    collections: Mapping[str, Collection] | None = None,
     *,
     settings: Settings | None = None,
 ) -> App:
@@ -44,11 +47,13 @@ def create_app(
         models: encoders by the name that requests use; without names, that of their bundles. The
             first answers requests that name none.
         rerankers: likewise.
+        collections: open collections by name. One whose Encoder is among the models shares its
+            queue, and any other Encoder gets a queue of its own.
         settings: limits and deadlines.
 
     Raises:
         InputTypeError: something else was given.
-        InputValueError: two models have the same name.
+        InputValueError: two models have the same name, or a collection's name is not valid.
     """
     settings = settings or Settings()
     encoders, scorers = _named(models, Encoder), _named(rerankers, Reranker)
@@ -58,6 +63,12 @@ def create_app(
         {n: ServedEncoder(n, e, settings, is_shared=is_shared) for n, e in encoders.items()},
         {n: ServedReranker(n, r, settings, is_shared=is_shared) for n, r in scorers.items()},
     )
+    for name, collection in (collections or {}).items():
+        encoder = getattr(collection, "encoder", None)
+        model = next((m for m in served.encoders.values() if m.encoder is encoder), None)
+        if model is None and isinstance(encoder, Encoder):
+            model = ServedEncoder(name, encoder, settings, is_shared=is_shared)
+        served.collections[name] = ServedCollection(name, collection, model)
     return App(served)
 
 
@@ -174,9 +185,11 @@ class App:
                 return
 
     async def close(self) -> None:
-        """Stop the queues; the models stay open. Calling it twice is harmless."""
+        """Stop the queues; models and collections stay open. Calling it twice is harmless."""
         self._served.is_leaving = self._served.is_stopping = True
-        for model in self._served.models:
+        for collection in self._served.collections.values():
+            await collection.close()
+        for model in self._served.queues:
             await model.close()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flowvec.collection.collection import Collection
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.reranker.reranker import Reranker
@@ -35,6 +36,7 @@ class ServeOptions:
     Attributes:
         models: encoders, each `MODEL` or `NAME=MODEL`.
         rerankers: likewise.
+        collections: directories, each `DIR` or `NAME=DIR`.
         host: address to listen on.
         port: port to listen on.
         grace: seconds in which requests are answered after SIGTERM.
@@ -47,6 +49,7 @@ class ServeOptions:
 
     models: Sequence[str]
     rerankers: Sequence[str]
+    collections: Sequence[str]
     host: str
     port: int
     grace: float
@@ -81,15 +84,16 @@ def serve(options: ServeOptions, settings: Settings) -> None:
         InputValueError: there is nothing to serve, or two models have the same name.
         FlowvecError: a model cannot be loaded.
     """
-    if not options.models and not options.rerankers:
+    if not (options.models or options.rerankers or options.collections):
         raise InputValueError("nothing to serve: name a model, for example mini")
     settings = options.guarded(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with ExitStack() as stack:
         models = _loaded(Encoder, options.models, options.engine, stack)
         rerankers = _loaded(Reranker, options.rerankers, options.engine, stack)
-        app = create_app(models, rerankers, settings=settings)
-        for model in app.served.models:
+        collections = _opened(options.collections, models, stack)
+        app = create_app(models, rerankers, collections, settings=settings)
+        for model in app.served.queues:
             model.warm_up()
         server = Server(
             app,
@@ -117,6 +121,44 @@ def _loaded(
             logger.info("%s: %r, %s", name, loaded[source], loaded[source].proof)
         models[name] = loaded[source]
     return models
+
+
+def _opened(
+    given: Sequence[str], models: dict[str, Encoder], stack: ExitStack
+) -> dict[str, Collection]:
+    """Collections by name, each with the model that made its vectors.
+
+    One that does not exist is created for the first model.
+    """
+    collections: dict[str, Collection] = {}
+    for each in given:
+        name, _, folder = each.rpartition("=")
+        path = Path(folder).expanduser()
+        name = name or path.resolve().name
+        if name in collections:
+            raise InputValueError(f"two collections are called {name!r}: give one as NAME={folder}")
+        collections[name] = stack.enter_context(_open(path, list(models.values())))
+        logger.info("collection %s: %r", name, collections[name])
+    return collections
+
+
+def _open(path: Path, models: list[Encoder]) -> Collection:
+    is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    if is_new:
+        if not models:
+            raise InputValueError(f"{path} is not a collection: name a model to create it for")
+        return Collection.create(path, encoder=models[0])
+    with Collection.open(path) as collection:
+        info = collection.info()
+    if info.fingerprint is None:
+        return Collection.open(path)
+    for model in models:
+        if model.fingerprint == info.fingerprint:
+            return Collection.open(path, encoder=model)
+    raise InputValueError(
+        f"{path} was made with {info.model} (fingerprint {info.fingerprint[:12]}), and no model "
+        f"here is that one: serve it too, `flowvec serve {info.model} ...`"
+    )
 
 
 def _split(given: str) -> tuple[str, str]:

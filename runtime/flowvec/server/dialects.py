@@ -17,6 +17,7 @@ _encode = msgspec.json.Encoder().encode
 # What OpenAI's clients read from `type` and `code`.
 _OPENAI_TYPE: dict[Reason, str] = {
     "overloaded": "overloaded",
+    "busy": "overloaded",
     "late": "timeout",
     "stopping": "server_error",
     "unhealthy": "server_error",
@@ -27,6 +28,7 @@ _OPENAI_CODE: dict[Reason, str] = {
     "unauthorized": "invalid_api_key",
     "no_such_model": "model_not_found",
     "overloaded": "overloaded",
+    "busy": "busy",
     "late": "deadline_exceeded",
     "too_large": "request_too_large",
     "stopping": "stopping",

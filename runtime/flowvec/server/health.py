@@ -36,7 +36,7 @@ async def home(served: Served, request: Request) -> Answer:
 
 def _require_progress(served: Served) -> None:
     """Refuse if a model has a dead thread, or has answered nothing for too long."""
-    for model in served.models:
+    for model in served.queues:
         if dead := model.queue.dead_threads:
             raise Refusal("unhealthy", f"{model.name}: {dead} worker threads have ended")
         seconds = model.queue.stalled_seconds()

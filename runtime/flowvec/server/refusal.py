@@ -10,6 +10,7 @@ from flowvec.errors import (
     CollectionBusyError,
     CollectionError,
     DeadlineError,
+    FingerprintMismatchError,
     FlowvecError,
     OverloadedError,
 )
@@ -30,6 +31,7 @@ Reason = Literal[
     "timed_out",  # the body did not arrive in time
     "unsupported",
     "overloaded",
+    "busy",  # others write to the collection
     "late",  # the deadline passed, or would
     "stopping",
     "unhealthy",
@@ -51,6 +53,7 @@ _STATUS: dict[Reason, int] = {
     "timed_out": 408,
     "unsupported": 415,
     "overloaded": 429,
+    "busy": 503,
     "late": 504,
     "stopping": 503,
     "unhealthy": 503,
@@ -118,7 +121,9 @@ def refusal_of(error: FlowvecError) -> Refusal:
     if isinstance(error, OverloadedError):
         return Refusal("overloaded", str(error), retry_after=1.0)
     if isinstance(error, CollectionBusyError):  # written by another process for too long
-        return Refusal("overloaded", str(error), retry_after=1.0)
+        return Refusal("busy", str(error), retry_after=1.0)
+    if isinstance(error, FingerprintMismatchError):
+        return Refusal("conflict", str(error))
     if isinstance(error, DeadlineError):
         return Refusal("late", str(error))
     if isinstance(error, ClosedError):

@@ -156,7 +156,7 @@ async def _score(
         activation="identity" if body.raw_scores else _activation(model),
         truncation="longest_first" if cuts else "error",
     )
-    outcome = await served.score(request, model, ranking)
+    outcome = await served.score(request, model, ranking.pairs, ranking.options)
     return _Scored(model, ranking, outcome)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from flowvec.server import cohere, health, ollama, openai, rerank, tei
+from flowvec.server import cohere, collections, health, ollama, openai, rerank, tei
 from flowvec.server.answer import Answer
 from flowvec.server.dialects import Dialect
 from flowvec.server.request import Request
@@ -57,6 +57,16 @@ ROUTES: list[Route] = [
     _get("/v1/models/{name*}", openai.model),
     Route("POST", "/v1/embeddings", openai.embeddings),
     Route("POST", "/embeddings", openai.embeddings),
+    _get("/v1/collections", collections.collections),
+    _get("/v1/collections/{name}", collections.collection),
+    Route("POST", "/v1/collections/{name}/search", collections.search),
+    Route("POST", "/v1/collections/{name}/search_batch", collections.search_batch),
+    Route("POST", "/v1/collections/{name}/rows", collections.add),
+    Route("POST", "/v1/collections/{name}/rows/get", collections.get),
+    Route("POST", "/v1/collections/{name}/rows/list", collections.list_rows),
+    Route("POST", "/v1/collections/{name}/rows/count", collections.count),
+    Route("POST", "/v1/collections/{name}/rows/delete", collections.delete),
+    Route("POST", "/v1/collections/{name}/rows/update", collections.update),
     _get("/info", tei.info, "tei"),
     Route("POST", "/", _by_kind, "tei"),
     Route("POST", "/embed", tei.embed, "tei"),

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from flowvec.encoder.options import EncodeOptions
-from flowvec.reranker.scores import Ranking
+from flowvec.reranker.scores import ScoreOptions
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
+from flowvec.server.served_collection import ServedCollection
 from flowvec.server.served_model import ServedEncoder, ServedModel, ServedReranker
 from flowvec.server.settings import Settings
+from flowvec.tokenizer.pairs import TextPair
 
 __all__ = ["Served"]
 
@@ -29,6 +31,7 @@ class Served:
         settings: its limits.
         encoders: by name; the first answers requests that name none.
         rerankers: by name; likewise.
+        collections: by name.
         started: when it was made, in seconds since the epoch.
         is_leaving: `/ready` fails, so that no more requests are sent here.
         is_stopping: new work is refused.
@@ -39,6 +42,7 @@ class Served:
     settings: Settings
     encoders: dict[str, ServedEncoder]
     rerankers: dict[str, ServedReranker]
+    collections: dict[str, ServedCollection] = field(default_factory=dict)
     started: int = field(default_factory=lambda: int(time.time()))
     is_leaving: bool = False
     is_stopping: bool = False
@@ -47,8 +51,14 @@ class Served:
 
     @property
     def models(self) -> list[ServedModel]:
-        """All models."""
+        """All models that requests can name."""
         return [*self.encoders.values(), *self.rerankers.values()]
+
+    @property
+    def queues(self) -> list[ServedModel]:
+        """All models, also those that serve a collection only."""
+        own = (c.model for c in self.collections.values() if c.model is not None)
+        return list(dict.fromkeys([*self.models, *own]))
 
     def encoder(self, name: str | None) -> ServedEncoder:
         """The encoder of that name; None names the first.
@@ -81,15 +91,22 @@ class Served:
             return Outcome(vectors, 0, 0, 0.0, 0.0, 0.0)
         return await self._outcome(request, model, texts, dict(options))
 
-    async def score(self, request: Request, model: ServedReranker, ranking: Ranking) -> Outcome:
-        """Logits of a ranking's pairs, (pairs,) or (pairs, labels).
+    async def score(
+        self,
+        request: Request,
+        model: ServedReranker,
+        pairs: list[TextPair],
+        options: ScoreOptions,
+    ) -> Outcome:
+        """Scores of pairs, (pairs,) or (pairs, labels).
 
         Raises:
             Refusal, ClientGone: as `embed`.
         """
-        texts = [text for _, text in ranking.pairs]
-        _check_lengths([*texts, ranking.pairs[0][0]], self.settings.max_text_characters)
-        return await self._outcome(request, model, ranking.pairs, dict(ranking.options))
+        _check_lengths([text for pair in pairs for text in pair], self.settings.max_text_characters)
+        if not pairs:
+            return Outcome(np.empty(0, np.float32), 0, 0, 0.0, 0.0, 0.0)
+        return await self._outcome(request, model, pairs, dict(options))
 
     async def _outcome(
         self, request: Request, model: ServedModel, items: list[Any], options: dict[str, Any]

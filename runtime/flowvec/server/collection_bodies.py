@@ -1,0 +1,193 @@
+"""Bodies of the collections' routes, and rows as JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from flowvec.collection.query import SearchOptions
+from flowvec.collection.results import Hit, Row
+from flowvec.collection.store.rows import Item
+from flowvec.server.refusal import Refusal
+from flowvec.server.vector_bytes import number_rows
+
+__all__ = [
+    "ByFilter", "Change", "Get", "List", "NewRow", "NewRows", "Search", "SearchBatch",
+    "hit_as_json", "options_of", "row_as_json", "vectors_of",
+]  # fmt: skip
+
+# Numbers, or float32 in base64, little-endian.
+Vector = list[float] | str
+Id = int | str
+
+# Rows of one answer.
+_MOST_ROWS = 10_000
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body whose misspelt fields are refused."""
+
+
+class _SearchOptions(_Body):
+    """As `Collection.search`; `rerank` is true or the name of a reranker."""
+
+    k: int = 10
+    filter: dict[str, Any] | None = None
+    hybrid: bool = False
+    vector_weight: float = 0.5
+    min_score: float | None = None
+    exact: bool = False
+    ef: int | None = None
+    offset: int = 0
+    group_by: str | None = None
+    prefix: bool = False
+    with_vectors: bool = False
+    rerank: bool | str = False
+    rerank_from: int = 50
+
+
+class Search(_SearchOptions):
+    """One query: a text, or a vector and perhaps its text."""
+
+    query: str | None = None
+    vector: Vector | None = None
+    text: str | None = None
+
+
+class SearchBatch(_SearchOptions):
+    """Queries: texts, or vectors and perhaps their texts."""
+
+    queries: list[str] | None = None
+    vectors: list[Vector] | None = None
+    texts: list[str] | None = None
+
+
+class NewRow(_Body):
+    """A row to add."""
+
+    id: Id
+    text: str | None = None
+    vector: Vector | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class NewRows(_Body):
+    """Rows to add, each with a text that is embedded, or all with vectors."""
+
+    rows: list[NewRow]
+
+
+class Get(_Body):
+    """Rows by id."""
+
+    ids: list[Id]
+    with_vectors: bool = False
+
+
+class ByFilter(_Body):
+    """Rows by id or by a filter."""
+
+    ids: list[Id] | None = None
+    filter: dict[str, Any] | None = None
+
+
+class Change(ByFilter, kw_only=True):
+    """New values of fields of the metadata."""
+
+    changes: dict[str, Any] | list[dict[str, Any]]
+
+
+class List(_Body):
+    """A page of rows."""
+
+    filter: dict[str, Any] | None = None
+    limit: int = 100
+    after: int | None = None
+    with_vectors: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the limit, which msgspec reports as it does a wrong type."""
+        if not 0 <= self.limit <= _MOST_ROWS:
+            raise ValueError(f"limit must be from 0 to {_MOST_ROWS:,}, but is {self.limit}")
+
+
+def options_of(body: Search | SearchBatch, queries: int) -> SearchOptions:
+    """Checked options of a search.
+
+    Raises:
+        Refusal: the answer would be too large.
+        InputTypeError, InputValueError: one is not valid.
+    """
+    rows = (max(body.k, 0) + max(body.offset, 0), max(body.rerank_from, 0) * bool(body.rerank))
+    if max(rows) * queries > _MOST_ROWS:
+        raise Refusal(
+            "invalid",
+            f"an answer has at most {_MOST_ROWS:,} rows: ask for fewer queries at a time, or for "
+            "less than this k, offset or rerank_from",
+            "k",
+        )
+    return SearchOptions.checked(
+        body.k,
+        body.filter,
+        min_score=body.min_score,
+        hybrid=body.hybrid,
+        vector_weight=body.vector_weight,
+        exact=body.exact,
+        ef=body.ef,
+        offset=body.offset,
+        group_by=body.group_by,
+        prefix=body.prefix,
+        with_vectors=body.with_vectors,
+        is_reranked=bool(body.rerank),
+    )
+
+
+def vectors_of(given: Iterable[Vector]) -> list[Any]:
+    """Vectors as lists and arrays, which the collection checks.
+
+    Raises:
+        Refusal: one is not base64 of float32.
+    """
+    return [_decoded(vector) if isinstance(vector, str) else vector for vector in given]
+
+
+def _decoded(vector: str) -> Any:
+    try:
+        return np.frombuffer(base64.b64decode(vector, validate=True), "<f4")
+    except (ValueError, binascii.Error):
+        raise Refusal(
+            "invalid", "a vector is a list of numbers, or base64 of little-endian float32"
+        ) from None
+
+
+def row_as_json(row: Row | Item, *, with_vectors: bool) -> dict[str, Any]:
+    """A row of an answer."""
+    fields: dict[str, Any] = {
+        "id": row.id,
+        "label": row.label,
+        "text": row.text,
+        "metadata": row.metadata,
+    }
+    if with_vectors and row.vector is not None:
+        fields["vector"] = msgspec.Raw(number_rows(row.vector))
+    return fields
+
+
+def hit_as_json(hit: Hit) -> dict[str, Any]:
+    """A hit of an answer."""
+    fields: dict[str, Any] = {
+        "id": hit.id,
+        "score": hit.score,
+        "text": hit.text,
+        "metadata": hit.metadata,
+    }
+    if hit.search_score is not None:
+        fields["search_score"] = hit.search_score
+    if hit.vector is not None:
+        fields["vector"] = msgspec.Raw(number_rows(hit.vector))
+    return fields

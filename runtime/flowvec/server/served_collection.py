@@ -1,0 +1,62 @@
+"""A collection that is served: its texts are embedded by the queue of a served model."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from flowvec.collection.async_collection import AsyncCollection
+from flowvec.collection.collection import Collection
+from flowvec.errors import InputTypeError, InputValueError
+from flowvec.server.served_model import ServedEncoder
+
+__all__ = ["ServedCollection"]
+
+_NAME = re.compile(r"[\w.-]{1,64}")
+
+
+class ServedCollection:
+    """A Collection that is served under a name.
+
+    Attributes:
+        name: in the paths of its routes.
+        rows: its rows, for the event loop.
+        model: embeds its texts; None for a collection of vectors.
+    """
+
+    def __init__(self, name: str, collection: Collection, model: ServedEncoder | None) -> None:
+        """Serve an open Collection; closing this does not close it.
+
+        Args:
+            name: letters, digits and `._-`.
+            collection: the collection.
+            model: serves the collection's own Encoder; None without one.
+
+        Raises:
+            InputTypeError: it is not a Collection.
+            InputValueError: the name is not valid.
+        """
+        if _NAME.fullmatch(name) is None:
+            raise InputValueError(
+                f"{name!r} cannot be a collection's name: up to 64 letters, digits and ._- can"
+            )
+        if not isinstance(collection, Collection):
+            raise InputTypeError(
+                f"collection {name!r} must be a Collection, not {type(collection).__name__}"
+            )
+        self.name = name
+        self.model = model
+        self.rows = AsyncCollection(collection)
+
+    def described(self) -> dict[str, Any]:
+        """What lists of collections say."""
+        return {
+            "id": self.name,
+            "object": "collection",
+            "dim": self.rows.collection._dim,
+            "model": None if self.model is None else self.model.name,
+        }
+
+    async def close(self) -> None:
+        """Stop its threads; changes that have begun are made."""
+        await self.rows.close()
