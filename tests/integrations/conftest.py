@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
 # The libraries reach no network, and report nothing.
 os.environ.update(
     ANONYMIZED_TELEMETRY="False",
+    DSPY_CACHEDIR=str(Path(tempfile.gettempdir(), "flowvec-dspy-cache")),
     HAYSTACK_TELEMETRY_ENABLED="False",
     LANGSMITH_TRACING="false",
     LITELLM_LOCAL_MODEL_COST_MAP="True",

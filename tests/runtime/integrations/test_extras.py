@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # Of each module, the package that it is for.
 LIBRARIES = {
+    "chroma": "chromadb",
+    "dspy": "dspy",
     "haystack": "haystack",
     "langchain": "langchain_core",
     "llama_index": "llama_index",
