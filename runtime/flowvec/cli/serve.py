@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from flowvec.cli.options import MODEL_HELP, Compute, MaxBatchTokens, Provider, Revision
 from flowvec.optional import require
+
+MetricsNames = Literal["flowvec", "tei"]
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -76,6 +78,13 @@ def serve(
     timeout: Annotated[
         float, typer.Option(help="Seconds after which a request is answered with 504.")
     ] = 300.0,
+    metrics_names: Annotated[
+        MetricsNames,
+        typer.Option(help="tei adds the names of Text Embeddings Inference to /metrics."),
+    ] = "flowvec",
+    open_metrics: Annotated[
+        bool, typer.Option("--open-metrics", help="Answer /metrics without a key.")
+    ] = False,
     any_model: Annotated[
         bool,
         typer.Option(
@@ -134,6 +143,8 @@ def serve(
         max_waiting_tokens=max_waiting_tokens,
         max_body_bytes=max_body << 20,
         timeout=timeout,
+        metrics_names=metrics_names,
+        open_metrics=open_metrics,
         any_model=any_model,
         accept_token_ids=accept_token_ids,
         truncate=truncate,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from flowvec.reranker.reranker import Reranker
 from flowvec.server.answer import Answer, Header
 from flowvec.server.dialects import worded
 from flowvec.server.guard import PREFLIGHT, Guard
+from flowvec.server.metrics import metrics
 from flowvec.server.refusal import ClientGone, Refusal, refusal_of, stopping
 from flowvec.server.request import Incoming, Receive, Request, Scope, Send
 from flowvec.server.routes import Route, Routes
@@ -26,6 +28,9 @@ from flowvec.server.settings import Settings
 __all__ = ["App", "create_app"]
 
 logger = logging.getLogger(__name__)
+
+# What the metrics say of a request whose client left, as nginx does.
+_CLIENT_GONE = 499
 
 
 def create_app(
@@ -135,6 +140,7 @@ class App:
             request.dialect = (route or next(iter(methods.values()))).dialect
         is_work = route is not None and route.is_work
         served.running += is_work
+        status = _CLIENT_GONE
         try:
             try:
                 self._guard.check_origin(request)
@@ -145,6 +151,7 @@ class App:
                 status, body, headers = _refused(request, error)
                 answer = Answer(body, status, headers=headers)
             answer.headers += self._guard.cors_headers(request)
+            status = answer.status
             served.unsent_bytes += answer.held_bytes
             try:
                 await answer.send(request, send)
@@ -152,13 +159,19 @@ class App:
                 served.unsent_bytes -= answer.held_bytes
         finally:
             served.running -= is_work
+            seconds = time.perf_counter() - request.came
+            name = f"{route.method} {route.path}" if route else "other"
+            served.measures.add(name, status, seconds)
 
     async def _run(
         self, request: Request, methods: dict[str, Route], route: Route | None
     ) -> Answer:
         if request.method == "OPTIONS" and self._guard.cors_headers(request):
             return Answer(b"", headers=list(PREFLIGHT))
-        if route is None or not route.is_open:
+        is_open = route is not None and route.is_open
+        if route is not None and route.run is metrics:
+            is_open = self._served.settings.open_metrics
+        if not is_open:
             self._guard.check_key(request)
         if not methods:
             raise Refusal("not_found", f"there is no route {request.path!r:.200}")

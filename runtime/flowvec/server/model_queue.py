@@ -124,6 +124,11 @@ class ModelQueue:
         """Tokens of accepted calls that are not computed yet, as estimated."""
         return self._shares.held
 
+    @property
+    def waiting_items(self) -> int:
+        """Texts or pairs that have not begun."""
+        return self._shares.waiting_items
+
     def stalled_seconds(self) -> float:
         """How long there was no result, though calls wait or a batch runs; 0 if none does."""
         now = time.perf_counter()

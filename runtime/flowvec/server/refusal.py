@@ -12,6 +12,7 @@ from flowvec.errors import (
     DeadlineError,
     FingerprintMismatchError,
     FlowvecError,
+    MissingDependencyError,
     OverloadedError,
 )
 
@@ -128,6 +129,8 @@ def refusal_of(error: FlowvecError) -> Refusal:
         return Refusal("late", str(error))
     if isinstance(error, ClosedError):
         return stopping()
+    if isinstance(error, MissingDependencyError):
+        return Refusal("internal", str(error))
     if isinstance(error, CollectionError):
         return Refusal("internal", "the collection failed; the server's log says more")
     if isinstance(error, ValueError | TypeError):  # InputValueError and its like

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from flowvec.server import cohere, collections, health, ollama, openai, rerank, tei
+from flowvec.server import cohere, collections, health, metrics, ollama, openai, rerank, tei
 from flowvec.server.answer import Answer
 from flowvec.server.dialects import Dialect
 from flowvec.server.request import Request
@@ -53,6 +53,7 @@ ROUTES: list[Route] = [
     _get("/ready", health.ready, is_open=True),
     _get("/health", health.health, "tei", is_open=True),
     _get("/ping", health.health, "tei", is_open=True),
+    _get("/metrics", metrics.metrics),
     _get("/v1/models", openai.models),
     _get("/v1/models/{name*}", openai.model),
     Route("POST", "/v1/embeddings", openai.embeddings),

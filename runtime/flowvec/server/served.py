@@ -10,6 +10,7 @@ import numpy as np
 
 from flowvec.encoder.options import EncodeOptions
 from flowvec.reranker.scores import ScoreOptions
+from flowvec.server.measures import Measures
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -32,6 +33,7 @@ class Served:
         encoders: by name; the first answers requests that name none.
         rerankers: by name; likewise.
         collections: by name.
+        measures: counts of its requests.
         started: when it was made, in seconds since the epoch.
         is_leaving: `/ready` fails, so that no more requests are sent here.
         is_stopping: new work is refused.
@@ -43,6 +45,7 @@ class Served:
     encoders: dict[str, ServedEncoder]
     rerankers: dict[str, ServedReranker]
     collections: dict[str, ServedCollection] = field(default_factory=dict)
+    measures: Measures = field(default_factory=Measures)
     started: int = field(default_factory=lambda: int(time.time()))
     is_leaving: bool = False
     is_stopping: bool = False
@@ -116,7 +119,15 @@ class Served:
         call = model.queue.put(
             request.key, items, model.costs(items), options, came=request.came, end=request.end()
         )
-        return await request.outcome(model.queue, call)
+        outcome = await request.outcome(model.queue, call)
+        measures = model.measures
+        measures.items += len(items)
+        measures.tokens += outcome.tokens
+        measures.truncated += outcome.truncated
+        measures.tokenize.add(outcome.tokenize_seconds)
+        measures.queue.add(outcome.queue_seconds)
+        measures.compute.add(outcome.compute_seconds)
+        return outcome
 
 
 def _named(models: dict[str, M], name: str | None, what: str, settings: Settings) -> M:

@@ -11,10 +11,12 @@ import numpy as np
 
 from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.queue_reports import BatchReport
 from flowvec.encoder.shared_encoder import SharedEncoder
 from flowvec.encoder.shared_model import Call
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
+from flowvec.server.measures import ModelMeasures
 from flowvec.server.model_queue import Costs, ModelQueue
 from flowvec.server.rate import Rate
 from flowvec.server.settings import Settings
@@ -63,7 +65,8 @@ class ServedModel(ABC):
         self._tokens_per_character = _FIRST_GUESS
         budget, streams = model.max_batch_tokens, model.engine.streams
         self.rate = Rate(streams, budget)
-        shared.on_batch = self.rate.add
+        self.measures = ModelMeasures()
+        shared.on_batch = self._count
         self.queue = ModelQueue(
             shared,
             shared._call,
@@ -74,6 +77,10 @@ class ServedModel(ABC):
             is_shared=is_shared,
         )
         self.queue.on_part = self._learn
+
+    def _count(self, batch: BatchReport) -> None:
+        self.rate.add(batch)
+        self.measures.add_batch(batch)
 
     @abstractmethod
     def _characters(self, items: Sequence[Any]) -> Iterable[int]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from flowvec.arguments import number, whole_number
+from flowvec.arguments import choice, number, whole_number
 from flowvec.errors import InputValueError
 from flowvec.server.keys import Keys
 
-__all__ = ["Settings"]
+__all__ = ["MetricsNames", "Settings"]
+
+MetricsNames = Literal["flowvec", "tei"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,8 @@ class Settings:
         keys: API keys, for every route but the probes; None asks for none.
         hosts: names in a request's Host header that are answered; None answers all.
         origins: origins of web pages that may call, such as `https://example.org`.
+        open_metrics: answer `/metrics` without a key.
+        metrics_names: `tei` adds the names of Text Embeddings Inference.
         truncate: cut texts above the model's length, unless the request says otherwise; False
             refuses them.
     """
@@ -47,6 +52,8 @@ class Settings:
     any_model: bool = False
     accept_token_ids: bool = False
     truncate: bool = True
+    open_metrics: bool = False
+    metrics_names: MetricsNames = "flowvec"
     keys: Keys | None = None
     hosts: tuple[str, ...] | None = None
     origins: tuple[str, ...] = ()
@@ -57,6 +64,7 @@ class Settings:
         Raises:
             InputTypeError, InputValueError: one is not valid.
         """
+        choice("metrics_names", self.metrics_names, get_args(MetricsNames))
         for name in (
             "max_waiting_tokens", "max_body_bytes", "max_text_characters", "max_unsent_bytes",
         ):  # fmt: skip

@@ -95,6 +95,12 @@ class Shares:
         """A call with more tokens than this is never accepted."""
         return self.most // 2 if self._is_shared else self.most
 
+    @property
+    def waiting_items(self) -> int:
+        """Items of parts that have not begun."""
+        calls = (call for share in self._shares.values() for call in share.calls)
+        return sum(len(part.items) for call in calls for part in call.parts)
+
     def excess(self, key: str, cost: int) -> int:
         """By how many tokens a call is too much now; 0 if there is room for it."""
         excess = self.held + cost - self.most
