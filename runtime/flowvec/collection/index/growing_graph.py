@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from flowvec.collection.index.background import Background
 from flowvec.collection.index.graph_writer import GraphWriter, can_write_aside
-from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.index.hnsw import LEAST_ROWS_PER_CORE, Graph
 from flowvec.collection.index.snapshots import GraphSnapshots, is_mostly_tombstones
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_table import VectorTable
@@ -25,6 +25,7 @@ from flowvec.collection.store.rows import without
 from flowvec.collection.store.writer_locks import FolderLock
 from flowvec.errors import CollectionError
 from flowvec.files import staged_file
+from flowvec.machine import available_cores
 
 __all__ = ["GrowingGraph", "Turn"]
 
@@ -35,8 +36,10 @@ Floats = npt.NDArray[np.float32]
 # Waits up to some seconds for the turn to write the collection.
 Turn = Callable[[float], AbstractContextManager[None]]
 
-# The longest that a search should wait while rows are added.
-_STEP_SECONDS = 0.006
+# The longest that a search should wait while rows are added; the first after a pause waits longer.
+_STEP_SECONDS, _IDLE_STEP_SECONDS, _PAUSE_SECONDS = 0.006, 0.03, 1.0
+# Fewer rows than all cores need are worth a step of this length.
+_LONGEST_STEP_SECONDS = 0.02
 _FIRST_ROWS, _MOST_ROWS = 8, 2048
 # Slots that are looked at for rows to add.
 _WINDOW = 1 << 16
@@ -82,6 +85,8 @@ class GrowingGraph:
         self._saved_rows = 0  # rows in the graph when it was loaded or saved
         self._complete_to = -1  # up to this label nothing was missing
         self._step_rows = _FIRST_ROWS
+        self._rows_on_all_cores = LEAST_ROWS_PER_CORE * available_cores()
+        self._searched_at = 0.0
         self._rows_per_second = 0.0
         self._retry_at = 0.0
 
@@ -90,6 +95,7 @@ class GrowingGraph:
     def held_slots(self, table: VectorTable) -> int:
         """How many of a table's first slots the graph holds."""
         graph = self.graph
+        self._searched_at = time.monotonic()
         if graph is None:
             return 0
         return int(np.searchsorted(table.labels, graph.newest, side="right"))
@@ -156,11 +162,8 @@ class GrowingGraph:
         if self.graph is None:
             self._load()
         while not stopped():
-            begun = time.perf_counter()
-            added = self._step()
-            if not added:
+            if not self._step():
                 break
-            self._note_speed(added, time.perf_counter() - begun)
             if self._unsaved_rows >= max(
                 _UNSAVED_SECONDS * self._rows_per_second, _UNSAVED_SHARE * self._saved_rows
             ):
@@ -202,7 +205,9 @@ class GrowingGraph:
         labels, vectors = batch
         with self._lock.writing():
             if self.graph is graph:
+                begun = time.perf_counter()
                 graph.add(labels, vectors)
+                self._note_speed(len(labels), time.perf_counter() - begun)
                 self._delete_dead(graph, labels)
         return len(labels)
 
@@ -232,10 +237,15 @@ class GrowingGraph:
             graph.delete(table.dead(labels).tolist())
 
     def _note_speed(self, rows: int, seconds: float) -> None:
+        """Choose the size of the next step by the speed of this one, without its waiting."""
         rate = rows / max(seconds, 1e-6)
         old = self._rows_per_second
         self._rows_per_second = 0.9 * old + 0.1 * rate if old else rate
-        fitting = int(_STEP_SECONDS * self._rows_per_second)
+        is_idle = time.monotonic() - self._searched_at > _PAUSE_SECONDS
+        seconds = _IDLE_STEP_SECONDS if is_idle else _STEP_SECONDS
+        fitting = int(seconds * self._rows_per_second)
+        if _LONGEST_STEP_SECONDS * self._rows_per_second >= self._rows_on_all_cores:
+            fitting = max(fitting, self._rows_on_all_cores)
         self._step_rows = max(1, min(fitting, 2 * self._step_rows, _MOST_ROWS))
 
     def rebuild(self, stopped: Callable[[], bool] | None = None) -> None:

@@ -16,17 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.index import huge_pages
-from flowvec.collection.index.hnsw_file import check_graph_file
+from flowvec.collection.index.hnsw_file import check_graph_file, remove_room
 from flowvec.collection.store.rows import without
 from flowvec.errors import CollectionError
 from flowvec.machine import available_cores
 from flowvec.vectors import Metric
 
-__all__ = ["EF_CONSTRUCTION", "EF_SEARCH", "Graph", "M"]
+__all__ = ["EF_CONSTRUCTION", "EF_SEARCH", "LEAST_ROWS_PER_CORE", "Graph", "M"]
 
 M = 16
 EF_CONSTRUCTION = 200
 EF_SEARCH = 100
+# hnswlib uses one thread unless there are more than four vectors for each.
+LEAST_ROWS_PER_CORE = 5
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -120,8 +122,9 @@ class Graph:
         elif needed > self._capacity:
             self._capacity = max(needed, self._capacity + self._capacity // 2)
             self._index.resize_index(self._capacity)
-            huge_pages.advise(self._block_bytes())
-        self._index.add_items(vectors * self.scale, labels, num_threads=self._cores)
+            huge_pages.collapse(self._block_bytes())  # a block that moves loses them
+        threads = min(self._cores, max(1, len(labels) // LEAST_ROWS_PER_CORE))
+        self._index.add_items(vectors * self.scale, labels, num_threads=threads)
 
     def delete(self, labels: Sequence[int]) -> None:
         """Mark labels as tombstones. Labels that are marked already or were never added are
@@ -214,6 +217,8 @@ class Graph:
             # hnswlib does not notice a full disk, so compare the size.
             if path.stat().st_size != self._index.index_file_size():
                 raise CollectionError(f"{path} was not written whole; is the disk full?")
+            # A graph that grows has room for far more rows than it holds; its file needs none.
+            remove_room(path)
         except (OSError, RuntimeError) as error:
             if isinstance(error, CollectionError):
                 raise
@@ -222,12 +227,14 @@ class Graph:
     def load(self, path: Path, live: Labels) -> None:
         """Read a verified file, and mark all its labels that are not in `live` as tombstones.
 
+        There is room for all live rows, so that those that the file lacks can be added.
+
         Raises:
             CollectionError: it is not a valid graph of vectors of this length.
         """
-        check_graph_file(path, self._index.dim, self.m)
+        count = check_graph_file(path, self._index.dim, self.m)
         try:
-            self._index.load_index(str(path))
+            self._index.load_index(str(path), max_elements=max(count, len(live)))
         except RuntimeError as error:
             raise CollectionError(f"{path} is not a graph: {error}") from error
         self._capacity = int(self._index.get_max_elements())

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from flowvec.errors import CollectionError
 
-__all__ = ["HEADER", "check_graph_file"]
+__all__ = ["HEADER", "check_graph_file", "remove_room"]
 
 HEADER = np.dtype(
     [
@@ -67,6 +67,19 @@ def check_graph_file(path: Path, dim: int, m: int) -> int:
         raise CollectionError(f"{path} is not a graph: {error}") from None
     except OSError as error:
         raise CollectionError(f"cannot read {path}: {error}") from None
+
+
+def remove_room(path: Path) -> None:
+    """Let a file's header reserve no room for more elements than it has.
+
+    Raises:
+        OSError: the file could not be written.
+    """
+    with path.open("r+b") as file:
+        header = np.frombuffer(file.read(HEADER.itemsize), HEADER).copy()
+        header["max_elements"] = header["count"]
+        file.seek(0)
+        file.write(header.tobytes())
 
 
 class _UnsoundError(Exception):

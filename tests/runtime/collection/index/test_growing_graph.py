@@ -83,9 +83,12 @@ def test_what_was_grown_is_saved_while_it_grows(
     saved: list[int] = []
     record = growing_graph.GraphSnapshots.record
 
-    def noted(self: object, file: Path, graph: Graph, newest: int) -> None:
+    def noted(self: growing_graph.GraphSnapshots, file: Path, graph: Graph, newest: int) -> None:
+        record(self, file, graph, newest)
+        loaded = self.load()
+        assert loaded is not None
+        assert loaded[0].newest == newest
         saved.append(newest)
-        record(self, file, graph, newest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(growing_graph.GraphSnapshots, "record", noted)
     c = Collection.create(tmp_path / "c", dim=8, exact_below=50)
