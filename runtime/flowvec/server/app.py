@@ -19,7 +19,8 @@ from flowvec.server.guard import PREFLIGHT, Guard
 from flowvec.server.metrics import metrics
 from flowvec.server.refusal import ClientGone, Refusal, refusal_of, stopping
 from flowvec.server.request import Incoming, Receive, Request, Scope, Send
-from flowvec.server.routes import Route, Routes
+from flowvec.server.route import Route
+from flowvec.server.routes import Routes
 from flowvec.server.served import Served
 from flowvec.server.served_collection import ServedCollection
 from flowvec.server.served_model import ServedEncoder, ServedReranker

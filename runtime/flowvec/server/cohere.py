@@ -10,7 +10,9 @@ import msgspec
 from flowvec.encoder.options import EncodeOptions
 from flowvec.encoder.postprocess import Postprocess, Precision
 from flowvec.server.answer import Answer, outcome_headers, vectors_answer
+from flowvec.server.answer_types import CohereEmbedded
 from flowvec.server.bodies import checked_dim, decoded, decoder, prompt_of
+from flowvec.server.described import described
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -23,23 +25,23 @@ __all__ = ["cohere_embed"]
 _Type = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 
 
-class _Content(msgspec.Struct):
+class CohereContent(msgspec.Struct):
     """A piece of an input: only texts are taken."""
 
     type: str
     text: str = ""
 
 
-class _Input(msgspec.Struct):
-    content: list[_Content]
+class CohereInput(msgspec.Struct):
+    content: list[CohereContent]
 
 
-class _Embed(msgspec.Struct):
+class CohereEmbed(msgspec.Struct):
     """The body of `/v2/embed`."""
 
     model: str | None = None
     texts: list[str] | None = None
-    inputs: list[_Input] | None = None
+    inputs: list[CohereInput] | None = None
     input_type: (
         Literal["search_query", "search_document", "classification", "clustering", "image"] | None
     ) = None
@@ -48,13 +50,14 @@ class _Embed(msgspec.Struct):
     truncate: Literal["NONE", "START", "END"] = "END"
 
 
-_EMBED = decoder(_Embed)
+_EMBED = decoder(CohereEmbed)
 _PROMPTS: dict[str, Literal["query", "document"]] = {
     "search_query": "query",
     "search_document": "document",
 }
 
 
+@described(CohereEmbedded, takes=CohereEmbed)
 async def cohere_embed(served: Served, request: Request) -> Answer:
     """Vectors of texts in the types that the request names."""
     body = decoded(_EMBED, await request.body())
@@ -75,7 +78,7 @@ async def cohere_embed(served: Served, request: Request) -> Answer:
     return vectors_answer(outcome, blocks, headers)
 
 
-def _texts_of(body: _Embed) -> list[str]:
+def _texts_of(body: CohereEmbed) -> list[str]:
     texts = list(body.texts or [])
     for item in body.inputs or []:
         if any(piece.type != "text" for piece in item.content):

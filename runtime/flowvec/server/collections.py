@@ -12,6 +12,18 @@ from flowvec.collection.results import Hit
 from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.validation import last_of_each
 from flowvec.server.answer import Answer, json_answer
+from flowvec.server.answer_types import (
+    Added,
+    CollectionAbout,
+    Collections,
+    Counted,
+    Deleted,
+    Found,
+    FoundBatch,
+    Listed,
+    RowsById,
+    Updated,
+)
 from flowvec.server.bodies import decoded, decoder
 from flowvec.server.collection_bodies import (
     ByFilter,
@@ -27,6 +39,7 @@ from flowvec.server.collection_bodies import (
     row_as_json,
     vectors_of,
 )
+from flowvec.server.described import described
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.served import Served
@@ -42,12 +55,14 @@ _SEARCH, _SEARCH_BATCH, _ADD = decoder(Search), decoder(SearchBatch), decoder(Ne
 _GET, _BY_FILTER, _CHANGE, _LIST = decoder(Get), decoder(ByFilter), decoder(Change), decoder(List)
 
 
+@described(Collections)
 async def collections(served: Served, request: Request) -> Answer:
     """All collections."""
     data = [each.described() for each in served.collections.values()]
     return json_answer({"object": "list", "data": data})
 
 
+@described(CollectionAbout)
 async def collection(served: Served, request: Request) -> Answer:
     """A collection's settings and figures."""
     chosen = _chosen(served, request)
@@ -59,6 +74,7 @@ async def collection(served: Served, request: Request) -> Answer:
 # --- searching ----------------------------------------------------------------------------------
 
 
+@described(Found, takes=Search)
 async def search(served: Served, request: Request) -> Answer:
     """The rows nearest to a text or a vector."""
     body = decoded(_SEARCH, await request.body())
@@ -72,6 +88,7 @@ async def search(served: Served, request: Request) -> Answer:
     return json_answer({"hits": list(map(hit_as_json, hits))})
 
 
+@described(FoundBatch, takes=SearchBatch)
 async def search_batch(served: Served, request: Request) -> Answer:
     """The rows nearest to each of several texts or vectors."""
     body = decoded(_SEARCH_BATCH, await request.body())
@@ -124,6 +141,7 @@ async def _hits(
 # --- rows ---------------------------------------------------------------------------------------
 
 
+@described(Added, takes=NewRows)
 async def add(served: Served, request: Request) -> Answer:
     """Add rows; rows with the same ids are replaced. On disk when it answers."""
     body = decoded(_ADD, await request.body())
@@ -167,6 +185,7 @@ async def _add_texts(
     return json_answer(asdict(added))
 
 
+@described(RowsById, takes=Get)
 async def get(served: Served, request: Request) -> Answer:
     """Rows by id; null for an unknown one."""
     body = decoded(_GET, await request.body())
@@ -175,6 +194,7 @@ async def get(served: Served, request: Request) -> Answer:
     return json_answer({"rows": rows})
 
 
+@described(Listed, takes=List)
 async def list_rows(served: Served, request: Request) -> Answer:
     """A page of rows, in the order in which they were added."""
     body = decoded(_LIST, await request.body())
@@ -186,6 +206,7 @@ async def list_rows(served: Served, request: Request) -> Answer:
     return json_answer({"rows": listed, "after": after})
 
 
+@described(Counted, takes=ByFilter)
 async def count(served: Served, request: Request) -> Answer:
     """How many rows meet a filter."""
     body = decoded(_BY_FILTER, await request.body())
@@ -195,6 +216,7 @@ async def count(served: Served, request: Request) -> Answer:
     return json_answer({"count": await rows.count(body.filter, timeout=_left(request))})
 
 
+@described(Deleted, takes=ByFilter)
 async def delete(served: Served, request: Request) -> Answer:
     """Delete rows by id or by a filter."""
     body = decoded(_BY_FILTER, await request.body())
@@ -203,6 +225,7 @@ async def delete(served: Served, request: Request) -> Answer:
     return json_answer({"deleted": deleted})
 
 
+@described(Updated, takes=Change)
 async def update(served: Served, request: Request) -> Answer:
     """Change fields of rows' metadata."""
     body = decoded(_CHANGE, await request.body())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from flowvec.server.answer import Answer, json_answer
+from flowvec.server.answer_types import Status
+from flowvec.server.described import described
 from flowvec.server.refusal import Refusal, stopping
 from flowvec.server.request import Request
 from flowvec.server.served import Served
@@ -10,11 +12,13 @@ from flowvec.server.served import Served
 __all__ = ["health", "home", "live", "ready"]
 
 
+@described(Status)
 async def live(served: Served, request: Request) -> Answer:
     """The process answers. Restart it if it does not."""
     return json_answer({"status": "live"})
 
 
+@described(Status)
 async def ready(served: Served, request: Request) -> Answer:
     """Requests can be sent here. It fails first when the server stops."""
     if served.is_leaving or served.is_stopping:
@@ -23,12 +27,14 @@ async def ready(served: Served, request: Request) -> Answer:
     return json_answer({"status": "ready"})
 
 
+@described(Status)
 async def health(served: Served, request: Request) -> Answer:
     """Every model makes progress."""
     _require_progress(served)
     return json_answer({"status": "healthy"})
 
 
+@described(Status)
 async def home(served: Served, request: Request) -> Answer:
     """What probes of the base URL get, which is what `health` says."""
     return await health(served, request)

@@ -8,6 +8,7 @@ from typing import Any
 from flowvec.errors import FlowvecError
 from flowvec.optional import require
 from flowvec.server.answer import Answer
+from flowvec.server.described import described
 from flowvec.server.measures import Histogram
 from flowvec.server.request import Request
 from flowvec.server.served import Served
@@ -29,6 +30,7 @@ _TEI_EMBED = tuple(
 _TEI_ROUTES = (*_TEI_EMBED, _TEI_RERANK)
 
 
+@described(str)
 async def metrics(served: Served, request: Request) -> Answer:
     """All figures.
 

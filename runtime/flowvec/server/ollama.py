@@ -9,7 +9,9 @@ import msgspec
 
 from flowvec.encoder.options import EncodeOptions
 from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
+from flowvec.server.answer_types import OllamaEmbedded, OllamaEmbedding, OllamaVersion
 from flowvec.server.bodies import checked_dim, decoded, decoder
+from flowvec.server.described import described
 from flowvec.server.model_queue import Outcome
 from flowvec.server.request import Request
 from flowvec.server.served import Served
@@ -22,7 +24,7 @@ __all__ = ["embed", "embeddings", "version"]
 _LATEST = ":latest"
 
 
-class _Embed(msgspec.Struct):
+class OllamaEmbed(msgspec.Struct):
     """The body of `/api/embed`; `options` and `keep_alive` are left out."""
 
     model: str
@@ -31,16 +33,17 @@ class _Embed(msgspec.Struct):
     dimensions: int | None = None
 
 
-class _Embeddings(msgspec.Struct):
+class OllamaPrompt(msgspec.Struct):
     """The body of `/api/embeddings`."""
 
     model: str
     prompt: str
 
 
-_EMBED, _EMBEDDINGS = decoder(_Embed), decoder(_Embeddings)
+_EMBED, _EMBEDDINGS = decoder(OllamaEmbed), decoder(OllamaPrompt)
 
 
+@described(OllamaEmbedded, takes=OllamaEmbed)
 async def embed(served: Served, request: Request) -> Answer:
     """Normalized vectors of texts."""
     body = decoded(_EMBED, await request.body())
@@ -70,6 +73,7 @@ def _blocks(outcome: Outcome, name: str, nanoseconds: int) -> Iterator[bytes]:
     yield b'],"total_duration":%d,"load_duration":0,"prompt_eval_count":%d}' % figures
 
 
+@described(OllamaEmbedding, takes=OllamaPrompt)
 async def embeddings(served: Served, request: Request) -> Answer:
     """The vector of one text, as the model gives it."""
     body = decoded(_EMBEDDINGS, await request.body())
@@ -80,6 +84,7 @@ async def embeddings(served: Served, request: Request) -> Answer:
     return Answer(b'{"embedding":%b}' % number_rows(outcome.results[0]), headers=headers)
 
 
+@described(OllamaVersion)
 async def version(served: Served, request: Request) -> Answer:
     """What Ollama's clients ask first."""
     return json_answer({"version": __version__})

@@ -9,7 +9,9 @@ import msgspec
 
 from flowvec.encoder.options import EncodeOptions
 from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
+from flowvec.server.answer_types import ModelAbout, Models, OpenAiEmbedded
 from flowvec.server.bodies import Input, checked_dim, decoded, decoder, prompt_of, texts_of
+from flowvec.server.described import described
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -20,7 +22,7 @@ from flowvec.server.vector_bytes import Encoding, openai_data, pieces
 __all__ = ["embeddings", "model", "models"]
 
 
-class _Embeddings(msgspec.Struct):
+class OpenAiEmbed(msgspec.Struct):
     """The body of `/v1/embeddings`; `prompt_name`, `input_type` and `normalize` are ours."""
 
     input: Input
@@ -32,9 +34,10 @@ class _Embeddings(msgspec.Struct):
     normalize: bool = True
 
 
-_EMBEDDINGS = decoder(_Embeddings)
+_EMBEDDINGS = decoder(OpenAiEmbed)
 
 
+@described(OpenAiEmbedded, takes=OpenAiEmbed)
 async def embeddings(served: Served, request: Request) -> Answer:
     """Vectors of texts."""
     body = decoded(_EMBEDDINGS, await request.body())
@@ -49,7 +52,7 @@ async def embeddings(served: Served, request: Request) -> Answer:
     return vectors_answer(outcome, _blocks(outcome, model.name, encoding), headers)
 
 
-def _options(body: _Embeddings, model: ServedEncoder, truncate: bool) -> EncodeOptions:
+def _options(body: OpenAiEmbed, model: ServedEncoder, truncate: bool) -> EncodeOptions:
     prompt = body.prompt_name
     if prompt is None and body.input_type is not None:
         prompt = prompt_of(model, body.input_type)
@@ -75,11 +78,13 @@ def _blocks(outcome: Outcome, name: str, encoding: Encoding) -> Iterator[bytes]:
     yield b'],"model":%b,"usage":%b}' % (msgspec.json.encode(name), msgspec.json.encode(usage))
 
 
+@described(Models)
 async def models(served: Served, request: Request) -> Answer:
     """All models."""
     return json_answer({"object": "list", "data": [_described(served, m) for m in served.models]})
 
 
+@described(ModelAbout)
 async def model(served: Served, request: Request) -> Answer:
     """One model."""
     name = request.parameters["name"]

@@ -11,7 +11,9 @@ import msgspec
 from flowvec.bundle.manifest import Activation
 from flowvec.reranker.scores import Ranked, Ranking
 from flowvec.server.answer import Answer, Header, json_answer, outcome_headers
+from flowvec.server.answer_types import CohereReranked, JinaReranked, TeiReranked
 from flowvec.server.bodies import decoded, decoder
+from flowvec.server.described import described
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -21,18 +23,18 @@ from flowvec.server.served_model import ServedReranker
 __all__ = ["cohere_rerank", "either_rerank", "jina_rerank"]
 
 
-class _Document(msgspec.Struct):
+class RerankDocument(msgspec.Struct):
     """A document of Jina's."""
 
     text: str
 
 
-class _Rerank(msgspec.Struct):
+class Rerank(msgspec.Struct):
     """A body of any form; `label` is ours, and fields of other clients are left out."""
 
     query: str
     texts: list[str] | None = None
-    documents: list[str | _Document] | None = None
+    documents: list[str | RerankDocument] | None = None
     model: str | None = None
     top_n: int | None = None
     truncate: bool | None = None
@@ -43,7 +45,7 @@ class _Rerank(msgspec.Struct):
     label: str | None = None
 
 
-_RERANK = decoder(_Rerank)
+_RERANK = decoder(Rerank)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +78,7 @@ class _Scored:
         return outcome_headers(request, self.outcome, characters, self.model.reranker.fingerprint)
 
 
+@described(TeiReranked, JinaReranked, takes=Rerank)
 async def either_rerank(served: Served, request: Request) -> Answer:
     """TEI's form, whose body has `texts`, or that of Jina, infinity and vLLM, with `documents`."""
     body = decoded(_RERANK, await request.body())
@@ -94,12 +97,13 @@ async def either_rerank(served: Served, request: Request) -> Answer:
     return json_answer(rows, scored.headers(request))
 
 
+@described(JinaReranked, takes=Rerank)
 async def jina_rerank(served: Served, request: Request) -> Answer:
     """Documents sorted by relevance, as Jina answers."""
     return await _jina(served, request, decoded(_RERANK, await request.body()))
 
 
-async def _jina(served: Served, request: Request, body: _Rerank) -> Answer:
+async def _jina(served: Served, request: Request, body: Rerank) -> Answer:
     wanted = body.return_documents is not False
     scored = await _score(served, request, body, _texts_of(body), return_documents=wanted)
     tokens = scored.outcome.tokens
@@ -113,6 +117,7 @@ async def _jina(served: Served, request: Request, body: _Rerank) -> Answer:
     return json_answer(answer, scored.headers(request))
 
 
+@described(CohereReranked, takes=Rerank)
 async def cohere_rerank(served: Served, request: Request) -> Answer:
     """Documents sorted by relevance, as Cohere answers."""
     body = decoded(_RERANK, await request.body())
@@ -130,14 +135,14 @@ async def cohere_rerank(served: Served, request: Request) -> Answer:
     return json_answer(answer, scored.headers(request))
 
 
-def _texts_of(body: _Rerank) -> list[str]:
+def _texts_of(body: Rerank) -> list[str]:
     if body.documents is None:
         raise Refusal("invalid", "the body has no `documents`", "documents")
     return [item if isinstance(item, str) else item.text for item in body.documents]
 
 
 async def _score(
-    served: Served, request: Request, body: _Rerank, texts: list[str], *, return_documents: bool
+    served: Served, request: Request, body: Rerank, texts: list[str], *, return_documents: bool
 ) -> _Scored:
     model = served.reranker(body.model)
     if not texts:

@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from typing import Any
 
 from flowvec.server import cohere, collections, health, metrics, ollama, openai, rerank, tei
-from flowvec.server.answer import Answer
+from flowvec.server.answer import Answer, json_answer
+from flowvec.server.answer_types import TeiEmbedded, TeiReranked
+from flowvec.server.described import described
 from flowvec.server.dialects import Dialect
+from flowvec.server.openapi import document_of
 from flowvec.server.request import Request
+from flowvec.server.route import Route, Run
 from flowvec.server.served import Served
 
-__all__ = ["ROUTES", "Route", "Routes"]
-
-Run = Callable[[Served, Request], Awaitable[Answer]]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One route.
-
-    Attributes:
-        method: GET or POST; GET includes HEAD.
-        path: a segment in braces is a parameter; with a star, it is all that follows.
-        run: answers.
-        dialect: of its errors.
-        is_work: takes work in, which a server that stops refuses.
-        is_open: needs no API key.
-    """
-
-    method: str
-    path: str
-    run: Run
-    dialect: Dialect = "openai"
-    is_work: bool = True
-    is_open: bool = False
+__all__ = ["ROUTES", "Routes"]
 
 
 def _get(path: str, run: Run, dialect: Dialect = "openai", *, is_open: bool = False) -> Route:
     return Route("GET", path, run, dialect, is_work=False, is_open=is_open)
 
 
+@described(TeiEmbedded, TeiReranked, takes=(tei.TeiEmbed, rerank.Rerank))
 async def _by_kind(served: Served, request: Request) -> Answer:
     """What TEI's base URL answers: by the kind of the model."""
     run = tei.embed if served.encoders else rerank.either_rerank
@@ -85,6 +66,15 @@ ROUTES: list[Route] = [
     Route("POST", "/tokenize", tei.tokenize, "tei"),
     Route("POST", "/decode", tei.decode, "tei"),
 ]
+
+
+@described(dict[str, Any])
+async def _openapi(served: Served, request: Request) -> Answer:
+    """This document."""
+    return json_answer(document_of(ROUTES))
+
+
+ROUTES.append(_get("/openapi.json", _openapi))
 
 
 class Routes:

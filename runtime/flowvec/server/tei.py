@@ -13,7 +13,9 @@ import numpy as np
 from flowvec.encoder.options import EncodeOptions
 from flowvec.encoder.postprocess import normalize
 from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
+from flowvec.server.answer_types import Decoded, TeiEmbedded, TeiInfo, TeiSimilarities, TeiTokens
 from flowvec.server.bodies import Input, checked_dim, decoded, decoder, texts_of
+from flowvec.server.described import described
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -30,7 +32,7 @@ Direction = Literal["Left", "Right", "left", "right"]
 _MOST_CHARACTERS = 1_000_000
 
 
-class _Embed(msgspec.Struct):
+class TeiEmbed(msgspec.Struct):
     """The body of `/embed`; `model` is ours."""
 
     inputs: Input
@@ -42,26 +44,26 @@ class _Embed(msgspec.Struct):
     model: str | None = None
 
 
-class _Pair(msgspec.Struct):
+class TeiPair(msgspec.Struct):
     source_sentence: str
     sentences: list[str]
 
 
-class _Parameters(msgspec.Struct):
+class TeiParameters(msgspec.Struct):
     truncate: bool | None = None
     truncation_direction: Direction = "Right"
     prompt_name: str | None = None
 
 
-class _Similarity(msgspec.Struct):
+class TeiSimilarity(msgspec.Struct):
     """The body of `/similarity`."""
 
-    inputs: _Pair
-    parameters: _Parameters = msgspec.field(default_factory=_Parameters)
+    inputs: TeiPair
+    parameters: TeiParameters = msgspec.field(default_factory=TeiParameters)
     model: str | None = None
 
 
-class _Tokenize(msgspec.Struct):
+class TeiTokenize(msgspec.Struct):
     """The body of `/tokenize`."""
 
     inputs: str | list[str]
@@ -70,7 +72,7 @@ class _Tokenize(msgspec.Struct):
     model: str | None = None
 
 
-class _Decode(msgspec.Struct):
+class TeiDecode(msgspec.Struct):
     """The body of `/decode`."""
 
     ids: list[int | list[int]]
@@ -78,10 +80,11 @@ class _Decode(msgspec.Struct):
     model: str | None = None
 
 
-_EMBED, _SIMILARITY = decoder(_Embed), decoder(_Similarity)
-_TOKENIZE, _DECODE = decoder(_Tokenize), decoder(_Decode)
+_EMBED, _SIMILARITY = decoder(TeiEmbed), decoder(TeiSimilarity)
+_TOKENIZE, _DECODE = decoder(TeiTokenize), decoder(TeiDecode)
 
 
+@described(TeiEmbedded, takes=TeiEmbed)
 async def embed(served: Served, request: Request) -> Answer:
     """Vectors of texts, as a bare list of lists."""
     body = decoded(_EMBED, await request.body())
@@ -109,7 +112,7 @@ def _blocks(outcome: Outcome) -> Iterator[bytes]:
     yield b"]"
 
 
-def _options(body: _Embed | _Parameters, model: ServedEncoder, truncate: bool) -> EncodeOptions:
+def _options(body: TeiEmbed | TeiParameters, model: ServedEncoder, truncate: bool) -> EncodeOptions:
     if body.truncation_direction.lower() == "left":
         raise Refusal("invalid", "truncation_direction must be Right: texts are cut at their end")
     cuts = truncate if body.truncate is None else body.truncate
@@ -119,6 +122,7 @@ def _options(body: _Embed | _Parameters, model: ServedEncoder, truncate: bool) -
     return options
 
 
+@described(TeiSimilarities, takes=TeiSimilarity)
 async def similarity(served: Served, request: Request) -> Answer:
     """Cosines of one text with others."""
     body = decoded(_SIMILARITY, await request.body())
@@ -134,6 +138,7 @@ async def similarity(served: Served, request: Request) -> Answer:
     return Answer(number_rows(cosines.astype(np.float32)), headers=headers)
 
 
+@described(TeiTokens, takes=TeiTokenize)
 async def tokenize(served: Served, request: Request) -> Answer:
     """The tokens of texts, with their places."""
     body = decoded(_TOKENIZE, await request.body())
@@ -154,6 +159,7 @@ async def tokenize(served: Served, request: Request) -> Answer:
     return json_answer(await asyncio.to_thread(run))
 
 
+@described(Decoded, takes=TeiDecode)
 async def decode(served: Served, request: Request) -> Answer:
     """Texts of token ids."""
     body = decoded(_DECODE, await request.body())
@@ -170,12 +176,14 @@ async def decode(served: Served, request: Request) -> Answer:
     return json_answer(await asyncio.to_thread(run))
 
 
+@described(takes=TeiEmbed)
 async def no_such_kind(served: Served, request: Request) -> Answer:
     """Sparse vectors and vectors of tokens, which no model of this server gives."""
     await request.body()
     raise Refusal("no_such_model", f"no model of this server answers {request.path}")
 
 
+@described(TeiInfo)
 async def info(served: Served, request: Request) -> Answer:
     """What is served, and its limits."""
     settings = served.settings

@@ -1,0 +1,47 @@
+"""What each route takes and answers, said where the route is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+__all__ = ["Description", "described", "description_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a route takes and answers.
+
+    Attributes:
+        answers: types of its answer's body; none for a route that always refuses.
+        takes: types of the request's body; none for a GET.
+    """
+
+    answers: tuple[Any, ...]
+    takes: tuple[Any, ...] = ()
+
+
+_DESCRIPTIONS: dict[Any, Description] = {}
+
+
+def described(*answers: Any, takes: Any = ()) -> Callable[[F], F]:
+    """Say what a route takes, one type or several, and answers."""
+    types = takes if isinstance(takes, tuple) else (takes,)
+
+    def mark(run: F) -> F:
+        _DESCRIPTIONS[run] = Description(answers, types)
+        return run
+
+    return mark
+
+
+def description_of(run: Any) -> Description:
+    """What a route takes and answers.
+
+    Raises:
+        KeyError: it is not described.
+    """
+    return _DESCRIPTIONS[run]

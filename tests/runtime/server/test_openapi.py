@@ -1,0 +1,138 @@
+"""The OpenAPI document says what the routes do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowvec import Collection, Encoder, Reranker
+
+pytest.importorskip("msgspec", reason="needs the extra [serve]")
+pytest.importorskip("starlette", reason="needs the extra [serve]")
+pytest.importorskip("prometheus_client", reason="needs the extra [serve]")
+
+import msgspec
+from starlette.testclient import TestClient
+
+from flowvec.server import create_app
+from flowvec.server.answer_types import ERRORS
+from flowvec.server.described import description_of
+from flowvec.server.routes import ROUTES
+
+# A body for each route that takes one.
+BODIES: dict[str, dict[str, Any]] = {
+    "/": {"inputs": ["a", "b"]},
+    "/embed": {"inputs": "a", "dimensions": 3},
+    "/invocations": {"inputs": "a"},
+    "/v1/embeddings": {"input": ["a", "the cat " * 300]},
+    "/embeddings": {"input": "a", "encoding_format": "base64"},
+    "/rerank": {"query": "a", "texts": ["b", "c"], "return_text": True},
+    "/v1/rerank": {"query": "a", "documents": ["b", {"text": "c"}]},
+    "/v2/rerank": {"query": "a", "documents": ["b"], "return_documents": True},
+    "/v2/embed": {"texts": ["a"], "embedding_types": ["float", "int8", "ubinary", "base64"],
+                  "model": "mini"},
+    "/api/embed": {"model": "tiny", "input": "a"},
+    "/api/embeddings": {"model": "tiny", "prompt": "a"},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+    "/tokenize": {"inputs": ["a cat"]},
+    "/decode": {"ids": [1, 2]},
+    "/v1/collections/{name}/rows": {"rows": [{"id": 1, "text": "a", "metadata": {"n": 1}}]},
+    "/v1/collections/{name}/search": {"query": "a", "with_vectors": True, "rerank": True},
+    "/v1/collections/{name}/search_batch": {"queries": ["a", "b"]},
+    "/v1/collections/{name}/rows/get": {"ids": [1, "x"], "with_vectors": True},
+    "/v1/collections/{name}/rows/list": {"filter": {"n": 1}},
+    "/v1/collections/{name}/rows/count": {},
+    "/v1/collections/{name}/rows/update": {"ids": [1], "changes": {"n": 2}},
+    "/v1/collections/{name}/rows/delete": {"filter": {}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def client(
+    tiny: Encoder, mini: Encoder, reranker: Reranker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    with Collection.create(tmp_path_factory.mktemp("o") / "notes", encoder=mini) as notes:
+        app = create_app({"tiny": tiny, "mini": mini}, {"sorts": reranker}, {"notes": notes})
+        with TestClient(app) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def document(client: Any) -> dict[str, Any]:
+    answer = client.get("/openapi.json").json()
+    assert isinstance(answer, dict)
+    return answer
+
+
+def path_of(route: Any) -> str:
+    name = "notes" if "collections" in route.path else "tiny"
+    return str(route.path.replace("{name}", name).replace("{name*}", name))
+
+
+def test_it_has_every_route(document: dict[str, Any]) -> None:
+    documented = {(m.upper(), p) for p, methods in document["paths"].items() for m in methods}
+    assert documented == {(route.method, route.path.replace("*}", "}")) for route in ROUTES}
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            assert operation["summary"].endswith(".")
+
+
+def test_references_lead_somewhere(document: dict[str, Any]) -> None:
+    def check(node: Any) -> None:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                name = node["$ref"].removeprefix("#/components/schemas/")
+                assert name in document["components"]["schemas"]
+            for child in node.values():
+                check(child)
+        elif isinstance(node, list):
+            for child in node:
+                check(child)
+
+    check(document)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_answers_are_as_documented(client: Any, route: Any) -> None:
+    description = description_of(route.run)
+    json = BODIES.get(route.path) if description.takes else None
+    answer = client.request(route.method, path_of(route), json=json or {})
+    if not description.answers:
+        assert answer.status_code == 424
+        msgspec.convert(answer.json(), ERRORS[route.dialect])
+        return
+    assert answer.status_code == 200, answer.text
+    if description.answers != (str,):
+        one = description.answers[0 if route.path != "/v1/rerank" else -1]
+        msgspec.convert(answer.json(), one)
+    if description.takes:
+        wrong = client.request(route.method, path_of(route), content=b"[")
+        assert wrong.status_code in (400, 422)  # TEI's
+        msgspec.convert(wrong.json(), ERRORS[route.dialect])
+
+
+@pytest.mark.parametrize(
+    "route",
+    [route for route in ROUTES if route.method == "POST"],
+    ids=lambda route: f"{route.method} {route.path}",
+)
+def test_every_documented_field_is_read(client: Any, document: dict[str, Any], route: Any) -> None:
+    if route.path in ("/embed_all", "/embed_sparse"):
+        return
+    body = document["paths"][route.path]["post"]["requestBody"]["content"]["application/json"]
+    first = body["schema"].get("anyOf", [body["schema"]])[0]
+    schema = document["components"]["schemas"][first["$ref"].rpartition("/")[2]]
+    assert schema["properties"]
+    for name, field in schema["properties"].items():
+        takes_objects = "object" in str(field) or "$ref" in str(field)
+        answer = client.post(path_of(route), json={name: 0.5 if takes_objects else {"?": 1}})
+        assert answer.status_code in (400, 422), (name, answer.text)
+        assert f"$.{name}" in answer.text
+    for name in schema.get("required", []):
+        answer = client.post(
+            path_of(route), json={k: v for k, v in BODIES[route.path].items() if k != name}
+        )
+        assert answer.status_code in (400, 422)
+        assert name in answer.text
