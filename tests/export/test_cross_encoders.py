@@ -43,6 +43,13 @@ def test_scores_are_those_of_sentence_transformers(architecture: str, tmp_path: 
     np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-5)
 
 
+def test_modernbert_pools_as_its_configuration_says(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "modernbert", classifier_pooling="mean")
+    pairs = pairs_of(10)
+    scores = exported_scores(source, tmp_path / "bundle", pairs)
+    np.testing.assert_allclose(scores, scores_of(source, pairs), rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize("labels", [2, 3])
 def test_several_labels(labels: int, tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "source", "bert", labels)
@@ -72,7 +79,7 @@ def test_a_directory_of_sentence_transformers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "activation"),
     [
-        ({}, "sigmoid"),
+        ({"problem_type": "regression"}, "sigmoid"),
         ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}},
          "identity"),
         ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),

@@ -366,7 +366,7 @@ def test_a_malformed_file_is_a_typed_error(checkpoint, tmp_path, file, text, mes
 
 
 @pytest.mark.parametrize(
-    "case", ["module", "order", "pooling", "activation", "prompt", "no pooling"]
+    "case", ["module", "order", "pooling", "activation", "prompt", "no pooling", "sparse", "tokens"]
 )
 def test_what_cannot_be_followed_is_refused(checkpoint, tmp_path, case) -> None:
     folder = write_old_form(tmp_path / "old", checkpoint("bert"))
@@ -378,6 +378,10 @@ def test_what_cannot_be_followed_is_refused(checkpoint, tmp_path, case) -> None:
     elif case == "order":
         modules[2], modules[3] = modules[3], modules[2]
         message = "after Normalize"
+    elif case in ("sparse", "tokens"):
+        kind = "SpladePooling" if case == "sparse" else "MultiVectorMask"
+        modules[1]["type"] = f"sentence_transformers.{kind}"
+        message = f"must begin with .*{kind}"
     elif case == "no pooling":
         del modules[1]
         message = "must begin with Transformer, optional WordWeights, and Pooling"

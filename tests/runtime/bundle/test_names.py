@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from flowvec.bundle.checkpoint import digest_of, is_checkpoint
 from flowvec.bundle.child import ExportRequest
 from flowvec.bundle.exported import open_bundle
 from flowvec.bundle.names import HubName, parse_hub_name
+from flowvec.bundle.origin import Origin
 from flowvec.errors import BundleError, CacheError, ExportError, InputTypeError, InputValueError
 from flowvec.user_cache import cache_folder
 from tests.conftest import DATA
@@ -55,6 +57,30 @@ def test_what_the_hub_allows_no_model_to_be_called(text: str) -> None:
 def test_revisions_that_git_does_not_allow(revision: str) -> None:
     with pytest.raises(InputValueError, match="must be a branch, a tag or a commit"):
         parse_hub_name("org/name", revision)
+
+
+def test_two_revisions_are_refused() -> None:
+    assert parse_hub_name("org/name@v1", "v1") == HubName("org/name", "v1")
+    with pytest.raises(InputValueError, match="names another revision"):
+        parse_hub_name("org/name@v1", "v2")
+
+
+def test_all_that_decides_a_bundle_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code or pickles that one load allows are never served to one that does not."""
+    origin = Origin("hub", "org/name", COMMIT)
+    assert replace(origin, made_by="2", created=1.0, seconds=2.0).key == origin.key
+    others = [
+        replace(origin, **change).key
+        for change in (
+            {"kind": "directory"}, {"name": "org/other"}, {"commit": "f" * 40},
+            {"trust_remote_code": True}, {"allow_pickle": True},
+        )
+    ]  # fmt: skip
+    for version in ("_EXPORT_VERSION", "FORMAT_VERSION"):
+        monkeypatch.setattr(f"flowvec.bundle.origin.{version}", 99)
+        others.append(origin.key)
+        monkeypatch.undo()
+    assert len({origin.key, *others}) == 8
 
 
 def test_a_commit_is_known_without_the_hub() -> None:

@@ -56,10 +56,13 @@ def test_with_the_other_options(
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
 
-def test_min_score_is_the_rerankers(notes: Collection, reranker: Reranker) -> None:
-    hits = notes.search(QUERY, 50, rerank=reranker)
+def test_min_score_is_the_rerankers(notes: Collection, reranker: Reranker, tiny: Encoder) -> None:
+    """All cosines are below it here."""
+    opposite = -tiny.encode(QUERY)
+    hits = notes.search(opposite, 50, text=QUERY, rerank=reranker)
     least = hits[4].score
-    kept = notes.search(QUERY, 50, rerank=reranker, min_score=least, hybrid=False)
+    assert all(hit.search_score is not None and hit.search_score < least for hit in hits)
+    kept = notes.search(opposite, 50, text=QUERY, rerank=reranker, min_score=least)
     assert [hit.id for hit in kept] == [hit.id for hit in hits if hit.score >= least]
 
 

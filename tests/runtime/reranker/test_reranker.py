@@ -19,6 +19,7 @@ from flowvec import (
     EngineNotProvedError,
     InputTypeError,
     InputValueError,
+    NonFiniteError,
     Reranker,
     SharedReranker,
 )
@@ -121,6 +122,22 @@ def test_score_pairs_yields_in_order_at_constant_memory(reranker: Reranker) -> N
     np.testing.assert_allclose(first, reranker.predict(pairs), atol=2e-6)
 
 
+def test_a_pair_of_a_stream_is_named_by_its_place(reranker: Reranker) -> None:
+    with pytest.raises(InputTypeError, match="item 6000 "):
+        list(reranker.score_pairs([*pairs_of(100) * 60, "ab"]))
+
+
+def test_a_bar_counts_pairs(reranker: Reranker, capfd: pytest.CaptureFixture[str]) -> None:
+    reranker.predict(pairs_of(20), show_progress_bar=True)
+    assert "20/20" in capfd.readouterr().err
+
+
+def test_a_batch_size_of_the_callers_is_kept(reranker: Reranker) -> None:
+    """Without one, few pairs are shared out to all streams."""
+    assert reranker.job().shared_out
+    assert not reranker.job(max_batch_tokens=64).shared_out
+
+
 # --- ranking --------------------------------------------------------------------------------------
 
 
@@ -137,6 +154,15 @@ def test_rank_sorts_by_score(reranker: Reranker) -> None:
 
 def test_rank_takes_any_number_of_documents_above_top_k(reranker: Reranker) -> None:
     assert len(reranker.rank(QUERY, DOCUMENTS, top_k=99)) == len(DOCUMENTS)
+
+
+def test_rank_scores_as_predict_does(reranker: Reranker) -> None:
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+    expected = reranker.predict(pairs, activation="tanh")
+    ranked = reranker.rank(QUERY, DOCUMENTS, activation="tanh")
+    assert [hit["score"] for hit in ranked] == sorted(expected.tolist(), reverse=True)
+    with pytest.raises(InputValueError, match="item 4 has more than 64 tokens"):
+        reranker.rank(QUERY, DOCUMENTS, truncation="error")
 
 
 def test_statistics_count_pairs_that_were_cut(reranker_dir: Path) -> None:
@@ -294,6 +320,16 @@ def test_swapped_logits_in_a_batch_are_refused(
     monkeypatch.setattr(Session, "run", lambda session, *feeds: run(session, *feeds)[::-1])
     with pytest.raises(EngineNotProvedError):
         Reranker.load(reranker_dir, provider="cpu", compute="float32", proof="always")
+
+
+def test_logits_that_are_not_numbers_are_refused(
+    reranker_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Reranker.load(reranker_dir, provider="cpu") as loaded:
+        run = Session.run
+        monkeypatch.setattr(Session, "run", lambda session, *feeds: run(session, *feeds) * np.nan)
+        with pytest.raises(NonFiniteError, match="NaN or infinity for item 0, 1"):
+            loaded.predict(pairs_of(2))
 
 
 def test_the_proof_is_remembered(reranker_dir: Path) -> None:

@@ -12,12 +12,14 @@ from flowvec.reranker.scores import Ranking, Scores
 logits = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=30)
 
 
-def ranking(count: int, activation: str = "sigmoid", top_k: int | None = None) -> Ranking:
+def ranking(
+    count: int, activation: str = "sigmoid", top_k: int | None = None, column: int = 0
+) -> Ranking:
     return Ranking(
         pairs=[("q", str(i)) for i in range(count)],
         options={},
         finish=Scores(activation),  # type: ignore[arg-type]
-        column=0,
+        column=column,
         top_k=top_k,
         return_documents=False,
     )
@@ -36,6 +38,14 @@ def test_documents_that_a_sigmoid_ties_are_ordered_by_their_logits() -> None:
     ranked = ranking(3).of(array)
     assert [hit["score"] for hit in ranked] == [1.0, 1.0, 1.0]
     assert [hit["corpus_id"] for hit in ranked] == [1, 2, 0]
+
+
+@given(values=st.lists(st.tuples(*[st.floats(-100, 100, width=32)] * 2), min_size=1, max_size=30))
+def test_one_label_alone_decides(values: list[tuple[float, float]]) -> None:
+    array = np.array(values, dtype=np.float32)
+    for column in (0, 1):
+        order = [hit["corpus_id"] for hit in ranking(len(values), column=column).of(array)]
+        assert order == np.argsort(-array[:, column], kind="stable").tolist()
 
 
 def test_equal_logits_keep_their_order() -> None:

@@ -45,6 +45,8 @@ def test_many_threads_get_the_rerankers_scores(reranker_dir: Path, streams: int)
         with SharedReranker(loaded) as shared, ThreadPoolExecutor(16) as pool:
             results = list(pool.map(shared.predict, calls))
             ranked = shared.rank(QUERY, DOCUMENTS, top_k=2)
+            with pytest.raises(InputValueError, match="no label 'perhaps'"):
+                shared.rank(QUERY, DOCUMENTS, label="perhaps")
         assert ranked == loaded.rank(QUERY, DOCUMENTS, top_k=2)
     for scores, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(scores, wanted, rtol=0, atol=2e-5)
@@ -81,6 +83,8 @@ def test_a_deadline_drops_what_waits(one: Reranker, gate: Gate) -> None:
         assert gate.entered.wait(60)
         with pytest.raises(DeadlineError):
             shared.predict(pairs_of(3), timeout=0.01)
+        with pytest.raises(DeadlineError):
+            shared.rank(QUERY, DOCUMENTS[:3], timeout=0.01)
         with pytest.raises(OverloadedError, match="max_waiting"):
             shared.submit(pairs_of(5))
         gate.open.set()
@@ -109,7 +113,10 @@ def test_asyncio(one: Reranker) -> None:
             np.testing.assert_allclose(await model.predict(many), one.predict(many), atol=2e-5)
             ranked = await model.rank(QUERY, DOCUMENTS, top_k=3, return_documents=True)
             assert ranked == one.rank(QUERY, DOCUMENTS, top_k=3, return_documents=True)
-            assert model.statistics().calls == 22
+            logits = await model.predict(calls[0], activation="identity")
+            expected = one.predict(calls[0], activation="identity")
+            np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
+            assert model.statistics().calls == 23
         for use in (model.predict([("a", "b")]), model.rank("a", []), model.__aenter__()):
             with pytest.raises(ClosedError, match="this AsyncReranker is closed"):
                 await use

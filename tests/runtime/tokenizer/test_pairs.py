@@ -75,7 +75,9 @@ def test_only_second_never_cuts_the_first(first: int, second: int) -> None:
 
 
 def test_only_second_refuses_a_first_text_that_leaves_no_room(tokenizer: PairTokenizer) -> None:
-    pairs = [("cat", "dog"), ("cat " * 30, "dog")]
+    room = MAX_LENGTH - 3
+    assert tokenizer([("cat " * (room - 1), "dog")], "only_second").truncated == []
+    pairs = [("cat", "dog"), ("cat " * room, "dog")]
     with pytest.raises(InputValueError, match="first text of pair 1 "):
         tokenizer(pairs, "only_second")
 
