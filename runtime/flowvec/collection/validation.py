@@ -75,7 +75,7 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
             square is infinite.
     """
     try:
-        given = np.asarray(vectors)
+        given = _rows_of_column(np.asarray(vectors), what)
         if given.dtype.kind not in "fiubO":
             raise InputTypeError(f"{what} must be real numbers, not {given.dtype}")
         rows = np.asarray(given, dtype=np.float32)
@@ -98,6 +98,23 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
     if len(bad):
         raise InputValueError(f"row {bad[0]} of {what} holds NaN, infinity or a huge number")
     return rows
+
+
+def _rows_of_column(given: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+    """An array of arrays, which is what numpy makes of a column of pandas or Arrow, as rows.
+
+    Raises:
+        InputTypeError: a row is missing.
+    """
+    if given.dtype.kind != "O" or given.ndim != 1:
+        return given
+    is_row = [hasattr(vector, "__len__") for vector in given]
+    if not any(is_row):
+        return given
+    if not all(is_row):
+        row = is_row.index(False)
+        raise InputTypeError(f"row {row} of {what} is missing: drop the rows without a vector")
+    return np.array([np.asarray(vector) for vector in given])
 
 
 def round_to_float16(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
