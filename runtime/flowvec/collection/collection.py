@@ -665,6 +665,8 @@ class Collection(RowMethods, FieldMethods):
                 ef_search=self._index.ef_search,
                 recall=1.0 if is_exact else _measured_recall(self._store.meta.read(), rows),
                 bytes=_size_of(self._path),
+                memory_bytes=self._index.memory_bytes,
+                mapped_bytes=self._index.mapped_bytes,
                 created=settings.created,
                 created_by=settings.created_by,
             )

@@ -26,6 +26,19 @@ def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:
         assert {h.id for h in c.search(vectors(1)[0], k=140)} <= set(range(250, 400))
 
 
+def test_info_says_what_is_in_memory_and_what_is_mapped(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(400), vectors(400))
+        c.search(vectors(1)[0], exact=True)
+        before = c.info()
+        assert before.mapped_bytes == 400 * 8 * 4
+        c.prepare()
+        grown = c.info().memory_bytes - before.memory_bytes
+        assert 400 * 8 * 4 < grown < 1024 * (8 * 4 + 300)  # vectors, and links of M 16
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        assert (c.info().memory_bytes, c.info().mapped_bytes) == (0, 0)
+
+
 def test_no_progress_bar_without_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

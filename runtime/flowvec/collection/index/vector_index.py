@@ -144,6 +144,12 @@ class VectorIndex:
         held = 0 if table is None else table.memory_bytes
         return held + self._masks.nbytes + (0 if graph is None else graph.memory_bytes)
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Size of the vectors in the mapped file, if a search has mapped it."""
+        table = self._state.loaded.table
+        return 0 if table is None else table.mapped_bytes
+
     # --- changes --------------------------------------------------------------------------------
 
     def begin(self) -> None:

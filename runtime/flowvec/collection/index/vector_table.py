@@ -123,6 +123,11 @@ class VectorTable:
         repaired = sum(block.nbytes for block in self._repaired.values())
         return self._labels.nbytes + self._live.nbytes + self._tail.nbytes + repaired
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Size of the mapped vectors, which all processes share."""
+        return self._mapped * self.dim * 4
+
     def slots_of(self, labels: Labels) -> Labels:
         """Slots of labels, deleted ones included, int64 like `labels`; -1 for unknown labels."""
         slots = np.searchsorted(self.labels, labels)
