@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from flowvec import Collection, Encoder
 from tests.runtime.server.conftest import texts
 from tests.waiting import wait_until
 
@@ -90,3 +91,24 @@ def test_sigterm_under_load_cuts_no_answer(tmp_path: Path, tiny_dir: Path) -> No
         seen = sum((caller.seen for caller in callers), Counter())
         assert set(seen) <= {"whole", "stopping", "not begun", "refused"}, seen
         assert "Traceback" not in log.read_text()
+
+
+def test_rows_outlive_the_process(
+    tmp_path: Path, tiny_dir: Path, reranker_dir: Path, tiny: Encoder
+) -> None:
+    rows = [{"id": i, "text": text} for i, text in enumerate(texts(30))]
+    words = (f"t={tiny_dir}", "--reranker", f"r={reranker_dir}", "--provider", "cpu")
+    notes = tmp_path / "notes"  # which the first start creates
+    for start in (1, 2):
+        with (
+            command(tmp_path, *words, "--collection", notes) as (url, process, log),
+            httpx.Client(base_url=f"{url}/v1/collections/notes", timeout=60) as client,
+        ):
+            assert client.post("/rows/count", json={}).json()["count"] == 30 * (start - 1)
+            body = {"query": "a cat", "k": 3, "rerank": "r"}
+            assert len(client.post("/search", json=body).json()["hits"]) == 3 * (start - 1)
+            assert client.post("/rows", json={"rows": rows}).json()["rows"] == 30
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, log.read_text()
+    with Collection.open(notes, encoder=tiny) as collection:
+        assert len(collection) == 30
