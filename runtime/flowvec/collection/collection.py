@@ -646,6 +646,7 @@ class Collection(RowMethods, FieldMethods):
     def info(self) -> CollectionInfo:
         """The collection's settings and figures."""
         self.refresh()
+        self._store.database.check_in_place()
         with self._access.reading():
             settings, rows = self._store.settings, self._store.meta.counts().rows
             is_exact = self._index.is_exact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,29 @@ def test_open_refuses_what_is_not_a_collection(tmp_path: Path) -> None:
         Collection.open(tmp_path)
     with pytest.raises(CollectionError, match="no collection"):
         Collection.open(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not delete files that are open")
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+def test_what_was_deleted_takes_no_changes(tmp_path: Path, how: str) -> None:
+    """They would be acknowledged, and be in a file that nobody can open."""
+    old = Collection.create(tmp_path / "c", dim=2)
+    old.add_vectors([1], [[1, 0]])
+    if how == "moved":
+        (tmp_path / "c").rename(tmp_path / "d")
+    else:
+        shutil.rmtree(tmp_path / "c")
+    if how == "replaced":
+        Collection.create(tmp_path / "c", dim=2).close()
+    for call in (
+        lambda: old.add_vectors([2], [[0, 1]]),
+        lambda: old.delete([1]),
+        lambda: old.update_metadata([1], [{"a": 1}]),
+        old.info,
+    ):
+        with pytest.raises(CollectionError, match="deleted, moved or replaced"):
+            call()
+    old.close()
 
 
 def test_a_closed_collection_refuses_work(tmp_path: Path) -> None:

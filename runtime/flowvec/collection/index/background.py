@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 
 __all__ = ["Background"]
@@ -25,6 +27,7 @@ class Background:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closing = False
+        _all.add(self)
 
     @property
     def is_working(self) -> bool:
@@ -64,3 +67,23 @@ class Background:
         with self._lock:  # a thread that starts now is seen by `wait`
             self._closing = True
         self.wait()
+
+    def leave(self) -> None:
+        """Stop the thread before Python exits; a fork may have left the lock locked for ever."""
+        self._closing = True
+        self.wait()
+
+
+_all: weakref.WeakSet[Background] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    """Stop the threads of collections that were not closed.
+
+    Python ends threads that go on after its exit inside hnswlib, and that aborts the process.
+    """
+    for background in list(_all):
+        background.leave()
+
+
+atexit.register(_leave_all)

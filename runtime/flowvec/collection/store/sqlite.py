@@ -58,7 +58,9 @@ class Database:
         self._local = threading.local()
         self._idle: deque[sqlite3.Connection] = deque()
         self._is_closed = False
+        self._identity: tuple[int, int] | None = None
         self._writer = self.connect()
+        self._identity = _identity(path)
 
     def connect(self) -> sqlite3.Connection:
         """A new connection, which the caller closes."""
@@ -71,6 +73,8 @@ class Database:
                 check_same_thread=False,
             )
             try:
+                if self._identity is not None:
+                    self.check_in_place()
                 add_functions(db)
                 if self.is_writable:
                     db.execute("PRAGMA journal_mode=WAL")
@@ -79,6 +83,20 @@ class Database:
                 db.close()
                 raise
         return db
+
+    def check_in_place(self) -> None:
+        """Raise if the file is not the one that was opened.
+
+        Its connections would go on with a file that nobody else can open.
+
+        Raises:
+            CollectionError: it was deleted, moved or replaced.
+        """
+        if _identity(self.path) != self._identity:
+            raise CollectionError(
+                f"{self.path.parent} was deleted, moved or replaced after it was opened: open it "
+                "again"
+            )
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -118,6 +136,7 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """Commit all changes of the block, or none if it raises. On disk when the block ends."""
         outer = getattr(self._local, "db", None)
+        self.check_in_place()
         with self.translated():
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
@@ -222,6 +241,15 @@ class Database:
         with suppress(IndexError), self.translated():
             while True:
                 self._idle.pop().close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and number of a file; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _mode(path: Path) -> str:

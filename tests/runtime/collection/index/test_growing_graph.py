@@ -209,3 +209,25 @@ def test_a_graph_that_cannot_grow_is_left_alone_for_a_while(
         assert len(tried) == 1
         assert c.prepare()  # rows are compared exactly
     assert sum("does not grow" in record.message for record in caplog.records) == 1
+
+
+LEFT_OPEN = """
+import sys, time
+import numpy as np
+from flowvec import Collection
+c = Collection.open(sys.argv[1], exact_below=50)
+c.search(np.ones(64))
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.2])
+def test_a_program_may_end_while_the_graph_grows(tmp_path: Path, seconds: float) -> None:
+    """Python stops its threads inside hnswlib, which aborted the process."""
+    with Collection.create(tmp_path / "c", dim=64, exact_below=50) as c:
+        c.add_vectors(range(10_000), vectors(10_000, dim=64))
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, str(tmp_path / "c"), str(seconds)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")

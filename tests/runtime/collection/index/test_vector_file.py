@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -430,3 +431,36 @@ def test_records_of_interrupted_changes_are_gone_from_disk_before_new_ones_are_w
     # Zeros over the checksums of three blocks, once, and then never again.
     assert calls[:4] == ["write", "write", "write", "sync"]
     assert calls.count("sync") == 1
+
+
+FULL = """
+import sys
+from pathlib import Path
+import numpy as np
+from flowvec.collection.index.vector_file import VectorFile, VectorFileError
+folder = Path(sys.argv[1])
+file = VectorFile.create(folder, 1, 128)
+rows, n = np.ones((1000, 128), np.float32), 0
+try:
+    while True:
+        file.append(n, np.arange(n + 1, n + 1001), rows)
+        n += 1000
+except VectorFileError:
+    print(n, len(file.damaged(0, n)))
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to mount a tmpfs")
+@pytest.mark.parametrize("kib", [8192, 8200, 9000, 9500])
+def test_a_full_file_system_in_memory_is_an_error(tmp_path: Path, kib: int) -> None:
+    """Reading what was never written takes memory there, and kills the process if none is left."""
+    mount = f"mount -t tmpfs -o size={kib}k tmpfs {shlex.quote(str(tmp_path))}"
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*inside, mount], capture_output=True, check=False).returncode:
+        pytest.skip("this system does not let the tests mount a tmpfs")
+    command = shlex.join([sys.executable, "-c", FULL, str(tmp_path)])
+    done = subprocess.run(
+        [*inside, f"{mount} && {command}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1] == "0"
