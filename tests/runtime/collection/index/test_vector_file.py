@@ -440,21 +440,25 @@ import numpy as np
 from flowvec.collection.index.vector_file import VectorFile, VectorFileError
 folder = Path(sys.argv[1])
 file = VectorFile.create(folder, 1, 128)
-rows, n = np.ones((1000, 128), np.float32), 0
+rows = np.ones((5000, 128), np.float32)
+file.append(0, np.arange(1, 2), rows[:1])
 try:
-    while True:
-        file.append(n, np.arange(n + 1, n + 1001), rows)
-        n += 1000
+    with (folder / "other").open("wb", buffering=0) as other:
+        while other.write(bytes(4096)):
+            pass
+except OSError:
+    pass
+try:
+    file.append(1, np.arange(2, 5001), rows[1:])
 except VectorFileError:
-    print(n, len(file.damaged(0, n)))
+    print(len(file.damaged(0, 1)))
 """
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to mount a tmpfs")
-@pytest.mark.parametrize("kib", [8192, 8200, 9000, 9500])
-def test_a_full_file_system_in_memory_is_an_error(tmp_path: Path, kib: int) -> None:
+def test_a_full_file_system_in_memory_is_an_error(tmp_path: Path) -> None:
     """Reading what was never written takes memory there, and kills the process if none is left."""
-    mount = f"mount -t tmpfs -o size={kib}k tmpfs {shlex.quote(str(tmp_path))}"
+    mount = f"mount -t tmpfs -o size=8m tmpfs {shlex.quote(str(tmp_path))}"
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
     if subprocess.run([*inside, mount], capture_output=True, check=False).returncode:
         pytest.skip("this system does not let the tests mount a tmpfs")
@@ -463,4 +467,4 @@ def test_a_full_file_system_in_memory_is_an_error(tmp_path: Path, kib: int) -> N
         [*inside, f"{mount} && {command}"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[1] == "0"
+    assert done.stdout == "0\n"
