@@ -167,14 +167,16 @@ def test_float16_weights(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores, scores_of(source, pairs), rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize("wrong", ["all", "first"])
 def test_a_variant_that_ranks_differently_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flowvec_export.variants import ranking
 
     source = make_cross_encoder(tmp_path / "source", "bert")
-    exact = np.random.default_rng(0).normal(size=(20, 12)).astype(np.float32)
-    logits = iter([exact, exact[:, ::-1]])
+    exact = np.sort(np.random.default_rng(0).normal(size=(20, 12)).astype(np.float32))
+    other = exact[:, ::-1] if wrong == "all" else exact[:, [*range(10), 11, 10]]
+    logits = iter([exact, other])
     monkeypatch.setattr(ranking, "_logits", lambda *_: next(logits))
     monkeypatch.setattr(ranking, "require_references", lambda *_: None)
     monkeypatch.setattr(ranking, "measured_on", lambda _: ("CPUExecutionProvider", "int8"))

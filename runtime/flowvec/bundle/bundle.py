@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -179,16 +180,20 @@ def _locate(name_or_dir: str | Path) -> Path:
 
 
 def absolute_path(path: str | Path) -> Path:
-    """A path with `~` expanded; the `~name` of an unknown user stays as it is.
+    """A path with `~` expanded and `..` followed; the `~name` of an unknown user stays as it is.
 
     Raises:
         InputTypeError, InputValueError: it is not a path.
     """
     given = path_of("the path", path)
     try:
-        return given.expanduser().absolute()
+        path = given.expanduser().absolute()
     except RuntimeError:
-        return given.absolute()
+        path = given.absolute()
+    if ".." in path.parts:  # a directory has one name, so that it is exported once
+        with suppress(OSError, RuntimeError):
+            return path.resolve()
+    return path
 
 
 _CLASSES: dict[Kind, str] = {"embedder": "Encoder", "reranker": "Reranker"}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowvec import Bundle, Encoder
+from flowvec.bundle.bundle import absolute_path
 from flowvec.bundle.checkpoint import digest_of, is_checkpoint
 from flowvec.bundle.child import ExportRequest
 from flowvec.bundle.exported import open_bundle
@@ -114,15 +115,25 @@ def test_a_checkpoint_is_no_bundle(tiny_dir: Path, tmp_path: Path) -> None:
         open_bundle(tmp_path / "texts.txt")
 
 
+def test_a_directory_has_one_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From whatever directory it is named, so that a checkpoint is exported once."""
+    there = tmp_path.resolve() / "a" / "b"
+    there.mkdir(parents=True)
+    monkeypatch.chdir(there)
+    for name in (".", "../b", "../../a/b", there, there / ".." / "b"):
+        assert absolute_path(name) == there
+
+
 def test_a_digest_follows_the_content_and_nothing_else(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(BERT, tmp_path / "a"))
     digest = digest_of(folder, None)
     assert digest_of(Path(shutil.copytree(folder, tmp_path / "b")), None) == digest
     (folder / ".hidden").write_text("x")
     assert digest_of(folder, None) == digest
-    (folder / "config.json").rename(folder / "other.json")
-    assert digest_of(folder, None) != digest
-    (folder / "other.json").rename(folder / "config.json")
+    for name in ("other.json", "config.jsonl"):  # the second keeps its place
+        (folder / "config.json").rename(folder / name)
+        assert digest_of(folder, None) != digest
+        (folder / name).rename(folder / "config.json")
     assert digest_of(folder, None) == digest
     (folder / "more").mkdir()
     (folder / "more" / "file").write_text("x")
