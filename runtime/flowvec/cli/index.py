@@ -140,9 +140,9 @@ def index(
     """Add the texts of files to a collection, which is created if there is none.
 
     A row replaces the row with the same id; rows that are there with the same text and fields are
-    left out. So the same command continues after an interruption. Rows that cannot be embedded go
-    to DIR.dead_letter.jsonl, and blank lines of a txt file are skipped. The exit code is 3 if there
-    are more dead letters than --max-dead.
+    left out. So the same command continues after an interruption; without --id-field, add --resume.
+    Rows that cannot be embedded go to DIR.dead_letter.jsonl, and blank lines of a txt file are
+    skipped. The exit code is 3 if there are more dead letters than --max-dead.
     """
     wanted = names_of(keep)
     is_too_many = dead_letter_rule(max_dead)
@@ -210,9 +210,10 @@ def index(
         )
         limit = encoder.max_length
     if not summary.complete:
-        rows = rows_of(directory)
-        message = f"{directory}: {rows} rows are there; the same command with --resume continues"
-        typer.echo(message, err=True)
+        # Rows that are numbered anew are refused without one of these options.
+        can_repeat = id_field is not None or resume or replace
+        again = "the same command" if can_repeat else "the same command with --resume"
+        typer.echo(f"{directory}: {rows_of(directory)} rows are there; {again} continues", err=True)
         raise typer.Exit(128 + stop.number)
     if (full_text is not None or index_field) and is_collection(directory):
         with Collection.open(directory) as collection:

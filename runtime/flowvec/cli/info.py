@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from flowvec.bulk.verify import folder_info, is_bulk_folder
 from flowvec.bundle.bundle import class_of, kind_of
 from flowvec.bundle.checkpoint import is_checkpoint
 from flowvec.bundle.exported import open_bundle
+from flowvec.bundle.names import first_folder_exists, parse_hub_name
 from flowvec.cli.options import Json, Revision, print_json
 from flowvec.collection.collection import Collection
 from flowvec.collection.store.store import FILE
@@ -42,14 +44,10 @@ def info(
         try:
             bundle = open_bundle(target, revision=revision)
         except BundleError as error:
-            folder = Path(target)
-            if folder.is_dir() and not (
-                (folder / "manifest.json").exists() or is_checkpoint(folder)
-            ):
-                raise BundleError(
-                    f"{target} is not a bundle, a collection or the folder of a bulk job"
-                ) from error
-            raise
+            explained = _explained(target, error)
+            if explained is None:
+                raise
+            raise BundleError(explained) from error
         figures = {
             **asdict(bundle.manifest),
             "kind": "bundle",
@@ -71,6 +69,20 @@ def info(
     width = max(map(len, figures))
     for key, value in figures.items():
         typer.echo(f"{key:{width}}  {_plain(value)}")
+
+
+def _explained(target: str, error: BundleError) -> str | None:
+    """Why a target is nothing that this command can show; None if the error says so already."""
+    folder = Path(target)
+    if not os.path.lexists(folder):  # False also for a name that is too long
+        wanted = "of a bundle, a collection or a bulk job"
+        if parse_hub_name(target) is None or first_folder_exists(target):
+            return f"there is no directory {target}; give one {wanted}, or a model's name"
+        return f"there is no directory {target} {wanted}; and as a model's name: {error}"
+    is_model = (folder / "manifest.json").exists() or is_checkpoint(folder)
+    if folder.is_dir() and not is_model:
+        return f"{target} is not a bundle, a collection or the folder of a bulk job"
+    return None
 
 
 def _plain(value: object) -> str:

@@ -73,6 +73,8 @@ def search(
 ) -> None:
     """Print the rows of a collection nearest to a text, best first."""
     wanted = parsed_filter(condition)
+    if prefix and not hybrid:
+        raise InputValueError("--prefix is for the words of a hybrid search: add --hybrid")
     if is_sharded(directory):
         if hybrid:
             raise InputValueError("a collection in shards has no hybrid search")

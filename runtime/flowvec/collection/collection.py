@@ -678,11 +678,12 @@ class Collection(RowMethods, FieldMethods):
         """Write all rows to a Parquet file (extra `[files]`), and return how many.
 
         Args:
-            path: the file, which is replaced.
+            path: a .parquet file, which is replaced.
             filter: only rows that meet it, as for `search`.
 
         Raises:
-            InputTypeError, InputValueError: the filter is not valid.
+            InputTypeError, InputValueError: the filter is not valid, or the file has another
+                extension.
             CollectionError: it cannot be written.
             CorruptCollectionError: a row does not match its checksum.
             MissingDependencyError: pyarrow is not installed.
@@ -691,6 +692,8 @@ class Collection(RowMethods, FieldMethods):
         kept = ("metric", "model", "fingerprint", "compute", "created_by")
         about = {key: value for key, value in settings.as_meta().items() if key in kept}
         file = absolute_path(path)
+        if file.suffix != ".parquet":
+            raise InputValueError(f"to_parquet writes a .parquet file, not {file.name}")
         with self._access.reading():  # one state of all rows
             return write_parquet(file, self.rows(filter), self._dim, settings.vector_dtype, about)
 

@@ -150,7 +150,14 @@ RAY = ["index", "c", "-", "--model", "TINY", "--engine", "ray", "--shards", "2"]
         ),
         ([*RAY, "--resume"], "x", "--resume cannot be used with --engine ray"),
         (["search", "nowhere", "query"], "", "no collection"),
-        (["info", "nowhere"], "", "no bundle"),
+        (["search", "nowhere", "query", "--prefix"], "", "add --hybrid"),
+        (
+            ["info", "nowhere"],
+            "",
+            "no directory nowhere of a bundle, a collection or a bulk job; and",
+        ),
+        (["info", "nowhere"], "", "model's name: there is no bundle 'nowhere'"),
+        (["info", "./nowhere"], "", "there is no directory ./nowhere; give one of a bundle"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_leaves_nothing(
@@ -200,17 +207,25 @@ def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> N
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process")
-def test_an_interrupted_index_of_stdin_says_how_to_resume(
-    flowvec, tmp_path: Path, tiny_dir
+@pytest.mark.parametrize(
+    ("options", "again"),
+    [((), ("--resume",)), (("--format", "jsonl", "--id-field", "id"), ())],
+    ids=["numbers", "ids"],
+)
+def test_an_interrupted_index_of_stdin_says_how_to_continue(
+    flowvec, tmp_path: Path, tiny_dir, options: tuple[str, ...], again: tuple[str, ...]
 ) -> None:
+    """What it says is true: the command that it names adds what is missing."""
     from flowvec.texts.window import WINDOW
 
     lines = [f"{i} the cat\n" for i in range(6 * WINDOW)]
+    if not again:
+        lines = [json.dumps({"id": f"k{i}", "text": text}) + "\n" for i, text in enumerate(lines)]
     # If tests run in the background, the shell has set Ctrl-C to be ignored.
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [sys.executable, "-c", f"{listen}; from flowvec.cli.main import main; main()"]
     with subprocess.Popen(
-        [*command, "index", "c", "-", "--model", tiny_dir],
+        [*command, "index", "c", "-", "--model", tiny_dir, *options],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -229,13 +244,14 @@ def test_an_interrupted_index_of_stdin_says_how_to_resume(
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 128 + signal.SIGINT
-    told = re.search(r"c: (\d+) rows are there; the same command with --resume continues", said)
+    named = "the same command with --resume" if again else "the same command"
+    told = re.search(rf"c: (\d+) rows are there; {named} continues", said)
     assert told is not None, said
     there = int(told[1])
     assert there == len(rows_of(file)) > 0
     assert "Traceback" not in said
-    options = ("index", "c", "-", "--resume", "--json")
-    done = json.loads(flowvec(*options, stdin="".join(lines)).stdout)
+    repeated = ("index", "c", "-", *options, *again, "--json")
+    done = json.loads(flowvec(*repeated, stdin="".join(lines)).stdout)
     assert (done["left_out"], done["added"]) == (there, 6 * WINDOW - there)
     assert done["rows"] == 6 * WINDOW
 

@@ -42,6 +42,10 @@ def test_a_collection_goes_out_as_parquet_and_comes_back(tmp_path: Path, tiny: E
     with Collection.create(tmp_path / "c", encoder=tiny, metric="ip") as c:
         c.add(["a", 1, "1", 2**70], ["x", "", "y \x00", "z"], [{"k": [1, None]}, None, {}, None])
         c.add_vectors(["no text"], vectors(1, tiny.dim))
+        for name in ("c.csv", "c.jsonl", "c"):  # as `flowvec dump -o` does
+            with pytest.raises(InputValueError, match=f"a .parquet file, not {name}"):
+                c.to_parquet(tmp_path / name)
+            assert not (tmp_path / name).is_file()
         assert c.to_parquet(tmp_path / "c.parquet") == 5
         with Collection.from_parquet(tmp_path / "d", tmp_path / "c.parquet") as d:
             for one, other in zip(c.rows(), d.rows(), strict=True):
