@@ -439,8 +439,9 @@ class Collection(RowMethods, FieldMethods):
                 example `{"lang": "en", "year": {">=": 2020}, "$text": {"contains": "cat"}}`; see
                 `flowvec.collection.store.filters`.
             hybrid: rank by words as well as by vectors. A hit's score is `vector_weight` times its
-                nearness (1 for a row equal to the query, 0 for the last of the 100 or 5 k nearest)
-                plus the rest times its BM25 (1 for the row that matches best). Needs a text, in
+                nearness (1 for a row equal to the query, 0 for the last of the 500 nearest) plus
+                the rest times its BM25 (1 for the row that matches best, 0 for rows that are not
+                among the 500 best). It does not depend on k and `offset`. Needs a text, in
                 `query` or `text`, and the full-text index of `index_texts`, which the first hybrid
                 search creates.
             vector_weight: share of the vectors in a hybrid search: 0 (words only) to 1 (vectors
@@ -457,8 +458,8 @@ class Collection(RowMethods, FieldMethods):
             rerank_from: how many hits the reranker reads; at least offset + k.
             offset: skip this many of the best hits: the next page of k hits has `offset=k`. A page
                 takes as long as one search for offset + k hits. Pages of one query fit together
-                while nothing is written, except that a graph may find other rows, and hybrid scores
-                change, as offset + k grows.
+                while nothing is written, except that a graph may find other rows as offset + k
+                grows. Those of a hybrid search always do; above 500 hits it compares every row.
             group_by: a field of the metadata, such as the parent of `Encoder.split_texts`: of the
                 rows with the same value only the best is a hit, so k hits have k values. More rows
                 are looked at until there are k, or no others. Rows without the field are hits of

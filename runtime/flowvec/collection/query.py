@@ -26,10 +26,9 @@ __all__ = ["SearchOptions", "Searcher"]
 
 Floats = npt.NDArray[np.float32]
 
-# A hybrid search fuses this many times k rows of each ranking, and at least this many.
-_HYBRID_DEPTH = 5
-_HYBRID_LEAST = 100
-_HYBRID_MOST = 1 << 31  # more would not be a number to SQLite
+# A hybrid search fuses this many rows of each ranking. It does not depend on k, so that scores do
+# not either, and pages fit together. More rows cost time (most of it reads texts' vectors).
+_HYBRID_DEPTH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +150,19 @@ class Searcher:
             nearest = self._nearest(vectors, options)
             lines = zip(nearest.labels.tolist(), nearest.scores.tolist(), strict=True)
             return [list(zip(*line, strict=True)) for line in lines]
-        depth = min(max(_HYBRID_LEAST, _HYBRID_DEPTH * options.k), _HYBRID_MOST)
-        nearest = self._nearest(vectors, replace(options, k=depth))
+        near = self._scores_by_label(vectors, replace(options, k=_HYBRID_DEPTH))
+        further: list[dict[int, float]] = [{} for _ in near]
+        if options.k > _HYBRID_DEPTH:
+            # Exact: a graph may find other rows among the first if it is asked for more.
+            further = self._scores_by_label(vectors, replace(options, exact=True))
         return [
-            self._fused(text, vector, dict(zip(labels, scores, strict=True)), depth, options)
-            for text, vector, labels, scores in zip(
-                texts, vectors, nearest.labels.tolist(), nearest.scores.tolist(), strict=True
-            )
+            self._fused(*line, options) for line in zip(texts, vectors, near, further, strict=True)
         ]
+
+    def _scores_by_label(self, vectors: Floats, options: SearchOptions) -> list[dict[int, float]]:
+        nearest = self._nearest(vectors, options)
+        lines = zip(nearest.labels.tolist(), nearest.scores.tolist(), strict=True)
+        return [dict(zip(*line, strict=True)) for line in lines]
 
     def _grouped(
         self, texts: Sequence[str] | None, vectors: Floats, options: SearchOptions, field: str
@@ -180,15 +184,25 @@ class Searcher:
         text: str,
         vector: Floats,
         score_by_label: dict[int, float],
-        depth: int,
+        further: dict[int, float],
         options: SearchOptions,
     ) -> list[tuple[int, float]]:
-        """Labels and scores of one query, from the scores of its nearest rows."""
+        """Labels and scores of one query, from the scores of its nearest rows.
+
+        `further` has the scores of the k nearest rows if k is above the depth. A row's score is the
+        same for every k: so is what it is scaled by, and rows from `further` come after the nearest
+        rows even if a graph has missed them there.
+        """
         least = min(score_by_label.values(), default=0.0)
-        bm25_by_label = self._worded(text, depth, options)
+        bm25_by_label = self._worded(text, options) if options.vector_weight < 1.0 else {}
         far = [label for label in bm25_by_label if label not in score_by_label]
         if far:
             score_by_label |= self._scores_of(vector, far)
+        score_by_label |= {
+            label: min(score, least)
+            for label, score in further.items()
+            if label not in score_by_label
+        }
         return fuse(
             score_by_label,
             bm25_by_label,
@@ -198,9 +212,9 @@ class Searcher:
             vector_weight=options.vector_weight,
         )
 
-    def _worded(self, text: str, depth: int, options: SearchOptions) -> dict[int, float]:
+    def _worded(self, text: str, options: SearchOptions) -> dict[int, float]:
         """BM25 of the rows that share words with a text, by label."""
-        full_text = self._store.full_text
+        full_text, depth = self._store.full_text, _HYBRID_DEPTH
         short: list[str] = []
         if full_text.tokenizer == "trigram":
             expression, short = trigram_query(text)

@@ -6,6 +6,7 @@ import threading
 import unicodedata
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from flowvec import (
     Collection,
     CollectionBusyError,
     Encoder,
+    Hit,
     InputTypeError,
     InputValueError,
     Reranker,
@@ -112,6 +114,33 @@ def test_hybrid_searches_find_words_in_any_unicode_form(
             assert list(store.full_text.search(expression or "", 4)) == [1]
 
 
+@pytest.mark.parametrize("exact_below", [None, 1], ids=["exact", "graph"])
+def test_pages_of_a_hybrid_search_are_parts_of_one_ranking(
+    tmp_path: Path, mini: Encoder, exact_below: int | None
+) -> None:
+    subjects, verbs, rows = ("cat", "dog", "bird", "fish"), ("sleeps", "runs", "eats"), 1500
+    texts = [f"{subjects[i % 4]} {verbs[i % 3]} number {i // 2}" for i in range(rows)]  # some twice
+    with Collection.create(tmp_path / "c", encoder=mini, exact_below=exact_below) as c:
+        c.add(list(range(rows)), texts)
+        c.prepare()
+        for weight in (0.0, 0.3, 0.5, 1.0):
+
+            def search(k: int, offset: int = 0, **options: Any) -> list[Hit]:
+                options |= {"hybrid": True, "vector_weight": weight}  # noqa: B023 - called here
+                return c.search("cat number 77", k, offset=offset, **options)
+
+            ranking = search(rows)
+            assert sorted(hit.id for hit in ranking) == list(range(rows))
+            assert all(a.score >= b.score for a, b in pairwise(ranking))
+            for size, until in ((10, 120), (170, rows)):  # across the depth, too
+                pages = [search(size, offset) for offset in range(0, until, size)]
+                assert [hit for page in pages for hit in page][:rows] == ranking[: max(until, size)]
+            least = ranking[25].score
+            above = [hit for hit in ranking if hit.score >= least]
+            assert search(rows, min_score=least) == above
+            assert search(10, 20, min_score=least) == above[20:30]
+
+
 def test_hybrid_scores_are_fused_as_documented() -> None:
     near, worded = {7: 0.9, 8: 0.6, 9: 0.4, 5: 0.2}, {9: 6.0, 5: 3.0}
     fused = fuse(near, worded, 9, least=0.4, self_score=1.0, vector_weight=0.25)
@@ -150,7 +179,7 @@ def test_hybrid_fusion_accepts_no_rows_and_equal_scores() -> None:
 @pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
 def test_a_hybrid_score_combines_nearness_and_words(tmp_path: Path, tiny: Encoder, metric) -> None:
     """Including distant rows that have the words; there are more rows than candidates."""
-    many = 150
+    many = 650
     texts = [f"row {i}" for i in range(many)]
     texts[70], texts[71] = "zyxwv", "a text with zyxwv and ten other words that make it longer"
     with Collection.create(tmp_path / "c", encoder=tiny, metric=metric) as c:
@@ -162,10 +191,10 @@ def test_a_hybrid_score_combines_nearness_and_words(tmp_path: Path, tiny: Encode
             query, rows = normalize(query[None])[0], normalize(rows)
         nearness = -np.linalg.norm(rows - query, axis=1) if metric == "l2" else rows @ query
         self_score = 0.0 if metric == "l2" else float(query @ query)
-        least = np.sort(nearness)[-100]
+        least = np.sort(nearness)[-500]
         words = np.zeros(many)
         for label, score in c._store.full_text.search(
-            match_expression("zyxwv row 3") or "", 100
+            match_expression("zyxwv row 3") or "", 500
         ).items():
             words[label - 1] = score
         for weight in (0.0, 0.3, 1.0):
