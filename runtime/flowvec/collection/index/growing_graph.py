@@ -50,6 +50,8 @@ _UNSAVED_SECONDS, _UNSAVED_SHARE = 2.0, 0.25
 _SMALL_ROWS, _CLOSING_SHARE = 100_000, 0.01
 _TURN_SECONDS = 5.0
 _SAVING_FILE = "graph-saving.lock"
+# A process that searches for a shorter time does without the graph, whose loading takes longer.
+_GRACE_SECONDS, _POLL_SECONDS = 0.25, 0.01
 # How long to leave a graph alone that could not be loaded or grow.
 _RETRY_SECONDS = 30.0
 
@@ -87,6 +89,7 @@ class GrowingGraph:
         self._step_rows = _FIRST_ROWS
         self._rows_on_all_cores = LEAST_ROWS_PER_CORE * available_cores()
         self._searched_at = 0.0
+        self._is_awaited = False
         self._rows_per_second = 0.0
         self._retry_at = 0.0
 
@@ -127,6 +130,7 @@ class GrowingGraph:
 
     def wait(self, stopped: Callable[[], bool] | None = None) -> bool:
         """Wait for the thread; False if `stopped` returned True before that."""
+        self._is_awaited = True
         return self._background.wait(stopped)
 
     def is_complete(self, table: VectorTable) -> bool:
@@ -160,6 +164,11 @@ class GrowingGraph:
 
     def _grow(self, stopped: Callable[[], bool]) -> None:
         if self.graph is None:
+            until = time.monotonic() + _GRACE_SECONDS
+            while not self._is_awaited and time.monotonic() < until:
+                if stopped():
+                    return
+                time.sleep(_POLL_SECONDS)
             self._load()
         while not stopped():
             if not self._step():
