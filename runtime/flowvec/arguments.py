@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -143,7 +144,8 @@ def flag(name: str, value: object) -> bool:
 def explaining(foreign: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Explain keyword arguments that callers of other libraries give.
 
-    The function's signature stays as it is, and other unknown arguments are Python's TypeError.
+    The function, or coroutine function, keeps its signature. Other unknown arguments are Python's
+    TypeError.
 
     Args:
         foreign: for each name what to do instead.
@@ -152,14 +154,24 @@ def explaining(foreign: Mapping[str, str]) -> Callable[[Callable[P, R]], Callabl
         InputTypeError: by the decorated function, if it is given one of these.
     """
 
+    def check(names: Mapping[str, object]) -> None:
+        if not foreign.keys().isdisjoint(names):
+            name = next(name for name in names if name in foreign)
+            raise InputTypeError(f"there is no argument {name}: {foreign[name]}")
+
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def explained(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not foreign.keys().isdisjoint(kwargs):
-                name = next(name for name in kwargs if name in foreign)
-                raise InputTypeError(f"there is no argument {name}: {foreign[name]}")
+            check(kwargs)
             return function(*args, **kwargs)
 
+        @wraps(function)
+        async def explained_when_awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            check(kwargs)
+            return await cast(Callable[P, Awaitable[Any]], function)(*args, **kwargs)
+
+        if inspect.iscoroutinefunction(function):
+            return cast(Callable[P, R], explained_when_awaited)
         return explained
 
     return decorate

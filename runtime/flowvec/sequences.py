@@ -43,7 +43,12 @@ def refuse_lookalike(name: str, values: object, *, ordered: bool = True) -> None
             f"{name} must be a list, not a {kind}, which has no order: write sorted(s)"
         )
     # DataFrames of pandas, polars and others; tables and batches of pyarrow.
-    if hasattr(values, "columns") or hasattr(values, "column_names"):
+    # A lazy frame warns if it is asked for its columns; its class does not.
+    if (
+        hasattr(type(values), "columns")
+        or hasattr(values, "columns")
+        or hasattr(values, "column_names")
+    ):
         raise InputTypeError(
             f"{name} must be a list, not a {kind}, which gives its columns: write table['column']"
         )

@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from typing import Self
 
 from flowvec.errors import ClosedError
+from flowvec.unpicklable import OfOneProcess
 
 __all__ = ["WorkerThreads"]
 
 
-class WorkerThreads(ABC):
+class WorkerThreads(OfOneProcess, ABC):
     """A queue with threads of its own; the base of queues that say what the work is.
 
     `_changed` guards the queue: a subclass notifies it for each piece of work that it adds.

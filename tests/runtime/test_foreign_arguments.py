@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flowvec import (
+    AsyncCollection,
     AsyncEncoder,
     Collection,
     Encoder,
@@ -39,7 +40,25 @@ METHODS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("method", "foreign"), METHODS)
+ASYNC = [
+    (getattr(AsyncCollection, method.__name__), foreign)
+    for method, foreign in METHODS
+    if method.__qualname__.startswith("Collection.") and method.__name__ != "rows"
+]
+
+
+@pytest.mark.parametrize(("method", "foreign"), ASYNC)
+def test_asynchronous_methods_explain_what_the_others_explain(
+    method: Any, foreign: dict[str, str]
+) -> None:
+    assert inspect.iscoroutinefunction(method)
+    for name, instead in foreign.items():
+        with pytest.raises(InputTypeError) as raised:
+            asyncio.run(method(None, **{name: 1}))
+        assert str(raised.value) == f"there is no argument {name}: {instead}"
+
+
+@pytest.mark.parametrize(("method", "foreign"), METHODS + ASYNC)
 def test_no_argument_of_another_library_is_one_of_flowvec(
     method: Any, foreign: dict[str, str]
 ) -> None:

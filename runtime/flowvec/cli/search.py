@@ -37,9 +37,9 @@ def search(
         bool, typer.Option("--prefix", help="With --hybrid: the last word may be a beginning.")
     ] = False,
     vector_weight: Annotated[
-        float,
-        typer.Option(min=0.0, max=1.0, help="Share of the vectors in --hybrid, 0 to 1."),
-    ] = 0.5,
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Share of the vectors in --hybrid, 0 to 1 (0.5)."),
+    ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Compare every row: slower, but misses none.")
     ] = False,

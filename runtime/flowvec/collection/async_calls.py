@@ -49,6 +49,11 @@ class AsyncCalls:
         # Of each call that is not done, a future of its event loop.
         self._calls: dict[asyncio.Future[None], None] = {}
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether new calls are refused."""
+        return self._is_closing
+
     @asynccontextmanager
     async def call(self, timeout: float | None) -> AsyncIterator[None]:
         """One call, for which `close` waits.

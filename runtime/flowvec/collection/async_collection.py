@@ -13,11 +13,12 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import text_or_none
+from flowvec.arguments import explaining, text_or_none
 from flowvec.collection.async_calls import WRITE_THREADS, AsyncCalls, Embedding
 from flowvec.collection.call_queue import CallStatistics
 from flowvec.collection.collection import Collection
 from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
+from flowvec.collection.foreign import OF_ADD, OF_ROWS, OF_SEARCH
 from flowvec.collection.query import SearchOptions
 from flowvec.collection.reranking import LOGITS, RERANK_FROM, pairs_of, sorted_again
 from flowvec.collection.results import Added, CollectionInfo, Hit, Row
@@ -34,6 +35,7 @@ from flowvec.reranker.async_reranker import AsyncReranker
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list, refuse_single
+from flowvec.unpicklable import OfOneProcess
 
 __all__ = ["AsyncCollection"]
 
@@ -46,7 +48,7 @@ class SearchKeywords(TypedDict, total=False):
 
     filter: Filter | None
     hybrid: bool
-    vector_weight: float
+    vector_weight: float | None
     min_score: float | None
     exact: bool
     ef: int | None
@@ -56,7 +58,7 @@ class SearchKeywords(TypedDict, total=False):
     with_vectors: bool
 
 
-class AsyncCollection:
+class AsyncCollection(OfOneProcess):
     """A Collection for any number of asyncio tasks.
 
     Texts of all tasks are embedded through the queue of one `AsyncEncoder`, so they share batches.
@@ -179,6 +181,13 @@ class AsyncCollection:
         made._owns_collection = True
         return made
 
+    def __repr__(self) -> str:
+        """As that of a Collection: `AsyncCollection('notes', rows=3, model='mini')`."""
+        kind = type(self).__name__
+        if self._calls.is_closing:
+            return f"<{kind} {str(self._collection._path)!r}: this {kind} is closed>"
+        return self._collection._described(kind)
+
     @property
     def collection(self) -> Collection:
         """The Collection, for what has no method here: `asyncio.to_thread(c.collection.verify)`."""
@@ -191,6 +200,7 @@ class AsyncCollection:
 
     # --- searching ------------------------------------------------------------------------------
 
+    @explaining(OF_SEARCH)
     async def search(
         self,
         query: str | npt.ArrayLike,
@@ -228,6 +238,7 @@ class AsyncCollection:
                 await self._search([query], given, checked, "query", _shared(rerank), rerank_from)
             )[0]
 
+    @explaining(OF_SEARCH)
     async def search_batch(
         self,
         queries: Sequence[str] | npt.ArrayLike,
@@ -248,6 +259,7 @@ class AsyncCollection:
                 queries, given, checked, "queries", _shared(rerank), rerank_from
             )
 
+    @explaining(OF_SEARCH)
     async def search_mmr(
         self,
         query: str | npt.ArrayLike,
@@ -326,6 +338,7 @@ class AsyncCollection:
 
     # --- reading --------------------------------------------------------------------------------
 
+    @explaining(OF_ROWS)
     async def get(
         self, ids: Sequence[Id], *, timeout: float | None = None
     ) -> builtins.list[Item | None]:
@@ -333,11 +346,13 @@ class AsyncCollection:
         async with self._calls.call(timeout):
             return await self._calls.read(lambda: self._collection.get(ids))
 
+    @explaining(OF_ROWS)
     async def count(self, filter: Filter | None = None, *, timeout: float | None = None) -> int:
         """How many rows meet a filter, as `Collection.count`; errors also as `search`."""
         async with self._calls.call(timeout):
             return await self._calls.read(lambda: self._collection.count(filter))
 
+    @explaining(OF_ROWS)
     async def ids(
         self, filter: Filter | None = None, *, timeout: float | None = None
     ) -> builtins.list[Id]:
@@ -345,6 +360,7 @@ class AsyncCollection:
         async with self._calls.call(timeout):
             return await self._calls.read(lambda: self._collection.ids(filter))
 
+    @explaining(OF_ROWS)
     async def list(
         self,
         filter: Filter | None = None,
@@ -376,6 +392,7 @@ class AsyncCollection:
 
     # --- writing --------------------------------------------------------------------------------
 
+    @explaining(OF_ADD)
     async def add(
         self,
         ids: Sequence[Id],
@@ -422,6 +439,7 @@ class AsyncCollection:
                 )
             )
 
+    @explaining(OF_ADD)
     async def add_vectors(
         self,
         ids: Sequence[Id],
@@ -437,6 +455,7 @@ class AsyncCollection:
                 lambda: self._collection.add_vectors(ids, vectors, texts, metadata)
             )
 
+    @explaining(OF_ROWS)
     async def delete(
         self,
         ids: Sequence[Id] | None = None,
@@ -448,6 +467,7 @@ class AsyncCollection:
         async with self._calls.call(timeout):
             return await self._calls.write(lambda: self._collection.delete(ids, filter=filter))
 
+    @explaining(OF_ROWS)
     async def update_metadata(
         self,
         ids: Sequence[Id] | None = None,
@@ -529,4 +549,6 @@ def _shared(rerank: object) -> object:
 
 def _checked_options(k: int, rerank: object, options: SearchKeywords) -> SearchOptions:
     given: dict[str, Any] = {"filter": None, **options}
+    for name in options.keys() - SearchKeywords.__annotations__.keys():
+        raise TypeError(f"a search got an unexpected keyword argument {name!r}")
     return SearchOptions.checked(k, **given, is_reranked=rerank is not None)

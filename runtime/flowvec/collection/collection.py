@@ -417,7 +417,7 @@ class Collection(RowMethods, FieldMethods):
         text: str | None = None,
         filter: Filter | None = None,
         hybrid: bool = False,
-        vector_weight: float = 0.5,
+        vector_weight: float | None = None,
         min_score: float | None = None,
         exact: bool = False,
         ef: int | None = None,
@@ -445,7 +445,7 @@ class Collection(RowMethods, FieldMethods):
                 `query` or `text`, and the full-text index of `index_texts`, which the first hybrid
                 search creates.
             vector_weight: share of the vectors in a hybrid search: 0 (words only) to 1 (vectors
-                only).
+                only). None is 0.5.
             min_score: drop hits with a lower score; with `rerank`, with a lower score of the
                 reranker.
             exact: compare every eligible row instead of asking the graph, which may miss some
@@ -511,7 +511,7 @@ class Collection(RowMethods, FieldMethods):
         texts: Sequence[str] | None = None,
         filter: Filter | None = None,
         hybrid: bool = False,
-        vector_weight: float = 0.5,
+        vector_weight: float | None = None,
         min_score: float | None = None,
         exact: bool = False,
         ef: int | None = None,
@@ -612,9 +612,7 @@ class Collection(RowMethods, FieldMethods):
         options = plan.first_stage
         if not options.hybrid or plan.texts is None:
             return self._searcher.hits(vectors, options)
-        with self._access.reading():
-            has_index = self._store.full_text.exists
-        if not has_index:
+        if not self._has_full_text():
             self.index_texts()
         return self._searcher.hybrid_hits(plan.texts, vectors, options)
 
@@ -857,6 +855,7 @@ class Collection(RowMethods, FieldMethods):
         if tokenizer is not None:
             choice("tokenizer", tokenizer, TOKENIZERS)
         self._access.check()
+        existing = self._store.full_text.tokenizer if self._has_full_text() else None
         is_building = False
         try:
             with self._access.writing():
@@ -871,9 +870,16 @@ class Collection(RowMethods, FieldMethods):
                 raise
             kind = type(error) if isinstance(error, CollectionBusyError) else CollectionError
             raise kind(
-                "hybrid searches need a full-text index; this collection has none, and it cannot "
-                f"be created now: {error}"
+                f"the full-text index has the tokenizer {existing}, and it cannot be made again "
+                f"with {tokenizer} now: {error}"
+                if existing
+                else "hybrid searches need a full-text index; this collection has none, and it "
+                f"cannot be created now: {error}"
             ) from error
+
+    def _has_full_text(self) -> bool:
+        with self._access.reading():
+            return self._store.full_text.exists
 
     def compact(self) -> None:
         """Rebuild the graph, the vectors file and the full-text index, and free disk space.

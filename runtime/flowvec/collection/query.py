@@ -29,6 +29,7 @@ Floats = npt.NDArray[np.float32]
 # A hybrid search fuses this many rows of each ranking. It does not depend on k, so that scores do
 # not either, and pages fit together. More rows cost time (most of it reads texts' vectors).
 _HYBRID_DEPTH = 500
+_VECTOR_WEIGHT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class SearchOptions:
     condition: Condition | None = None
     min_score: float | None = None
     hybrid: bool = False
-    vector_weight: float = 0.5
+    vector_weight: float = _VECTOR_WEIGHT
     exact: bool = False
     ef: int | None = None
     offset: int = 0
@@ -58,7 +59,7 @@ class SearchOptions:
         *,
         min_score: float | None = None,
         hybrid: bool = False,
-        vector_weight: float = 0.5,
+        vector_weight: float | None = None,
         exact: bool = False,
         ef: int | None = None,
         offset: int = 0,
@@ -78,6 +79,9 @@ class SearchOptions:
         flag("hybrid", hybrid)
         if flag("prefix", prefix) and not hybrid:
             raise InputValueError("prefix is for the words of a hybrid search: add hybrid=True")
+        weight = _VECTOR_WEIGHT if vector_weight is None else check_weight(vector_weight)
+        if vector_weight is not None and not hybrid:
+            raise InputValueError("vector_weight is for a hybrid search: add hybrid=True")
         hits, skipped = check_k(k), check_k(offset, "offset")
         options = cls(
             k=hits and hits + skipped,
@@ -85,7 +89,7 @@ class SearchOptions:
             condition=None if filter is None else compile_filter(filter),
             min_score=check_score(min_score),
             hybrid=hybrid,
-            vector_weight=check_weight(vector_weight),
+            vector_weight=weight,
             exact=exact,
             ef=None if ef is None else whole_number("ef", ef),
             group_by=_checked_field(group_by),

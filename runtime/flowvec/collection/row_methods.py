@@ -21,6 +21,7 @@ from flowvec.collection.store.store import Store
 from flowvec.collection.validation import Changes, changed_metadata, check_changes
 from flowvec.errors import FlowvecError, InputTypeError, InputValueError
 from flowvec.sequences import as_list
+from flowvec.unpicklable import OfOneProcess
 
 __all__ = ["RowMethods"]
 
@@ -29,7 +30,7 @@ _MOST_LABEL = 1 << 62
 _READ_ROWS = 4096
 
 
-class RowMethods:
+class RowMethods(OfOneProcess):
     """Rows by id, by filter and in their order."""
 
     _path: Path
@@ -39,7 +40,10 @@ class RowMethods:
 
     def __repr__(self) -> str:
         """Path, rows and model: `Collection('notes', rows=3, model='mini')`."""
-        kind, path = type(self).__name__, str(self._path)
+        return self._described(type(self).__name__)
+
+    def _described(self, kind: str) -> str:
+        path = str(self._path)
         try:
             settings, rows = self._store.settings, len(self)
         except FlowvecError as error:  # closed or damaged

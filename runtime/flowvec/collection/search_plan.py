@@ -13,7 +13,7 @@ from flowvec.collection.query import SearchOptions
 from flowvec.collection.reranking import Reranking
 from flowvec.collection.results import Hit
 from flowvec.collection.validation import check_vectors, texts_of, texts_of_vectors
-from flowvec.errors import InputValueError
+from flowvec.errors import InputTypeError, InputValueError
 
 __all__ = ["SearchPlan"]
 
@@ -62,6 +62,7 @@ class SearchPlan:
         Raises:
             InputTypeError, InputValueError: one of them is not valid.
         """
+        _check_kinds(queries, name)
         to_embed = texts_of(queries)
         if isinstance(queries, Sequence) and not queries:
             to_embed = []  # no queries are neither texts nor vectors
@@ -90,3 +91,20 @@ class SearchPlan:
         """The hits of each query without those that `offset` skips."""
         skipped = self.options.offset
         return [line[skipped:] for line in hits] if skipped else hits
+
+
+def _check_kinds(queries: object, name: str) -> None:
+    """Refuse what is neither a text nor a vector.
+
+    Raises:
+        InputTypeError: it is None or a number.
+    """
+    if name == "query" and isinstance(queries, list):
+        (queries,) = queries
+        wanted = "a text or a vector"
+    else:
+        wanted = "texts or vectors"
+    if queries is None or isinstance(queries, int | float | np.number):
+        raise InputTypeError(f"{name} must be {wanted}, not {type(queries).__name__}")
+    if isinstance(queries, list | tuple) and any(query is None for query in queries):
+        raise InputTypeError(f"{name} must be {wanted}, but holds None")

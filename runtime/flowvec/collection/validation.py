@@ -78,10 +78,12 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
         given = _rows_of_column(np.asarray(vectors), what)
         if given.dtype.kind not in "fiubO":
             raise InputTypeError(f"{what} must be real numbers, not {given.dtype}")
-        rows = np.asarray(given, dtype=np.float32)
+        with np.errstate(over="ignore"):  # reported below, with the row
+            rows = np.asarray(given, dtype=np.float32)
     except InputTypeError:
         raise
-    except (OverflowError, TypeError, ValueError) as error:
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+        # A RuntimeError is that of a tensor which requires gradients.
         raise InputTypeError(f"{what} are not numbers: {error}") from None
     if rows.size == 0 and rows.ndim == 1:
         rows = rows.reshape(0, dim)
@@ -180,9 +182,7 @@ def check_weight(value: object) -> float:
         InputTypeError: it is not a number.
         InputValueError: it is not from 0 to 1.
     """
-    weight = check_score(value, "vector_weight")
-    if weight is None:
-        raise InputTypeError("vector_weight must be a number, not NoneType")
+    weight = number("vector_weight", value)
     if not 0.0 <= weight <= 1.0:
         raise InputValueError(f"vector_weight must be from 0 to 1, but is {weight:g}")
     return weight
@@ -242,6 +242,8 @@ def check_metadata(metadata: Metadata | None, count: int) -> list[str | None]:
         return [None] * count
     if isinstance(metadata, Mapping) and not hasattr(metadata, "columns"):
         raise InputTypeError("metadata must be a list of dicts, one for each row, not a dict")
+    if type(metadata).__name__ == "LazyFrame":  # asking it for its columns warns
+        raise InputTypeError("metadata must not be a LazyFrame: write frame.collect()")
     if hasattr(metadata, "column_names") and hasattr(metadata, "to_pylist"):  # a pyarrow Table
         rows, is_frame = metadata.to_pylist(), True
     elif hasattr(metadata, "columns"):

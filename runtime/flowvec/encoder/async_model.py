@@ -14,6 +14,7 @@ import numpy.typing as npt
 from flowvec.arguments import seconds_or_none
 from flowvec.encoder.shared_model import QueueStatistics, SharedModel
 from flowvec.errors import DeadlineError
+from flowvec.unpicklable import OfOneProcess
 
 __all__ = ["AsyncModel", "deadline", "results_of"]
 
@@ -46,7 +47,7 @@ async def results_of(submit: Callable[..., _Results], items: Any, options: Any) 
     return await asyncio.wrap_future(await _submitted(submit, items, options))
 
 
-class AsyncModel:
+class AsyncModel(OfOneProcess):
     """A model for any number of asyncio tasks; items of different tasks share batches."""
 
     _shared: SharedModel

@@ -39,7 +39,7 @@ class _SearchOptions(_Body):
     k: int = 10
     filter: dict[str, Any] | None = None
     hybrid: bool = False
-    vector_weight: float = 0.5
+    vector_weight: float | None = None
     min_score: float | None = None
     exact: bool = False
     ef: int | None = None

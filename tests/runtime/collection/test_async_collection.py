@@ -645,3 +645,17 @@ task._log_destroy_pending = False
     done = python(code, tmp_path / "c", tiny_dir)
     assert (done.returncode, done.stderr) == (0, "")
     whole_changes_only(tmp_path / "c")
+
+
+def test_a_representation_is_that_of_the_collection(tmp_path: Path, tiny: Encoder) -> None:
+    async def shown() -> list[str]:
+        with Collection.create(tmp_path / "c", encoder=tiny) as c:
+            c.add(["a"], ["a cat"])
+            answers = AsyncCollection(c)
+            own = [repr(answers), f"Async{c!r}"]
+            await answers.close()
+            return [*own, repr(answers)]
+
+    is_open, expected, closed = asyncio.run(shown())
+    assert is_open == expected
+    assert closed == f"<AsyncCollection {str(tmp_path / 'c')!r}: this AsyncCollection is closed>"

@@ -17,7 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowvec import Collection, CollectionError, Encoder, InputTypeError, InputValueError
+from flowvec import (
+    Collection,
+    CollectionBusyError,
+    CollectionError,
+    Encoder,
+    InputTypeError,
+    InputValueError,
+)
 from flowvec.collection.hybrid import match_expression, trigram_query
 from flowvec.collection.store import full_text
 from flowvec.collection.store.store import FILE, Store
@@ -317,3 +324,19 @@ def test_trigram_queries_agree_with_python(
             expression = match_expression(query, prefix=prefix)
             if expression is not None:
                 store.full_text.search(expression, 9)  # no text is an error of syntax
+
+
+def test_another_tokenizer_that_cannot_be_made_is_refused_by_the_name_of_the_one_that_is_there(
+    tmp_path: Path, tiny: Encoder
+) -> None:
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(["a"], ["a cat"])
+        c.index_texts()
+        with (
+            Collection.open(tmp_path / "c", write_timeout=0) as other,
+            c._access.writing(),
+            pytest.raises(
+                CollectionBusyError, match=r"has the tokenizer unicode61, .* with trigram now: "
+            ),
+        ):
+            other.index_texts(tokenizer="trigram")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -120,3 +122,35 @@ def test_ids_alone_are_those_of_the_hits(tmp_path: Path, rows: int) -> None:
                 assert c.search_ids(queries[:1], 1)[0] == [["new"]]
                 c.delete(["new"])
         assert c.search_ids(np.empty((0, 8)), 3)[0] == []
+
+
+def test_queries_and_vectors_that_are_none_are_refused_without_a_warning(tmp_path: Path) -> None:
+    class NeedsGradient:
+        """What a tensor of torch does that requires gradients."""
+
+        def __array__(self, dtype: object = None, copy: object = None) -> None:
+            raise RuntimeError("call detach() first")
+
+    lazy = type(
+        "LazyFrame", (), {"columns": property(lambda _: warnings.warn("slow", stacklevel=1))}
+    )
+    with Collection.create(tmp_path / "c", dim=2) as c, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for query in (None, 3, 2.5, np.float32(1)):
+            with pytest.raises(InputTypeError, match="query must be a text or a vector, not"):
+                c.search(cast(Any, query))
+            with pytest.raises(InputTypeError, match="queries must be texts or vectors, not"):
+                c.search_batch(cast(Any, query))
+        with pytest.raises(InputTypeError, match=r"queries must be .* None"):
+            c.search_batch(cast(Any, [None]))
+        for weight in (0.5, 0.2):
+            with pytest.raises(InputValueError, match=r"vector_weight .* add hybrid=True"):
+                c.search([1, 0], vector_weight=weight)
+        with pytest.raises(InputValueError, match=r"row 1 of vectors .* huge"):
+            c.add_vectors([1, 2], [[1, 0], [1e300, 0]])
+        with pytest.raises(InputTypeError, match="detach"):
+            c.add_vectors([1], cast(Any, NeedsGradient()))
+        with pytest.raises(InputTypeError, match=r"metadata .*frame\.collect\(\)"):
+            c.add_vectors([1], [[1, 0]], metadata=lazy())
+        with pytest.raises(InputTypeError, match="ids must be a list, not a LazyFrame"):
+            c.add_vectors(cast(Any, lazy()), [[1, 0]])
