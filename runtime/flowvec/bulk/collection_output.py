@@ -35,6 +35,10 @@ from flowvec.texts.window import DEAD_LETTERS, Columns, Fields, Window
 __all__ = ["CollectionTarget", "ComparedTarget", "check_precision", "open_collection"]
 
 
+# Types of values that JSON holds; NaN and infinity are refused when rows are read.
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
 def check_precision(precision: str) -> None:
     """Refuse a type that vectors of a collection cannot have.
 
@@ -189,7 +193,7 @@ class ComparedTarget(Target):
                 item is not None
                 and (self._changed is None or key not in self._changed)
                 and item.text == replace_surrogates(window.texts[place])
-                and (metadata is None or _without_nulls(item.metadata) == metadata[place])
+                and (metadata is None or _is_same(_without_nulls(item.metadata), metadata[place]))
             )
             if is_same:
                 same.append(place)
@@ -270,7 +274,7 @@ def _metadata(
     names = fields.beside_id
     if not names and window.parts is None:
         return None
-    columns = [_plain(field_values(window, name, kept), window.columns[name]) for name in names]
+    columns = [_plain(field_values(window, name, kept)) for name in names]
     count = len(window.texts) if kept is None else len(kept)
     rows = zip(*columns, strict=True) if columns else [()] * count
     metadata = [
@@ -289,10 +293,14 @@ def _without_nulls(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (metadata or {}).items() if value is not None}
 
 
-def _plain(values: Any, kind: str) -> list[Any]:
+def _is_same(stored: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether metadata is the same in values and types: 1, 1.0 and True are different."""
+    return stored == wanted and (
+        json.dumps(stored, sort_keys=True) == json.dumps(wanted, sort_keys=True)
+    )
+
+
+def _plain(values: Any) -> list[Any]:
     """Values that JSON can hold; Arrow's times and dates become text."""
-    if not isinstance(values, list):
-        return [json_value(value) for value in values.to_pylist()]
-    if kind == "json":
-        return [None if value is None else json.loads(value) for value in values]
-    return values
+    plain: list[Any] = values if isinstance(values, list) else values.to_pylist()
+    return [value if type(value) in _PLAIN else json_value(value) for value in plain]

@@ -84,9 +84,11 @@ class RunTally(Tally):
 
     Attributes:
         repeated_ids: the first few ids that several rows have.
+        fields: for a collection, kept fields that a row has.
     """
 
     repeated_ids: list[Any] = field(default_factory=list)
+    fields: list[str] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """The counts as JSON values; `RunTally(**plain)` reads them."""
@@ -326,6 +328,7 @@ class Work:
         counts.codes.update(letter.code for letter in window.dead)
         self._rows_read += window.rows
         tally.name_repeated(window.repeated_ids)
+        tally.fields += sorted(window.fields.difference(tally.fields))
         tally.add(encoded)
         end = window.first + window.rows
         if end == (shard + 1) * self._options.rows_per_shard or end == self._survey.rows:

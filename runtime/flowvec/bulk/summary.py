@@ -45,6 +45,8 @@ class BulkSummary:
         overwritten: rows of the collection that rows of this run replaced.
         chunks: chunks that were written in this run, with `split_tokens`.
         pruned: rows of the collection that were deleted because the inputs do not have their ids.
+        absent_fields: for a collection, fields to keep that no row has, and that may be misspelt;
+            empty if earlier runs did a part of the job.
         tokens: tokens encoded in this run.
         padding: share of padding in the tokens computed in this run, 0 to 1.
         survey_seconds: seconds to count and hash the inputs.
@@ -73,6 +75,7 @@ class BulkSummary:
     overwritten: int
     chunks: int
     pruned: int
+    absent_fields: tuple[str, ...]
     tokens: int
     padding: float
     survey_seconds: float
@@ -126,6 +129,7 @@ def summarize(
         overwritten=target.overwritten,
         chunks=target.chunks,
         pruned=target.pruned,
+        absent_fields=_absent_fields(options, target, done),
         tokens=tally.tokens,
         padding=tally.padding,
         survey_seconds=surveyed,
@@ -133,3 +137,11 @@ def summarize(
         provider=info.provider,
         compute=info.compute,
     )
+
+
+def _absent_fields(options: BulkOptions, target: Target, done: RunResult) -> tuple[str, ...]:
+    """Kept fields that no row of a job has; empty if not all of its rows were read."""
+    is_all_read = done.is_complete and not target.before and any(r.rows_in for r in target.finished)
+    if not (options.fields.for_collection and is_all_read):
+        return ()
+    return tuple(name for name in options.fields.beside_id if name not in done.tally.fields)

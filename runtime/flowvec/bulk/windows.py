@@ -96,7 +96,7 @@ def _check_same_types(sources: Sequence[Source], fields: Fields) -> None:
         first_seen: dict[str, tuple[str, str]] = {}  # field: (file, type)
         for source in sources:
             schema = schema_of(source)
-            for name in fields.named:
+            for name in fields.required:
                 kind = str(schema.field(name).type) if name in schema.names else "nothing"
                 where, before = first_seen.setdefault(name, (source.path, kind))
                 if before != kind:

@@ -22,6 +22,7 @@ from flowvec.cli.jobs import (
     names_of,
     progress_bar,
     rejected_in_words,
+    warn_of_absent_fields,
 )
 from flowvec.cli.options import (
     MODEL_HELP,
@@ -196,6 +197,7 @@ def encode(
         print_json(asdict(summary))
     else:
         typer.echo(_in_words(summary, into))
+    warn_of_absent_fields(summary.absent_fields)
     if not summary.complete:
         command = shlex.join(["flowvec", *sys.argv[1:]])
         if Path(summary.out).suffix in (".npy", ".parquet"):

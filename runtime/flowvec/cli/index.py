@@ -21,6 +21,7 @@ from flowvec.cli.jobs import (
     is_strict,
     names_of,
     progress_bar,
+    warn_of_absent_fields,
 )
 from flowvec.cli.options import (
     MODEL_HELP,
@@ -178,6 +179,10 @@ def index(
                 workers=RayWorkers(workers or shards, address=address), **common,
             )  # fmt: skip
         print_shards(directory, done, as_json=as_json)
+        # A shard of few rows may lack a field that others have.
+        warn_of_absent_fields(
+            name for name in wanted if all(name in one.absent_fields for one in done)
+        )
         return
     if engine != "local":
         raise InputValueError(f"--engine is local or ray, not {engine}")
@@ -222,6 +227,7 @@ def index(
             for field in index_field or ():
                 collection.create_index(field)
     print_summary(directory, summary, limit, as_json=as_json)
+    warn_of_absent_fields(summary.absent_fields)
     if stop.event.is_set():
         typer.echo("all rows are added; the first search builds the rest of the graph", err=True)
         raise typer.Exit(128 + stop.number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -96,6 +96,12 @@ def check_dead_letters(summary: BulkSummary, is_too_many: Callable[[BulkSummary]
     if is_too_many(summary):
         typer.echo(f"{summary.dead_letters} of {summary.rows_in} rows are dead letters", err=True)
         raise typer.Exit(TOO_MANY_DEAD)
+
+
+def warn_of_absent_fields(names: Iterable[str]) -> None:
+    """Say on standard error which fields to keep no row has."""
+    if named := ", ".join(map(repr, names)):
+        typer.echo(f"no row has a field {named} of --keep; is it misspelt?", err=True)
 
 
 def rejected_in_words(summary: BulkSummary) -> str:

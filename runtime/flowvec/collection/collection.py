@@ -711,8 +711,8 @@ class Collection(RowMethods, FieldMethods):
             path: as for `create`.
             parquet: a file, a folder of files, a glob, or a list of these. They are written by
                 `to_parquet` or `flowvec encode`, or have the columns `id` and `vector`, and
-                optionally `text` and `metadata` (JSON). Other columns become metadata. A row
-                replaces earlier rows with the same id.
+                optionally `text` and `metadata` (JSON). Other columns become metadata, which
+                cannot hold bytes and durations. A row replaces earlier rows with the same id.
             metric: None takes the one in the files, or `cosine`.
             vector_dtype: None takes the one in the files.
 

@@ -106,14 +106,14 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
 
     A file needs the columns `id` (text or whole numbers) and `vector` (lists of equal length, of
     floating-point numbers). `text` and `metadata` (JSON) are optional; every other column becomes
-    metadata.
+    metadata, which cannot hold bytes and durations.
 
     Args:
         source: a file, a folder of files such as `flowvec encode` writes, a glob, or a list of
             these.
 
     Raises:
-        InputTypeError: the source is none of these.
+        InputTypeError: the source is none of these, or a row holds bytes or a duration.
         InputValueError: a file cannot be read, lacks a column, or has a row that is not valid; the
             files are of different models or dimensions; a folder's job is not complete.
         MissingDependencyError: pyarrow is not installed.
@@ -258,29 +258,46 @@ def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str])
                 ids,
                 flat.reshape(len(batch), dim),
                 texts,
-                _metadata(columns.pop("metadata", none), columns, as_json),
+                _metadata(columns.pop("metadata", none), columns, as_json, (path, first)),
             )
             first += len(batch)
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:
-        if isinstance(error, InputValueError):
+        if isinstance(error, InputTypeError | InputValueError):
             raise
         raise InputValueError(f"{path}: rows from {first} on cannot be read: {error}") from None
 
 
 def _metadata(
-    written: list[Any], columns: Mapping[str, list[Any]], as_json: Container[str]
+    written: list[Any],
+    columns: Mapping[str, list[Any]],
+    as_json: Container[str],
+    origin: tuple[Path, int],
 ) -> list[Any]:
-    """Each row's metadata: a JSON object, and further columns."""
+    """Each row's metadata: a JSON object, and further columns.
+
+    Args:
+        written: values of the column `metadata`.
+        columns: values of further columns.
+        as_json: names of those that hold JSON.
+        origin: the file, and the number of the first row.
+
+    Raises:
+        InputTypeError: a value cannot be metadata.
+    """
     parsed = [json.loads(item) if isinstance(item, str) else item for item in written]
     if not columns:
         return parsed
-    plain = {
-        name: [
-            json.loads(value) if name in as_json and value is not None else json_value(value)
-            for value in values
-        ]
-        for name, values in columns.items()
-    }
+    path, first = origin
+    plain: dict[str, list[Any]] = {}
+    for name, values in columns.items():
+        try:
+            plain[name] = column = []
+            for value in values:
+                is_json = name in as_json and value is not None
+                column.append(json.loads(value) if is_json else json_value(value))
+        except InputTypeError as error:
+            row = first + len(plain[name])
+            raise InputTypeError(f"{path}, row {row}: {name} {error}") from None
     return [
         {**(before or {}), **{name: values[i] for name, values in plain.items()}}
         for i, before in enumerate(parsed)
@@ -288,7 +305,13 @@ def _metadata(
 
 
 def json_value(value: Any) -> Any:
-    """A Parquet value as metadata holds it; NaN is null, and what it cannot hold is text."""
+    """A Parquet value as metadata holds it; NaN is null.
+
+    A `Decimal` of too many digits is text.
+
+    Raises:
+        InputTypeError: it is or holds bytes or a duration. The message has no subject.
+    """
     try:
         return storable(value, "a value", nan_is_null=True)
     except (InputTypeError, InputValueError):
@@ -298,7 +321,7 @@ def json_value(value: Any) -> Any:
 def _shown(value: Any) -> Any:
     try:
         return scalar_of(value)
-    except (InputTypeError, InputValueError):
+    except InputValueError:
         return str(value)
 
 

@@ -22,6 +22,11 @@ __all__ = [
 ]
 
 _INT64 = 1 << 63
+# Levels of a value in metadata, which is itself a level; a collection refuses more than 100.
+_MOST_LEVELS = 99
+# Types of columns, in words.
+_WORDS = {"int64": "a whole number", "double": "a number", "bool": "a truth value",
+          "string": "a text"}  # fmt: skip
 
 
 class RefusedError(Exception):
@@ -87,8 +92,9 @@ def checked_text(value: Any, fields: Fields) -> str:
 
 
 def _named(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", bool: "a truth value"}
-    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "something")
+    kinds = {dict: "an object", list: "a list", bool: "a truth value", int: "a number",
+             float: "a number", str: "a text"}  # fmt: skip
+    return kinds.get(type(value), "something")
 
 
 def is_id(value: Any) -> bool:
@@ -123,6 +129,8 @@ def fitted(value: Any, kind: str, name: str, *, as_json: bool = False) -> Any:
     """
     if kind == "id":  # checked already; a Python int of any size
         return replace_surrogates(value) if isinstance(value, str) else value
+    if kind == "value":
+        return _metadata_value(value, name)
     if kind == "json":
         try:
             return None if value is None else json.dumps(value, ensure_ascii=True, allow_nan=False)
@@ -143,4 +151,38 @@ def fitted(value: Any, kind: str, name: str, *, as_json: bool = False) -> Any:
                 if as_json and not math.isfinite(number):
                     raise RefusedError("bad_field", f"{name} is NaN or infinity")
                 return number
-    raise RefusedError("bad_field", f"{name} is {_named(value)}, and was {kind} in the first rows")
+    if kind == "int64" and type(value) is int:
+        raise RefusedError("bad_field", f"{name} is a whole number of more than 64 bits")
+    before = _WORDS.get(kind, kind)
+    raise RefusedError(
+        "bad_field", f"{name} is {_named(value)}, and was {before} in the first rows"
+    )
+
+
+def _metadata_value(value: Any, name: str) -> Any:
+    """A value of JSON that metadata can hold, as it is.
+
+    Raises:
+        RefusedError: it is or holds NaN or infinity, or is nested too deep.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RefusedError("bad_field", f"{name} is NaN or infinity")
+    if isinstance(value, dict | list):
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise RefusedError("bad_field", f"{name} holds NaN or infinity") from None
+        if _levels(value) > _MOST_LEVELS:
+            raise RefusedError("bad_field", f"{name} is nested deeper than {_MOST_LEVELS} levels")
+    return value
+
+
+def _levels(value: Any) -> int:
+    """How deep lists and objects are nested; 0 for a single value."""
+    level: list[Any] = [value]
+    levels = 0
+    while level := [part for part in level if isinstance(part, dict | list)]:
+        levels += 1
+        parts = (part.values() if isinstance(part, dict) else part for part in level)
+        level = [inner for part in parts for inner in part]
+    return levels

@@ -30,7 +30,8 @@ class Fields:
         max_text_bytes: most bytes of a text; for jsonl, of a line.
         kept_as_json: whether kept values are written as JSON, which has no NaN and no bytes.
         for_collection: whether rows go into a collection: then blank lines of txt are left out
-            (other lines keep their numbers), and ids may be texts and numbers in one input.
+            (other lines keep their numbers), ids may be texts and numbers in one input, and kept
+            fields are optional and have a type for each row.
     """
 
     text: str = "text"
@@ -46,11 +47,19 @@ class Fields:
         return tuple(dict.fromkeys(name for name in (self.id, *self.keep) if name is not None))
 
     @property
+    def required(self) -> tuple[str, ...]:
+        """Those of these fields that each file must have."""
+        if self.for_collection:
+            return () if self.id is None else (self.id,)
+        return self.named
+
+    @property
     def beside_id(self) -> tuple[str, ...]:
         """The fields that are written besides the text and the id."""
         return tuple(name for name in self.named if name != self.id)
 
 
+# For a collection, kept values of jsonl stay as they are, whatever type their field has here.
 # Type of a field: `int64`, `double`, `bool`, `string`, `json` (as text), `id` (strings and whole
 # numbers), or the name of an Arrow type for Parquet inputs.
 Columns = dict[str, str]
@@ -121,6 +130,7 @@ class Window:
         parts: for each chunk, its place in the row that was split; None if texts are not split.
             Then numbers, texts and values are those of chunks, and several have the same number.
         stale: ids of chunks of an earlier, longer text.
+        fields: kept fields that a row or a file has; null counts. Only for a collection.
     """
 
     first: int
@@ -138,6 +148,7 @@ class Window:
     repeated_ids: list[Any] = field(default_factory=list)
     parts: list[Part] | None = None
     stale: list[str | int] = field(default_factory=list)
+    fields: set[str] = field(default_factory=set)
 
     def begin(self, source: str, row: int, rows: int) -> int:
         """Count rows of a file from `row` on, and return the number of the first."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import random
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +87,7 @@ def test_skip_unchanged_compares_kept_fields(index, tmp_path: Path, tiny: Encode
 def test_ids_may_be_texts_and_numbers_of_any_size_with_skip_unchanged_or_without(
     tmp_path: Path, tiny: Encoder, first: Any, skip_unchanged: bool
 ) -> None:
-    """Whatever ids the first rows have; for other fields those rows decide the type."""
+    """Whatever ids the first rows have."""
     ids = [first] * 3 + [1] * 2 + list(range(2, WINDOW)) + ["1", 2, "x", 10**30, -5, 10**30, "x"]
     file = write_jsonl(tmp_path / "a.jsonl", [{"id": k, "text": f"{i}"} for i, k in enumerate(ids)])
     done = encode_files(tiny, file, tmp_path / "c", id_field="id", out_format="collection",
@@ -93,6 +96,92 @@ def test_ids_may_be_texts_and_numbers_of_any_size_with_skip_unchanged_or_without
     assert content(tmp_path / "c") == expected
     assert (done.dead_letters, done.rows) == (0, len(expected))
     assert done.duplicates == len(ids) - len(expected)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+# None stands for a missing field, which is stored as a null one is.
+VALUES = [2**53 + 1, 1.5, 2020, 2020.0, 1, 1.0, True, "1", "", "\ud800", -0.0, 1e300, 2**63, 10**30,
+          [1, 1.0, None, "x"], {"a": {"b": [True, 2**60]}}, nested(99), None]  # fmt: skip
+REFUSED = [math.nan, -math.inf, [1, math.nan], {"a": [math.inf]}, nested(100)]
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("skip_unchanged", [True, False])
+@pytest.mark.parametrize("first", [7, 0.5, "a", [1]], ids=["whole", "number", "text", "list"])
+def test_each_row_of_a_collection_keeps_its_own_value_and_type(
+    tmp_path: Path, tiny: Encoder, first: Any, skip_unchanged: bool
+) -> None:
+    """As `Collection.add` stores it, whatever the first rows and earlier files have."""
+    mixed = [first] * 60 + VALUES + REFUSED
+    random.Random(len(str(first))).shuffle(mixed)
+    # The first windows and the last have one type each.
+    values = [first] * 40 + mixed + [2**53 + 1] * 32 + [2020.0] * 32
+    rows = [{"id": i, "text": "a cat", **({} if v is None else {"n": v})}
+            for i, v in enumerate(values)]  # fmt: skip
+    files = [write_jsonl(tmp_path / "a.jsonl", rows[:30]),
+             write_jsonl(tmp_path / "b.jsonl", rows[30:])]  # fmt: skip
+    options: dict[str, Any] = {"id_field": "id", "keep": ["n"], "out_format": "collection"}
+    job = partial(encode_files, tiny, files, tmp_path / "c", skip_unchanged=skip_unchanged,
+                  **options)  # fmt: skip
+    done = job()
+    with Collection.create(tmp_path / "added", encoder=tiny) as added:
+        for row in rows:
+            metadata = {name: row[name] for name in row if name == "n"}
+            try:
+                added.add([row["id"]], ["a cat"], [metadata])
+            except InputValueError:
+                continue
+    # Compared as JSON, in which 1, 1.0 and true differ.
+    expected = content(tmp_path / "added")
+    assert list(map(json.dumps, content(tmp_path / "c").items())) == (
+        list(map(json.dumps, expected.items()))
+    )
+    assert (done.dead_letters, done.rows) == (len(REFUSED), len(values) - len(REFUSED))
+    if skip_unchanged:
+        assert job().encoded == 0
+
+
+def test_a_value_of_another_type_is_a_change(index, tmp_path: Path) -> None:
+    for value in (1, 1.0, True):
+        assert index({"id": 1, "text": "a", "n": value}).encoded == 1
+        assert repr(content(tmp_path / "c")[1][1]) == repr({"n": value})
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_kept_field_may_be_missing(tmp_path: Path, tiny: Encoder, kind: str) -> None:
+    """From rows, and from files. What no row has is named, as it may be misspelt."""
+    tables: list[dict[str, list[Any]]] = [
+        {"id": ["a"], "text": ["x"], "n": ["7"]}, {"id": ["b"], "text": ["y"]},
+        {"id": ["c"], "text": ["z"], "n": ["8"] if kind == "csv" else [8]},
+    ]  # fmt: skip
+    files = []
+    for number, table in enumerate(tables):
+        file = tmp_path / f"{number}.{kind}"
+        rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        if kind == "parquet":
+            pa = pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
+            pa.write_table(pytest.importorskip("pyarrow").table(table), file)
+        elif kind == "csv":
+            lines = [",".join(table), *(",".join(map(str, row.values())) for row in rows)]
+            file.write_text("\n".join(lines))
+        else:
+            write_jsonl(file, rows)
+        files.append(file)
+    for order in (files, files[::-1]):
+        done = encode_files(tiny, order, tmp_path / "c", id_field="id", keep=["n", "nn"],
+                            out_format="collection", skip_unchanged=True)  # fmt: skip
+        assert (done.rows, done.dead_letters, done.absent_fields) == (3, 0, ("nn",))
+    assert content(tmp_path / "c") == {
+        "a": ("x", {"n": "7"}), "b": ("y", {}), "c": ("z", {"n": tables[2]["n"][0]})
+    }  # fmt: skip
+    with pytest.raises(InputValueError, match=r"no (field|column) 'key'"):
+        encode_files(tiny, files, tmp_path / "d", id_field="key", out_format="collection")
 
 
 def test_skip_unchanged_compares_the_last_of_duplicates(index, tmp_path: Path) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flowvec import Encoder
+from flowvec import Collection, Encoder
 from flowvec.bulk import encode_files
-from flowvec.errors import BulkError, InputValueError
+from flowvec.errors import BulkError, InputTypeError, InputValueError
 from tests.makers import texts_of, write_jsonl
 from tests.runtime.bulk.conftest import letters_of, npy_of
 
@@ -76,11 +77,17 @@ def test_every_poisoned_row_is_a_dead_letter_and_affects_no_other(
     for letter in dead_letters:
         if letter["code"] in ("null", "nan", "too_long"):
             assert letter["id"][0] in "abn"
+        if letter["code"] == "bad_id":  # and no row number in its place
+            assert letter["id"] is None
+        assert not any(word in letter["reason"] for word in ("int64", "double", "something"))
+    reasons = {letter["reason"] for letter in dead_letters if letter["code"] == "bad_field"}
+    assert "n is a text, and was a whole number in the first rows" in reasons
 
 
 def test_dead_letters_of_csv(tmp_path: Path, tiny: Encoder) -> None:
     (tmp_path / "a.csv").write_bytes(
-        b"id,text\n1,the cat\n2\n3,a,b\n4,\xff\n5,\"two\nlines\"\n6,\"x\"y\n\n7,"
+        b"id,text\n1,the cat\n,no id\n2\n3,a,b\n\"\",no id\n4,\xff\n5,\"two\nlines\"\n6,\"x\"y\n"
+        + b"\n7,"
         + b"z" * 3000
         + b"\n8,a dog\n9,\"open\n"
     )  # fmt: skip
@@ -92,16 +99,22 @@ def test_dead_letters_of_csv(tmp_path: Path, tiny: Encoder) -> None:
     assert [row["id"] for row in rows] == ["1", "5", "8"]
     expected = tiny.encode(["the cat", "two\nlines", "a dog"])
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    codes = [letter["code"] for letter in letters_of(tmp_path / "out")]
+    letters = letters_of(tmp_path / "out")
+    assert {x["reason"] for x in letters if x["code"] == "bad_id"} == {
+        "id is missing, and an id is a text or a whole number"
+    }
+    codes = [letter["code"] for letter in letters]
     assert codes == [
+        "bad_id",
         "malformed",
         "malformed",
+        "bad_id",
         "invalid_utf8",
         "malformed",
         "too_large",
         "malformed",
     ]
-    assert done.rows_in == 9
+    assert done.rows_in == 11
 
 
 def test_dead_letters_of_parquet(tmp_path: Path, tiny: Encoder, arrow) -> None:
@@ -122,6 +135,46 @@ def test_dead_letters_of_parquet(tmp_path: Path, tiny: Encoder, arrow) -> None:
     assert [(x["row"], x["code"], x["id"]) for x in dead_letters] == [
         (1, "null", "b"), (2, "invalid_utf8", "c"), (3, "too_large", "d"), (4, "bad_id", None)
     ]  # fmt: skip
+
+
+def test_bytes_and_durations_are_refused_where_values_become_json(
+    tmp_path: Path, tiny: Encoder, arrow
+) -> None:
+    """With row and field; a file of Arrow's types holds them."""
+    import pyarrow as pa
+
+    second = timedelta(seconds=1)
+    columns: dict[str, Any] = {
+        "raw": pa.array([b"1", None, None, None, None]),
+        "took": pa.array([None, second, None, None, None], pa.duration("ms")),
+        "parts": pa.array([None, None, [{"raw": b"1"}], None, [{"raw": None}]]),
+        "day": pa.array([None, None, None, date(2026, 1, 2), None]),
+    }
+    ids = list(range(5))
+    texts = ["a cat"] * 5
+    table = pa.table({"id": ids, "text": texts, **columns})
+    arrow.write_table(table, tmp_path / "a.parquet")
+    options: dict[str, Any] = {"id_field": "id", "keep": list(columns)}
+    for name in ("npy", "collection"):
+        encode_files(tiny, tmp_path / "a.parquet", tmp_path / name, out_format=name, **options)
+        folder = tmp_path / ("collection.job" if name == "collection" else name)
+        told = [(x["row"], x["code"], x["reason"].split(",")[0]) for x in letters_of(folder)]
+        assert told == [
+            (0, "bad_field", "raw holds bytes"), (1, "bad_field", "took holds a duration"),
+            (2, "bad_field", "parts holds bytes"),
+        ]  # fmt: skip
+    with Collection.open(tmp_path / "collection") as collection:
+        assert [item.metadata for item in collection.rows()] == [
+            {"day": "2026-01-02"}, {"parts": [{"raw": None}]}
+        ]  # fmt: skip
+    assert encode_files(tiny, tmp_path / "a.parquet", tmp_path / "v.parquet", **options).rows == 5
+    for name, row, kind in (("raw", 0, "bytes"), ("took", 1, "timedelta"), ("parts", 2, "bytes")):
+        vectors = pa.array([[1.0, 0.0]] * 5)
+        taken = pa.table({"id": ids, "vector": vectors, name: columns[name]})
+        arrow.write_table(taken, tmp_path / "b.parquet")
+        with pytest.raises(InputTypeError, match=rf"b\.parquet, row {row}: {name} is {kind}"):
+            Collection.from_parquet(tmp_path / "c", tmp_path / "b.parquet")
+        assert not (tmp_path / "c").exists()
 
 
 def test_dead_letters_of_txt(tmp_path: Path, tiny: Encoder) -> None:

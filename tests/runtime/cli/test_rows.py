@@ -211,7 +211,7 @@ def test_index_makes_the_full_text_index(flowvec: Any, tmp_path: Path) -> None:
     assert wrong.returncode == 2
     assert "--full-text must be one of unicode61, trigram" in wrong.stderr
     alone = flowvec("search", "c", "a", "--prefix")
-    assert (alone.returncode, "add hybrid=True" in alone.stderr) == (2, True)
+    assert (alone.returncode, "add --hybrid" in alone.stderr) == (2, True)
 
 
 def test_index_makes_indexes_over_fields(flowvec: Any, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class RecordReader(Reader):
             raise InputValueError(
                 f"{self.name} has no field {self.fields.text!r} in its first rows; it has {names}"
             )
-        for name in self.fields.named:
+        for name in self.fields.required:
             if readable and not any(name in record for record in readable):
                 raise InputValueError(f"{self.name} has no field {name!r} in its first rows")
         values_by_field = {
@@ -122,9 +122,10 @@ class RecordReader(Reader):
         first = window.begin(self.name, first_row, len(records))
         fields = self.fields
         values: list[list[Any]] = [window.values.setdefault(name, []) for name in columns]
-        kinds = columns
-        if fields.for_collection and fields.id is not None:
-            kinds = {**columns, fields.id: "id"}  # any id, even if the first rows have one type
+        kinds, not_seen = columns, set[str]()
+        if fields.for_collection:  # each row has its own types, whatever the first rows have
+            kinds = {name: "id" if name == fields.id else "value" for name in columns}
+            not_seen = set(fields.beside_id) - window.fields
         for place, record in enumerate(records):
             key: str | int | None = None
             try:
@@ -132,7 +133,9 @@ class RecordReader(Reader):
                 if record_fields is None:
                     window.blank += 1
                     continue
-                key = first + place
+                if not_seen:
+                    not_seen -= record_fields.keys()
+                key = first + place if fields.id is None else None  # unless it can be read
                 if fields.id is not None:
                     key = id_of(record_fields.get(fields.id), fields.id)
                 text = text_of(record_fields, fields)
@@ -147,3 +150,5 @@ class RecordReader(Reader):
                 column.append(value)
             window.numbers.append(first + place)
             window.texts.append(text)
+        if fields.for_collection:
+            window.fields |= set(fields.beside_id) - not_seen

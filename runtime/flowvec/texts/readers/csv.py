@@ -28,7 +28,7 @@ class CsvReader(RecordReader):
         if isinstance(header, BadRecord):
             raise InputValueError(f"the header of {self.name}: {header.reason}")
         self._header = header
-        for name in (fields.text, *fields.named):
+        for name in (fields.text, *fields.required):
             if header and name not in header:
                 raise InputValueError(
                     f"{self.name} has no field {name!r}; it has {', '.join(header)}"
@@ -48,13 +48,16 @@ class CsvReader(RecordReader):
             raise RefusedError(
                 "malformed", f"the record has {len(record)} fields, the header {len(self._header)}"
             )
-        values = dict(zip(self._header, record, strict=True))
+        values: dict[str, Any] = dict(zip(self._header, record, strict=True))
         for name in (self.fields.text, *self.fields.named):
-            if not values[name].isascii():
+            if name in values and not values[name].isascii():
                 try:
                     values[name].encode()
                 except UnicodeEncodeError:
                     raise RefusedError("invalid_utf8", f"{name} is not UTF-8") from None
+        key = self.fields.id
+        if key is not None and not values[key]:  # csv has no other way to write a missing id
+            values[key] = None
         return values
 
     @override

@@ -72,6 +72,9 @@ class JsonReader(RecordReader, LineReader):
         window.texts += values[self.fields.text]
         for name in columns:
             window.values.setdefault(name, []).extend(values[name])
+        if self.fields.for_collection:
+            window.fields |= {name for name in self.fields.beside_id if any(
+                value is not None for value in values[name])}  # fmt: skip
 
     def _at_once(
         self, records: Sequence[bytes | None], columns: Columns
@@ -84,6 +87,8 @@ class JsonReader(RecordReader, LineReader):
         arrow, fields = self._arrow, self.fields
         if arrow is None or "json" in columns.values():
             return None
+        if fields.for_collection and "double" in columns.values():
+            return None  # Arrow would make a whole number a float
         if fields.id is not None and columns[fields.id] not in ("int64", "string"):
             return None
         try:

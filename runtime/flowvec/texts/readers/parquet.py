@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 from flowvec.arrow import imported_arrow
@@ -25,7 +26,7 @@ class ParquetReader(Reader):
         super().__init__(source, fields)
         self._arrow = imported_arrow()
         schema = schema_of(source)
-        for name in (fields.text, *fields.named):
+        for name in (fields.text, *fields.required):
             if name not in schema.names:
                 raise InputValueError(
                     f"{self.name} has no column {name!r}; it has {', '.join(schema.names)}"
@@ -33,11 +34,15 @@ class ParquetReader(Reader):
         self._schema = schema
         kind = schema.field(fields.text).type
         if not _is_text(self._arrow, kind):
-            raise InputValueError(f"{self.name}: {fields.text} is {kind}, not text")
+            raise InputValueError(
+                f"{self.name}: {fields.text} holds {_in_words(self._arrow, kind)}, not texts"
+            )
         if fields.id is not None:
             self._check_id(schema.field(fields.id).type)
         self._file = stack.enter_context(self._arrow.parquet.ParquetFile(source.for_arrow()))
-        self._names = list(dict.fromkeys((fields.text, *fields.named)))
+        self._names = [
+            name for name in dict.fromkeys((fields.text, *fields.named)) if name in schema.names
+        ]
         self._batches = self._file.iter_batches(batch_size=WINDOW, columns=self._names)
         self._ready: Any = None
 
@@ -45,7 +50,8 @@ class ParquetReader(Reader):
         types = self._arrow.types
         if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
             raise InputValueError(
-                f"{self.name}: {self.fields.id} is {kind}, and an id is a text or a whole number"
+                f"{self.name}: {self.fields.id} holds {_in_words(self._arrow, kind)}, and an id is "
+                "a text or a whole number"
             )
 
     @override
@@ -88,7 +94,10 @@ class ParquetReader(Reader):
 
     @override
     def columns(self, records: Any) -> Columns:
-        return {name: str(self._schema.field(name).type) for name in self.fields.named}
+        return {
+            name: str(self._schema.field(name).type) if name in self._names else "null"
+            for name in self.fields.named
+        }
 
     @override
     def read(
@@ -120,9 +129,16 @@ class ParquetReader(Reader):
             window.texts.append(checked)
         window.numbers += [first + place for place in good]
         for name in fields.named:
+            if name not in self._names:
+                window.values.setdefault(name, []).extend([None] * len(good))
+                continue
             column = batch.column(name)
             if len(good) < len(batch):
                 column = column.take(self._arrow.array(good, self._arrow.int64()))
+            if fields.for_collection and name != fields.id:  # files may have different types
+                window.fields.add(name)
+                window.values.setdefault(name, []).extend(column.to_pylist())
+                continue
             before = window.values.get(name)
             if before is not None:
                 column = self._arrow.concat_arrays([before, column])
@@ -132,6 +148,8 @@ class ParquetReader(Reader):
         """What is wrong with kept values, by row."""
         reasons: dict[int, str] = {}
         for name in self.fields.beside_id:
+            if name not in self._names:
+                continue
             column = batch.column(name)
             if self._may_be_bad(column):
                 for place in range(len(column)):
@@ -159,12 +177,17 @@ class ParquetReader(Reader):
         """What is wrong with a kept value; None if nothing is."""
         try:
             plain = value.as_py()
-            if self.fields.kept_as_json:
-                json.dumps(plain, allow_nan=False, default=str)
         except UnicodeDecodeError:
             return "is not UTF-8"
-        except ValueError:
-            return "holds NaN or infinity"
+        except ValueError as error:
+            return f"cannot be read: {error}"
+        if self.fields.kept_as_json:
+            try:
+                json.dumps(plain, allow_nan=False, default=_text_in_json)
+            except RefusedError as refused:
+                return refused.reason
+            except ValueError:
+                return "holds NaN or infinity"
         return None
 
 
@@ -179,6 +202,38 @@ def schema_of(source: Source) -> Any:
         return arrow.parquet.read_schema(source.for_arrow())
     except (OSError, arrow.ArrowException) as error:
         raise InputValueError(f"cannot read {source.path}: {error}") from None
+
+
+def _text_in_json(value: Any) -> str:
+    """The text of a value that JSON lacks, such as a date.
+
+    Raises:
+        RefusedError: it has no text that could be read again.
+    """
+    if isinstance(value, bytes):
+        reason = "holds bytes, which JSON cannot hold; write them as text, for example in hex"
+        raise RefusedError("bad_field", reason)
+    if isinstance(value, timedelta):
+        reason = "holds a duration, which JSON cannot hold; write its seconds as a number"
+        raise RefusedError("bad_field", reason)
+    return str(value)
+
+
+def _in_words(arrow: Any, kind: Any) -> str:
+    """What values of an Arrow type are."""
+    types = arrow.types
+    for is_kind, words in (
+        (types.is_integer, "whole numbers"),
+        (types.is_floating, "numbers"),
+        (types.is_boolean, "truth values"),
+        (types.is_binary, "bytes"),
+        (types.is_large_binary, "bytes"),
+        (types.is_string, "texts"),
+        (types.is_large_string, "texts"),
+    ):
+        if is_kind(kind):
+            return words
+    return f"values of the type {kind}"
 
 
 def _is_text(arrow: Any, kind: Any) -> bool:

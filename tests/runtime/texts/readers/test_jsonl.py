@@ -131,7 +131,8 @@ def test_an_odd_line_is_read_as_by_itself(
     """With a blank line next to it: two rows on one line must not compensate for it."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([PLAIN] * 4 + [odd, second] + [PLAIN] * 9))
-    for fields in (FIELDS, Fields(), Fields(max_text_bytes=200)):
+    own_types = Fields("text", "key", ("good", "name"), kept_as_json=True, for_collection=True)
+    for fields in (FIELDS, Fields(), Fields(max_text_bytes=200), own_types):
         read = both_ways(path, fields)
         rows = sum(len(w.texts) + len(w.dead) + w.blank for w in read)
         assert rows == sum(w.rows for w in read) == 15
