@@ -29,7 +29,7 @@ from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.texts.inventory import Survey
-from flowvec.texts.unicode import replace_surrogates
+from flowvec.texts.unicode import replace_surrogates, without_surrogates
 from flowvec.texts.window import DEAD_LETTERS, Columns, Fields, Window
 
 __all__ = ["CollectionTarget", "ComparedTarget", "check_precision", "open_collection"]
@@ -278,7 +278,11 @@ def _metadata(
     count = len(window.texts) if kept is None else len(kept)
     rows = zip(*columns, strict=True) if columns else [()] * count
     metadata = [
-        {name: value for name, value in zip(names, row, strict=True) if value is not None}
+        {
+            name: without_surrogates(value)
+            for name, value in zip(names, row, strict=True)
+            if value is not None
+        }
         for row in rows
     ]
     if window.parts is not None:

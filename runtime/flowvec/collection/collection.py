@@ -64,7 +64,7 @@ from flowvec.errors import (
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list, refuse_single
-from flowvec.texts.unicode import replace_surrogates
+from flowvec.texts.unicode import replace_surrogates, without_surrogates
 from flowvec.tokenizer.tokenizer import check_texts
 from flowvec.vectors import Metric
 
@@ -751,7 +751,9 @@ class Collection(RowMethods, FieldMethods):
         collection = cls.create(path, dim=dim, metric=metric, vector_dtype=vector_dtype)
         try:
             for rows in batches:
-                collection.add_vectors(rows.ids, rows.vectors, rows.texts, rows.metadata)
+                # Rows of earlier versions may hold lone surrogates, also in their metadata.
+                metadata = [without_surrogates(item) for item in rows.metadata]
+                collection.add_vectors(rows.ids, rows.vectors, rows.texts, metadata)
             with collection._access.writing(), collection._store.transaction():
                 collection._store.meta.write_settings(model.as_meta())
         except BaseException:

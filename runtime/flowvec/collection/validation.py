@@ -14,6 +14,7 @@ from flowvec.collection.store.rows import Id, encode_metadata
 from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
+from flowvec.texts.unicode import place_of_surrogate
 
 __all__ = [
     "Changes",
@@ -250,7 +251,9 @@ def check_metadata(metadata: Metadata | None, count: int) -> list[str | None]:
         rows, is_frame = _records(metadata), True
     else:
         rows, is_frame = as_list("metadata", metadata), False
-    items = [encode_metadata(item, i, nan_is_null=is_frame) for i, item in enumerate(rows)]
+    items = [
+        encode_metadata(item, i, nan_is_null=is_frame, is_new=True) for i, item in enumerate(rows)
+    ]
     check_count("metadata", len(items), count)
     return items
 
@@ -278,7 +281,7 @@ def check_changes(changes: Changes | None, count: int | None) -> list[dict[str, 
         InputTypeError, InputValueError: they are not valid.
     """
     if isinstance(changes, Mapping):
-        return [storable(changes, "changes")] * (1 if count is None else count)
+        return [_change(changes, "changes")] * (1 if count is None else count)
     if count is None or changes is None:
         raise InputTypeError("changes must be a dict of fields and their new values")
     several = as_list("changes", changes)
@@ -289,7 +292,17 @@ def check_changes(changes: Changes | None, count: int | None) -> list[dict[str, 
                 f"{type(fields).__name__}"
             )
     check_count("changes", len(several), count)
-    return [storable(fields, f"changes {i}") for i, fields in enumerate(several)]
+    return [_change(fields, f"changes {i}") for i, fields in enumerate(several)]
+
+
+def _change(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+    change: dict[str, Any] = storable(fields, where)
+    place = place_of_surrogate(change)
+    if place is not None:
+        raise InputValueError(
+            f"{where}, field {place}, holds a lone surrogate, which UTF-8 cannot encode"
+        )
+    return change
 
 
 def changed_metadata(

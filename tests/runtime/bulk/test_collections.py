@@ -65,6 +65,10 @@ def test_skip_unchanged_encodes_only_new_and_changed_rows(index, tmp_path: Path)
 
 def test_skip_unchanged_compares_kept_fields(index, tmp_path: Path, tiny: Encoder) -> None:
     row = {"id": 1, "text": "a \ud800 text", "n": None, "lang": "en"}
+    surrogate = {**row, "lang": ["\udfff"]}
+    index(surrogate, keep=["lang"])
+    assert index(surrogate, keep=["lang"]).unchanged == 1
+    assert content(tmp_path / "c") == {1: ("a \ufffd text", {"lang": ["\ufffd"]})}
     index(row, keep=["lang", "n"])
     assert content(tmp_path / "c") == {1: ("a \ufffd text", {"lang": "en"})}
     # A null field equals a missing one, and a field that is not kept does not count.

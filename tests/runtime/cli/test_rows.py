@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection
+from flowvec.collection.store.rows import encode_metadata
 from tests.makers import write_jsonl
 
 
@@ -23,11 +24,12 @@ def flowvec(flowvec_quickly: Any) -> Any:
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:
     with Collection.create(tmp_path / "notes", dim=2) as c:
-        c.add_vectors(
+        metadata = [{"year": 2023}, {"year": 2024}, None, {"raw": "\ud800"}, {}]
+        c._write(  # as an earlier version, whose metadata may hold a lone surrogate
             ["a", "b", 3, "3", "ü"],
-            [[1, 0], [0, 1], [1, 1], [2, 1], [0.5, 0.25]],
+            np.array([[1, 0], [0, 1], [1, 1], [2, 1], [0.5, 0.25]], np.float32),
             ["A cat sleeps.", "A dog\nbarks.", None, "three", "ü"],
-            [{"year": 2023}, {"year": 2024}, None, {"raw": "\ud800"}, {}],
+            [encode_metadata(fields, 0) for fields in metadata],
         )
     return tmp_path / "notes"
 

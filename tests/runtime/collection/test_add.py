@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import json
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from flowvec import (
     InputValueError,
 )
 from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.store.rows import encode_metadata
 from flowvec.collection.store.store import FILE
 from tests.makers import vectors
 from tests.runtime.collection.conftest import TEXTS
@@ -67,10 +70,45 @@ def test_everything_is_there_after_opening_again(tmp_path: Path, tiny: Encoder) 
 
 def test_lone_surrogates_are_replaced(tmp_path: Path, tiny: Encoder) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
-        c.add(["a"], ["the \ud800 cat"], [{"raw": "\ud800"}])
+        c.add(["a"], ["the \ud800 cat"], [{"raw": "\U0001f600"}])
         hit = c.search("\udfff", k=1)[0]
         assert hit.text == "the \ufffd cat"
-        assert hit.metadata == {"raw": "\ud800"}
+        assert hit.metadata == {"raw": "\U0001f600"}
+
+
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [
+        ({"a": "\ud800"}, "'a'"),
+        ({"\ud800": 1}, r"'\ud800'"),
+        ({"a": [{"b": "x"}, {"b": ["\udfff y"]}]}, r"'a'[1]['b'][0]"),
+        ({"a": {"b": {"\udc00": None}}}, r"'a'['b']['\udc00']"),
+    ],
+)
+def test_a_lone_surrogate_in_metadata_is_refused_by_row_and_field(
+    tmp_path: Path, field: dict[str, Any], place: str
+) -> None:
+    rest = re.escape(f", field {place}, holds a lone surrogate")
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        with pytest.raises(InputValueError, match=f"metadata 1{rest}"):
+            c.add_vectors([1, 2], [[1, 0], [0, 1]], metadata=[{"\\ud800": "\\ud800"}, field])
+        assert len(c) == 0
+        c.add_vectors([1], [[1, 0]])
+        with pytest.raises(InputValueError, match=f"changes{rest}"):
+            c.update_metadata([1], field)
+        with pytest.raises(InputValueError, match=f"changes 0{rest}"):
+            c.update_metadata([1], [field])
+        # A row of an earlier version can be read, mended and exported.
+        c._write([1], np.ones((1, 2), np.float32), ["x"], [encode_metadata({"n": 1, **field}, 0)])
+        assert c.list()[0].metadata == {"n": 1, **field}
+        c.close()
+        assert Collection.salvage(tmp_path / "c", tmp_path / "new") == 0
+    with Collection.open(tmp_path / "new") as c:
+        assert (
+            json.dumps(c.list()[0].metadata, ensure_ascii=False).encode().count("\ufffd".encode())
+        )
+    with Collection.open(tmp_path / "c") as c:
+        c.update_metadata([1], dict.fromkeys(["a"]))
 
 
 def test_ids_are_kept_apart_by_type_and_of_any_size(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.texts.unicode import place_of_surrogate
 
 __all__ = [
     "Id",
@@ -114,17 +115,20 @@ def check_ids(ids: Iterable[object]) -> list[Id]:
     return checked
 
 
-def encode_metadata(metadata: object, index: Id, *, nan_is_null: bool = False) -> str | None:
+def encode_metadata(
+    metadata: object, index: Id, *, nan_is_null: bool = False, is_new: bool = False
+) -> str | None:
     """One item's metadata as canonical JSON; `values` says what it may hold.
 
     Args:
         metadata: a dict with text keys, or None.
         index: its number, or the row's id, for messages.
         nan_is_null: as for `storable`.
+        is_new: refuse lone surrogates, which rows of earlier versions may hold.
 
     Raises:
         InputTypeError: it is not a dict with text keys, or holds values that JSON cannot.
-        InputValueError: it holds NaN or infinity, or refers to itself.
+        InputValueError: it holds NaN, infinity or a lone surrogate, or refers to itself.
     """
     if metadata is None:
         return None
@@ -136,6 +140,11 @@ def encode_metadata(metadata: object, index: Id, *, nan_is_null: bool = False) -
         written = json.dumps(plain, allow_nan=False, sort_keys=True, ensure_ascii=False)
     except ValueError as error:  # an int of too many digits
         raise InputValueError(f"metadata {index} cannot be written as JSON: {error}") from None
+    if is_new and _SURROGATE.search(written):
+        raise InputValueError(
+            f"metadata {index}, field {place_of_surrogate(plain)}, holds a lone surrogate, which "
+            "UTF-8 cannot encode"
+        )
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
 
 
