@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
@@ -70,6 +71,13 @@ async def refuse(request: Request, error: FlowvecError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 504)
     logger.error("%s %s", request.method, request.url.path, exc_info=error)
     return JSONResponse({"detail": "internal error"}, 500)
+
+
+@app.exception_handler(RequestValidationError)
+async def refuse_body(request: Request, error: RequestValidationError) -> JSONResponse:
+    # FastAPI's own answer repeats the input, which may be a text that UTF-8 cannot encode.
+    faults = [{"loc": fault["loc"], "msg": fault["msg"]} for fault in error.errors()]
+    return JSONResponse({"detail": faults}, 422)
 
 
 @app.get("/health")

@@ -207,6 +207,17 @@ def test_what_callers_do_wrong_is_answered(tmp_path: Path, tiny_dir: Path) -> No
         (hit,) = client.post("/search", json={"query": "a cat", "filter": {"year": 2024}}).json()
         assert (hit["id"], hit["text"], hit["metadata"]) == ("a", note["text"], {"year": 2024})
         assert client.get("/notes/a").json() == note
+        for path, body in (
+            ("/search", {"query": "\ud800"}),
+            ("/search", {"query": "a", "filter": {"a": "\ud800"}}),
+            ("/search", {"query": "a", "filter": {"\ud800": 1}}),
+            ("/search", {"query": "a", "k": "\ud800", "\ud800": 1}),
+            ("/notes", [{"id": "\ud800", "text": "a"}]),
+            ("/notes", [{"id": "b", "text": "\ud800"}]),
+            ("/notes", [{"id": "b", "text": "a", "metadata": {"\ud800": [{"a": "\udfff"}]}}]),
+        ):
+            answer = client.post(path, content=json.dumps(body))
+            assert (answer.status_code, list(answer.json())) == (422, ["detail"]), body
         for answer, status, words in (
             (client.post("/search", json={"query": "a", "filter": {"a": {"~": 1}}}), 422, "'~' is"),
             (client.post("/search", json={"query": "a", "k": 0}), 422, "greater than"),

@@ -75,6 +75,8 @@ def search(
     wanted = parsed_filter(condition)
     if prefix and not hybrid:
         raise InputValueError("--prefix is for the words of a hybrid search: add --hybrid")
+    if vector_weight is not None and not hybrid:
+        raise InputValueError("--vector-weight is for a hybrid search: add --hybrid")
     if is_sharded(directory):
         if hybrid:
             raise InputValueError("a collection in shards has no hybrid search")

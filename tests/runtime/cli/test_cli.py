@@ -151,6 +151,7 @@ RAY = ["index", "c", "-", "--model", "TINY", "--engine", "ray", "--shards", "2"]
         ([*RAY, "--resume"], "x", "--resume cannot be used with --engine ray"),
         (["search", "nowhere", "query"], "", "no collection"),
         (["search", "nowhere", "query", "--prefix"], "", "add --hybrid"),
+        (["search", "nowhere", "query", "--vector-weight", "0.2"], "", "add --hybrid"),
         (
             ["info", "nowhere"],
             "",
