@@ -386,7 +386,7 @@ class Collection(RowMethods, FieldMethods):
         if not ids:
             return 0
         stored = [None if text is None else replace_surrogates(text) for text in texts]
-        if self._store.settings.vector_dtype == "float16":
+        if self._store.dtype == np.float16:
             vectors = round_to_float16(vectors)  # so that searches agree before and after a restart
 
         def write() -> int:
@@ -400,6 +400,8 @@ class Collection(RowMethods, FieldMethods):
 
     def _record_model(self, encoder: Encoder) -> None:
         """Record the model of the first texts that are added; inside a transaction."""
+        if self._store.meta.is_known_model(encoder.fingerprint):
+            return
         settings = self._store.meta.read_settings()
         if settings.fingerprint is None:
             self._store.meta.write_settings(Model.of(encoder).as_meta())

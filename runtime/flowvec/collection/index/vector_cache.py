@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,16 @@ Blocks = Iterator[tuple[Labels, Floats]]
 _NUMBER, _RECORDS = "vectors file", "vectors records"
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where a file ended in a state of the store: how many records, and the last one's label."""
+
+    state: int
+    file: VectorFile
+    records: int
+    newest: int
+
+
 class VectorCache:
     """The vectors file of one open collection. Callers hold the locks."""
 
@@ -53,6 +64,9 @@ class VectorCache:
         self._blocks = blocks
         self._file: VectorFile | None = None
         self._number = self._bad_number = 0
+        # Where the file ends after the newest transaction, and after the one that is open.
+        self._end: _End | None = None
+        self._next_end: _End | None = None
 
     def current(self) -> tuple[VectorFile, int] | None:
         """The file of the state that this thread reads, and how many records are valid.
@@ -86,6 +100,7 @@ class VectorCache:
             number: the file; None is the one in use.
         """
         logger.warning("vectors are read from the store: %s", error)
+        self._end = self._next_end = None
         self._bad_number = self._number if number is None else number
 
     def _recorded(self, key: str) -> int:
@@ -94,7 +109,7 @@ class VectorCache:
         except CorruptCollectionError:
             return 0  # the file is a cache: it is made again
 
-    def append(self, labels: Labels, vectors: Floats) -> None:
+    def append(self, labels: Labels, vectors: Floats, before: int = -1, state: int = -1) -> None:
         """Write new rows to the file, and record that; inside their transaction, at its end.
 
         Rows that the file lacks, since an older flowvec added them, come first. If there is no good
@@ -104,8 +119,18 @@ class VectorCache:
         Args:
             labels: of all rows of the transaction that are still there, ascending.
             vectors: float32 (rows, dim), as the metric compares them.
+            before: number of the state before the transaction.
+            state: number of the state that it leads to.
         """
+        end, self._end, self._next_end = self._end, None, None
         try:
+            is_end = end is not None and end.state == before and end.file is self._file
+            # Then nobody else has written since this object did.
+            if end is not None and is_end and self._number != self._bad_number:
+                file, n = end.file, end.records
+                file.append(n, labels, vectors, end.newest)
+                self._note_records(file, n + len(labels), labels, state)
+                return
             current = self.current()
             missing = None if current is None else self._missing(*current, labels)
             if current is None or missing is None:
@@ -116,9 +141,24 @@ class VectorCache:
                 file.append(n, part, rows)
                 n += len(part)
             file.append(n, labels, vectors)
-            self._store.meta.write({_RECORDS: str(n + len(labels))})
+            self._note_records(file, n + len(labels), labels, state)
         except VectorFileError as error:
             logger.warning("new vectors are held in memory: %s", error)
+
+    def _note_records(self, file: VectorFile, records: int, labels: Labels, state: int) -> None:
+        self._store.meta.write({_RECORDS: str(records)})
+        if len(labels):
+            self._next_end = _End(state, file, records, int(labels[-1]))
+
+    def keep(self, before: int, state: int) -> None:
+        """Note that a transaction adds no rows; arguments as for `append`."""
+        end, self._end, self._next_end = self._end, None, None
+        if end is not None and end.state == before:
+            self._next_end = replace(end, state=state)
+
+    def committed(self) -> None:
+        """Note that the transaction of the last `append` or `keep` was committed."""
+        self._end, self._next_end = self._next_end, None
 
     def _missing(self, file: VectorFile, n: int, new: Labels) -> Labels | None:
         """Labels of rows that the file lacks besides the new ones; None if it does not fit."""

@@ -182,7 +182,9 @@ class VectorFile:
 
     # --- appending ------------------------------------------------------------------------------
 
-    def append(self, first: int, labels: Labels, vectors: Floats) -> None:
+    def append(
+        self, first: int, labels: Labels, vectors: Floats, newest: int | None = None
+    ) -> None:
         """Write records; they are valid once the caller has committed their number.
 
         Only for the one process that may change the collection now.
@@ -191,6 +193,8 @@ class VectorFile:
             first: the number of valid records: the new ones replace all behind it.
             labels: ascending, above those of the valid records, int64 (rows,).
             vectors: float32 (rows, dim), as the metric compares them.
+            newest: the label of the last valid record, if this object wrote it, and nobody has
+                written since; None looks.
 
         Raises:
             VectorFileError: the disk is full, or the file cannot be written. Valid records stay as
@@ -198,13 +202,16 @@ class VectorFile:
         """
         if not len(labels):
             return
-        newest = self.labels(first, first - 1)[0] if first else 0
-        if labels[0] <= newest or (np.diff(labels) <= 0).any():
+        is_next = newest is not None
+        if newest is None:
+            newest = int(self.labels(first, first - 1)[0]) if first else 0
+        if labels[0] <= newest or (len(labels) > 1 and (np.diff(labels) <= 0).any()):
             raise VectorFileError(f"{self.path} takes labels in ascending order, each once")
         layout = self.layout
         try:
             self._reserve(first + len(labels))
-            self._clear(first, len(labels))
+            if not is_next:
+                self._clear(first, len(labels))
             for block, inside, part in layout.parts(first, first + len(labels)):
                 rows = np.ascontiguousarray(vectors[part], "<f4")
                 numbers = np.ascontiguousarray(labels[part], "<i8")

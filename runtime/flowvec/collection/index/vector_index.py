@@ -198,13 +198,17 @@ class VectorIndex:
         Returns:
             The number of the state that the transaction leads to.
         """
-        state = self._store.meta.state()
-        if self._changes:
-            change = merged(self._changes, self._before, state)
-            if len(change.labels):
-                self._state.cache.append(change.labels, change.vectors)
-            with self._lock.writing():
-                self._staged = change
+        state, cache = self._store.meta.state(), self._state.cache
+        if not self._changes:
+            cache.keep(self._before, state)
+            return state
+        change = merged(self._changes, self._before, state)
+        if len(change.labels):
+            cache.append(change.labels, change.vectors, self._before, state)
+        else:
+            cache.keep(self._before, state)
+        with self._lock.writing():
+            self._staged = change
         return state
 
     def publish(self) -> None:
@@ -213,6 +217,7 @@ class VectorIndex:
         It raises nothing except KeyboardInterrupt: the change is already on disk. If memory cannot
         follow, it is dropped, and the next search reads it again.
         """
+        self._state.cache.committed()
         with self._lock.writing():
             try:
                 if self._staged is not None:

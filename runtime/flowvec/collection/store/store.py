@@ -87,6 +87,7 @@ class Store:
         field_indexes: its indexes over fields of the metadata.
         metadata_changes: which rows' metadata changed.
         deletions: which rows were deleted last.
+        dtype: how vectors are stored.
     """
 
     def __init__(self, path: Path, *, create: CollectionSettings | None = None) -> None:
@@ -134,7 +135,7 @@ class Store:
                 path.parent,
                 kind,
             )
-        self._dtype = np.dtype("<f2" if is_half else "<f4")
+        self.dtype = np.dtype("<f2" if is_half else "<f4")
         # The highest label that this object has assigned, also in transactions that failed.
         self._last_tried = 0
 
@@ -222,7 +223,7 @@ class Store:
         texts: Sequence[str | None],
         metadata: Sequence[str | None],
     ) -> Iterator[tuple[Any, ...]]:
-        stored = vectors.astype(self._dtype, copy=False)
+        stored = vectors.astype(self.dtype, copy=False)
         for label, item, vector, text, meta in zip(
             labels, ids, stored, texts, metadata, strict=True
         ):
@@ -514,7 +515,7 @@ class Store:
             name: Id = int(item) if is_int else item.decode()
             words = None if text is None else text.decode()
             parsed = None if metadata is None else json.loads(metadata)
-            vector = np.frombuffer(blob, dtype=self._dtype).astype(np.float32, copy=False)
+            vector = np.frombuffer(blob, dtype=self.dtype).astype(np.float32, copy=False)
         except (TypeError, ValueError, AttributeError):
             intact = False
         if not intact:

@@ -187,3 +187,44 @@ def test_compacting_leaves_one_file_without_deleted_rows(tmp_path: Path) -> None
         assert table_of(c) == table_of(other) == (150, 150)
         other.add_vectors(["new"], vectors(1, seed=8))
         assert is_right(c)
+
+
+def fail(c: Collection, vector: np.ndarray) -> None:
+    """A change that fails after its row was written to the file."""
+    with c._access.changing():
+        labels, replaced = c._store.upsert([99], vector, [None], [None])
+        c._index.stage(replaced, labels, vector, [99])
+        c._index.seal()
+        raise ZeroDivisionError
+
+
+def test_the_file_follows_whoever_writes(tmp_path: Path) -> None:
+    """A handle that wrote last need not look; after others, failures and compaction it must."""
+    rows = vectors(400, seed=3)
+    with (
+        Collection.create(tmp_path / "c", dim=8) as one,
+        Collection.open(tmp_path / "c") as two,
+    ):
+        draw = np.random.default_rng(0)
+        for n in range(300):
+            writer = one if draw.integers(3) else two
+            step = draw.integers(12)
+            if step == 0:
+                writer.delete([int(draw.integers(50))])
+            elif step == 1 and writer.get([0])[0] is not None:
+                writer.update_metadata([0], [{"n": n}])
+            elif step == 2:
+                with pytest.raises(ZeroDivisionError):
+                    fail(writer, rows[:1])
+            elif step == 3 and n % 4 == 0:
+                writer.compact()
+            else:
+                writer.add_vectors([int(draw.integers(50))], rows[n : n + 1])
+        assert one._index._state.cache.problem() is None
+        assert one.verify() == []
+        file = one._index._state.cache.current()
+        assert file is not None
+        held = set(file[0].labels(file[1]).tolist())
+        assert set(one._store.labels().tolist()) <= held
+        assert is_right(one)
+        assert is_right(two)
