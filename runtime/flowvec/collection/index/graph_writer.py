@@ -2,16 +2,25 @@
 
 hnswlib holds Python's lock while it writes: seconds for a million rows, in which no thread of the
 process would run. So on Linux a forked child writes the file from its copy of the memory.
+
+The fork must not disturb the process. `os.fork` calls handlers of libraries; OpenBLAS's ends the
+threads that numpy multiplies with, and a multiplication that is under way in another thread then
+waits for them for ever. `_Fork` (glibc 2.34, musl 1.2.2) calls no handlers. The price is paid by
+the child: if another thread was just allocating memory, it may wait for a lock that nobody
+releases. It is ended then, and another one tries.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from flowvec.collection.index.hnsw import Graph
@@ -20,7 +29,7 @@ from flowvec.errors import CollectionError
 __all__ = ["GraphWriter", "can_write_aside"]
 
 # A child that writes less than this in `_PATIENCE_SECONDS` is ended.
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 _DONE = b"1"
 
@@ -28,7 +37,29 @@ _DONE = b"1"
 def can_write_aside() -> bool:
     """Whether this system can write a graph in a child."""
     # macOS has fork too, but its libraries may crash in the child.
-    return sys.platform == "linux"
+    return sys.platform == "linux" and _fork() is not None
+
+
+@cache
+def _fork() -> Callable[[], int] | None:
+    """Forks this process without calling the handlers of libraries; None if it is missing."""
+    try:
+        # Both keep Python's lock: no other thread may change what the child gets.
+        fork = ctypes.PyDLL(None, use_errno=True)._Fork
+        after = ctypes.pythonapi.PyOS_AfterFork_Child
+    except (AttributeError, OSError):
+        return None
+
+    def forked() -> int:
+        pid = int(fork())
+        if pid == 0:
+            after()
+        elif pid < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return pid
+
+    return forked
 
 
 class GraphWriter:
@@ -43,7 +74,10 @@ class GraphWriter:
         self._path = path
         self._result, writing = os.pipe()
         try:
-            self._pid = os.fork()
+            fork = _fork()
+            assert fork is not None
+            time.sleep(0)  # nobody waits for Python's lock, which the child could not hand over
+            self._pid = fork()
         except OSError as error:
             os.close(self._result)
             os.close(writing)

@@ -49,6 +49,7 @@ _UNSAVED_SECONDS, _UNSAVED_SHARE = 2.0, 0.25
 # At closing, a larger graph is saved only for a larger share.
 _SMALL_ROWS, _CLOSING_SHARE = 100_000, 0.01
 _TURN_SECONDS = 5.0
+_ATTEMPTS = 2
 _SAVING_FILE = "graph-saving.lock"
 # A process that searches for a shorter time does without the graph, whose loading takes longer.
 _GRACE_SECONDS, _POLL_SECONDS = 0.25, 0.01
@@ -95,10 +96,13 @@ class GrowingGraph:
 
     # --- for searches, under the index's lock ---------------------------------------------------
 
+    def note_search(self) -> None:
+        """Let the next steps be short, since searches wait for them."""
+        self._searched_at = time.monotonic()
+
     def held_slots(self, table: VectorTable) -> int:
         """How many of a table's first slots the graph holds."""
         graph = self.graph
-        self._searched_at = time.monotonic()
         if graph is None:
             return 0
         return int(np.searchsorted(table.labels, graph.newest, side="right"))
@@ -179,11 +183,16 @@ class GrowingGraph:
                 self._save_aside()
 
     def _save_aside(self) -> None:
-        try:
-            self.save(aside=can_write_aside())
-        except CollectionError as error:
-            logger.warning("the graph is saved later: %s", error)
-            self._saved_rows = 0 if self.graph is None else self.graph.total
+        failure: CollectionError | None = None
+        for _ in range(_ATTEMPTS):  # see `graph_writer`
+            try:
+                self.save(aside=can_write_aside())
+            except CollectionError as error:
+                failure = error
+            else:
+                return
+        logger.warning("the graph is saved later: %s", failure)
+        self._saved_rows = 0 if self.graph is None else self.graph.total
 
     def _load(self) -> None:
         """Load the newest good file, or begin an empty graph."""

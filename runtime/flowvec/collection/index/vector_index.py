@@ -337,6 +337,7 @@ class VectorIndex:
             ef: search depth in the graph; None is the collection's own.
         """
         compared = self._state.comparable(queries)
+        self.growing.note_search()
         if condition is not None:
             # Outside the lock: a new filter can take long, and changes must not wait for it.
             self._masks.prepare(condition, self._store.meta.state())
@@ -388,6 +389,7 @@ class VectorIndex:
         faster.
         """
         compared = self._state.comparable(queries)
+        self.growing.note_search()
         with self._lock.reading():
             if self._store.meta.newest_state() != self._state.number or not self._is_loaded(True):
                 return None

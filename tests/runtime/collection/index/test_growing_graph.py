@@ -139,6 +139,42 @@ def test_a_child_that_does_not_write_it_is_an_error(
         writer.wait()
 
 
+MULTIPLYING = """
+import sys, threading
+from pathlib import Path
+import numpy as np
+from flowvec.collection.index.graph_writer import GraphWriter
+from flowvec.collection.index.hnsw import Graph
+graph, rows = Graph(8, "cosine"), np.random.default_rng(0).standard_normal((20000, 384))
+graph.add(np.arange(1, 501), np.eye(500, 8, dtype=np.float32) + 1)
+stop = threading.Event()
+def multiply():
+    while not stop.is_set():
+        rows @ rows[0]
+thread = threading.Thread(target=multiply, daemon=True)
+thread.start()
+for _ in range(100):
+    writer = GraphWriter(graph, Path(sys.argv[1]))
+    try:
+        writer.wait()
+    except Exception as error:
+        print(error)
+stop.set()
+thread.join(60)
+print("alive" if thread.is_alive() else "ended")
+"""
+
+
+@needs_fork
+def test_writing_beside_it_does_not_disturb_numpys_threads(tmp_path: Path) -> None:
+    """At a fork OpenBLAS ends its threads, and a multiplication waits for them for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", MULTIPLYING, str(tmp_path / "g")],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["ended"]), done.stderr
+
+
 FULL = """
 import resource, signal, sys
 import numpy as np
