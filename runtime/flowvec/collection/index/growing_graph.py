@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.bundle.bundle import record_file
 from flowvec.collection.index.background import Background
 from flowvec.collection.index.graph_writer import GraphWriter, can_write_aside
 from flowvec.collection.index.hnsw import LEAST_ROWS_PER_CORE, Graph
@@ -338,9 +339,10 @@ class GrowingGraph:
                         graph.write(staged)
                 if writer is not None:
                     writer.wait()
+            content = record_file(file)  # before the turn, for which changes wait
         except OSError as error:
             raise CollectionError(f"cannot write {file}: {error}") from error
         assert self.turn is not None
         with self.turn(_TURN_SECONDS):
-            self._snapshots.record(file, graph, newest)
+            self._snapshots.record(file, content, graph, newest)
         self._saved_rows = rows

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import record_file
+from flowvec.bundle.manifest import FileRecord
 from flowvec.collection.index.hnsw import Graph
 from flowvec.collection.store.snapshot_table import Snapshot
 from flowvec.collection.store.store import FILE, Store
@@ -97,21 +98,18 @@ class GraphSnapshots:
         number = max((snapshot.n for snapshot in self._store.snapshots.all()), default=0) + 1
         return self._folder / f"graph-{number}.hnsw"
 
-    def record(self, file: Path, graph: Graph, newest: int) -> None:
+    def record(self, file: Path, content: FileRecord, graph: Graph, newest: int) -> None:
         """Record a graph's file, and remove older ones; nobody else writes the collection now.
 
         Args:
             file: a file of `next_file`, flushed to disk.
+            content: its size and hash, which take a second for each gigabyte.
             graph: the graph.
             newest: the highest label that the file holds.
 
         Raises:
             CollectionError: it could not be recorded; the older files stay.
         """
-        try:
-            record = record_file(file)
-        except OSError as error:
-            raise CollectionError(f"cannot read {file}: {error}") from error
         old = self._store.snapshots.all()
         kept = old[: _KEPT - 1]
         with self._store.transaction():
@@ -119,8 +117,8 @@ class GraphSnapshots:
                 Snapshot(
                     n=int(file.stem.partition("-")[2]),
                     file=file.name,
-                    bytes=record.bytes,
-                    sha256=record.sha256,
+                    bytes=content.bytes,
+                    sha256=content.sha256,
                     max_label=newest,
                     count=self._store.count_up_to(newest),
                     m=graph.m,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection, CollectionError
+from flowvec.bundle.manifest import FileRecord
 from flowvec.collection.index import graph_writer, growing_graph
 from flowvec.collection.index.graph_writer import GraphWriter, can_write_aside
 from flowvec.collection.index.hnsw import Graph
@@ -83,8 +84,14 @@ def test_what_was_grown_is_saved_while_it_grows(
     saved: list[int] = []
     record = growing_graph.GraphSnapshots.record
 
-    def noted(self: growing_graph.GraphSnapshots, file: Path, graph: Graph, newest: int) -> None:
-        record(self, file, graph, newest)
+    def noted(
+        self: growing_graph.GraphSnapshots,
+        file: Path,
+        content: FileRecord,
+        graph: Graph,
+        newest: int,
+    ) -> None:
+        record(self, file, content, graph, newest)
         loaded = self.load()
         assert loaded is not None
         assert loaded[0].newest == newest
