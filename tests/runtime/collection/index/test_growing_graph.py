@@ -274,3 +274,19 @@ def test_a_program_may_end_while_the_graph_grows(tmp_path: Path, seconds: float)
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_process_that_searches_once_does_not_load_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading takes seconds where there are many rows, and closing would wait for it."""
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(300), vectors(300))
+        c.prepare()
+    monkeypatch.setattr(growing_graph, "_GRACE_SECONDS", 3.0)
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        assert c.search(vectors(300)[7], k=1)[0].id == 7
+    assert c._index.growing.graph is None
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        assert c.prepare()  # does not wait for more searches
+        assert c._index.growing.graph is not None
