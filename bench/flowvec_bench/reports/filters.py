@@ -55,7 +55,8 @@ def write_filter_report(rows: Sequence[FilterRow], record: Mapping[str, Any], pa
         f"case with the fastest of its settings that finds {record['recall']:.0%} of the ten "
         f"nearest eligible rows on {record['tried']} other queries. A case ends after "
         f"{record['seconds']:g} s. Qdrant's local mode has no index: it compares all rows, and "
-        "looks at the fields of all of them in Python.",
+        "looks at the fields of all of them in Python. LanceDB's `optimize` runs before each case "
+        "and is not timed.",
         "",
         "The number is the share of the rows that meet the filter. `random` does not depend on the "
         "vectors; `near` are rows on the queries' side, `far` those on the other side; `tenant` is "

@@ -64,6 +64,9 @@ class Engine(ABC):
     def finish(self) -> None:  # noqa: B027 - some make none
         """Make the indexes, after all rows were added."""
 
+    def maintain(self) -> None:  # noqa: B027 - most need none
+        """Do what its makers advise to do now and then; it runs before a case and is not timed."""
+
     def use(self, effort: Any) -> None:
         """Use one of the settings for the next searches."""
         self.effort = effort
@@ -143,6 +146,12 @@ class LanceDb(Engine):
         )  # fmt: skip
         for field in ("random", "place", "tenant"):
             self.table.create_scalar_index(field)
+
+    @override
+    def maintain(self) -> None:
+        # Each write makes a file that no index covers yet. Without this, searches get slower and
+        # slower: 9 ms in the first case, and 660 ms after a thousand writes.
+        self.table.optimize()
 
     @override
     def search(self, query: Floats, wanted: Filter) -> list[int]:
@@ -273,6 +282,7 @@ class Served:
     def search(self, command: dict[str, Any]) -> dict[str, Any]:
         """Search one query after another, at a rate, while another thread writes."""
         queries = np.load(command["queries"])
+        self.engine.maintain()
         self.engine.use(self.engine.efforts[command["effort"]])
         stopped, writes = threading.Event(), list[float]()
         writer = threading.Thread(target=self._write, args=(command["writes"], stopped, writes))
