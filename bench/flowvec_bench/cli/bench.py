@@ -17,6 +17,7 @@ from flowvec.optional import require
 from flowvec.texts.inputs import read_rows
 from flowvec_bench.cli.bulk import bulk
 from flowvec_bench.cli.filters import filters
+from flowvec_bench.cli.http import http
 from flowvec_bench.cli.indexes import retrieval
 from flowvec_bench.cli.options import JsonOut, write_json
 from flowvec_bench.cli.pairs import pairs
@@ -45,6 +46,7 @@ app.command(
     epilog="Example: flowvec bench peers minilm-l6 --tokenizer ./tokenizer --corpus wiki.txt.xz"
 )(peers)
 app.command(epilog="Example: flowvec bench latency mini --callers 1,8,64")(latency)
+app.command(epilog="Example: flowvec bench http mini --texts-per-call 64 --callers 8")(http)
 app.command(epilog="Example: flowvec bench pairs ./my-checkpoint --corpus wiki.txt.xz")(pairs)
 app.command(epilog="Example: flowvec bench retrieval --corpus wiki.txt.xz --rows 100000")(retrieval)
 app.command(epilog="Example: flowvec bench filters --rows 100000")(filters)

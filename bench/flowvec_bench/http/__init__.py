@@ -1,0 +1,1 @@
+"""Load tests of HTTP servers: flowvec's own beside others."""
