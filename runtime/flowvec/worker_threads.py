@@ -58,6 +58,12 @@ class WorkerThreads(OfOneProcess, ABC):
         """Whether new work is refused; the lock is held."""
         return self._closing
 
+    @property
+    def dead_threads(self) -> int:
+        """Threads that have ended though this is open: its callers may wait for ever."""
+        with self._changed:
+            return 0 if self._closing else sum(not worker.is_alive() for worker in self._workers)
+
     @abstractmethod
     def work_once(self) -> None:
         """Do a piece of work. It must not raise: the thread would end."""

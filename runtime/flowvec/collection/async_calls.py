@@ -87,6 +87,11 @@ class AsyncCalls:
             future.add_done_callback(_report_failure)
             raise
 
+    @property
+    def dead_threads(self) -> int:
+        """Threads that have ended though this is open."""
+        return self.reads.dead_threads + self.writes.dead_threads
+
     def statistics(self) -> dict[str, CallStatistics]:
         """Counts of `reads` and `writes`."""
         return {"reads": self.reads.statistics(), "writes": self.writes.statistics()}

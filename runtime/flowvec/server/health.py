@@ -41,7 +41,11 @@ async def home(served: Served, request: Request) -> Answer:
 
 
 def _require_progress(served: Served) -> None:
-    """Refuse if a model has a dead thread, or has answered nothing for too long."""
+    """Refuse if a model or a collection has a dead thread, or a model has answered nothing for too
+    long."""
+    for collection in served.collections.values():
+        if dead := collection.dead_threads:
+            raise Refusal("unhealthy", f"{collection.name}: {dead} threads have ended")
     for model in served.queues:
         if dead := model.queue.dead_threads:
             raise Refusal("unhealthy", f"{model.name}: {dead} worker threads have ended")

@@ -270,7 +270,8 @@ class ModelQueue:
             self._progress = time.perf_counter()
         self._shares.finish(call, part)
         call.running.pop(part.number, None)
-        if not call.is_dropped:
+        # Its deadline may have passed, or its client left, since the loop last gave it a turn.
+        if not (call.is_dropped or call.done.done()):
             try:
                 self._take_results(call, part, running)
             except CancelledError:

@@ -57,6 +57,11 @@ class ServedCollection:
             "model": None if self.model is None else self.model.name,
         }
 
+    @property
+    def dead_threads(self) -> int:
+        """Threads of its reads and changes that have ended."""
+        return self.rows._calls.dead_threads
+
     async def close(self) -> None:
         """Stop its threads; changes that have begun are made."""
         await self.rows.close()

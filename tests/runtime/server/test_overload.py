@@ -10,6 +10,7 @@ import hashlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec import Encoder
+from flowvec import Collection, Encoder
 from flowvec.encoder.queue_reports import BatchReport
 from flowvec.engine.onnxruntime_session import Session
 from tests.runtime.server.conftest import Running, running, texts
@@ -31,6 +32,7 @@ import openai
 
 from flowvec.server import Settings, create_app
 from flowvec.server.keys import Key, Keys
+from flowvec.server.refusal import ClientGone
 
 Serve = Callable[..., AbstractContextManager[Running]]
 
@@ -174,6 +176,31 @@ def test_a_client_that_leaves_frees_its_place(serve: Serve, gate: Gate) -> None:
         assert post(server, "a cat").status_code == 200
 
 
+def test_a_call_that_is_given_up_as_its_result_comes_keeps_nobody_waiting(
+    serve: Serve, gate: Gate
+) -> None:
+    with serve() as server, ThreadPoolExecutor(1) as pool:
+        (model,) = server.app.served.models
+        texts = ["a cat"] * 4
+        now, costs = time.perf_counter(), model.costs(texts)
+        with gate.shut():
+            # As many as are handed over at a time.
+            calls = [
+                server.call(lambda: model.queue.put("", texts, costs, {}, came=now, end=now + 600))
+                for _ in range(4)
+            ]
+            later = pool.submit(post, server, texts)
+            wait_until(lambda: waiting(server) == 5 * 64)
+            # As deadlines do, before the tasks that wait for the results have their turn.
+            for call in calls:
+                server.call(lambda call=call: call.done.set_exception(ClientGone()))
+        assert later.result(60).status_code == 200
+        for call in calls:
+            assert isinstance(server.call(call.done.exception), ClientGone)
+            server.call(lambda call=call: model.queue.drop(call))
+        assert waiting(server) == 0
+
+
 def test_a_bulk_caller_does_not_keep_others_waiting(one: Encoder, gate: Gate) -> None:
     digest = {name: hashlib.sha256(name.encode()).digest() for name in ("bulk", "single")}
     keys = Keys(Key(name, value) for name, value in digest.items())
@@ -215,17 +242,40 @@ def test_health_fails_while_nothing_comes(serve: Serve, gate: Gate) -> None:
         wait_until(lambda: client.get("/health").status_code == 200)
 
 
+def end_thread(threads: Any, worker: threading.Thread) -> None:
+    """Let a worker thread end as if it had raised."""
+    end = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    assert end(ctypes.c_ulong(worker.ident), ctypes.py_object(SystemExit)) == 1
+    with threads._changed:
+        threads._changed.notify_all()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_health_fails_if_a_thread_has_ended(serve: Serve) -> None:
     with serve() as server, server.client() as client:
         (model,) = server.app.served.models
         (worker,) = model._shared._workers
-        end = ctypes.pythonapi.PyThreadState_SetAsyncExc
-        assert end(ctypes.c_ulong(worker.ident), ctypes.py_object(SystemExit)) == 1
-        with model._shared._changed:
-            model._shared._changed.notify_all()
+        end_thread(model._shared, worker)
         wait_until(lambda: client.get("/health").status_code == 503)
         assert "threads have ended" in client.get("/ready").json()["error"]["message"]
+        assert client.get("/live").status_code == 200
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("which", ["reads", "writes"])
+def test_health_fails_if_a_thread_of_a_collection_has_ended(
+    one: Encoder, tmp_path: Path, which: str
+) -> None:
+    with Collection.create(tmp_path / "notes", encoder=one) as notes:
+        app = create_app({"one": one}, collections={"notes": notes})
+        with running(app) as server, server.client() as client:
+            assert client.get("/health").status_code == 200
+            threads = getattr(app.served.collections["notes"].rows._calls, which)
+            end_thread(threads, threads._workers[0])
+            wait_until(lambda: client.get("/health").status_code == 503)
+            assert "notes: 1 threads have ended" in client.get("/health").json()["error"]
+            assert client.get("/ready").status_code == 503
+            assert client.get("/live").status_code == 200
 
 
 def test_a_text_that_the_model_fails_on_fails_its_caller_only(nan_dir: Path) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +12,11 @@ import pytest
 
 from flowvec import Collection, Encoder
 from tests.runtime.server.conftest import texts
+from tests.serving import served
 from tests.waiting import wait_until
 
 pytest.importorskip("msgspec", reason="needs the extra [serve]")
 httpx = pytest.importorskip("httpx", reason="needs the extra [serve]")
-
-
-@contextmanager
-def command(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
-    """`flowvec serve` on a free port: its address, process and log."""
-    log = folder / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from flowvec.cli.main import main; main()", "serve",
-             *map(str, words), "--port", "0"],
-            stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
-    try:
-
-        def url() -> str | None:
-            assert process.poll() is None, log.read_text()
-            address = re.search(r"running on (http://127\S+:\d+)", log.read_text())
-            return address and address[1]
-
-        wait_until(url)
-        yield str(url()), process, log
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait(60)
 
 
 class Caller(threading.Thread):
@@ -78,7 +48,7 @@ class Caller(threading.Thread):
 
 
 def test_sigterm_under_load_cuts_no_answer(tmp_path: Path, tiny_dir: Path) -> None:
-    with command(tmp_path, f"one={tiny_dir}") as (url, process, log):
+    with served(tmp_path, f"one={tiny_dir}") as (url, process, log):
         assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "one"
         callers = [Caller(url, seed) for seed in range(6)]
         for caller in callers:
@@ -101,7 +71,7 @@ def test_rows_outlive_the_process(
     notes = tmp_path / "notes"  # which the first start creates
     for start in (1, 2):
         with (
-            command(tmp_path, *words, "--collection", notes) as (url, process, log),
+            served(tmp_path, *words, "--collection", notes) as (url, process, log),
             httpx.Client(base_url=f"{url}/v1/collections/notes", timeout=60) as client,
         ):
             assert client.post("/rows/count", json={}).json()["count"] == 30 * (start - 1)

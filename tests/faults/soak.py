@@ -1,0 +1,243 @@
+"""`flowvec serve` for hours: every kind of request, from callers who know what must come back.
+
+    python -m tests.faults.soak --requests 1000000 --seed 0 --folder DIR [--seconds 280]
+
+Callers over real sockets use every route; some leave, dawdle, send garbage or ask for far too much.
+At the end of each cycle there are ten times as many callers, and more than may wait. Each
+caller's texts, scores and rows are its own and known before, so an answer to somebody else is
+noticed. Another process asks `/live` all the time.
+
+With `--seconds` it stops at the end of a cycle and leaves the server running; the same command
+goes on with that server, so that its memory is that of all requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.faults.served.callers import Caller, Tally
+from tests.faults.served.live_probe import LiveProbe
+from tests.faults.served.unruly import KINDS, close_half_open
+from tests.faults.served.wire import Wire
+from tests.faults.served.world import RERANKER, World
+from tests.serving import port_of, start_server, url_of
+
+__all__ = ["Soak", "soak"]
+
+_CALLERS = 48
+_CYCLE = 10_000
+# Of a cycle, how many requests come while ten times as many callers ask for hundreds of texts each.
+_GREEDY = 0.15
+# Low, so that they are more than may wait.
+_MOST_WAITING = 60_000
+# Cycles before memory is measured.
+_WARM_UP = 2
+
+
+@dataclass
+class Soak:
+    """A campaign, so far.
+
+    Attributes:
+        memory: bytes of the server's memory after each cycle; none where it cannot be read.
+        live: seconds that answers of `/live` took: (how many, 99th percentile, longest) a cycle.
+    """
+
+    seed: int
+    cycles: int = 0
+    seconds: float = 0.0
+    kinds: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    live: list[tuple[int, float, float]] = field(default_factory=list)
+    url: str = ""
+    pid: int = 0
+
+    @property
+    def requests(self) -> int:
+        return sum(self.kinds.values())
+
+    @property
+    def growth(self) -> int:
+        """Bytes by which memory grew after the first cycles."""
+        return max(self.memory[_WARM_UP:], default=0) - max(self.memory[:_WARM_UP], default=0)
+
+    def add(self, tally: Tally, live: list[float]) -> None:
+        self.cycles += 1
+        self.kinds += tally.kinds
+        self.statuses += tally.statuses
+        self.wrong += tally.wrong
+        self.examples = (self.examples + tally.examples)[:20]
+        self.memory += memory_of(self.pid)
+        if live:
+            self.live.append((len(live), float(np.quantile(live, 0.99)), max(live)))
+
+
+def memory_of(pid: int) -> list[int]:
+    """Resident bytes of a process, where /proc tells."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return []
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    return [int(found[1]) << 10] if found else []
+
+
+# --- a cycle --------------------------------------------------------------------------------------
+
+
+class Cycle:
+    """Requests of all kinds, then too many, then a look at what is left."""
+
+    def __init__(self, world: World, port: int, seed: str, size: int) -> None:
+        self.tally = Tally()
+        callers = range(len(world.texts))
+        self.callers = [Caller(i, world, port, self.tally, seed) for i in callers]
+        # Their texts are those of others, so their connections are the only difference.
+        self.crowd = [
+            Caller(i % len(world.texts), world, port, self.tally, f"{seed} {i}")
+            for i in range(9 * len(world.texts))
+        ]
+        self.greedy_from = int(size * (1 - _GREEDY))
+        self.size, self.port = size, port
+
+    async def run(self) -> Tally:
+        first = Wire(self.port)
+        await first.ask("POST", "/v1/collections/notes/rows/delete", {"filter": {}})
+        numbers = count()
+        names = [name for name, (weight, _) in KINDS.items() if weight]
+        weights = [KINDS[name][0] for name in names]
+
+        async def many(caller: Caller, end: int, kinds: list[str], weights: list[int]) -> None:
+            while next(numbers) < end:
+                (name,) = caller.draw.choices(kinds, weights)
+                await caller.run(name, KINDS[name][1])
+
+        async with asyncio.TaskGroup() as group:
+            for caller in self.callers:
+                group.create_task(many(caller, self.greedy_from, names, weights))
+        async with asyncio.TaskGroup() as group:
+            for caller in self.callers:
+                group.create_task(many(caller, self.size, names, weights))
+            for caller in self.crowd:
+                group.create_task(many(caller, self.size, ["greedy"], [1]))
+        for caller in self.callers:
+            await caller.run("rows", KINDS["rows"][1])
+        for caller in [*self.callers, *self.crowd]:
+            caller.wire.close()
+        close_half_open()
+        reply = await first.ask("GET", "/health")
+        if reply.status != 200:
+            self.tally.add_wrong("not healthy at the end", reply.body)
+        first.close()
+        return self.tally
+
+
+def run_cycles(soak: Soak, world: World, requests: int, size: int, until: float) -> None:
+    """Cycles until there were that many requests, or the time is up."""
+    while soak.requests < requests and time.monotonic() < until:
+        begun = time.monotonic()
+        probe = LiveProbe(port_of(soak.url))
+        try:
+            seed = f"{soak.seed} {soak.cycles}"
+            tally = asyncio.run(Cycle(world, port_of(soak.url), seed, size).run())
+        finally:
+            live = probe.times()
+        soak.add(tally, live)
+        soak.seconds += time.monotonic() - begun
+
+
+# --- a campaign -----------------------------------------------------------------------------------
+
+
+def words_of(folder: Path) -> list[object]:
+    """What `flowvec serve` gets."""
+    return ["mini", "--reranker", f"sorts={RERANKER}", "--provider", "cpu", "--collection",
+            f"notes={folder / 'notes'}", "--max-waiting-tokens", _MOST_WAITING]  # fmt: skip
+
+
+def soak(requests: int, seed: int, folder: Path, *, callers: int, size: int) -> Soak:
+    """A campaign with a server of its own."""
+    log = folder / "log"
+    process = start_server(log, *words_of(folder))
+    try:
+        result = Soak(seed, url=url_of(process, log), pid=process.pid)
+        run_cycles(result, World.make(callers, seed), requests, size, float("inf"))
+        process.send_signal(signal.SIGTERM)
+        if process.wait(60) != 0 or "Traceback" in log.read_text():
+            result.wrong["an error in the log"] += 1
+            result.examples.append(log.read_text()[-3000:])
+    finally:
+        process.kill()
+        process.wait()
+    return result
+
+
+def resumed(folder: Path, seed: int) -> Soak:
+    """The campaign of a folder, with its server, which is started if there is none."""
+    state = folder / "state.json"
+    if state.exists():
+        found: dict[str, Any] = json.loads(state.read_text())
+        counters = {name: Counter(found[name]) for name in ("kinds", "statuses", "wrong")}
+        return Soak(**{**found, **counters})
+    folder.mkdir(parents=True, exist_ok=True)
+    process = start_server(folder / "log", *words_of(folder), start_new_session=True)
+    return Soak(seed, url=url_of(process, folder / "log"), pid=process.pid)
+
+
+def report(soak: Soak) -> dict[str, Any]:
+    """Figures of a campaign."""
+    longest = sorted((each[2] for each in soak.live), reverse=True)
+    return {
+        "requests": soak.requests, "cycles": soak.cycles, "seed": soak.seed,
+        "seconds": round(soak.seconds), "wrong": dict(soak.wrong), "examples": soak.examples,
+        "statuses": dict(soak.statuses.most_common()), "kinds": dict(soak.kinds.most_common()),
+        "memory MB": [round(size / 1e6, 1) for size in soak.memory],
+        "growth MB": round(soak.growth / 1e6, 1),
+        "live asked": sum(each[0] for each in soak.live),
+        "live p99 ms, worst cycle": round(max((e[1] for e in soak.live), default=0) * 1e3, 1),
+        "live longest ms of a cycle": [round(1e3 * seconds, 1) for seconds in longest[:10]],
+        "when": datetime.now(UTC).date().isoformat(),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--folder", type=Path, required=True)
+    arguments = parser.parse_args()
+    until = time.monotonic() + arguments.seconds
+    soak = resumed(arguments.folder, arguments.seed)
+    try:
+        world = World.make(_CALLERS, soak.seed)
+        run_cycles(soak, world, arguments.requests, _CYCLE, until)
+    finally:
+        (arguments.folder / "state.json").write_text(json.dumps(asdict(soak)))
+    print(json.dumps(report(soak), indent=1))
+    if soak.requests >= arguments.requests:
+        os.kill(soak.pid, signal.SIGTERM)
+    if soak.wrong:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

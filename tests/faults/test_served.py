@@ -1,0 +1,36 @@
+"""The campaigns against `flowvec serve` in short; their modules run the long ones."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("msgspec", reason="needs the extra [serve]")
+
+from tests.faults import server_stops, soak
+from tests.faults.served.unruly import KINDS
+
+SEED = int(os.environ.get("FLOWVEC_SEED", "1"))
+posix = pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is POSIX's")
+
+
+@posix
+def test_every_caller_gets_its_own_answers(tmp_path: Path) -> None:
+    state = soak.soak(1200, SEED, tmp_path, callers=8, size=600)
+    assert not state.wrong, state.examples
+    assert state.cycles == 2
+    assert set(state.kinds) == set(KINDS)
+    assert state.statuses["429"] > 0
+    assert state.live
+
+
+@posix
+def test_no_signal_loses_what_was_acknowledged(tmp_path: Path) -> None:
+    result = server_stops.campaign(1, 1, SEED, tmp_path)
+    assert not server_stops.wrong_of(result)
+    assert (result.lost, result.halves) == (0, 0)
+    assert result.rows > 0
+    assert result.signals == {"SIGTERM": 1, "SIGKILL": 1}
