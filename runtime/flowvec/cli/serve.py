@@ -104,6 +104,22 @@ def serve(
             "--truncate/--no-truncate", help="Cut texts above the model's length, or refuse them."
         ),
     ] = True,
+    page: Annotated[
+        bool,
+        typer.Option("--page/--no-page", help="Answer browsers with a page at /."),
+    ] = True,
+    page_may_write: Annotated[
+        bool,
+        typer.Option(
+            "--page-may-write", help="Let the page add and delete rows; without it, it only reads."
+        ),
+    ] = False,
+    demo: Annotated[
+        bool,
+        typer.Option(
+            "--demo", help="Serve the passages of `flowvec demo` with mini, and say where to look."
+        ),
+    ] = False,
     grace: Annotated[
         float,
         typer.Option(min=0.0, help="Seconds in which requests are answered after SIGTERM."),
@@ -149,6 +165,8 @@ def serve(
         accept_token_ids=accept_token_ids,
         truncate=truncate,
         origins=tuple(allow_origin or ()),
+        page=page,
+        page_may_write=page_may_write,
     )
     options = ServeOptions(
         models=models or [],
@@ -161,6 +179,7 @@ def serve(
         key_file=api_key_file,
         allow_hosts=allow_host or [],
         is_insecure=insecure,
+        is_demo=demo,
         engine={
             "provider": provider,
             "compute": compute,

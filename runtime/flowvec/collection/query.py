@@ -25,6 +25,8 @@ from flowvec.errors import CorruptCollectionError, InputValueError
 __all__ = ["SearchOptions", "Searcher"]
 
 Floats = npt.NDArray[np.float32]
+# By label, the part of a fused score that the words gave.
+Words = dict[int, float]
 
 # A hybrid search fuses this many rows of each ranking. It does not depend on k, so that scores do
 # not either, and pages fit together. More rows cost time (most of it reads texts' vectors).
@@ -138,18 +140,27 @@ class Searcher:
     def _hits(
         self, texts: Sequence[str] | None, vectors: Floats, options: SearchOptions
     ) -> list[list[Hit]]:
+        words: list[Words] = [{} for _ in vectors]
         with self._reading():
             if options.group_by is None:
-                ranked = self._ranked(texts, vectors, options)
+                ranked = self._ranked(texts, vectors, options, words)
             else:
-                ranked = self._grouped(texts, vectors, options, options.group_by)
+                ranked = self._grouped(texts, vectors, options, words, options.group_by)
             items = self._items(sorted({label for line in ranked for label, _ in line}))
-        return [_hits(line, items, options) for line in ranked]
+        given = [None] * len(words) if texts is None else words
+        return [_hits(*line, items, options) for line in zip(ranked, given, strict=True)]
 
     def _ranked(
-        self, texts: Sequence[str] | None, vectors: Floats, options: SearchOptions
+        self,
+        texts: Sequence[str] | None,
+        vectors: Floats,
+        options: SearchOptions,
+        words: Sequence[Words],
     ) -> list[list[tuple[int, float]]]:
-        """Labels and scores of the k best rows of each query; hybrid searches have texts."""
+        """Labels and scores of the k best rows of each query; hybrid searches have texts.
+
+        What the words of each query gave is added to `words`.
+        """
         if texts is None:
             nearest = self._nearest(vectors, options)
             lines = zip(nearest.labels.tolist(), nearest.scores.tolist(), strict=True)
@@ -160,7 +171,8 @@ class Searcher:
             # Exact: a graph may find other rows among the first if it is asked for more.
             further = self._scores_by_label(vectors, replace(options, exact=True))
         return [
-            self._fused(*line, options) for line in zip(texts, vectors, near, further, strict=True)
+            self._fused(*line, options)
+            for line in zip(texts, vectors, near, further, words, strict=True)
         ]
 
     def _scores_by_label(self, vectors: Floats, options: SearchOptions) -> list[dict[int, float]]:
@@ -169,13 +181,19 @@ class Searcher:
         return [dict(zip(*line, strict=True)) for line in lines]
 
     def _grouped(
-        self, texts: Sequence[str] | None, vectors: Floats, options: SearchOptions, field: str
+        self,
+        texts: Sequence[str] | None,
+        vectors: Floats,
+        options: SearchOptions,
+        words: Sequence[Words],
+        field: str,
     ) -> list[list[tuple[int, float]]]:
         """`_ranked` with only the best row of each value of a field."""
 
         def find(queries: Sequence[int], depth: int) -> list[list[tuple[int, float]]]:
             some = None if texts is None else [texts[i] for i in queries]
-            return self._ranked(some, vectors[list(queries)], replace(options, k=depth))
+            deeper = replace(options, k=depth)
+            return self._ranked(some, vectors[list(queries)], deeper, [words[i] for i in queries])
 
         def groups_of(labels: set[int]) -> dict[int, Hashable]:
             items = self._items(sorted(labels))
@@ -189,6 +207,7 @@ class Searcher:
         vector: Floats,
         score_by_label: dict[int, float],
         further: dict[int, float],
+        words: Words,
         options: SearchOptions,
     ) -> list[tuple[int, float]]:
         """Labels and scores of one query, from the scores of its nearest rows.
@@ -207,6 +226,10 @@ class Searcher:
             for label, score in further.items()
             if label not in score_by_label
         }
+        best = max(bm25_by_label.values(), default=0.0)
+        if best > 0.0:
+            share = (1.0 - options.vector_weight) / best
+            words.update({label: share * bm25 for label, bm25 in bm25_by_label.items()})
         return fuse(
             score_by_label,
             bm25_by_label,
@@ -272,7 +295,10 @@ def _checked_field(group_by: object) -> str | None:
 
 
 def _hits(
-    line: Iterable[tuple[int, float]], items: dict[int, Item], options: SearchOptions
+    line: Iterable[tuple[int, float]],
+    words: Words | None,
+    items: dict[int, Item],
+    options: SearchOptions,
 ) -> list[Hit]:
     return [
         Hit(
@@ -281,6 +307,7 @@ def _hits(
             item.text,
             item.metadata,
             vector=item.vector if options.with_vectors else None,
+            word_score=None if words is None else words.get(label, 0.0),
         )
         for label, score in line
         for item in [items[label]]

@@ -116,7 +116,12 @@ def sorted_again(
         start += len(line)
         sorted_hits.append(
             [
-                replace(line[row["corpus_id"]], score=row["score"], search_score=before.score)
+                replace(
+                    before,
+                    score=row["score"],
+                    search_score=before.score,
+                    search_rank=row["corpus_id"] + 1,
+                )
                 for row in ranked
                 for before in [line[row["corpus_id"]]]
                 if options.min_score is None or row["score"] >= options.min_score

@@ -51,7 +51,10 @@ class Hit:
         metadata: the row's metadata, or None.
         search_score: the score before reranking; None without a reranker.
         vector: float32 (dim,), as it was given; None without `with_vectors`. Hits are compared and
-            printed without it.
+            printed without it and what follows.
+        word_score: the part of a hybrid search's score that the words gave; the vector gave the
+            rest. None for other searches.
+        search_rank: the place before reranking, from 1; None without a reranker.
     """
 
     id: Id
@@ -60,6 +63,8 @@ class Hit:
     metadata: dict[str, Any] | None
     search_score: float | None = None
     vector: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    word_score: float | None = field(default=None, compare=False, repr=False)
+    search_rank: int | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

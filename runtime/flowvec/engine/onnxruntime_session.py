@@ -32,6 +32,7 @@ __all__ = [
     "Session",
     "conflicting_wheels",
     "onnxruntime_status",
+    "open_graph",
     "runtime_version",
 ]
 
@@ -196,6 +197,23 @@ class Session:
                 f"{first_line(error)}"
             ) from error
         return output
+
+
+def open_graph(model: bytes, name: str) -> Any:
+    """ONNX Runtime's session of a graph in memory, on the CPU and one thread.
+
+    Raises:
+        BundleError: ONNX Runtime cannot load it; `name` is for the message.
+    """
+    ort = _onnxruntime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(model, sess_options=options, providers=[CPU])
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
+        raise BundleError(f"{name} cannot be loaded: {first_line(error)}") from error
 
 
 def _session_options(ort: Any, engine: Engine) -> Any:

@@ -14,7 +14,8 @@ from flowvec.server.model_queue import Outcome
 from flowvec.server.request import Request, Send
 
 __all__ = [
-    "JSON", "Answer", "Body", "Header", "json_answer", "outcome_headers", "vectors_answer",
+    "JSON", "Answer", "Body", "Header", "StageTimes", "json_answer", "outcome_headers",
+    "vectors_answer",
 ]  # fmt: skip
 
 JSON = b"application/json"
@@ -112,3 +113,29 @@ def outcome_headers(
         (b"x-flowvec-truncated", b"%d" % outcome.truncated),
         (b"x-flowvec-fingerprint", fingerprint.encode("ascii")),
     ]
+
+
+class StageTimes:
+    """How long each stage of a request took, for the header `server-timing`."""
+
+    def __init__(self, came: float) -> None:
+        """A request that came at this time, by `time.perf_counter`."""
+        self._came = came
+        self._seconds: dict[str, float] = {}
+
+    def add(self, stage: str) -> None:
+        """The stage that ends now began when the one before it ended."""
+        self._seconds[stage] = time.perf_counter() - self._came - sum(self._seconds.values())
+
+    def add_outcome(self, outcome: Outcome) -> None:
+        """The stages of a model end now; waiting includes reading the body."""
+        self._seconds["tokenize"] = outcome.tokenize_seconds
+        self._seconds["compute"] = outcome.compute_seconds
+        self.add("queue")
+
+    def header(self) -> Header:
+        """Milliseconds of each stage and of the whole."""
+        total = time.perf_counter() - self._came
+        stages = [*self._seconds.items(), ("total", total)]
+        parts = [f"{name};dur={max(0.0, 1e3 * seconds):.3f}" for name, seconds in stages]
+        return b"server-timing", ", ".join(parts).encode("ascii")

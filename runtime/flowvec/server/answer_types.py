@@ -242,6 +242,9 @@ class FoundRow(TypedDict):
     text: str | None
     metadata: dict[str, Any] | None
     search_score: NotRequired[float]
+    search_rank: NotRequired[int]
+    word_score: NotRequired[float]
+    is_cut: NotRequired[bool]
     vector: NotRequired[list[float]]
 
 
@@ -272,6 +275,7 @@ class StoredRow(TypedDict):
     label: int
     text: str | None
     metadata: dict[str, Any] | None
+    is_cut: NotRequired[bool]
     vector: NotRequired[list[float]]
 
 

@@ -20,7 +20,7 @@ from flowvec.server.metrics import metrics
 from flowvec.server.refusal import ClientGone, Refusal, refusal_of, stopping
 from flowvec.server.request import Incoming, Receive, Request, Scope, Send
 from flowvec.server.route import Route
-from flowvec.server.routes import Routes
+from flowvec.server.routes import Routes, routes_of
 from flowvec.server.served import Served
 from flowvec.server.served_collection import ServedCollection
 from flowvec.server.served_model import ServedEncoder, ServedReranker
@@ -109,7 +109,7 @@ class App:
         self._served = served
         settings = served.settings
         self._guard = Guard(settings.keys, settings.hosts, settings.origins)
-        self._routes = Routes()
+        self._routes = Routes(routes_of(settings))
         self._incoming = Incoming()
         start = os.urandom(6).hex()
         self._ids = (f"{start}-{number}" for number in itertools.count(1))
@@ -162,7 +162,7 @@ class App:
             served.running -= is_work
             seconds = time.perf_counter() - request.came
             name = f"{route.method} {route.path}" if route else "other"
-            served.measures.add(name, status, seconds)
+            served.measures.add(name, status, seconds, is_work=is_work)
 
     async def _run(
         self, request: Request, methods: dict[str, Route], route: Route | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -34,7 +34,10 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _SearchOptions(_Body):
-    """As `Collection.search`; `rerank` is true or the name of a reranker."""
+    """As `Collection.search`; `rerank` is true or the name of a reranker.
+
+    `text_limit` cuts texts of hits, and texts in their metadata, to that many characters.
+    """
 
     k: int = 10
     filter: dict[str, Any] | None = None
@@ -49,6 +52,7 @@ class _SearchOptions(_Body):
     with_vectors: bool = False
     rerank: bool | str = False
     rerank_from: int = 50
+    text_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class Search(_SearchOptions):
@@ -87,6 +91,7 @@ class Get(_Body):
 
     ids: list[Id]
     with_vectors: bool = False
+    text_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class ByFilter(_Body):
@@ -165,29 +170,42 @@ def _decoded(vector: str) -> Any:
         ) from None
 
 
-def row_as_json(row: Row | Item, *, with_vectors: bool) -> dict[str, Any]:
+def row_as_json(
+    row: Row | Item, *, with_vectors: bool, text_limit: int | None = None
+) -> dict[str, Any]:
     """A row of an answer."""
-    fields: dict[str, Any] = {
-        "id": row.id,
-        "label": row.label,
-        "text": row.text,
-        "metadata": row.metadata,
-    }
+    fields: dict[str, Any] = {"id": row.id, "label": row.label, **_content(row, text_limit)}
     if with_vectors and row.vector is not None:
         fields["vector"] = msgspec.Raw(number_rows(row.vector))
     return fields
 
 
-def hit_as_json(hit: Hit) -> dict[str, Any]:
+def hit_as_json(hit: Hit, text_limit: int | None = None) -> dict[str, Any]:
     """A hit of an answer."""
-    fields: dict[str, Any] = {
-        "id": hit.id,
-        "score": hit.score,
-        "text": hit.text,
-        "metadata": hit.metadata,
-    }
-    if hit.search_score is not None:
-        fields["search_score"] = hit.search_score
+    fields: dict[str, Any] = {"id": hit.id, "score": hit.score, **_content(hit, text_limit)}
+    for name in ("search_score", "search_rank", "word_score"):
+        if (value := getattr(hit, name)) is not None:
+            fields[name] = value
     if hit.vector is not None:
         fields["vector"] = msgspec.Raw(number_rows(hit.vector))
     return fields
+
+
+def _content(row: Row | Item | Hit, text_limit: int | None) -> dict[str, Any]:
+    """Text and metadata of a row; `is_cut` says that one of them was cut."""
+    content = {"text": row.text, "metadata": row.metadata}
+    if text_limit is None:
+        return content
+    cut = {name: _cut(value, text_limit) for name, value in content.items()}
+    return cut if cut == content else {**cut, "is_cut": True}
+
+
+def _cut(value: Any, most: int) -> Any:
+    """A value of JSON whose texts have at most so many characters, names of fields included."""
+    if isinstance(value, str):
+        return value[:most]
+    if isinstance(value, dict):
+        return {name[:most]: _cut(item, most) for name, item in list(value.items())[:most]}
+    if isinstance(value, list):
+        return [_cut(item, most) for item in value[:most]]
+    return value

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from flowvec.collection.reranking import LOGITS, pairs_of, sorted_again
 from flowvec.collection.results import Hit
 from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.validation import last_of_each
-from flowvec.server.answer import Answer, json_answer
+from flowvec.server.answer import Answer, Header, StageTimes, json_answer
 from flowvec.server.answer_types import (
     Added,
     CollectionAbout,
@@ -47,8 +48,8 @@ from flowvec.server.served_collection import ServedCollection
 from flowvec.server.served_model import ServedEncoder, ServedReranker
 
 __all__ = [
-    "add", "collection", "collections", "count", "delete", "get", "list_rows", "search",
-    "search_batch", "update",
+    "add", "chosen_of", "collection", "collections", "count", "delete", "get", "list_rows",
+    "search", "search_batch", "seconds_left", "update",
 ]  # fmt: skip
 
 _SEARCH, _SEARCH_BATCH, _ADD = decoder(Search), decoder(SearchBatch), decoder(NewRows)
@@ -65,8 +66,8 @@ async def collections(served: Served, request: Request) -> Answer:
 @described(CollectionAbout)
 async def collection(served: Served, request: Request) -> Answer:
     """A collection's settings and figures."""
-    chosen = _chosen(served, request)
-    info = asdict(await chosen.rows.info(timeout=_left(request)))
+    chosen = chosen_of(served, request)
+    info = asdict(await chosen.rows.info(timeout=seconds_left(request)))
     del info["path"]  # folders of the server are nobody's business
     return json_answer(chosen.described() | info | {"model": chosen.described()["model"]})
 
@@ -84,8 +85,9 @@ async def search(served: Served, request: Request) -> Answer:
     if body.vector is not None:
         queries = vectors_of([body.vector])
     texts = None if body.text is None else [body.text]
-    (hits,) = await _hits(served, request, body, queries, texts)
-    return json_answer({"hits": list(map(hit_as_json, hits))})
+    (hits,), times = await _hits(served, request, body, queries, texts)
+    found = [hit_as_json(hit, body.text_limit) for hit in hits]
+    return json_answer({"hits": found}, [times])
 
 
 @described(FoundBatch, takes=SearchBatch)
@@ -97,8 +99,9 @@ async def search_batch(served: Served, request: Request) -> Answer:
     queries: list[Any] = body.queries or []
     if body.vectors is not None:
         queries = vectors_of(body.vectors)
-    lines = await _hits(served, request, body, queries, body.texts)
-    return json_answer({"hits": [list(map(hit_as_json, line)) for line in lines]})
+    lines, times = await _hits(served, request, body, queries, body.texts)
+    found = [[hit_as_json(hit, body.text_limit) for hit in line] for line in lines]
+    return json_answer({"hits": found}, [times])
 
 
 async def _hits(
@@ -107,8 +110,10 @@ async def _hits(
     body: Search | SearchBatch,
     queries: Sequence[Any],
     texts: list[Any] | None,
-) -> list[list[Hit]]:
-    chosen = _chosen(served, request)
+) -> tuple[list[list[Hit]], Header]:
+    """Hits of each query, and how long each stage took."""
+    times = StageTimes(request.came)
+    chosen = chosen_of(served, request)
     options = options_of(body, len(queries))
     reranker: ServedReranker | None = None
     if body.rerank:
@@ -129,13 +134,17 @@ async def _hits(
         prompt = model.encoder.query_prompt
         outcome = await served.embed(request, model, plan.to_embed, {"prompt_name": prompt})
         vectors = outcome.results
-    hits = await chosen.rows._first_stage(vectors, plan, timeout=_left(request))
+        times.add_outcome(outcome)
+    hits = await chosen.rows._first_stage(vectors, plan, timeout=seconds_left(request))
+    times.add("search")
     if reranker is None or plan.reranking is None or plan.texts is None:
-        return plan.page(hits)
+        return plan.page(hits), times.header()
     rankings = plan.reranking.rankings(plan.texts, hits, plan.options)
     pairs = pairs_of(rankings)
     logits = await served.score(request, reranker, pairs, {"activation": LOGITS})
-    return plan.page(sorted_again(rankings, hits, logits.results, plan.options))
+    times.add("rerank")
+    found = plan.page(sorted_again(rankings, hits, logits.results, plan.options))
+    return found, times.header()
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -145,7 +154,7 @@ async def _hits(
 async def add(served: Served, request: Request) -> Answer:
     """Add rows; rows with the same ids are replaced. On disk when it answers."""
     body = decoded(_ADD, await request.body())
-    chosen = _chosen(served, request)
+    chosen = chosen_of(served, request)
     rows = body.rows
     given = [row.vector for row in rows if row.vector is not None]
     if not given:
@@ -157,7 +166,7 @@ async def add(served: Served, request: Request) -> Answer:
         vectors_of(given),
         [row.text for row in rows],
         [row.metadata for row in rows],
-        timeout=_left(request),
+        timeout=seconds_left(request),
     )
     return json_answer(asdict(added))
 
@@ -180,7 +189,7 @@ async def _add_texts(
         model.encoder,
         outcome.results,
         outcome.truncated,
-        timeout=_left(request),
+        timeout=seconds_left(request),
     )
     return json_answer(asdict(added))
 
@@ -189,8 +198,9 @@ async def _add_texts(
 async def get(served: Served, request: Request) -> Answer:
     """Rows by id; null for an unknown one."""
     body = decoded(_GET, await request.body())
-    items = await _chosen(served, request).rows.get(body.ids, timeout=_left(request))
-    rows = [item and row_as_json(item, with_vectors=body.with_vectors) for item in items]
+    items = await chosen_of(served, request).rows.get(body.ids, timeout=seconds_left(request))
+    shown = partial(row_as_json, with_vectors=body.with_vectors, text_limit=body.text_limit)
+    rows = [item and shown(item) for item in items]
     return json_answer({"rows": rows})
 
 
@@ -198,8 +208,12 @@ async def get(served: Served, request: Request) -> Answer:
 async def list_rows(served: Served, request: Request) -> Answer:
     """A page of rows, in the order in which they were added."""
     body = decoded(_LIST, await request.body())
-    rows = await _chosen(served, request).rows.list(
-        body.filter, body.limit, body.after, with_vectors=body.with_vectors, timeout=_left(request)
+    rows = await chosen_of(served, request).rows.list(
+        body.filter,
+        body.limit,
+        body.after,
+        with_vectors=body.with_vectors,
+        timeout=seconds_left(request),
     )
     after = rows[-1].label if rows and len(rows) == body.limit else None
     listed = [row_as_json(row, with_vectors=body.with_vectors) for row in rows]
@@ -212,16 +226,16 @@ async def count(served: Served, request: Request) -> Answer:
     body = decoded(_BY_FILTER, await request.body())
     if body.ids is not None:
         raise Refusal("invalid", "count takes a filter: {'$id': {'in': ids}} names ids", "ids")
-    rows = _chosen(served, request).rows
-    return json_answer({"count": await rows.count(body.filter, timeout=_left(request))})
+    rows = chosen_of(served, request).rows
+    return json_answer({"count": await rows.count(body.filter, timeout=seconds_left(request))})
 
 
 @described(Deleted, takes=ByFilter)
 async def delete(served: Served, request: Request) -> Answer:
     """Delete rows by id or by a filter."""
     body = decoded(_BY_FILTER, await request.body())
-    rows = _chosen(served, request).rows
-    deleted = await rows.delete(body.ids, filter=body.filter, timeout=_left(request))
+    rows = chosen_of(served, request).rows
+    deleted = await rows.delete(body.ids, filter=body.filter, timeout=seconds_left(request))
     return json_answer({"deleted": deleted})
 
 
@@ -229,9 +243,9 @@ async def delete(served: Served, request: Request) -> Answer:
 async def update(served: Served, request: Request) -> Answer:
     """Change fields of rows' metadata."""
     body = decoded(_CHANGE, await request.body())
-    rows = _chosen(served, request).rows
+    rows = chosen_of(served, request).rows
     updated = await rows.update_metadata(
-        body.ids, body.changes, filter=body.filter, timeout=_left(request)
+        body.ids, body.changes, filter=body.filter, timeout=seconds_left(request)
     )
     return json_answer({"updated": updated})
 
@@ -239,7 +253,12 @@ async def update(served: Served, request: Request) -> Answer:
 # --- what they share ----------------------------------------------------------------------------
 
 
-def _chosen(served: Served, request: Request) -> ServedCollection:
+def chosen_of(served: Served, request: Request) -> ServedCollection:
+    """The collection that a request's path names.
+
+    Raises:
+        Refusal: there is none of that name.
+    """
     name = request.parameters["name"]
     chosen = served.collections.get(name)
     if chosen is None:
@@ -254,8 +273,12 @@ def _model_of(chosen: ServedCollection) -> ServedEncoder:
     return chosen.model
 
 
-def _left(request: Request) -> float:
-    """Seconds until the request's deadline."""
+def seconds_left(request: Request) -> float:
+    """Seconds until the request's deadline.
+
+    Raises:
+        Refusal: it has passed.
+    """
     left = request.end() - time.perf_counter()
     if left <= 0:
         raise Refusal("late", "the request was not answered before its deadline")

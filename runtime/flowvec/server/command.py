@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowvec.collection.collection import Collection
+from flowvec.demo import load_passages
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.reranker.reranker import Reranker
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 # Threads of tokenizers hold Python's lock for microseconds; with the default of 5 ms, the event
 # loop would wait that long for its turn.
 _SWITCH_INTERVAL = 0.001
+_DEMO_MODEL = "mini"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,7 @@ class ServeOptions:
         key_file: API keys; None asks for none.
         allow_hosts: names by which the server is called, besides those of this machine.
         is_insecure: listen on other addresses than this machine's without a key.
+        is_demo: serve the passages of `flowvec demo` too, with mini.
         engine: options of `Encoder.load` and `Reranker.load`.
     """
 
@@ -57,6 +61,7 @@ class ServeOptions:
     key_file: Path | None
     allow_hosts: Sequence[str]
     is_insecure: bool
+    is_demo: bool
     engine: dict[str, Any]
 
     def guarded(self, settings: Settings) -> Settings:
@@ -84,14 +89,21 @@ def serve(options: ServeOptions, settings: Settings) -> None:
         InputValueError: there is nothing to serve, or two models have the same name.
         FlowvecError: a model cannot be loaded.
     """
-    if not (options.models or options.rerankers or options.collections):
+    if not (options.models or options.rerankers or options.collections or options.is_demo):
         raise InputValueError("nothing to serve: name a model, for example mini")
     settings = options.guarded(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with ExitStack() as stack:
-        models = _loaded(Encoder, options.models, options.engine, stack)
+        names = list(options.models)
+        if options.is_demo and _DEMO_MODEL not in names:
+            names.append(_DEMO_MODEL)
+        models = _loaded(Encoder, names, options.engine, stack)
         rerankers = _loaded(Reranker, options.rerankers, options.engine, stack)
         collections = _opened(options.collections, models, stack)
+        if options.is_demo:
+            if "demo" in collections:
+                raise InputValueError("--demo is the name of its collection: name yours otherwise")
+            collections["demo"] = _demo_collection(models[_DEMO_MODEL], stack)
         app = create_app(models, rerankers, collections, settings=settings)
         for model in app.served.queues:
             model.warm_up()
@@ -104,6 +116,28 @@ def serve(options: ServeOptions, settings: Settings) -> None:
             log_config=None,
         )
         server.run()
+
+
+def _address(options: ServeOptions) -> str:
+    """Host and port, as a browser on this machine writes them."""
+    host = "127.0.0.1" if options.host == "0.0.0.0" else options.host  # noqa: S104
+    return f"[{host}]:{options.port}" if ":" in host else f"{host}:{options.port}"
+
+
+def _demo_collection(encoder: Encoder, stack: ExitStack) -> Collection:
+    """The passages of `flowvec demo`, in a temporary folder."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="flowvec-demo-"))
+    collection = stack.enter_context(Collection.create(Path(folder) / "demo", encoder=encoder))
+    passages = load_passages()
+    collection.add(
+        [passage.id for passage in passages],
+        [passage.text for passage in passages],
+        [
+            {"title": passage.title, "words": len(passage.text.split()), "first": passage.title[0]}
+            for passage in passages
+        ],
+    )
+    return collection
 
 
 def _loaded(

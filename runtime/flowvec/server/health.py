@@ -9,7 +9,7 @@ from flowvec.server.refusal import Refusal, stopping
 from flowvec.server.request import Request
 from flowvec.server.served import Served
 
-__all__ = ["health", "home", "live", "ready"]
+__all__ = ["health", "live", "ready"]
 
 
 @described(Status)
@@ -32,12 +32,6 @@ async def health(served: Served, request: Request) -> Answer:
     """Every model makes progress."""
     _require_progress(served)
     return json_answer({"status": "healthy"})
-
-
-@described(Status)
-async def home(served: Served, request: Request) -> Answer:
-    """What probes of the base URL get, which is what `health` says."""
-    return await health(served, request)
 
 
 def _require_progress(served: Served) -> None:

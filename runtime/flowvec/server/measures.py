@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 
 from flowvec.encoder.queue_reports import BatchReport
@@ -16,6 +17,7 @@ SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
 _TOKENS = (16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0)
+_RECENT = 4096
 _TEXTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
 
@@ -79,14 +81,19 @@ class Measures:
     Attributes:
         requests: how many, by route (`POST /embed`) and status.
         seconds: from the headers to the end of the answer, by route.
+        recent: when the last requests for work were answered, by `time.perf_counter`, and their
+            seconds.
     """
 
     def __init__(self) -> None:
         """Nothing was answered yet."""
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: dict[str, Histogram] = {}
+        self.recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
 
-    def add(self, route: str, status: int, seconds: float) -> None:
+    def add(self, route: str, status: int, seconds: float, *, is_work: bool = False) -> None:
         """Count a request that has been answered."""
+        if is_work:
+            self.recent.append((time.perf_counter(), seconds))
         self.requests[route, status] += 1
         self.seconds.setdefault(route, Histogram()).add(seconds)

@@ -34,7 +34,7 @@ def document_of(routes: Sequence[Route]) -> dict[str, Any]:
     for route in routes:
         description = description_of(route.run)
         types += [*description.takes, *description.answers]
-    kinds = [kind for kind in types if kind is not str]
+    kinds = [kind for kind in types if kind not in (str, bytes)]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     schema_of = [(kind, schema) for kind, schema in zip(kinds, schemas, strict=True)]
 
@@ -61,7 +61,9 @@ def _operation(route: Route, schema: Any) -> dict[str, Any]:
     description = description_of(route.run)
     summary = (inspect.getdoc(route.run) or "").partition("\n\n")[0].replace("\n", " ")
     content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
-    if description.answers and description.answers != (str,):
+    if description.answers == (bytes,):
+        content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    elif description.answers and description.answers != (str,):
         content = {"application/json": {"schema": schema(description.answers)}}
     error = {"application/json": {"schema": schema((ERRORS[route.dialect],))}}
     operation: dict[str, Any] = {

@@ -170,6 +170,11 @@ class Request:
             if call.left:  # it failed, or this task was cancelled
                 queue.drop(call)
 
+    async def gone(self) -> None:
+        """Return when the client has left; it must have sent its body."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
     async def _watch(self, call: QueuedCall) -> None:
         """End the wait for a call when its client leaves, or its deadline passes."""
         try:

@@ -20,7 +20,7 @@ class Route:
     """One route.
 
     Attributes:
-        method: GET or POST; GET includes HEAD.
+        method: GET, POST or DELETE; GET includes HEAD.
         path: a segment in braces is a parameter; with a star, it is all that follows.
         run: answers.
         dialect: of its errors.

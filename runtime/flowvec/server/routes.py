@@ -10,11 +10,14 @@ from flowvec.server.answer_types import TeiEmbedded, TeiReranked
 from flowvec.server.described import described
 from flowvec.server.dialects import Dialect
 from flowvec.server.openapi import document_of
+from flowvec.server.page import assets, live, maps, space
+from flowvec.server.page import fields as page_fields
 from flowvec.server.request import Request
 from flowvec.server.route import Route, Run
 from flowvec.server.served import Served
+from flowvec.server.settings import Settings
 
-__all__ = ["ROUTES", "Routes"]
+__all__ = ["ROUTES", "Routes", "routes_of"]
 
 
 def _get(path: str, run: Run, dialect: Dialect = "openai", *, is_open: bool = False) -> Route:
@@ -29,7 +32,7 @@ async def _by_kind(served: Served, request: Request) -> Answer:
 
 
 ROUTES: list[Route] = [
-    _get("/", health.home, "tei", is_open=True),
+    _get("/", assets.home, "tei", is_open=True),
     _get("/live", health.live, is_open=True),
     _get("/ready", health.ready, is_open=True),
     _get("/health", health.health, "tei", is_open=True),
@@ -71,10 +74,36 @@ ROUTES: list[Route] = [
 @described(dict[str, Any])
 async def _openapi(served: Served, request: Request) -> Answer:
     """This document."""
-    return json_answer(document_of(ROUTES))
+    return json_answer(document_of(_documented(served.settings)))
 
 
 ROUTES.append(_get("/openapi.json", _openapi))
+
+# Routes that only the page uses, and files of the page, which are not part of the API.
+_OF_PAGE: list[Route] = [
+    _get("/v1/collections/{name}/fields", page_fields.fields),
+    Route("POST", "/v1/collections/{name}/map", maps.start),
+    _get("/v1/collections/{name}/map", maps.state),
+    _get("/v1/collections/{name}/map/positions", maps.positions),
+    Route("POST", "/v1/collections/{name}/map/values", maps.values),
+    Route("POST", "/v1/collections/{name}/map/rows", maps.rows),
+    Route("POST", "/v1/collections/{name}/map/points", maps.points),
+    Route("DELETE", "/v1/collections/{name}/map", maps.forget, is_work=False),
+    Route("POST", "/v1/collections/{name}/space", space.start),
+    _get("/v1/collections/{name}/space", space.state),
+    _get("/v1/live", live.live),
+]
+_FILES = [_get("/page/{file*}", assets.file, is_open=True)]
+ROUTES += _OF_PAGE
+
+
+def _documented(settings: Settings) -> list[Route]:
+    return [r for r in ROUTES if settings.page or r not in _OF_PAGE]
+
+
+def routes_of(settings: Settings) -> list[Route]:
+    """The routes of a server: without a page, those that it uses are left out."""
+    return _documented(settings) + (_FILES if settings.page else [])
 
 
 class Routes:

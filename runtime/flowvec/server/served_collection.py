@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
 from flowvec.collection.async_collection import AsyncCollection
 from flowvec.collection.collection import Collection
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.server.background_job import BackgroundJob
 from flowvec.server.served_model import ServedEncoder
 
 __all__ = ["ServedCollection"]
@@ -22,6 +24,7 @@ class ServedCollection:
         name: in the paths of its routes.
         rows: its rows, for the event loop.
         model: embeds its texts; None for a collection of vectors.
+        jobs: long work over its rows, by kind.
     """
 
     def __init__(self, name: str, collection: Collection, model: ServedEncoder | None) -> None:
@@ -47,6 +50,7 @@ class ServedCollection:
         self.name = name
         self.model = model
         self.rows = AsyncCollection(collection)
+        self.jobs: dict[str, BackgroundJob[Any]] = {}
 
     def described(self) -> dict[str, Any]:
         """What lists of collections say."""
@@ -64,4 +68,6 @@ class ServedCollection:
 
     async def close(self) -> None:
         """Stop its threads; changes that have begun are made."""
+        for job in self.jobs.values():
+            await asyncio.to_thread(job.stop)
         await self.rows.close()

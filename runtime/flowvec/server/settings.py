@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from flowvec.arguments import choice, number, whole_number
+from flowvec.arguments import choice, flag, number, whole_number
 from flowvec.errors import InputValueError
 from flowvec.server.keys import Keys
 
@@ -40,6 +40,9 @@ class Settings:
         metrics_names: `tei` adds the names of Text Embeddings Inference.
         truncate: cut texts above the model's length, unless the request says otherwise; False
             refuses them.
+        page: answer browsers at `/` with a page, and the routes that only the page uses.
+        page_may_write: let the page add and delete rows. The routes that change rows answer other
+            callers either way.
     """
 
     max_waiting_tokens: int = 2_000_000
@@ -57,6 +60,8 @@ class Settings:
     keys: Keys | None = None
     hosts: tuple[str, ...] | None = None
     origins: tuple[str, ...] = ()
+    page: bool = True
+    page_may_write: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -64,6 +69,9 @@ class Settings:
         Raises:
             InputTypeError, InputValueError: one is not valid.
         """
+        flag("page", self.page)
+        if flag("page_may_write", self.page_may_write) and not self.page:
+            raise InputValueError("page_may_write is for the page, which page=False leaves out")
         choice("metrics_names", self.metrics_names, get_args(MetricsNames))
         for name in (
             "max_waiting_tokens", "max_body_bytes", "max_text_characters", "max_unsent_bytes",

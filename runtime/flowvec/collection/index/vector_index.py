@@ -376,6 +376,18 @@ class VectorIndex:
             by_label = self._store.ids_of(np.unique(labels).tolist())
             return [[by_label[label] for label in line] for line in lines]
 
+    def vectors_of(self, labels: Labels) -> tuple[Labels, Floats]:
+        """Those of some labels that have rows, and their vectors as the metric compares them.
+
+        Inside the store's `reading`. Vectors are float32 (rows, dim); no text is read for them.
+        """
+        with self._one_state():
+            table = self._table.snapshot()
+        slots = table.slots_of(labels)
+        is_live = slots >= 0
+        is_live[is_live] = table.live[slots[is_live]]
+        return labels[is_live], table.vectors_of(slots[is_live])
+
     def scores(self, query: Floats, vectors: Floats) -> list[float]:
         """Scores of a query, float32 (dim,), with vectors, float32 (rows, dim)."""
         compared, rows = self._state.comparable(query[None]), self._state.comparable(vectors)

@@ -22,6 +22,7 @@ from flowvec.collection.store.field_indexes import FieldIndexes
 from flowvec.collection.store.file_systems import network_file_system
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText, TextTokenizer
+from flowvec.collection.store.json_field import JsonField, path_of
 from flowvec.collection.store.meta import LAYOUT_VERSIONS, TRIGRAM_VERSION, MetaTable
 from flowvec.collection.store.metadata_changes import MetadataChanges
 from flowvec.collection.store.rows import Id, Item, Rows, checksum, id_sum, key_of
@@ -449,6 +450,34 @@ class Store:
                 self._connection.execute("SELECT max(label) FROM items").fetchall()[0][0] or 0
             )
 
+    def field_values(
+        self, key: str, labels: npt.NDArray[np.int64], most: int = 200
+    ) -> dict[int, str | int | float | bool]:
+        """Values of a field of the metadata, by label; not checked against checksums.
+
+        Args:
+            key: the field, as in filters.
+            labels: of rows.
+            most: texts are cut to this many characters.
+
+        Raises:
+            InputValueError: the name cannot be used.
+        """
+        field = JsonField(path_of(key))
+        # No parameter but the labels: the path is quoted. Texts may be long, so SQLite cuts them.
+        statement = (
+            f"SELECT label, {field.type}, substr({field.value}, 1, {int(most)}) FROM items "  # noqa: S608
+            f"WHERE label IN (SELECT value FROM json_each(?)) AND {field.type} "
+            "IN ('text', 'integer', 'real', 'true', 'false')"
+        )
+        values: dict[int, str | int | float | bool] = {}
+        for start in range(0, len(labels), _READ_ROWS):
+            listed = str(labels[start : start + _READ_ROWS].tolist())
+            with self.database.translated():
+                rows = self._connection.execute(statement, (listed,)).fetchall()
+            values |= {label: _scalar(kind, value) for label, kind, value in rows}
+        return values
+
     def ids_of(self, labels: Sequence[int]) -> dict[int, Id]:
         """Ids by label, from rows that match their checksums."""
         return {label: item.id for label, item in self.read(labels).items()}
@@ -555,6 +584,15 @@ class Store:
             yield f"{FILE}: it holds {seen} rows, but {expected.rows} were written"
         elif intact == seen and expected.id_sum not in (None, ids):
             yield f"{FILE}: the checksum over all ids does not match its rows"
+
+
+def _scalar(kind: str, value: str) -> str | int | float | bool:
+    """A value of JSON from its type and SQLite's text."""
+    if kind == "text":
+        return value
+    if kind in ("true", "false"):
+        return kind == "true"
+    return int(value) if kind == "integer" else float(value)
 
 
 def _sum_of(ids: Iterable[tuple[Id, int]]) -> int:

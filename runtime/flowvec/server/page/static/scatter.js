@@ -1,0 +1,327 @@
+// Points on a canvas: WebGL2, or a 2D canvas where there is none. Draws when something changes.
+
+const VERTEX = `#version 300 es
+in vec2 place; in float code; in float lit;
+uniform vec2 centre; uniform vec2 scale; uniform float size; uniform float pass_; uniform sampler2D palette;
+out vec4 colour;
+void main() {
+  bool isLit = lit > 0.5;
+  bool isDrawn = pass_ < 0.5 ? !isLit : isLit;
+  gl_Position = isDrawn ? vec4((place - centre) * scale, 0.0, 1.0) : vec4(2.0, 2.0, 2.0, 1.0);
+  gl_PointSize = pass_ < 0.5 ? size : max(9.0, size * 2.2);
+  colour = texture(palette, vec2((code + 0.5) / 256.0, pass_ < 0.5 ? 0.25 : 0.75));
+}`;
+const FRAGMENT = `#version 300 es
+precision highp float;
+in vec4 colour; uniform float pass_; out vec4 result;
+void main() {
+  vec2 away = gl_PointCoord * 2.0 - 1.0;
+  float far = dot(away, away);
+  if (far > 1.0) discard;
+  result = pass_ > 0.5 && far > 0.45 ? vec4(colour.rgb * 0.35, 1.0) : colour;
+}`;
+
+function program(gl) {
+  const made = gl.createProgram();
+  for (const [kind, source] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]]) {
+    const shader = gl.createShader(kind);
+    gl.shaderSource(shader, source);
+    gl.compileShader(shader);
+    gl.attachShader(made, shader);
+  }
+  gl.linkProgram(made);
+  return gl.getProgramParameter(made, gl.LINK_STATUS) ? made : null;
+}
+
+class WithWebGL {
+  constructor(gl) {
+    this.gl = gl;
+    this.program = program(gl);
+    if (!this.program) throw new Error("the shaders do not compile");
+    gl.useProgram(this.program);
+    this.places = {};
+    for (const name of ["centre", "scale", "size", "pass_", "palette"]) {
+      this.places[name] = gl.getUniformLocation(this.program, name);
+    }
+    this.buffers = {};
+    for (const [name, size, type] of [["place", 2, gl.FLOAT], ["code", 1, gl.UNSIGNED_BYTE], ["lit", 1, gl.UNSIGNED_BYTE]]) {
+      const buffer = gl.createBuffer();
+      gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
+      const at = gl.getAttribLocation(this.program, name);
+      gl.enableVertexAttribArray(at);
+      gl.vertexAttribPointer(at, size, type, false, 0, 0);
+      this.buffers[name] = buffer;
+    }
+    gl.bindTexture(gl.TEXTURE_2D, gl.createTexture());
+    for (const name of ["TEXTURE_MIN_FILTER", "TEXTURE_MAG_FILTER"]) gl.texParameteri(gl.TEXTURE_2D, gl[name], gl.NEAREST);
+    gl.enable(gl.BLEND);
+    gl.blendFuncSeparate(gl.SRC_ALPHA, gl.ONE_MINUS_SRC_ALPHA, gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
+  }
+
+  upload(name, data) {
+    const { gl } = this;
+    gl.bindBuffer(gl.ARRAY_BUFFER, this.buffers[name]);
+    gl.bufferData(gl.ARRAY_BUFFER, data, gl.DYNAMIC_DRAW);
+  }
+
+  setPalette(rgba) {
+    const { gl } = this;
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA, 256, 2, 0, gl.RGBA, gl.UNSIGNED_BYTE, rgba);
+  }
+
+  draw({ positions, anyLit }, view, width, height, size) {
+    const { gl, places } = this;
+    gl.viewport(0, 0, width, height);
+    gl.clearColor(0, 0, 0, 0);
+    gl.clear(gl.COLOR_BUFFER_BIT);
+    gl.uniform2f(places.centre, view.x, view.y);
+    gl.uniform2f(places.scale, (2 * view.zoom) / width, (2 * view.zoom) / height);
+    gl.uniform1f(places.size, size);
+    for (let pass = 0; pass < (anyLit ? 2 : 1); pass += 1) {
+      gl.uniform1f(places.pass_, pass);
+      gl.drawArrays(gl.POINTS, 0, positions.length / 2);
+    }
+  }
+}
+
+class WithCanvas {
+  constructor(context) {
+    this.context = context;
+    this.palette = new Uint8Array(2048);
+  }
+
+  upload() {}
+
+  setPalette(rgba) { this.palette = rgba; }
+
+  draw({ positions, codes, lit, anyLit }, view, width, height, size) {
+    const { context, palette } = this;
+    const image = context.createImageData(width, height);
+    const pixels = new Uint32Array(image.data.buffer);
+    const colours = new Uint32Array(palette.slice(0, 1024).buffer);
+    const side = Math.max(1, Math.round(size * 0.8));
+    for (let i = 0; i < codes.length; i += 1) {
+      const left = Math.round((positions[2 * i] - view.x) * view.zoom + width / 2 - side / 2);
+      const top = Math.round(height / 2 - (positions[2 * i + 1] - view.y) * view.zoom - side / 2);
+      if (left < 0 || top < 0 || left + side > width || top + side > height) continue;
+      const colour = colours[codes[i]] | 0xff000000;
+      for (let y = top; y < top + side; y += 1) {
+        for (let x = left; x < left + side; x += 1) pixels[y * width + x] = colour;
+      }
+    }
+    context.putImageData(image, 0, 0);
+    if (!anyLit) return;
+    for (let i = 0; i < codes.length; i += 1) {
+      if (!lit[i]) continue;
+      const at = 1024 + 4 * codes[i];
+      context.fillStyle = `rgb(${palette[at]} ${palette[at + 1]} ${palette[at + 2]})`;
+      context.beginPath();
+      context.arc((positions[2 * i] - view.x) * view.zoom + width / 2,
+        height / 2 - (positions[2 * i + 1] - view.y) * view.zoom, Math.max(4.5, size), 0, 7);
+      context.fill();
+      context.strokeStyle = "#000";
+      context.stroke();
+    }
+  }
+}
+
+// Cells of points, for finding the nearest one to a place.
+class Cells {
+  constructor(positions, bounds) {
+    const points = positions.length / 2;
+    this.positions = positions;
+    this.side = Math.max(1, Math.min(512, Math.floor(Math.sqrt(points / 2))));
+    this.left = bounds.left;
+    this.bottom = bounds.bottom;
+    this.step = Math.max(bounds.width, bounds.height, 1e-9) / this.side;
+    this.starts = new Uint32Array(this.side * this.side + 1);
+    this.points = new Uint32Array(points);
+    const cells = new Uint32Array(points);
+    for (let i = 0; i < points; i += 1) {
+      cells[i] = this.cell(positions[2 * i], positions[2 * i + 1]);
+      this.starts[cells[i] + 1] += 1;
+    }
+    for (let i = 0; i < this.side * this.side; i += 1) this.starts[i + 1] += this.starts[i];
+    const next = this.starts.slice();
+    for (let i = 0; i < points; i += 1) this.points[next[cells[i]]++] = i;
+  }
+
+  column(value, start) { return Math.min(this.side - 1, Math.max(0, Math.floor((value - start) / this.step))); }
+
+  cell(x, y) { return this.column(y, this.bottom) * this.side + this.column(x, this.left); }
+
+  // The nearest point within a distance; -1 if there is none.
+  nearest(x, y, within) {
+    let best = -1;
+    let least = within * within;
+    const [left, right] = [this.column(x - within, this.left), this.column(x + within, this.left)];
+    const [bottom, top] = [this.column(y - within, this.bottom), this.column(y + within, this.bottom)];
+    for (let row = bottom; row <= top; row += 1) {
+      for (let i = this.starts[row * this.side + left]; i < this.starts[row * this.side + right + 1]; i += 1) {
+        const point = this.points[i];
+        const distance = (this.positions[2 * point] - x) ** 2 + (this.positions[2 * point + 1] - y) ** 2;
+        if (distance < least) [best, least] = [point, distance];
+      }
+    }
+    return best;
+  }
+}
+
+export function boundsOf(positions) {
+  let [left, right, bottom, top] = [Infinity, -Infinity, Infinity, -Infinity];
+  for (let i = 0; i < positions.length; i += 2) {
+    left = Math.min(left, positions[i]);
+    right = Math.max(right, positions[i]);
+    bottom = Math.min(bottom, positions[i + 1]);
+    top = Math.max(top, positions[i + 1]);
+  }
+  if (!positions.length) return { left: -1, bottom: -1, width: 2, height: 2 };
+  return { left, bottom, width: right - left, height: top - bottom };
+}
+
+export class Scatter {
+  // Puts a canvas of its own into an element.
+  constructor(parent, { withoutWebGL = false } = {}) {
+    const canvas = document.createElement("canvas");
+    parent.append(canvas);
+    this.canvas = canvas;
+    this.view = { x: 0, y: 0, zoom: 1 };
+    this.points = { positions: new Float32Array(), codes: new Uint8Array(), lit: new Uint8Array(), anyLit: false };
+    this.isAsked = false;
+    this.onDrawn = null;
+    const gl = withoutWebGL ? null : canvas.getContext("webgl2", { antialias: false, premultipliedAlpha: false });
+    try {
+      this.renderer = gl ? new WithWebGL(gl) : new WithCanvas(canvas.getContext("2d"));
+    } catch {
+      const other = canvas.cloneNode();
+      canvas.replaceWith(other);
+      this.canvas = other;
+      this.renderer = new WithCanvas(other.getContext("2d"));
+    }
+    this.kind = this.renderer instanceof WithWebGL ? "WebGL2" : "2D canvas";
+    this.resizing = new ResizeObserver(() => this.resize());
+    this.resizing.observe(this.canvas);
+  }
+
+  close() {
+    this.resizing.disconnect();
+    cancelAnimationFrame(this.frame);
+    this.renderer.gl?.getExtension("WEBGL_lose_context")?.loseContext();
+  }
+
+  resize() {
+    const ratio = Math.min(2, devicePixelRatio || 1);
+    const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight].map((n) => Math.max(1, Math.round(n * ratio)));
+    if (width === this.canvas.width && height === this.canvas.height) return;
+    this.view.zoom *= Math.min(width, height) / Math.min(this.canvas.width, this.canvas.height);
+    [this.canvas.width, this.canvas.height] = [width, height];
+    this.ask();
+  }
+
+  setPositions(positions) {
+    const isOther = positions.length !== this.points.positions.length;
+    this.points.positions = positions;
+    this.bounds = boundsOf(positions);
+    this.cells = null;
+    this.renderer.upload("place", positions);
+    if (isOther) {
+      this.setCodes(new Uint8Array(positions.length / 2).fill(255));
+      this.light([]);
+    }
+    this.ask();
+  }
+
+  setCodes(codes) {
+    this.points.codes = codes;
+    this.renderer.upload("code", codes);
+    this.ask();
+  }
+
+  light(points) {
+    const lit = new Uint8Array(this.points.positions.length / 2);
+    for (const point of points) lit[point] = 1;
+    Object.assign(this.points, { lit, anyLit: points.length > 0 });
+    this.renderer.upload("lit", lit);
+    this.ask();
+  }
+
+  setPalette(rgba) { this.renderer.setPalette(rgba); this.ask(); }
+
+  // Shows all points.
+  fit() {
+    const { left, bottom, width, height } = this.bounds ?? boundsOf([]);
+    const zoom = 0.92 * Math.min(this.canvas.width / (width || 1), this.canvas.height / (height || 1));
+    this.view = { x: left + width / 2, y: bottom + height / 2, zoom };
+    this.ask();
+  }
+
+  pan(dx, dy) {
+    const ratio = this.ratio;
+    this.view.x -= (dx * ratio) / this.view.zoom;
+    this.view.y += (dy * ratio) / this.view.zoom;
+    this.ask();
+  }
+
+  // Zooms around a place of the canvas, in CSS pixels.
+  zoom(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
+    const before = this.at(x, y);
+    this.view.zoom = Math.min(1e7, Math.max(1e-3, this.view.zoom * factor));
+    const after = this.at(x, y);
+    this.view.x += before.x - after.x;
+    this.view.y += before.y - after.y;
+    this.ask();
+  }
+
+  get ratio() { return this.canvas.width / Math.max(1, this.canvas.clientWidth); }
+
+  at(x, y) {
+    return {
+      x: this.view.x + (x * this.ratio - this.canvas.width / 2) / this.view.zoom,
+      y: this.view.y - (y * this.ratio - this.canvas.height / 2) / this.view.zoom,
+    };
+  }
+
+  placeOf(point) {
+    return {
+      x: ((this.points.positions[2 * point] - this.view.x) * this.view.zoom + this.canvas.width / 2) / this.ratio,
+      y: (this.canvas.height / 2 - (this.points.positions[2 * point + 1] - this.view.y) * this.view.zoom) / this.ratio,
+    };
+  }
+
+  pick(x, y) {
+    this.cells ??= new Cells(this.points.positions, this.bounds ?? boundsOf([]));
+    const place = this.at(x, y);
+    return this.points.positions.length ? this.cells.nearest(place.x, place.y, (10 * this.ratio) / this.view.zoom) : -1;
+  }
+
+  // Points inside a polygon of places of the canvas.
+  inside(polygon) {
+    const corners = polygon.map(([x, y]) => this.at(x, y));
+    const { positions } = this.points;
+    const found = [];
+    for (let i = 0; i < positions.length / 2; i += 1) {
+      const [x, y] = [positions[2 * i], positions[2 * i + 1]];
+      let isInside = false;
+      for (let a = 0, b = corners.length - 1; a < corners.length; b = a, a += 1) {
+        const [p, q] = [corners[a], corners[b]];
+        if ((p.y > y) !== (q.y > y) && x < ((q.x - p.x) * (y - p.y)) / (q.y - p.y) + p.x) isInside = !isInside;
+      }
+      if (isInside) found.push(i);
+    }
+    return found;
+  }
+
+  ask() {
+    if (this.isAsked) return;
+    this.isAsked = true;
+    this.frame = requestAnimationFrame(() => { this.isAsked = false; this.draw(); });
+  }
+
+  draw() {
+    const { width, height } = this.canvas;
+    const points = this.points.positions.length / 2;
+    const size = Math.max(2, Math.min(9, (0.9 * Math.sqrt((width * height) / Math.max(1, points))) ** 0.62)) * Math.max(1, this.ratio * 0.75);
+    this.renderer.draw(this.points, this.view, width, height, size);
+    this.onDrawn?.();
+  }
+}

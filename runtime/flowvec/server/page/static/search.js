@@ -1,0 +1,178 @@
+// The search tab.
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { ask, collectionPath, server } from "./api.js";
+import { FilterBuilder, filterOf } from "./filter.js";
+import { Hit } from "./hit.js";
+import { CopyDialog, Empty, Problem } from "./parts.js";
+import { asCurl, asPython } from "./snippets.js";
+import { count, duration, shown } from "./text.js";
+import { Writing } from "./writing.js";
+
+// Characters of a hit's text that the page asks for.
+export const TEXT_LIMIT = 4000;
+const TYPING = 250;
+const STAGES = {
+  queue: "waiting", tokenize: "tokenizing", compute: "embedding", search: "searching", rerank: "reranking",
+};
+
+function Stages({ stages, total, found }) {
+  const shownStages = stages.filter(([name]) => STAGES[name]);
+  const whole = shownStages.reduce((sum, [, ms]) => sum + ms, 0) || 1;
+  const said = shownStages.map(([name, ms]) => `${STAGES[name]} ${duration(ms)}`).join(", ");
+  return html`<div class="stages">
+    <p role="status">${count(found)} ${found === 1 ? "hit" : "hits"} in <b>${duration(total)}</b></p>
+    <div class="stagebar" aria-hidden="true">
+      ${shownStages.map(([name, ms]) => html`<span class=${`stage ${name}`} style=${{ flexGrow: ms / whole }}></span>`)}
+    </div>
+    <ul class="legend" aria-label=${`Time of each stage: ${said}`}>
+      ${shownStages.map(([name, ms]) => html`<li><i class=${`stage ${name}`}></i>${STAGES[name]} ${duration(ms)}</li>`)}
+    </ul>
+  </div>`;
+}
+
+function Options({ options, set, collection, rerankers, fields }) {
+  const words = Math.round((1 - options.weight) * 100);
+  const mix = options.weight === 1 ? "meaning alone" : options.weight === 0 ? "words alone"
+    : `${words} % words, ${100 - words} % meaning`;
+  return html`<div class="options">
+    ${collection.model ? html`<label class="slider"><span>Words or meaning</span> <b>${mix}</b>
+      <span class="ends"><span aria-hidden="true">words</span>
+      <input type="range" min="0" max="1" step="0.05" value=${options.weight} aria-valuetext=${mix}
+        onInput=${(e) => set({ weight: Number(e.target.value) })} />
+      <span aria-hidden="true">meaning</span></span></label>` : null}
+    <label class="compact"><span>Hits</span>
+      <select value=${options.k} onChange=${(e) => set({ k: Number(e.target.value) })}>
+        ${[5, 10, 20, 50, 100].map((k) => html`<option value=${k}>${k}</option>`)}</select></label>
+    ${rerankers.length ? html`<label class="compact"><span>Rerank</span>
+      <select value=${options.rerank} onChange=${(e) => set({ rerank: e.target.value })}>
+        <option value="">off</option>
+        ${rerankers.map((each) => html`<option value=${each.id}>${shown(each.id, 40)}</option>`)}
+      </select></label>` : html`<span class="quiet">No reranker is served.</span>`}
+    <label class="check"><input type="checkbox" checked=${options.exact}
+      onChange=${(e) => set({ exact: e.target.checked })} /> compare every row</label>
+    <${FilterBuilder} known=${fields} conditions=${options.conditions} joinedBy=${options.joinedBy}
+      onChange=${(conditions, joinedBy) => set({ conditions, joinedBy })} />
+  </div>`;
+}
+
+function bodyOf(query, like, options, fields) {
+  const body = like ? { vector: like.vector } : { query };
+  body.k = options.k + (like ? 1 : 0);
+  const filter = filterOf(options.conditions, options.joinedBy, fields);
+  if (filter) body.filter = filter;
+  if (!like && options.weight < 1) Object.assign(body, { hybrid: true, vector_weight: options.weight });
+  if (!like && options.rerank) Object.assign(body, { rerank: options.rerank, rerank_from: 50 });
+  if (options.exact) body.exact = true;
+  return body;
+}
+
+export function Search({ collection, models, shared, onTab }) {
+  const path = collectionPath(collection.id);
+  const [query, setQuery] = useState(shared.collection === collection.id ? shared.query : "");
+  const [like, setLike] = useState(null);
+  const [fields, setFields] = useState([]);
+  const [info, setInfo] = useState(null);
+  const [result, setResult] = useState(null);
+  const [error, setError] = useState(null);
+  const [isBusy, setIsBusy] = useState(false);
+  const [copied, setCopied] = useState(null);
+  const [options, setOptions] = useState({
+    weight: collection.model ? 0.5 : 1, k: 10, rerank: "", exact: false, conditions: [], joinedBy: "and",
+  });
+  const box = useRef(null);
+  const running = useRef(null);
+  const rerankers = models.filter((each) => each.kind === "reranker");
+
+  useEffect(() => {
+    ask(`${path}/fields`).then(({ value }) => setFields(value.fields), () => {});
+    ask(path).then(({ value }) => setInfo(value), () => {});
+    if (matchMedia("(pointer: fine)").matches) box.current?.focus();
+    const slash = (event) => {
+      if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) {
+        event.preventDefault();
+        box.current?.focus();
+      }
+    };
+    addEventListener("keydown", slash);
+    return () => { removeEventListener("keydown", slash); running.current?.abort(); };
+  }, []);
+
+  const body = bodyOf(query.trim(), like, options, fields);
+  const isAsked = like || query.trim();
+  const search = async () => {
+    running.current?.abort();
+    if (!isAsked) { setResult(null); setError(null); setIsBusy(false); return; }
+    const own = new AbortController();
+    running.current = own;
+    setIsBusy(true);
+    const began = performance.now();
+    try {
+      const { value, stages } = await ask(`${path}/search`, { ...body, text_limit: TEXT_LIMIT }, { signal: own.signal });
+      const hits = like ? value.hits.filter((hit) => hit.id !== like.id).slice(0, options.k) : value.hits;
+      setResult({ hits, stages, total: performance.now() - began, query: like ? "" : query });
+      Object.assign(shared, { collection: collection.id, hits: hits.map((hit) => hit.id), query });
+      setError(null);
+    } catch (problem) {
+      if (problem.name === "AbortError") return;
+      setError(problem);
+    }
+    if (running.current === own) setIsBusy(false);
+  };
+  const asked = JSON.stringify(body);
+  useEffect(() => {
+    const timer = setTimeout(search, TYPING);
+    return () => clearTimeout(timer);
+  }, [asked]);
+
+  const more = async (hit) => {
+    try {
+      const { value } = await ask(`${path}/rows/get`, { ids: [hit.id], with_vectors: true, text_limit: 0 });
+      if (value.rows[0]) setLike({ id: hit.id, vector: value.rows[0].vector, title: hit.text ?? String(hit.id) });
+      box.current?.focus();
+      scrollTo({ top: 0 });
+    } catch (problem) {
+      setError(problem);
+    }
+  };
+  const copy = (kind, made) => setCopied({ title: `This search, as ${kind}`, text: made(`${path}/search`, body, server.needsKey) });
+
+  return html`<div class="search">
+    <form class="searchbar" role="search" onSubmit=${(e) => { e.preventDefault(); search(); }}>
+      <input ref=${box} type="search" value=${query} aria-label="Search" maxlength="20000" autocomplete="off"
+        placeholder=${collection.model ? "Search by meaning, words or both" : "This collection has vectors only"}
+        onInput=${(e) => { setLike(null); setQuery(e.target.value); }} />
+      <button class="primary">Search</button>
+    </form>
+    <div class="columns">
+      <details class="side" open=${matchMedia("(min-width: 60rem)").matches}>
+        <summary>Options</summary>
+        <${Options} options=${options} set=${(some) => setOptions((old) => ({ ...old, ...some }))}
+          collection=${collection} rerankers=${rerankers} fields=${fields} />
+        ${info ? html`<p class="quiet">${count(info.rows)} rows of ${info.dim} dimensions${collection.model
+          ? html`, embedded by <bdi>${shown(collection.model, 60)}</bdi>` : ""},
+          ${` searched ${info.search === "hnsw" ? "by graph" : "exactly"}.`}</p>` : null}
+      </details>
+      <section class="results" aria-label="Hits" aria-busy=${isBusy}>
+        ${like ? html`<p class="like">Rows like <bdi class="chip">${shown(like.title, 80)}</bdi>
+          <button type="button" class="small" onClick=${() => setLike(null)}>Back to the search</button></p>` : null}
+        <${Problem} error=${error} onRetry=${search} />
+        ${result && !error ? html`<div class="head">
+          <${Stages} stages=${result.stages} total=${result.total} found=${result.hits.length} />
+          <div class="row end">
+            <button type="button" class="small" onClick=${() => onTab("map")}>Show on the map</button>
+            <button type="button" class="small" onClick=${() => copy("a curl command", asCurl)}>Copy as curl</button>
+            <button type="button" class="small" onClick=${() => copy("a Python program", asPython)}>Copy as Python</button>
+          </div></div>` : null}
+        ${result && !result.hits.length && !error ? html`<${Empty} title="No row meets the filter">
+          <p>Loosen or remove a condition.</p><//>` : null}
+        ${!result && !error ? html`<${Empty} title=${isBusy ? "Searching" : "What are you looking for?"}>
+          <p>Type a word, a question or a sentence. Press <kbd>/</kbd> to come back to the box.</p><//>` : null}
+        ${result && !error ? html`<ol class="hits">${result.hits.map((hit, i) => html`<${Hit} key=${typeof hit.id + hit.id}
+          hit=${hit} rank=${i + 1} query=${result.query} isHybrid=${hit.word_score !== undefined}
+          best=${result.hits[0].score} path=${path} onMore=${() => more(hit)} onDeleted=${search} />`)}</ol>` : null}
+      </section>
+    </div>
+    ${server.mayWrite && collection.model ? html`<${Writing} path=${path} onAdded=${search} />` : null}
+    ${copied ? html`<${CopyDialog} ...${copied} onClose=${() => setCopied(null)} />` : null}
+  </div>`;
+}
