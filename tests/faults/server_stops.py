@@ -100,7 +100,7 @@ class Adder:
                 return
             except Cut:
                 said = "cut"
-            except (NotBegun, OSError):
+            except (NotBegun, ConnectionResetError):
                 # The connection was idle, or in the listener's queue, when it closed.
                 said = "not begun" if sent.is_set() else "not begun before the signal"
             result.seen[f"{which.name} {what}: {said}"] += 1

@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -40,13 +40,13 @@ from tests.serving import port_of, start_server, url_of
 __all__ = ["Soak", "soak"]
 
 _CALLERS = 48
-_CYCLE = 10_000
+_CYCLE = 2_500
 # Of a cycle, how many requests come while ten times as many callers ask for hundreds of texts each.
 _GREEDY = 0.15
 # Low, so that they are more than may wait.
 _MOST_WAITING = 60_000
-# Cycles before memory is measured.
-_WARM_UP = 2
+# Requests before memory is measured.
+_WARM_UP = 20_000
 
 
 @dataclass
@@ -54,7 +54,8 @@ class Soak:
     """A campaign, so far.
 
     Attributes:
-        memory: bytes of the server's memory after each cycle; none where it cannot be read.
+        memory: requests so far, and bytes of the server's memory, after each cycle; none where it
+            cannot be read.
         live: seconds that answers of `/live` took: (how many, 99th percentile, longest) a cycle.
     """
 
@@ -65,7 +66,7 @@ class Soak:
     statuses: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)
+    memory: list[tuple[int, int]] = field(default_factory=list)
     live: list[tuple[int, float, float]] = field(default_factory=list)
     url: str = ""
     pid: int = 0
@@ -76,8 +77,10 @@ class Soak:
 
     @property
     def growth(self) -> int:
-        """Bytes by which memory grew after the first cycles."""
-        return max(self.memory[_WARM_UP:], default=0) - max(self.memory[:_WARM_UP], default=0)
+        """Bytes by which memory grew after the first requests; 0 if there were no others."""
+        first = [size for requests, size in self.memory if requests <= _WARM_UP]
+        later = [size for requests, size in self.memory if requests > _WARM_UP]
+        return max(0, max(later) - max(first)) if first and later else 0
 
     def add(self, tally: Tally, live: list[float]) -> None:
         self.cycles += 1
@@ -85,7 +88,7 @@ class Soak:
         self.statuses += tally.statuses
         self.wrong += tally.wrong
         self.examples = (self.examples + tally.examples)[:20]
-        self.memory += memory_of(self.pid)
+        self.memory += [(self.requests, size) for size in memory_of(self.pid)]
         if live:
             self.live.append((len(live), float(np.quantile(live, 0.99)), max(live)))
 
@@ -205,11 +208,12 @@ def resumed(folder: Path, seed: int) -> Soak:
 def report(soak: Soak) -> dict[str, Any]:
     """Figures of a campaign."""
     longest = sorted((each[2] for each in soak.live), reverse=True)
+    some = soak.memory[:: len(soak.memory) // 20 + 1]
     return {
         "requests": soak.requests, "cycles": soak.cycles, "seed": soak.seed,
         "seconds": round(soak.seconds), "wrong": dict(soak.wrong), "examples": soak.examples,
         "statuses": dict(soak.statuses.most_common()), "kinds": dict(soak.kinds.most_common()),
-        "memory MB": [round(size / 1e6, 1) for size in soak.memory],
+        "memory MB": {requests: round(size / 1e6, 1) for requests, size in some},
         "growth MB": round(soak.growth / 1e6, 1),
         "live asked": sum(each[0] for each in soak.live),
         "live p99 ms, worst cycle": round(max((e[1] for e in soak.live), default=0) * 1e3, 1),
@@ -223,15 +227,16 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--cycle", type=int, default=_CYCLE, help="requests of a cycle")
     parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()
     until = time.monotonic() + arguments.seconds
     soak = resumed(arguments.folder, arguments.seed)
     try:
         world = World.make(_CALLERS, soak.seed)
-        run_cycles(soak, world, arguments.requests, _CYCLE, until)
+        run_cycles(soak, world, arguments.requests, arguments.cycle, until)
     finally:
-        (arguments.folder / "state.json").write_text(json.dumps(asdict(soak)))
+        (arguments.folder / "state.json").write_text(json.dumps(vars(soak)))
     print(json.dumps(report(soak), indent=1))
     if soak.requests >= arguments.requests:
         os.kill(soak.pid, signal.SIGTERM)

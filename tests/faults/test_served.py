@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("msgspec", reason="needs the extra [serve]")
 
-from tests.faults import server_stops, soak
+from tests.faults import hostile, server_stops, soak
 from tests.faults.served.unruly import KINDS
 
 SEED = int(os.environ.get("FLOWVEC_SEED", "1"))
@@ -25,6 +25,14 @@ def test_every_caller_gets_its_own_answers(tmp_path: Path) -> None:
     assert set(state.kinds) == set(KINDS)
     assert state.statuses["429"] > 0
     assert state.live
+
+
+@posix
+def test_no_bytes_are_an_internal_error(tmp_path: Path) -> None:
+    result = hostile.campaign(12, SEED, tmp_path)
+    assert not result.wrong, result.wrong[:3]
+    assert len(result.sent) > 30
+    assert {"200", "400", "422", "waits for more"} <= set(result.outcomes)
 
 
 @posix

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from flowvec.server.answer_types import ERRORS
+from flowvec.server.answer_types import ERRORS, JinaReranked
 from flowvec.server.described import description_of
 from flowvec.server.route import Route
 from flowvec.version import __version__
@@ -65,7 +65,10 @@ def _operation(route: Route, schema: Any) -> dict[str, Any]:
         content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     elif description.answers and description.answers != (str,):
         content = {"application/json": {"schema": schema(description.answers)}}
-    error = {"application/json": {"schema": schema((ERRORS[route.dialect],))}}
+    errors: tuple[Any, ...] = (ERRORS[route.dialect],)
+    if route.dialect != "jina" and JinaReranked in description.answers:
+        errors += (ERRORS["jina"],)  # a request of Jina's form is refused as Jina does
+    error = {"application/json": {"schema": schema(errors)}}
     operation: dict[str, Any] = {
         "summary": summary,
         "operationId": f"{route.method.lower()}{route.path.replace('*', '')}",

@@ -6,7 +6,7 @@ from typing import Any
 
 from flowvec.server import cohere, collections, health, metrics, ollama, openai, rerank, tei
 from flowvec.server.answer import Answer, json_answer
-from flowvec.server.answer_types import TeiEmbedded, TeiReranked
+from flowvec.server.answer_types import JinaReranked, TeiEmbedded, TeiReranked
 from flowvec.server.described import described
 from flowvec.server.dialects import Dialect
 from flowvec.server.openapi import document_of
@@ -24,7 +24,7 @@ def _get(path: str, run: Run, dialect: Dialect = "openai", *, is_open: bool = Fa
     return Route("GET", path, run, dialect, is_work=False, is_open=is_open)
 
 
-@described(TeiEmbedded, TeiReranked, takes=(tei.TeiEmbed, rerank.Rerank))
+@described(TeiEmbedded, TeiReranked, JinaReranked, takes=(tei.TeiEmbed, rerank.Rerank))
 async def _by_kind(served: Served, request: Request) -> Answer:
     """What TEI's base URL answers: by the kind of the model."""
     run = tei.embed if served.encoders else rerank.either_rerank

@@ -70,10 +70,20 @@ class Wire:
         self.reader = self.writer = None
 
     async def send(self, data: bytes) -> None:
+        """Send bytes.
+
+        Raises:
+            ConnectionRefusedError: nothing listens.
+            NotBegun: the server has closed the connection.
+        """
         await self.open()
         assert self.writer is not None
-        self.writer.write(data)
-        await self.writer.drain()
+        try:
+            self.writer.write(data)
+            await self.writer.drain()
+        except (ConnectionResetError, BrokenPipeError) as error:
+            self.close()
+            raise NotBegun(repr(error)) from error
 
     async def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -84,11 +94,7 @@ class Wire:
             ConnectionRefusedError: nothing listens.
             NotBegun, Cut: the connection ended before the answer, or within it.
         """
-        try:
-            await self.send(request_bytes(method, path, body, headers))
-        except (ConnectionResetError, BrokenPipeError) as error:
-            self.close()
-            raise NotBegun(f"{method} {path}") from error
+        await self.send(request_bytes(method, path, body, headers))
         return await self.reply()
 
     async def reply(self, pause: float = 0.0) -> Reply:

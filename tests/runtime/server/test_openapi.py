@@ -99,6 +99,16 @@ def test_references_lead_somewhere(document: dict[str, Any]) -> None:
     check(document)
 
 
+def test_errors_of_both_forms_of_rerank_are_documented(document: dict[str, Any]) -> None:
+    for path in ("/", "/rerank"):
+        content = document["paths"][path]["post"]["responses"]["default"]["content"]
+        names = {
+            each["$ref"].rpartition("/")[2]
+            for each in content["application/json"]["schema"]["anyOf"]
+        }
+        assert names == {ERRORS["tei"].__name__, ERRORS["jina"].__name__}
+
+
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_answers_are_as_documented(client: Any, route: Any) -> None:
     description = description_of(route.run)
