@@ -53,6 +53,8 @@ __all__ = ["http"]
 _WORDS = (8, 60)
 _SHORT_WORDS = (4, 12)
 _SHORT_TEXTS = 128
+# Sentences of a corpus among which some are drawn.
+_AMONG = 20_000
 
 
 def http(
@@ -173,7 +175,7 @@ def _sentences(corpus: Path | None, words: tuple[int, int], count: int, seed: in
 
     if corpus is not None:
         check_corpus(corpus)
-        return sample(natural_sentences(corpus, *words), count, seed)
+        return sample(natural_sentences(corpus, *words), count, seed, max(_AMONG, 2 * count))
     pool = [s for passage in load_passages() for s in split_sentences(passage.text)]
     fitting = [s for s in pool if words[0] <= len(s.split()) <= words[1]]
     drawn = sample(iter(fitting), min(count, len(fitting)), seed)

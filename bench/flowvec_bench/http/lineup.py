@@ -158,19 +158,40 @@ def _started(
         target = target_of(url, server.route, "bench", headers)
         return Served(server.name, client, target, process)
 
-    chosen = server.settings[0]
+    settings = server.settings[0]
     if len(server.settings) > 1:
-        answered: dict[tuple[str, ...], int] = {}
-        for settings in server.settings:
-            say(f"choosing settings of {server.name}: {' '.join(settings)}")
+        settings = _best_settings(server, start, loads, say)
+        lineup.settings[server.name] = " ".join(settings)
+    return start(settings)
+
+
+def _best_settings(
+    server: HttpServer,
+    start: Callable[[tuple[str, ...]], Served],
+    loads: Loads,
+    say: Callable[[str], object],
+) -> tuple[str, ...]:
+    """Those with which it answers most; settings with which it fails are left out.
+
+    Raises:
+        FlowvecError: it fails with all of them.
+    """
+    answered: dict[tuple[str, ...], int] = {}
+    failure: FlowvecError | None = None
+    for settings in server.settings:
+        say(f"choosing settings of {server.name}: {' '.join(settings)}")
+        try:
             served = start(settings)
             try:
                 answered[settings] = _answered(served, loads)
             finally:
                 served.end()
-        chosen = max(answered, key=lambda settings: answered[settings])
-        lineup.settings[server.name] = " ".join(chosen)
-    return start(chosen)
+        except FlowvecError as error:
+            say(str(error))
+            failure = error
+    if failure is not None and not answered:
+        raise failure
+    return max(answered, key=lambda settings: answered[settings])
 
 
 def _answered(served: Served, loads: Loads) -> int:

@@ -13,7 +13,11 @@ _PLAIN_NEEDS = (
     "sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0", "fastapi==0.165.0",
     "uvicorn[standard]==0.54.0", "orjson==3.13.0",
 )  # fmt: skip
-_INFINITY_NEEDS = ("infinity-emb[torch,server]==0.0.78", "torch==2.13.0")
+# Its typer does not work with a newer click, nor its sentence-transformers with newer others.
+_INFINITY_NEEDS = (
+    "infinity-emb[torch,server]==0.0.78", "torch==2.13.0", "transformers==4.57.6",
+    "sentence-transformers==3.4.1", "huggingface-hub==0.36.0", "click==8.1.8",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ SERVERS: dict[str, HttpServer] = {
         ("{bin}/infinity_emb", "v2", "--model-id", "{model}", "--served-model-name", "bench",
          "--host", "127.0.0.1", "--port", "{port}", "--engine", "torch", "--device", "cpu",
          "--no-bettertransformer"),
-        (("--dtype", "float32", "--batch-size", "32"), ("--dtype", "float32", "--batch-size", "8"),
+        (("--dtype", "float32", "--batch-size", "16"),
          ("--dtype", "bfloat16", "--batch-size", "16")),
         "older", _INFINITY_NEEDS, path="/embeddings",
     ),
@@ -68,7 +72,7 @@ SERVERS: dict[str, HttpServer] = {
     ),
     "plain-best": HttpServer(
         "FastAPI + sentence-transformers, at its best", _PLAIN,
-        (("bfloat16", "16"), ("bfloat16", "64"), ("float32", "16")),
+        (("bfloat16", "16"), ("float32", "16")),
         "source", _PLAIN_NEEDS, "tei", "/embed",
     ),
 }  # fmt: skip
