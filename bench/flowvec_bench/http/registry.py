@@ -13,7 +13,7 @@ _PLAIN_NEEDS = (
     "sentence-transformers==6.2.0", "transformers==5.23.0", "torch==2.13.0", "fastapi==0.165.0",
     "uvicorn[standard]==0.54.0", "orjson==3.13.0",
 )  # fmt: skip
-# Its typer does not work with a newer click, nor its sentence-transformers with newer others.
+# It pins typer 0.12 and sentence-transformers 3; the others are of their time.
 _INFINITY_NEEDS = (
     "infinity-emb[torch,server]==0.0.78", "torch==2.13.0", "transformers==4.57.6",
     "sentence-transformers==3.4.1", "huggingface-hub==0.36.0", "click==8.1.8",
