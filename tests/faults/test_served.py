@@ -12,6 +12,7 @@ pytest.importorskip("msgspec", reason="needs the extra [serve]")
 
 from tests.faults import hostile, server_stops, soak
 from tests.faults.served.unruly import KINDS
+from tests.faults.served.world import World
 
 SEED = int(os.environ.get("FLOWVEC_SEED", "1"))
 posix = pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is POSIX's")
@@ -42,3 +43,14 @@ def test_no_signal_loses_what_was_acknowledged(tmp_path: Path) -> None:
     assert (result.lost, result.halves) == (0, 0)
     assert result.rows > 0
     assert result.signals == {"SIGTERM": 1, "SIGKILL": 1}
+
+
+def test_the_check_notices_answers_of_others() -> None:
+    world = World.make(2, SEED)
+    right = world.vectors_of(0, [3, 5])
+    assert world.difference(0, [3, 5], right) == ""
+    assert world.difference(0, [5, 3], right) == "vector of a text of caller 0"
+    assert world.difference(1, [3, 5], right) == "vector of a text of caller 0"
+    assert world.difference(0, [3, 5], -right) == "vector of nobody"
+    assert world.difference(0, [3], right) == "(2, 384) instead of (1, 384)"
+    assert world.difference(0, [3], world.vectors_of(0, [3], 64), 64) == ""
