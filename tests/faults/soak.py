@@ -94,12 +94,12 @@ class Soak:
 
 
 def memory_of(pid: int) -> list[int]:
-    """Resident bytes of a process, where /proc tells."""
+    """Resident bytes of a process without those of mapped files, where /proc tells."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return []
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
     return [int(found[1]) << 10] if found else []
 
 
