@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,8 @@ from flowvec.optional import install_line
 __all__ = ["OpenVinoSession", "openvino_config", "openvino_status"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # OpenVINO keeps compiled primitives for every input shape: without a limit, 900 MB after 1,200
 # shapes of a MiniLM. With 256 most batches find theirs: see bench/NOTES.md.
@@ -89,10 +93,13 @@ class OpenVinoSession:
         model = bundle.graph(engine.variant)
         with _FIRST_ARRAY:
             openvino.Tensor(np.zeros((1, 1), dtype=np.int64), shared_memory=True)
+        shared: Any = None if beside is None else beside._model
+        self._model: Any
+        self._compiled: Any
         try:
-            core = openvino.Core()
-            self._model: Any = core.read_model(str(model)) if beside is None else beside._model
-            self._compiled = _compile(core, self._model, engine)
+            self._model, self._compiled = _in_own_thread(
+                lambda: _loaded(openvino, str(model), shared, engine)
+            )
         except Exception as error:
             raise BundleError(f"{model} cannot be compiled: {first_line(error)}") from error
         names = {port.get_any_name() for port in self._compiled.inputs}
@@ -138,6 +145,24 @@ class OpenVinoSession:
             ) from error
         self._idle.append(request)
         return output
+
+
+def _in_own_thread(load: Callable[[], T]) -> T:
+    """Call a function on a thread that ends with it.
+
+    OpenVINO's CPU plugin gives its thread an alternate stack for signals, and frees it with the
+    model (2026.4.1). A signal to that thread would then kill the process, if another thread had
+    closed the model.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(load).result()
+
+
+def _loaded(openvino: Any, path: str, shared: Any, engine: Engine) -> tuple[Any, Any]:
+    """A model and what was compiled of it; `shared` is the model, if it has been read before."""
+    core = openvino.Core()
+    model = core.read_model(path) if shared is None else shared
+    return model, _compile(core, model, engine)
 
 
 def _compile(core: Any, model: Any, engine: Engine) -> Any:

@@ -90,3 +90,18 @@ def test_a_broken_openvino_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(openvino_session, "import_openvino", broken)
     assert "does not run: a plugin is missing" in str(provider_status()[OPENVINO])
+
+
+def test_a_signal_is_harmless_after_another_thread_closed_a_model(
+    python: Any, tiny_dir: Path
+) -> None:
+    done = python(
+        "import os, signal, sys, threading; from flowvec import Encoder\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('handled'))\n"
+        "encoder = Encoder.load(sys.argv[1], provider='openvino', streams=1)\n"
+        "encoder.encode(['a'])\n"
+        "thread = threading.Thread(target=encoder.close); thread.start(); thread.join()\n"
+        "signal.raise_signal(signal.SIGTERM)\n",
+        tiny_dir,
+    )
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
