@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +11,7 @@ from flowvec.cli.options import MODEL_HELP, Compute, MaxBatchTokens, Provider, R
 from flowvec.optional import require
 
 MetricsNames = Literal["flowvec", "tei"]
+LogFormat = Literal["text", "json"]
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -85,6 +85,19 @@ def serve(
     open_metrics: Annotated[
         bool, typer.Option("--open-metrics", help="Answer /metrics without a key.")
     ] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            help="json logs a line of JSON for each request and event; text logs events only."
+        ),
+    ] = "text",
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send OpenTelemetry traces there, as to http://localhost:4318: extra [otel].",
+        ),
+    ] = None,
     any_model: Annotated[
         bool,
         typer.Option(
@@ -148,7 +161,9 @@ def serve(
     from flowvec.server.command import ServeOptions
     from flowvec.server.command import serve as run
     from flowvec.server.keys import make_key
+    from flowvec.server.logs import set_up_logs
     from flowvec.server.settings import Settings
+    from flowvec.server.tracing import otlp_provider
 
     if new_key is not None:
         token, line = make_key(new_key, is_admin=admin)
@@ -167,6 +182,7 @@ def serve(
         origins=tuple(allow_origin or ()),
         page=page,
         page_may_write=page_may_write,
+        tracer_provider=None if otlp_endpoint is None else otlp_provider(otlp_endpoint),
     )
     options = ServeOptions(
         models=models or [],
@@ -188,7 +204,5 @@ def serve(
             "revision": revision,
         },
     )
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logs(log_format)
     run(options, settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,8 +63,12 @@ class Answer:
             await send({"type": "http.response.body", "body": body})
             return
         if isinstance(body, AsyncIterator):
-            async for block in body:
-                await _send_block(send, block)
+            try:
+                async for block in body:
+                    await _send_block(send, block)
+            finally:
+                if isinstance(body, AsyncGenerator):
+                    await body.aclose()
         else:
             for block in body:
                 await _send_block(send, block)

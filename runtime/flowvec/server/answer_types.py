@@ -28,6 +28,7 @@ __all__ = [
     "Status",
     "TeiEmbedded",
     "TeiInfo",
+    "TeiLabelled",
     "TeiReranked",
     "TeiSimilarities",
     "TeiTokens",
@@ -99,6 +100,13 @@ class TeiRanked(TypedDict):
     index: int
     score: float
     text: NotRequired[str]
+
+
+class TeiLabelled(TypedDict):
+    """A label and its score."""
+
+    score: float
+    label: str
 
 
 class TeiToken(TypedDict):

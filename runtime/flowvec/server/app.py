@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flowvec.collection.collection import Collection
@@ -16,8 +15,9 @@ from flowvec.reranker.reranker import Reranker
 from flowvec.server.answer import Answer, Header
 from flowvec.server.dialects import worded
 from flowvec.server.guard import PREFLIGHT, Guard
+from flowvec.server.logs import log_access, log_failure
 from flowvec.server.metrics import metrics
-from flowvec.server.refusal import ClientGone, Refusal, refusal_of, stopping
+from flowvec.server.refusal import AnswerCut, ClientGone, Refusal, refusal_of, stopping
 from flowvec.server.request import Incoming, Receive, Request, Scope, Send
 from flowvec.server.route import Route
 from flowvec.server.routes import Routes, routes_of
@@ -25,13 +25,14 @@ from flowvec.server.served import Served
 from flowvec.server.served_collection import ServedCollection
 from flowvec.server.served_model import ServedEncoder, ServedReranker
 from flowvec.server.settings import Settings
+from flowvec.server.tracing import Traces
 
 __all__ = ["App", "create_app"]
 
-logger = logging.getLogger(__name__)
-
 # What the metrics say of a request whose client left, as nginx does.
 _CLIENT_GONE = 499
+# Bodies of the largest size that may be in memory while they come.
+_BODIES = 8
 
 
 def create_app(
@@ -40,6 +41,7 @@ def create_app(
     collections: Mapping[str, Collection] | None = None,
     *,
     settings: Settings | None = None,
+    reload: Callable[[str], Encoder | Reranker] | None = None,
 ) -> App:
     """An ASGI application that serves models.
 
@@ -56,6 +58,8 @@ def create_app(
         collections: open collections by name. One whose Encoder is among the models shares its
             queue, and any other Encoder gets a queue of its own.
         settings: limits and deadlines.
+        reload: loads the model of a name again, on a thread, for `POST /v1/admin/reload`. What it
+            returns is closed when it is replaced, or by `close`.
 
     Raises:
         InputTypeError: something else was given.
@@ -68,6 +72,7 @@ def create_app(
         settings,
         {n: ServedEncoder(n, e, settings, is_shared=is_shared) for n, e in encoders.items()},
         {n: ServedReranker(n, r, settings, is_shared=is_shared) for n, r in scorers.items()},
+        load=reload,
     )
     for name, collection in (collections or {}).items():
         encoder = getattr(collection, "encoder", None)
@@ -109,8 +114,10 @@ class App:
         self._served = served
         settings = served.settings
         self._guard = Guard(settings.keys, settings.hosts, settings.origins)
+        provider = settings.tracer_provider
+        self._traces = None if provider is None else Traces(provider)
         self._routes = Routes(routes_of(settings))
-        self._incoming = Incoming()
+        self._incoming = Incoming(most=_BODIES * settings.max_body_bytes)
         start = os.urandom(6).hex()
         self._ids = (f"{start}-{number}" for number in itertools.count(1))
 
@@ -141,6 +148,7 @@ class App:
             request.dialect = (route or next(iter(methods.values()))).dialect
         is_work = route is not None and route.is_work
         served.running += is_work
+        generation = served.generations.begin()
         status = _CLIENT_GONE
         try:
             try:
@@ -149,20 +157,27 @@ class App:
             except ClientGone:
                 return
             except Exception as error:
-                status, body, headers = _refused(request, error)
+                status, body, headers = _refused(request, route, error)
                 answer = Answer(body, status, headers=headers)
             answer.headers += self._guard.cors_headers(request)
             status = answer.status
             served.unsent_bytes += answer.held_bytes
             try:
                 await answer.send(request, send)
+            except ClientGone:
+                status = _CLIENT_GONE
+            except AnswerCut as cut:
+                status = cut.refusal.status
             finally:
                 served.unsent_bytes -= answer.held_bytes
         finally:
             served.running -= is_work
+            served.generations.end(generation)
             seconds = time.perf_counter() - request.came
-            name = f"{route.method} {route.path}" if route else "other"
-            served.measures.add(name, status, seconds, is_work=is_work)
+            served.measures.add(_name_of(route), status, seconds, is_work=is_work)
+            log_access(request, _name_of(route), status, seconds)
+            if route is not None and is_work and self._traces is not None:
+                self._traces.add(request, route.method, route.path, status)
 
     async def _run(
         self, request: Request, methods: dict[str, Route], route: Route | None
@@ -199,23 +214,28 @@ class App:
                 return
 
     async def close(self) -> None:
-        """Stop the queues; models and collections stay open. Calling it twice is harmless."""
+        """Stop the queues; models and collections that were given stay open. Calling it twice is
+        harmless."""
         self._served.is_leaving = self._served.is_stopping = True
-        for collection in self._served.collections.values():
-            await collection.close()
-        for model in self._served.queues:
-            await model.close()
+        await self._served.close()
 
 
-def _refused(request: Request, error: Exception) -> tuple[int, bytes, list[Header]]:
+def _name_of(route: Route | None) -> str:
+    """A route in logs and metrics, in which unknown paths do not appear."""
+    return "other" if route is None else f"{route.method} {route.path}"
+
+
+def _refused(
+    request: Request, route: Route | None, error: Exception
+) -> tuple[int, bytes, list[Header]]:
     """Status, body and headers of the answer to a request that failed."""
     if isinstance(error, Refusal):
         refusal = error
     elif isinstance(error, FlowvecError):
         refusal = refusal_of(error)
         if refusal.status >= 500:
-            logger.warning("%s %s: %s", request.method, request.path, error)
+            log_failure(request, _name_of(route), error, is_expected=True)
     else:
-        logger.error("%s %s", request.method, request.path, exc_info=error)
+        log_failure(request, _name_of(route), error, is_expected=False)
         refusal = Refusal("internal", "internal error; the server's log says more")
     return *worded(refusal, request.dialect), refusal.headers()

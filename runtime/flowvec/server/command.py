@@ -104,7 +104,15 @@ def serve(options: ServeOptions, settings: Settings) -> None:
             if "demo" in collections:
                 raise InputValueError("--demo is the name of its collection: name yours otherwise")
             collections["demo"] = _demo_collection(models[_DEMO_MODEL], stack)
-        app = create_app(models, rerankers, collections, settings=settings)
+        kinds: dict[str, Any] = dict.fromkeys(models, Encoder) | dict.fromkeys(rerankers, Reranker)
+        sources = dict(map(_split, [*names, *options.rerankers]))
+
+        def load(name: str) -> Encoder | Reranker:
+            loaded: Encoder | Reranker = kinds[name].load(sources[name], **options.engine)
+            return loaded
+
+        app = create_app(models, rerankers, collections, settings=settings, reload=load)
+        app.served.owned |= {*models.values(), *rerankers.values()}
         for model in app.served.queues:
             model.warm_up()
         server = Server(
@@ -116,6 +124,8 @@ def serve(options: ServeOptions, settings: Settings) -> None:
             log_config=None,
         )
         server.run()
+    if settings.tracer_provider is not None:
+        settings.tracer_provider.shutdown()
 
 
 def _address(options: ServeOptions) -> str:

@@ -22,6 +22,7 @@ _OPENAI_TYPE: dict[Reason, str] = {
     "stopping": "server_error",
     "unhealthy": "server_error",
     "model_failed": "server_error",
+    "load_failed": "server_error",
     "internal": "server_error",
 }
 _OPENAI_CODE: dict[Reason, str] = {
@@ -30,6 +31,7 @@ _OPENAI_CODE: dict[Reason, str] = {
     "overloaded": "overloaded",
     "busy": "busy",
     "late": "deadline_exceeded",
+    "load_failed": "load_failed",
     "too_large": "request_too_large",
     "stopping": "stopping",
     "unhealthy": "unhealthy",

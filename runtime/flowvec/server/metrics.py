@@ -23,14 +23,15 @@ _PATIENCE = 1.0
 _TEI_ERRORS = {429: "overloaded", 413: "batch_size", 424: "model_type", 499: "dropped"}
 # Routes that are TEI's, or that it has too: those that embed, and those that sort.
 _TEI_RERANK = "POST /rerank"
+_TEI_PREDICT = "POST /predict"
 _TEI_EMBED = tuple(
     f"POST {path}"
     for path in ("/", "/embed", "/invocations", "/embeddings", "/v1/embeddings", "/similarity")
 )
-_TEI_ROUTES = (*_TEI_EMBED, _TEI_RERANK)
+_TEI_ROUTES = (*_TEI_EMBED, _TEI_RERANK, _TEI_PREDICT)
 
 
-@described(str)
+@described(str, kind="text/plain")
 async def metrics(served: Served, request: Request) -> Answer:
     """All figures.
 
@@ -169,6 +170,8 @@ def _teis(served: Served) -> Iterator[Any]:
         ("te_embed_success", sum(n for r, s, n in requests if r in _TEI_EMBED and s < 300)),
         ("te_rerank_count", sum(n for r, _, n in requests if r == _TEI_RERANK)),
         ("te_rerank_success", sum(n for r, s, n in requests if r == _TEI_RERANK and s < 300)),
+        ("te_predict_count", sum(n for r, _, n in requests if r == _TEI_PREDICT)),
+        ("te_predict_success", sum(n for r, s, n in requests if r == _TEI_PREDICT and s < 300)),
     ]
     for name, number in counters:
         yield UnknownMetricFamily(name, "As TEI counts it.", number)
@@ -187,6 +190,8 @@ def _teis(served: Served) -> Iterator[Any]:
     summed = [
         ("te_request_duration", [durations[r] for r in _TEI_ROUTES if r in durations]),
         ("te_embed_duration", [durations[r] for r in _TEI_EMBED if r in durations]),
+        ("te_rerank_duration", [durations[r] for r in (_TEI_RERANK,) if r in durations]),
+        ("te_predict_duration", [durations[r] for r in (_TEI_PREDICT,) if r in durations]),
         ("te_request_tokenization_duration", [m.measures.tokenize for m in models]),
         ("te_request_queue_duration", [m.measures.queue for m in models]),
         ("te_request_inference_duration", [m.measures.compute for m in models]),

@@ -9,77 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flowvec.encoder.shared_model import Call, SharedModel
 from flowvec.errors import FlowvecError
+from flowvec.server.queued_call import Costs, Outcome, QueuedCall, about_item, parts_of
 from flowvec.server.rate import Rate
 from flowvec.server.refusal import Refusal, refusal_of
-from flowvec.server.shares import Part, Shares, Work
+from flowvec.server.shares import Part, Shares
+from flowvec.server.stream_room import StreamRoom
 
 __all__ = ["Costs", "ModelQueue", "Outcome", "QueuedCall"]
-
-# Tokens of each item, as estimated: whole numbers, (items,).
-Costs = npt.NDArray[np.int64]
 
 # Batches for each stream that are handed over at a time: one that runs, and some to choose from.
 _BATCHES_AHEAD = 4
 # A call is split into parts, so that others get their turn in between.
 _PARTS_AHEAD = 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What came of a call.
-
-    Attributes:
-        results: vectors or scores, in the order of the items.
-        tokens: tokens that were computed, special tokens included.
-        truncated: items that were cut.
-        tokenize_seconds: time in the tokenizer.
-        queue_seconds: from the arrival to the first batch, without the tokenizer's time.
-        compute_seconds: from the first batch to the last.
-    """
-
-    results: npt.NDArray[Any]
-    tokens: int
-    truncated: int
-    tokenize_seconds: float
-    queue_seconds: float
-    compute_seconds: float
-
-
-@dataclass(slots=True, eq=False)
-class QueuedCall(Work):
-    """A call that waits for its results.
-
-    Attributes:
-        done: has the Outcome, or the reason why there is none.
-        options: of the model, for every part.
-        came: when it came, by `time.perf_counter`.
-        end: deadline, by `time.perf_counter`.
-    """
-
-    done: asyncio.Future[Outcome] = field(kw_only=True)
-    options: dict[str, Any] = field(kw_only=True)
-    came: float = field(kw_only=True)
-    end: float = field(kw_only=True)
-    running: dict[int, Call] = field(default_factory=dict)
-    results: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
-    left: int = 0
-    tokens: int = 0
-    truncated: int = 0
-    tokenize_seconds: float = 0.0
-    begun: float = 0.0
 
 
 class ModelQueue:
@@ -115,6 +65,8 @@ class ModelQueue:
         self._running = 0  # tokens of parts that were handed over
         self._shares = Shares(most, is_shared=is_shared)
         self._progress = time.perf_counter()
+        self._freed: asyncio.Future[None] | None = None
+        self.streams = StreamRoom(self._shares.most_of_a_call, self._window)
         self.on_part: Callable[[list[Any], Call], None] | None = None
 
     # --- state ----------------------------------------------------------------------------------
@@ -128,6 +80,21 @@ class ModelQueue:
     def waiting_items(self) -> int:
         """Texts or pairs that have not begun."""
         return self._shares.waiting_items
+
+    @property
+    def most_of_a_call(self) -> int:
+        """A call with more tokens than this is never accepted."""
+        return self._shares.most_of_a_call
+
+    def has_room(self, key: str, cost: int) -> bool:
+        """Whether a call of that many tokens would be accepted now."""
+        return not self._shares.excess(key, cost)
+
+    def freed(self) -> asyncio.Future[None]:
+        """Done when something is computed or given up, after which there may be room."""
+        if self._freed is None:
+            self._freed = asyncio.get_running_loop().create_future()
+        return self._freed
 
     def stalled_seconds(self) -> float:
         """How long there was no result, though calls wait or a batch runs; 0 if none does."""
@@ -171,7 +138,7 @@ class ModelQueue:
         self._check(key, cost, end)
         call = QueuedCall(
             key,
-            self._parts(items, costs, cost),
+            parts_of(items, costs, self._part),
             cost,
             done=asyncio.get_running_loop().create_future(),
             options=options,
@@ -211,21 +178,6 @@ class ModelQueue:
         if left <= 0 or (seconds is not None and seconds > left):
             raise Refusal("late", "the request cannot be answered before its deadline")
 
-    def _parts(self, items: list[Any], costs: Costs, cost: int) -> deque[Part]:
-        if cost <= self._part:
-            return deque([Part(0, 0, items, cost)])
-        ends = np.cumsum(costs)
-        # Every part holds as many items as fit, and at least one.
-        parts: deque[Part] = deque()
-        start, before = 0, 0
-        while start < len(items):
-            stop = int(np.searchsorted(ends, before + self._part, side="right"))
-            stop = max(stop, start + 1)
-            after = int(ends[stop - 1])
-            parts.append(Part(len(parts), start, items[start:stop], after - before))
-            start, before = stop, after
-        return parts
-
     def drop(self, call: QueuedCall) -> None:
         """Give up a call: its place is free at once. Twice is harmless."""
         self._shares.drop(call)
@@ -238,6 +190,9 @@ class ModelQueue:
     # --- running --------------------------------------------------------------------------------
 
     def _begin_what_fits(self) -> None:
+        freed, self._freed = self._freed, None
+        if freed is not None and not freed.done():
+            freed.set_result(None)
         while self._running < self._window:
             taken = self._shares.take()
             if taken is None:
@@ -277,7 +232,7 @@ class ModelQueue:
             except CancelledError:
                 self.drop(call)
             except FlowvecError as error:
-                self._fail(call, _about_item(refusal_of(error), part.first))
+                self._fail(call, about_item(refusal_of(error), part.first))
         self._begin_what_fits()
 
     def _take_results(self, call: QueuedCall, part: Part, running: Call) -> None:
@@ -310,11 +265,3 @@ class ModelQueue:
             running.future.cancel()
         if not call.done.done():
             call.done.set_exception(refusal)
-
-
-def _about_item(refusal: Refusal, first: int) -> Refusal:
-    """Count the items of a message in the call instead of its part."""
-    refusal.message = re.sub(
-        r"\bitem (\d+)", lambda match: f"item {int(match[1]) + first}", refusal.message
-    )
-    return refusal

@@ -49,6 +49,7 @@ async def embeddings(served: Served, request: Request) -> Answer:
     outcome = await served.embed(request, model, texts, _options(body, model, settings.truncate))
     headers = outcome_headers(request, outcome, sum(map(len, texts)), model.encoder.fingerprint)
     encoding = body.encoding_format or "float"
+    request.spent.attributes["gen_ai.request.encoding_formats"] = [encoding]
     return vectors_answer(outcome, _blocks(outcome, model.name, encoding), headers)
 
 

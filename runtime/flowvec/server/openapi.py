@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from flowvec.server.answer_types import ERRORS, JinaReranked
-from flowvec.server.described import description_of
+from flowvec.server.described import BYTES, NDJSON, description_of
 from flowvec.server.route import Route
 from flowvec.version import __version__
 
@@ -34,11 +34,13 @@ def document_of(routes: Sequence[Route]) -> dict[str, Any]:
     for route in routes:
         description = description_of(route.run)
         types += [*description.takes, *description.answers]
-    kinds = [kind for kind in types if kind not in (str, bytes)]
+    kinds = [kind for kind in dict.fromkeys(types) if kind is not bytes]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     schema_of = [(kind, schema) for kind, schema in zip(kinds, schemas, strict=True)]
 
     def schema(kinds: tuple[Any, ...]) -> dict[str, Any]:
+        if not kinds:  # it always refuses
+            return {}
         found = [next(s for kind, s in schema_of if kind == wanted) for wanted in kinds]
         return found[0] if len(found) == 1 else {"anyOf": found}
 
@@ -60,11 +62,11 @@ def document_of(routes: Sequence[Route]) -> dict[str, Any]:
 def _operation(route: Route, schema: Any) -> dict[str, Any]:
     description = description_of(route.run)
     summary = (inspect.getdoc(route.run) or "").partition("\n\n")[0].replace("\n", " ")
-    content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
-    if description.answers == (bytes,):
-        content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-    elif description.answers and description.answers != (str,):
-        content = {"application/json": {"schema": schema(description.answers)}}
+    content: dict[str, Any] = {}
+    if description.answers != (bytes,):
+        content[description.kind] = {"schema": schema(description.answers)}
+    if description.answers == (bytes,) or description.kind == NDJSON:
+        content[BYTES] = {"schema": {"type": "string", "format": "binary"}}
     errors: tuple[Any, ...] = (ERRORS[route.dialect],)
     if route.dialect != "jina" and JinaReranked in description.answers:
         errors += (ERRORS["jina"],)  # a request of Jina's form is refused as Jina does
@@ -84,11 +86,23 @@ def _operation(route: Route, schema: Any) -> dict[str, Any]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in names
     ]
+    if description.query is not None:
+        parameters += _query(description.query)
     if route.is_work:
         parameters.append(_TIMEOUT)
     if parameters:
         operation["parameters"] = parameters
     if description.takes:
-        body = {"application/json": {"schema": schema(description.takes)}}
+        body = {description.kind: {"schema": schema(description.takes)}}
         operation["requestBody"] = {"required": True, "content": body}
     return operation
+
+
+def _query(kind: Any) -> list[dict[str, Any]]:
+    """Parameters of the URL, as the fields of a Struct."""
+    (_,), schemas = msgspec.json.schema_components([kind], ref_template=_REF)
+    (schema,) = schemas.values()
+    return [
+        {"name": name, "in": "query", "schema": field}
+        for name, field in schema["properties"].items()
+    ]

@@ -16,7 +16,7 @@ from flowvec.errors import (
     OverloadedError,
 )
 
-__all__ = ["ClientGone", "Reason", "Refusal", "refusal_of", "stopping"]
+__all__ = ["AnswerCut", "ClientGone", "Reason", "Refusal", "refusal_of", "stopping"]
 
 Reason = Literal[
     "malformed",  # the body cannot be parsed
@@ -37,6 +37,7 @@ Reason = Literal[
     "stopping",
     "unhealthy",
     "model_failed",
+    "load_failed",  # a model could not be loaded again
     "internal",
 ]
 
@@ -59,6 +60,7 @@ _STATUS: dict[Reason, int] = {
     "stopping": 503,
     "unhealthy": 503,
     "model_failed": 500,
+    "load_failed": 500,
     "internal": 500,
 }
 # Seconds after which a server that stops is expected to have been replaced.
@@ -112,6 +114,18 @@ class Refusal(Exception):  # noqa: N818 - an answer rather than an error
         return headers
 
 
+class AnswerCut(Exception):  # noqa: N818 - the client sees it as an answer without its end
+    """An answer that has begun cannot be completed, and has no way to say so but to be cut.
+
+    Attributes:
+        refusal: why.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
 def stopping() -> Refusal:
     """A server that stops takes no new work."""
     return Refusal("stopping", "the server is stopping", retry_after=_RESTART)
@@ -124,7 +138,9 @@ def refusal_of(error: FlowvecError) -> Refusal:
     if isinstance(error, CollectionBusyError):  # written by another process for too long
         return Refusal("busy", str(error), retry_after=1.0)
     if isinstance(error, FingerprintMismatchError):
-        return Refusal("conflict", str(error))
+        # Without the folder, which is nobody's business.
+        _, _, models = str(error).partition(" was made with ")
+        return Refusal("conflict", f"the collection was made with {models or 'another model'}")
     if isinstance(error, DeadlineError):
         return Refusal("late", str(error))
     if isinstance(error, ClosedError):

@@ -8,11 +8,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 from flowvec.server.dialects import Dialect
 from flowvec.server.model_queue import ModelQueue, Outcome, QueuedCall
 from flowvec.server.refusal import ClientGone, Refusal
 from flowvec.server.settings import Settings
+from flowvec.server.spent import Spent
 
 __all__ = ["Incoming", "Receive", "Request", "Scope", "Send"]
 
@@ -25,15 +27,24 @@ _SLOWEST = 64 << 10
 # A request that takes longer is watched, so that a client that leaves is noticed.
 _WATCH_AFTER = 0.02
 _MOST_ID = 128
-# Bodies of the largest size that may be in memory while they come.
-_BODIES = 8
 
 
 @dataclass(slots=True)
 class Incoming:
-    """Bytes of bodies that are not complete, of all requests."""
+    """Bytes of bodies that are not complete, of all requests.
+
+    Attributes:
+        size: bytes now.
+        most: more are refused.
+    """
 
     size: int = 0
+    most: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too many come at once."""
+        return self.size > self.most
 
 
 class Request:
@@ -47,11 +58,14 @@ class Request:
         is_admin: whether that key may administer the server.
         parameters: parts of the path, for example a collection's name.
         dialect: in which it is answered.
+        receive: gives the next event of its connection.
+        incoming: bytes of bodies that are not complete.
+        spent: what models did for it.
     """
 
     __slots__ = (
-        "_headers", "_incoming", "_receive", "_settings", "came", "dialect", "id", "is_admin",
-        "key", "method", "parameters", "path", "scope",
+        "_headers", "_settings", "came", "dialect", "id", "incoming", "is_admin", "key", "method",
+        "parameters", "path", "receive", "scope", "spent",
     )  # fmt: skip
 
     def __init__(
@@ -68,9 +82,10 @@ class Request:
         self.is_admin = False
         self.parameters: dict[str, str] = {}
         self.dialect: Dialect = "openai"
-        self._receive = receive
+        self.spent = Spent()
+        self.receive = receive
         self._settings = settings
-        self._incoming = incoming
+        self.incoming = incoming
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.id = self._taken_over_id() or new_id
 
@@ -86,9 +101,19 @@ class Request:
         is_plain = given is not None and given.isascii() and given.isprintable()
         return given if given and is_plain and len(given) <= _MOST_ID else None
 
+    @property
+    def query(self) -> dict[str, str]:
+        """Parameters of the URL; of equal names the last one counts."""
+        text: bytes = self.scope.get("query_string", b"")
+        return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
+
     def end(self) -> float:
         """The deadline, by `time.perf_counter`: the earliest of the server's and the client's."""
-        seconds = self._settings.timeout
+        return min(self.came + self._settings.timeout, self.client_end())
+
+    def client_end(self) -> float:
+        """The client's deadline, by `time.perf_counter`; infinity if it names none."""
+        seconds = math.inf
         # A header of ours, of OpenAI's clients, and of Envoy.
         for name, unit in (
             (b"x-request-timeout-ms", 1e-3),
@@ -114,8 +139,7 @@ class Request:
         declared = int(length) if length.isdigit() else 0
         if declared > most:
             raise _too_large(most)
-        if self._headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise Refusal("unsupported", "the body must not be compressed")
+        self.check_encoding()
         seconds = self._settings.body_timeout + declared / _SLOWEST
         try:
             async with asyncio.timeout(seconds):
@@ -123,12 +147,21 @@ class Request:
         except TimeoutError:
             raise Refusal("timed_out", f"the body did not arrive within {seconds:.0f} s") from None
 
+    def check_encoding(self) -> None:
+        """Refuse a compressed body.
+
+        Raises:
+            Refusal: it is.
+        """
+        if self._headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise Refusal("unsupported", "the body must not be compressed")
+
     async def _whole_body(self, most: int) -> bytes:
         parts: list[bytes] = []
         size = 0
         try:
             while True:
-                message = await self._receive()
+                message = await self.receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGone
                 part: bytes = message.get("body", b"")
@@ -138,11 +171,11 @@ class Request:
                     return part if not parts else b"".join([*parts, part])
                 parts.append(part)
                 size += len(part)
-                self._incoming.size += len(part)
-                if self._incoming.size > _BODIES * most:
+                self.incoming.size += len(part)
+                if self.incoming.is_full:
                     raise Refusal("overloaded", "too many large bodies come at once", None, 1.0)
         finally:
-            self._incoming.size -= size
+            self.incoming.size -= size
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -172,14 +205,14 @@ class Request:
 
     async def gone(self) -> None:
         """Return when the client has left; it must have sent its body."""
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self.receive())["type"] != "http.disconnect":
             pass
 
     async def _watch(self, call: QueuedCall) -> None:
         """End the wait for a call when its client leaves, or its deadline passes."""
         try:
             async with asyncio.timeout(call.end - time.perf_counter()):
-                if (await self._receive())["type"] != "http.disconnect":
+                if (await self.receive())["type"] != "http.disconnect":
                     await asyncio.Event().wait()  # this server does not tell who leaves
         except TimeoutError:
             why: Exception = Refusal("late", "the request was not answered before its deadline")

@@ -20,7 +20,7 @@ from flowvec.server.request import Request
 from flowvec.server.served import Served
 from flowvec.server.served_model import ServedReranker
 
-__all__ = ["cohere_rerank", "either_rerank", "jina_rerank"]
+__all__ = ["activation_of", "cohere_rerank", "either_rerank", "jina_rerank"]
 
 
 class RerankDocument(msgspec.Struct):
@@ -158,14 +158,14 @@ async def _score(
         top_k=body.top_n or None,
         return_documents=return_documents,
         label=body.label,
-        activation="identity" if body.raw_scores else _activation(model),
+        activation="identity" if body.raw_scores else activation_of(model),
         truncation="longest_first" if cuts else "error",
     )
     outcome = await served.score(request, model, ranking.pairs, ranking.options)
     return _Scored(model, ranking, outcome)
 
 
-def _activation(model: ServedReranker) -> Activation:
+def activation_of(model: ServedReranker) -> Activation:
     """From logits to scores from 0 to 1, as the other servers give, which callers compare with
     thresholds: whatever the checkpoint's own activation is."""
     return "softmax" if len(model.reranker.head.labels) > 1 else "sigmoid"

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvec.server import cohere, collections, health, metrics, ollama, openai, rerank, tei
+from flowvec.server import (
+    cohere,
+    collections,
+    embed_stream,
+    health,
+    metrics,
+    ollama,
+    openai,
+    predict,
+    reload,
+    rerank,
+    tei,
+    viewer,
+)  # fmt: skip
 from flowvec.server.answer import Answer, json_answer
 from flowvec.server.answer_types import JinaReranked, TeiEmbedded, TeiReranked
 from flowvec.server.described import described
@@ -42,6 +55,7 @@ ROUTES: list[Route] = [
     _get("/v1/models/{name*}", openai.model),
     Route("POST", "/v1/embeddings", openai.embeddings),
     Route("POST", "/embeddings", openai.embeddings),
+    Route("POST", "/v1/embed-stream", embed_stream.embed_stream),
     _get("/v1/collections", collections.collections),
     _get("/v1/collections/{name}", collections.collection),
     Route("POST", "/v1/collections/{name}/search", collections.search),
@@ -52,6 +66,7 @@ ROUTES: list[Route] = [
     Route("POST", "/v1/collections/{name}/rows/count", collections.count),
     Route("POST", "/v1/collections/{name}/rows/delete", collections.delete),
     Route("POST", "/v1/collections/{name}/rows/update", collections.update),
+    Route("POST", "/v1/admin/reload", reload.reload),
     _get("/info", tei.info, "tei"),
     Route("POST", "/", _by_kind, "tei"),
     Route("POST", "/embed", tei.embed, "tei"),
@@ -59,6 +74,7 @@ ROUTES: list[Route] = [
     Route("POST", "/embed_all", tei.no_such_kind, "tei"),
     Route("POST", "/embed_sparse", tei.no_such_kind, "tei"),
     Route("POST", "/rerank", rerank.either_rerank, "tei"),
+    Route("POST", "/predict", predict.predict, "tei"),
     Route("POST", "/v1/rerank", rerank.jina_rerank, "jina"),
     Route("POST", "/v2/rerank", rerank.cohere_rerank, "cohere"),
     Route("POST", "/v2/embed", cohere.cohere_embed, "cohere"),
@@ -77,7 +93,10 @@ async def _openapi(served: Served, request: Request) -> Answer:
     return json_answer(document_of(_documented(served.settings)))
 
 
-ROUTES.append(_get("/openapi.json", _openapi))
+ROUTES += [
+    _get("/openapi.json", _openapi),
+    _get("/docs", viewer.page, is_open=True),
+]
 
 # Routes that only the page uses, and files of the page, which are not part of the API.
 _OF_PAGE: list[Route] = [
@@ -94,6 +113,7 @@ _OF_PAGE: list[Route] = [
     _get("/v1/live", live.live),
 ]
 _FILES = [_get("/page/{file*}", assets.file, is_open=True)]
+_VIEWER_FILES = [_get("/docs/{file}", viewer.file, is_open=True)]
 ROUTES += _OF_PAGE
 
 
@@ -103,7 +123,7 @@ def _documented(settings: Settings) -> list[Route]:
 
 def routes_of(settings: Settings) -> list[Route]:
     """The routes of a server: without a page, those that it uses are left out."""
-    return _documented(settings) + (_FILES if settings.page else [])
+    return _documented(settings) + _VIEWER_FILES + (_FILES if settings.page else [])
 
 
 class Routes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import signal
 import threading
 import time
 from functools import partial
@@ -15,8 +17,12 @@ import uvicorn
 from flowvec.compat import override
 from flowvec.server.app import App
 from flowvec.server.connections import Connection, ConnectionLimits, cut_slow
+from flowvec.server.refusal import Refusal
+from flowvec.server.reload import reload_models
 
 __all__ = ["Server"]
+
+logger = logging.getLogger(__name__)
 
 # Ticks of uvicorn's loop, of .1 s, between two looks at slow connections.
 _TICKS = 10
@@ -29,7 +35,7 @@ class Server(uvicorn.Server):
 
     The first SIGTERM or SIGINT begins an orderly stop: `/ready` fails; after `ready_delay` new work
     is refused with 503; when everything that was taken in is answered, or the grace time is
-    over, the process ends. A second signal ends it at once.
+    over, the process ends. A second signal ends it at once. SIGHUP loads the models again.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class Server(uvicorn.Server):
         self._grace = grace
         self._ready_delay = ready_delay
         self._stop_began: float | None = None
+        self._reloads: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
@@ -101,6 +108,30 @@ class Server(uvicorn.Server):
             timer.daemon = True
             timer.start()
         self.stop()
+
+    @override
+    async def startup(self, sockets: Any = None) -> None:
+        """Listen, and load the models again at each SIGHUP."""
+        await super().startup(sockets)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and hasattr(signal, "SIGHUP"):
+            loop = asyncio.get_running_loop()
+            begin = partial(loop.call_soon_threadsafe, self._begin_reload)
+            # As uvicorn does with SIGTERM; with a handler of the loop as well, uvloop can crash.
+            signal.signal(signal.SIGHUP, lambda *_: begin())
+
+    def _begin_reload(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload(self) -> None:
+        try:
+            await reload_models(self._served)
+        except Refusal as refusal:
+            logger.error("reload: %s", refusal.message)
+        except Exception:
+            logger.exception("reload")
 
     @override
     async def on_tick(self, counter: int) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
+from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import EncodeOptions
+from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.scores import ScoreOptions
+from flowvec.server.generations import Generations
 from flowvec.server.measures import Measures
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
@@ -20,6 +25,9 @@ from flowvec.server.settings import Settings
 from flowvec.tokenizer.pairs import TextPair
 
 __all__ = ["Served"]
+
+# Seconds in which models that were replaced are closed at the end.
+_PATIENCE = 10.0
 
 M = TypeVar("M", ServedEncoder, ServedReranker)
 
@@ -39,6 +47,11 @@ class Served:
         is_stopping: new work is refused.
         running: requests for work that are not answered yet.
         unsent_bytes: vectors of answers that are being sent.
+        generations: requests by when they began.
+        load: loads a model again by its name; None if that cannot be done.
+        is_reloading: whether models are being loaded again.
+        owned: Encoders and Rerankers that are closed when they are replaced, or at the end.
+        closing: waits for requests of models that were replaced.
     """
 
     settings: Settings
@@ -51,6 +64,11 @@ class Served:
     is_stopping: bool = False
     running: int = 0
     unsent_bytes: int = 0
+    generations: Generations = field(default_factory=Generations)
+    load: Callable[[str], Encoder | Reranker] | None = None
+    is_reloading: bool = False
+    owned: set[Encoder | Reranker] = field(default_factory=set)
+    closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def models(self) -> list[ServedModel]:
@@ -78,6 +96,42 @@ class Served:
             Refusal: there is none.
         """
         return _named(self.rerankers, name, "reranker", self.settings)
+
+    def replace(self, old: ServedModel, new: ServedModel) -> None:
+        """Serve a model in the place of one of the same name, which is closed when the last
+        request that has begun is answered."""
+        if isinstance(new, ServedEncoder):
+            self.encoders[new.name] = new
+            for collection in self.collections.values():
+                if collection.model is old:
+                    collection.take(new)
+        elif isinstance(new, ServedReranker):
+            self.rerankers[new.name] = new
+        self.owned.add(new.model)
+        task = asyncio.get_running_loop().create_task(self._close(old))
+        self.closing.add(task)
+        task.add_done_callback(self.closing.discard)
+
+    async def _close(self, old: ServedModel) -> None:
+        try:
+            await self.generations.earlier()
+        finally:
+            await old.close()
+        is_used = any(model.model is old.model for model in self.queues)
+        if old.model in self.owned and not is_used:
+            self.owned.discard(old.model)
+            await asyncio.to_thread(old.model.close)
+
+    async def close(self) -> None:
+        """Stop the queues, and close models that were loaded here."""
+        if self.closing:  # a model must not be closed by two threads at once
+            await asyncio.wait(self.closing, timeout=_PATIENCE)
+        for collection in self.collections.values():
+            await collection.close()
+        for model in self.queues:
+            await model.close()
+        for model_here in self.owned:
+            await asyncio.to_thread(model_here.close)
 
     async def embed(
         self, request: Request, model: ServedEncoder, texts: list[str], options: EncodeOptions
@@ -120,14 +174,25 @@ class Served:
             request.key, items, model.costs(items), options, came=request.came, end=request.end()
         )
         outcome = await request.outcome(model.queue, call)
+        self.count(request, model, len(items), outcome)
+        return outcome
+
+    def count(self, request: Request, model: ServedModel, items: int, outcome: Outcome) -> None:
+        """Count what was computed for a request, and ends now."""
         measures = model.measures
-        measures.items += len(items)
+        measures.items += items
         measures.tokens += outcome.tokens
         measures.truncated += outcome.truncated
         measures.tokenize.add(outcome.tokenize_seconds)
         measures.queue.add(outcome.queue_seconds)
         measures.compute.add(outcome.compute_seconds)
-        return outcome
+        spent = request.spent
+        spent.model = model.name
+        spent.items += items
+        spent.tokens += outcome.tokens
+        if isinstance(model, ServedEncoder):
+            spent.dim = outcome.results.shape[1]
+        spent.add(outcome.stages(model.name, time.perf_counter()))
 
 
 def _named(models: dict[str, M], name: str | None, what: str, settings: Settings) -> M:

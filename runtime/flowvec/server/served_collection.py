@@ -52,6 +52,16 @@ class ServedCollection:
         self.rows = AsyncCollection(collection)
         self.jobs: dict[str, BackgroundJob[Any]] = {}
 
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the model that made its vectors; None if there are none of a model."""
+        return self.rows.collection._store.settings.fingerprint
+
+    def take(self, model: ServedEncoder) -> None:
+        """Embed with another Encoder of the same model."""
+        self.model = model
+        self.rows.collection._encoder = model.encoder
+
     def described(self) -> dict[str, Any]:
         """What lists of collections say."""
         return {

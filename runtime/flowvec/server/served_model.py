@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class ServedModel(ABC):
         """
         self.name = name
         self._model = model
+        self._settings, self._is_shared = settings, is_shared
         self._shared = shared
         self._tokens_per_character = _FIRST_GUESS
         budget, streams = model.max_batch_tokens, model.engine.streams
@@ -77,6 +78,19 @@ class ServedModel(ABC):
             is_shared=is_shared,
         )
         self.queue.on_part = self._learn
+
+    @property
+    def model(self) -> Encoder | Reranker:
+        """What computes."""
+        return self._model
+
+    def successor(self, model: Any) -> Self:
+        """This, with the same name and counts, of another Encoder or Reranker."""
+        kind: Any = type(self)  # whose constructor makes the queue's model itself
+        new: Self = kind(self.name, model, self._settings, is_shared=self._is_shared)
+        new.measures = self.measures
+        new._tokens_per_character = self._tokens_per_character
+        return new
 
     def _count(self, batch: BatchReport) -> None:
         self.rate.add(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from flowvec.arguments import choice, flag, number, whole_number
 from flowvec.errors import InputValueError
@@ -43,6 +43,7 @@ class Settings:
         page: answer browsers at `/` with a page, and the routes that only the page uses.
         page_may_write: let the page add and delete rows. The routes that change rows answer other
             callers either way.
+        tracer_provider: OpenTelemetry's, for spans of requests; None makes none.
     """
 
     max_waiting_tokens: int = 2_000_000
@@ -62,6 +63,7 @@ class Settings:
     origins: tuple[str, ...] = ()
     page: bool = True
     page_may_write: bool = False
+    tracer_provider: Any = None
 
     def __post_init__(self) -> None:
         """Check the numbers.

@@ -213,6 +213,34 @@ def test_collections_are_listed(http: Any, notes: Collection) -> None:
     assert "path" not in about
 
 
+def test_vectors_of_another_model_are_a_conflict(
+    tmp_path: Path, tiny: Encoder, nan_dir: Path
+) -> None:
+    folder = tmp_path / "secret"
+    Collection.create(folder, dim=tiny.dim).close()
+    with (
+        Collection.open(folder, encoder=tiny) as served,  # it has no model yet
+        Encoder.load(nan_dir, provider="cpu", streams=1) as another,
+        running(create_app({"tiny": tiny}, collections={"notes": served})) as server,
+        server.client() as client,
+    ):
+        with Collection.open(folder, encoder=another) as writer:
+            writer.add([1], ["a cat"])
+        for path, body in (
+            ("search", {"query": "a cat"}),
+            ("search_batch", {"queries": ["a cat"]}),
+            ("rows", {"rows": [{"id": 2, "text": "a dog"}]}),
+        ):
+            answer = client.post(f"/v1/collections/notes/{path}", json=body)
+            assert answer.status_code == 409, path
+            message = answer.json()["error"]["message"]
+            assert another.fingerprint[:12] in message
+            assert "secret" not in message
+        vector = {"vector": tiny.encode("a cat").tolist()}
+        assert client.post("/v1/collections/notes/search", json=vector).status_code == 200
+        assert ok(client.post("/v1/collections/notes/rows/count", json={}))["count"] == 1
+
+
 def test_what_can_be_served(mini: Encoder, notes: Collection) -> None:
     for wrong in ("a/b", "", "x" * 65):
         with pytest.raises(InputValueError, match="collection's name"):

@@ -21,7 +21,7 @@ from flowvec.server.keys import Key, Keys
 from flowvec.server.routes import ROUTES
 
 TOKENS = {"alice": "token-a", "bob": "token-b"}
-OPEN = {"/", "/live", "/ready", "/health", "/ping"}
+OPEN = {"/", "/live", "/ready", "/health", "/ping", "/docs"}
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,7 @@ def fields_of(route: Any) -> dict[str, Any]:
     return {
         field.encode_name: field.type
         for kind in description_of(route.run).takes
+        if kind is not str
         for field in msgspec.structs.fields(kind)
     }
 

@@ -131,8 +131,10 @@ def test_the_app_serves_without_the_package(python: Any, tiny_dir: Path) -> None
         "from flowvec import Encoder; from flowvec.server import create_app\n"
         "from starlette.testclient import TestClient\n"
         "app = create_app(Encoder.load(sys.argv[1], provider='cpu'))\n"
-        "with TestClient(app) as c: print(c.get('/ready').status_code, c.get('/metrics').text)\n",
+        "with TestClient(app) as c: print(c.get('/ready').status_code, c.get('/metrics').text)\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])\n",
         tiny_dir,
     )
     assert done.stdout.startswith("200 "), done.stderr
     assert "prometheus_client" in done.stdout
+    assert done.stdout.endswith("\n[]\n")  # nor without traces

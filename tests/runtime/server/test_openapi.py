@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +18,10 @@ pytest.importorskip("prometheus_client", reason="needs the extra [serve]")
 import msgspec
 from starlette.testclient import TestClient
 
-from flowvec.server import create_app
+from flowvec.server import Settings, create_app
 from flowvec.server.answer_types import ERRORS
 from flowvec.server.described import description_of
+from flowvec.server.keys import Key, Keys
 from flowvec.server.routes import ROUTES
 
 # A body for each route that takes one.
@@ -27,14 +30,17 @@ BODIES: dict[str, dict[str, Any]] = {
     "/embed": {"inputs": "a", "dimensions": 3},
     "/invocations": {"inputs": "a"},
     "/v1/embeddings": {"input": ["a", "the cat " * 300]},
+    "/v1/embed-stream": {"text": "a", "id": 1},
     "/embeddings": {"input": "a", "encoding_format": "base64"},
     "/rerank": {"query": "a", "texts": ["b", "c"], "return_text": True},
+    "/predict": {"inputs": ["a", "b"]},
     "/v1/rerank": {"query": "a", "documents": ["b", {"text": "c"}]},
     "/v2/rerank": {"query": "a", "documents": ["b"], "return_documents": True},
     "/v2/embed": {"texts": ["a"], "embedding_types": ["float", "int8", "ubinary", "base64"],
                   "model": "mini"},
     "/api/embed": {"model": "tiny", "input": "a"},
     "/api/embeddings": {"model": "tiny", "prompt": "a"},
+    "/v1/admin/reload": {"model": "tiny"},
     "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
     "/tokenize": {"inputs": ["a cat"]},
     "/decode": {"ids": [1, 2]},
@@ -56,11 +62,19 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def client(
-    tiny: Encoder, mini: Encoder, reranker: Reranker, tmp_path_factory: pytest.TempPathFactory
+    tiny: Encoder,
+    tiny_dir: Path,
+    mini: Encoder,
+    reranker: Reranker,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Any]:
+    keys = Keys([Key("ops", hashlib.sha256(b"ops").digest(), is_admin=True)])
     with Collection.create(tmp_path_factory.mktemp("o") / "notes", encoder=mini) as notes:
-        app = create_app({"tiny": tiny, "mini": mini}, {"sorts": reranker}, {"notes": notes})
-        with TestClient(app) as client:
+        app = create_app(
+            {"tiny": tiny, "mini": mini}, {"sorts": reranker}, {"notes": notes},
+            settings=Settings(keys=keys), reload=lambda _: Encoder.load(tiny_dir, provider="cpu"),
+        )  # fmt: skip
+        with TestClient(app, headers={"authorization": "Bearer ops"}) as client:
             yield client
 
 
@@ -119,11 +133,16 @@ def test_answers_are_as_documented(client: Any, route: Any) -> None:
         msgspec.convert(answer.json(), ERRORS[route.dialect])
         return
     assert answer.status_code == 200, answer.text
-    if description.answers not in ((str,), (bytes,)):
+    if description.answers == (str,):
+        assert answer.headers["content-type"].partition(";")[0] == description.kind
+    elif description.answers != (bytes,):
         one = description.answers[0 if route.path != "/v1/rerank" else -1]
         msgspec.convert(answer.json(), one)
     if description.takes:
         wrong = client.request(route.method, path_of(route), content=b"[")
+        if description.kind != "application/json":  # an answer that has begun
+            msgspec.convert(wrong.json(), description.answers[1])
+            return
         assert wrong.status_code in (400, 422)  # TEI's
         msgspec.convert(wrong.json(), ERRORS[route.dialect])
 
@@ -136,18 +155,32 @@ def test_answers_are_as_documented(client: Any, route: Any) -> None:
 def test_every_documented_field_is_read(client: Any, document: dict[str, Any], route: Any) -> None:
     if route.path in ("/embed_all", "/embed_sparse"):
         return
-    body = document["paths"][route.path]["post"]["requestBody"]["content"]["application/json"]
+    kind = description_of(route.run).kind
+    refused = (400, 422) if kind == "application/json" else (200,)
+    body = document["paths"][route.path]["post"]["requestBody"]["content"][kind]
     first = body["schema"].get("anyOf", [body["schema"]])[0]
     schema = document["components"]["schemas"][first["$ref"].rpartition("/")[2]]
     assert schema["properties"]
     for name, field in schema["properties"].items():
         takes_objects = "object" in str(field) or "$ref" in str(field)
         answer = client.post(path_of(route), json={name: 0.5 if takes_objects else {"?": 1}})
-        assert answer.status_code in (400, 422), (name, answer.text)
+        assert answer.status_code in refused, (name, answer.text)
         assert f"$.{name}" in answer.text
     for name in schema.get("required", []):
         answer = client.post(
             path_of(route), json={k: v for k, v in BODIES[route.path].items() if k != name}
         )
-        assert answer.status_code in (400, 422)
+        assert answer.status_code in refused
         assert name in answer.text
+
+
+def test_parameters_of_the_url_are_documented(client: Any, document: dict[str, Any]) -> None:
+    for route in ROUTES:
+        query = description_of(route.run).query
+        operation = document["paths"][route.path.replace("*}", "}")][route.method.lower()]
+        named = {p["name"] for p in operation.get("parameters", []) if p["in"] == "query"}
+        assert named == set(query.__struct_fields__ if query is not None else ())
+        for name in named - {"model", "prompt_name"}:
+            answer = client.request(route.method, f"{path_of(route)}?{name}=?", json={})
+            assert answer.status_code == 400
+            assert name in answer.text

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ import pytest
 
 from flowvec import Collection, Encoder
 from flowvec.encoder.queue_reports import BatchReport
-from flowvec.engine.onnxruntime_session import Session
 from tests.runtime.server.conftest import Running, running, texts
+from tests.runtime.server.gate import Gate
 from tests.waiting import wait_until
 
 pytest.importorskip("openai", reason="needs the extra [serve]")
@@ -35,32 +35,6 @@ from flowvec.server.keys import Key, Keys
 from flowvec.server.refusal import ClientGone
 
 Serve = Callable[..., AbstractContextManager[Running]]
-
-
-class Gate:
-    """Holds runs of the model while it is shut."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.open, self.entered = threading.Event(), threading.Event()
-        self.open.set()
-        run = Session.run
-
-        def held(session: Session, *feeds: Any) -> Any:
-            self.entered.set()
-            assert self.open.wait(60)
-            return run(session, *feeds)
-
-        monkeypatch.setattr(Session, "run", held)
-
-    @contextmanager
-    def shut(self) -> Iterator[None]:
-        """Hold runs in the block."""
-        self.open.clear()
-        self.entered.clear()
-        try:
-            yield
-        finally:
-            self.open.set()
 
 
 @pytest.fixture

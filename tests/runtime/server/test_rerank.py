@@ -99,3 +99,36 @@ def test_a_server_of_rerankers_alone(reranker: Reranker) -> None:
 def test_equal_documents_have_a_row_each(client: Any) -> None:
     rows = client.post("/rerank", json={"query": "", "texts": ["a"] * 500}).json()
     assert [row["index"] for row in rows] == list(range(500))
+
+
+def test_predict_scores_every_label(client: Any, reranker: Reranker) -> None:
+    pairs = [[QUERY, text] for text in texts(5)]
+    answer = client.post("/predict", json={"inputs": pairs, "model": "sorts"})
+    given = [(first, second) for first, second in pairs]
+    scores = reranker.predict(given, activation="sigmoid")
+    (label,) = reranker.head.labels
+    rows = answer.json()
+    np.testing.assert_allclose([row[0]["score"] for row in rows], scores, atol=1e-5)
+    assert [[item["label"] for item in row] for row in rows] == [[label]] * 5
+    assert answer.headers["x-flowvec-fingerprint"] == reranker.fingerprint
+    raw = client.post("/predict", json={"inputs": pairs[0], "raw_scores": True}).json()
+    logits = reranker.predict(given[:1], activation="identity")
+    np.testing.assert_allclose([item["score"] for item in raw], logits, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "status", "message"),
+    [
+        ("a text", 422, "not a pair"),
+        (["a"], 422, "not a pair"),
+        (["a", "b", "c"], 422, "not a pair"),
+        ([["a", "b"], ["c"]], 422, "item 1"),
+        ([["a", "b"], "c"], 422, "item 1"),
+        ([], 400, "empty"),
+        ([["a", 1]], 422, "$.inputs"),
+    ],
+)
+def test_predict_takes_pairs(client: Any, inputs: Any, status: int, message: str) -> None:
+    answer = client.post("/predict", json={"inputs": inputs})
+    assert answer.status_code == status
+    assert message in answer.json()["error"]

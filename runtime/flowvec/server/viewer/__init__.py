@@ -1,0 +1,5 @@
+"""The viewer of the OpenAPI document: `/docs`."""
+
+from flowvec.server.viewer.files import file, page
+
+__all__ = ["file", "page"]
