@@ -208,7 +208,8 @@ def test_wrong_arguments_of_bulk_jobs(tmp_path: Path, encoder: Encoder) -> None:
     encode_files.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     check({
         "encode_files": Called(encode_files, {}),
-        "verify_folder": Called(bulk.verify_folder, {}),
+        "verify_folder": Called(bulk.verify_folder, {"path": tmp_path}),
+        "merge_shares": Called(bulk.merge_shares, {}),
         "estimate_files": Called(
             bulk.estimate_files, {"encoder": encoder, "inputs": tmp_path / "a.jsonl"}
         ),

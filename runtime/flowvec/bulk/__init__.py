@@ -10,6 +10,7 @@
 
 from flowvec.bulk.encoding import encode_files
 from flowvec.bulk.estimate import Estimate, estimate_files
+from flowvec.bulk.merging import merge_shares
 from flowvec.bulk.ray_workers import RayWorkers
 from flowvec.bulk.runner import BulkProgress
 from flowvec.bulk.shard_files import BulkPrecision, OutFormat
@@ -30,5 +31,6 @@ __all__ = [
     "RayWorkers",
     "encode_files",
     "estimate_files",
+    "merge_shares",
     "verify_folder",
 ]

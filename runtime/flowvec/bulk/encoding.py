@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from flowvec.arguments import flag, path_of, whole_number
+from flowvec.bulk.carrying import earlier_job, open_known_texts
 from flowvec.bulk.collection_output import CollectionTarget, ComparedTarget, open_collection
 from flowvec.bulk.journal import Folder
+from flowvec.bulk.open_folder import folder_at
 from flowvec.bulk.options import (
     MAX_TEXT_BYTES,
     ONE_FILE,
@@ -24,6 +26,7 @@ from flowvec.bulk.options import (
     checked_fields,
     expanded,
     out_format_of,
+    url_of,
 )
 from flowvec.bulk.outputs import FileTarget, FolderTarget, Target, naming_output
 from flowvec.bulk.ray_workers import RayWorkers, imported_ray, shards_on_ray
@@ -39,6 +42,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import Survey, survey_inputs
+from flowvec.texts.remote import name_of
 from flowvec.texts.sources import STDIN, find_sources
 from flowvec.texts.window import Columns
 
@@ -62,6 +66,8 @@ def encode_files(
     prompt_name: str | None = None,
     truncation: Truncation = "truncate",
     dedup: bool = False,
+    dedupe: bool = False,
+    changed_since: str | Path | None = None,
     on_duplicate: OnDuplicate | None = None,
     skip_unchanged: bool = False,
     prune: bool = False,
@@ -90,8 +96,9 @@ def encode_files(
         encoder: an Encoder, or what `Encoder.load` takes.
         inputs: files, folders or globs of txt, jsonl, csv (each also .gz, .bz2, .xz or .zst) and
             Parquet, or `-` for standard input.
-        out: a folder for shards, a manifest and dead letters; or a name that ends in .npy or
-            .parquet for a single file, which is written atomically and cannot be resumed.
+        out: a folder for shards, a manifest and dead letters, or its URL (`s3://bucket/vectors`,
+            or another scheme of fsspec); or a name that ends in .npy or .parquet for a single file,
+            which is written atomically and cannot be resumed.
         input_format: `txt`, `jsonl`, `csv` or `parquet`; None decides by the extensions.
         text_field: the field of jsonl, csv or Parquet that holds the text.
         id_field: the field with the id, a string or a whole number; None numbers the rows from 0
@@ -109,6 +116,15 @@ def encode_files(
         prompt_name: as in `Encoder.encode`.
         truncation: `truncate` cuts texts at max_length; `error` makes longer texts dead letters.
         dedup: encode equal texts in a window of 4,096 rows once.
+        dedupe: encode equal texts of the whole job once: the vector of the first row with a text is
+            copied to the others. For a folder of shards. All texts are read once more before the
+            work starts; their digests and repeated vectors are in SQLite files of TMPDIR, so memory
+            stays constant. Each share of a job embeds its own texts. `_part-*.texts` beside the
+            shards (17 bytes per row) are for `changed_since`.
+        changed_since: the folder, URL or manifest of an earlier job with the same model, made with
+            `dedupe` or `changed_since`: vectors of texts that it has are copied from it, and only
+            new and changed texts are encoded. The output is complete without the earlier job. It
+            implies `dedupe`.
         on_duplicate: which of several rows with the same id is written: the `last`, or the `first`.
             With `dead-letter`, all but the first are dead letters; with `error`, nothing is
             written. None is `last`. All ids are read before the work starts, which takes 24 bytes
@@ -151,7 +167,8 @@ def encode_files(
         InputValueError: an input cannot be read, a field is missing, an option is not valid.
         MissingDependencyError: Parquet and zstd need pyarrow (`flowvec[files]`).
     """
-    path = expanded(path_of("out", out))
+    url = url_of(out, out_format)
+    path = expanded(path_of("out", out)) if url is None else Path(name_of(url).partition("://")[2])
     flag("resume", resume)
     flag("strict", strict)
     flag("skip_unchanged", skip_unchanged)
@@ -176,14 +193,21 @@ def encode_files(
         raise InputValueError("split_overlap goes with split_tokens")
     can_be_last = (into_collection and not is_split) or not is_stdin
     rule = _duplicate_rule(on_duplicate, can_be_last=can_be_last)
+    dedupe = flag("dedupe", dedupe) or changed_since is not None
+    if dedupe and (is_file or into_collection or is_stdin or workers is not None or dedup):
+        raise InputValueError(
+            "dedupe and changed_since are for files into a folder of shards, without Ray and dedup"
+        )
+    earlier = None if changed_since is None else earlier_job(changed_since)
     options = BulkOptions(
-        out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, rule
-    )
-    check_options(options, share, is_file, path)
+        out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, rule,
+        dedupe, None if earlier is None else earlier.sha256,
+    )  # fmt: skip
+    check_options(options, share, is_file, path if url is None else None)
     if skip_unchanged and share[1] > 1:
         raise InputValueError("a job that skips unchanged rows cannot be divided into shares")
-    if workers is not None and (is_file or into_collection):
-        raise InputValueError("on Ray the output is a folder of shards")
+    if workers is not None and (is_file or into_collection or url is not None):
+        raise InputValueError("on Ray the output is a folder of shards of a file system")
     if is_file and resume and path.exists():
         raise BulkError(
             f"{path} exists; name another file, or give --restart (resume=False) to replace it"
@@ -212,11 +236,11 @@ def encode_files(
             repeats = _repeats(survey, options, columns, _raises_once_set(stop))
         except _StoppedError:
             nothing = RunResult(RunTally(), 0.0, is_complete=False)
-            return summarize(encoder, options, job, FileTarget(path), nothing, 0.0)
+            return summarize(encoder, options, job, FileTarget(path, url), nothing, 0.0)
         surveyed = time.perf_counter() - started
-        stack.enter_context(naming_output(path))
+        stack.enter_context(naming_output(url or str(path)))
         target = _open_target(
-            stack, path, encoder, survey, options, columns, share,
+            stack, url or path, encoder, survey, options, columns, share,
             is_file=is_file, skip_unchanged=skip_unchanged, prune=prune, resume=resume,
             splitting=splitting,
         )  # fmt: skip
@@ -229,7 +253,21 @@ def encode_files(
                 stop=stop, strict=strict, on_progress=on_progress,
             )  # fmt: skip
         else:
-            work = Work(encoder, job, survey, options, columns, target, repeats)
+            known = None
+            if dedupe:
+                assert isinstance(target, FolderTarget)
+                assert not isinstance(repeats, SeenIds)
+                if earlier is not None:
+                    earlier.check(_described(encoder, survey, options, columns, share))
+                try:
+                    known = open_known_texts(
+                        stack, target, survey, options, columns, repeats, earlier,
+                        _raises_once_set(stop),
+                    )  # fmt: skip
+                except _StoppedError:
+                    nothing = RunResult(RunTally(), 0.0, is_complete=False)
+                    return summarize(encoder, options, job, target, nothing, surveyed)
+            work = Work(encoder, job, survey, options, columns, target, repeats, known)
             done = work.run(stop, strict=strict, on_progress=on_progress)
         return summarize(encoder, options, job, target, done, surveyed)
 
@@ -270,7 +308,7 @@ def _duplicate_rule(rule: OnDuplicate | None, *, can_be_last: bool) -> OnDuplica
 
 def _open_target(
     stack: ExitStack,
-    path: Path,
+    path: Path | str,
     encoder: Encoder,
     survey: Survey,
     options: BulkOptions,
@@ -283,7 +321,17 @@ def _open_target(
     resume: bool,
     splitting: Splitting | None,
 ) -> Target:
-    """Open the output; `stack` closes what it keeps open, apart from the target itself."""
+    """Open the output, a path or a URL.
+
+    `stack` closes what it keeps open, apart from the target itself.
+    """
+    per_shard = options.rows_per_shard
+    if not is_file and options.out_format != "collection":
+        folder = folder_at(path, share)
+        stack.enter_context(folder.locked())
+        described = _described(encoder, survey, options, columns, share)
+        return FolderTarget(folder, survey, per_shard, options.out_format, described, resume=resume)
+    path = Path(path)
     if is_file:
         return FileTarget(path)
     if skip_unchanged:
@@ -291,15 +339,9 @@ def _open_target(
             path, encoder, options.precision, options.fields, survey,
             prune=prune, splitting=splitting,
         )  # fmt: skip
-    per_shard = options.rows_per_shard
-    if options.out_format != "collection":
-        folder = Folder(path, share)
-        stack.enter_context(folder.locked())
-        described = _described(encoder, survey, options, columns, share)
-        return FolderTarget(folder, survey, per_shard, options.out_format, described, resume=resume)
     collection = stack.enter_context(open_collection(path, encoder, options.precision))
     folder = Folder(path.with_name(path.name + ".job"), share)
-    if options.fields.id is None and len(collection) and not folder.manifest.exists():
+    if options.fields.id is None and len(collection) and folder.read_manifest() is None:
         raise InputValueError(
             f"{path} holds {len(collection)} rows, and numbers from 0 would replace some; give an "
             "id_field, or skip_unchanged"
@@ -387,6 +429,9 @@ def _described(
         del chosen["fields"][name]
     if options.fields.id is None:  # rows are numbered: ids are distinct
         del chosen["on_duplicate"]
+    for name in ("dedupe", "changed_since"):  # earlier versions do not know them
+        if not chosen[name]:
+            del chosen[name]
     described = {
         "model": {
             "name": info.name,

@@ -11,12 +11,13 @@ from typing import cast, get_args
 
 from flowvec.arguments import choice, flag, path_of, text_or_none, whole_number
 from flowvec.arrow import imported_arrow
-from flowvec.bulk.journal import check_share
+from flowvec.bulk.records import check_share
 from flowvec.bulk.repeats import OnDuplicate
 from flowvec.bulk.shard_files import BULK_PRECISIONS, BulkPrecision, OutFormat, check_names
 from flowvec.encoder.options import Truncation
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
+from flowvec.texts.remote import is_url, name_of
 from flowvec.texts.window import WINDOW, Fields
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "checked_fields",
     "expanded",
     "out_format_of",
+    "url_of",
 ]
 
 ROWS_PER_SHARD = 8 * WINDOW
@@ -49,6 +51,8 @@ class BulkOptions:
     dedup: bool
     rows_per_shard: int
     on_duplicate: OnDuplicate = "last"
+    dedupe: bool = False
+    changed_since: str | None = None  # SHA-256 of the earlier job's shards
 
 
 def as_inputs(inputs: str | Path | Iterable[str | Path]) -> list[str | Path]:
@@ -90,8 +94,8 @@ def checked_fields(text: str, key: str | None, keep: Sequence[str], max_text_byt
     return fields
 
 
-# A Path drops one of the two slashes. A drive is one letter.
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+# A Path drops one of the two slashes of a URL. A drive is one letter.
+_PATH_OF_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 # Extensions of files; folders are not named like this.
 _OTHER_FILES = frozenset(
     (".txt", ".csv", ".tsv", ".json", ".jsonl", ".npz", ".pt", ".bin", ".h5", ".pkl", ".arrow",
@@ -105,11 +109,8 @@ def out_format_of(path: Path, wanted: OutFormat | None) -> OutFormat:
     Raises:
         InputValueError: the name says another format, or one that flowvec does not write.
     """
-    if _URL.match(str(path)):
-        raise InputValueError(
-            f"the output is a folder of a file system, not {path}: a whole shard is renamed, which "
-            "object stores cannot do; write to a folder, and copy it there"
-        )
+    if _PATH_OF_URL.match(str(path)):
+        raise InputValueError(f"give the URL {path} as a text: a Path changes its slashes")
     if path.suffix.lower() in _OTHER_FILES:
         raise InputValueError(
             f"the output is a .npy or .parquet file, or a folder of shards, not {path.name}"
@@ -129,14 +130,34 @@ def out_format_of(path: Path, wanted: OutFormat | None) -> OutFormat:
     return wanted or "parquet"
 
 
-def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, path: Path) -> None:
+def url_of(out: str | Path, out_format: OutFormat | None) -> str | None:
+    """The URL of an output; None if it is a path.
+
+    Raises:
+        InputValueError: the output by URL cannot have this format, or is one file.
+    """
+    if not isinstance(out, str) or not is_url(out):
+        return None
+    if out_format == "collection":
+        raise InputValueError(f"a collection is a directory of a file system, not {out}")
+    if name_of(out).endswith((".npy", ".parquet")):
+        raise InputValueError(
+            f"by URL the output is a folder of shards, not one file: name {out} without .npy or "
+            ".parquet, and give the format by --out-format (out_format=)"
+        )
+    return out
+
+
+def check_options(
+    options: BulkOptions, share: tuple[int, int], is_file: bool, path: Path | None
+) -> None:
     """Refuse options that are not valid.
 
     Args:
         options: options of the job.
         share: which share of the shards to do and of how many, from 1.
         is_file: whether the output is one file.
-        path: the output.
+        path: the output; None for a URL.
 
     Raises:
         InputValueError: an option is not valid.
@@ -150,11 +171,13 @@ def check_options(options: BulkOptions, share: tuple[int, int], is_file: bool, p
     text_or_none("prompt_name", options.prompt_name)
     if is_file and share[1] > 1:
         raise InputValueError("a single file cannot be divided into shares; name a folder")
+    if options.out_format == "parquet":
+        imported_arrow()
+    if path is None:
+        return
     if is_file and path.is_dir():
         raise InputValueError(f"{path} is a directory")
     if is_file and not path.absolute().parent.is_dir():
         raise InputValueError(f"there is no directory {path.absolute().parent}")
     if not is_file and path.exists() and not path.is_dir():
         raise InputValueError(f"{path} is not a directory")
-    if options.out_format == "parquet":
-        imported_arrow()

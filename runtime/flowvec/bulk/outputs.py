@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -11,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from flowvec.bulk.journal import (
-    Folder,
+from flowvec.bulk.file_names import partial_of, texts_name, write_whole
+from flowvec.bulk.job_folder import JobFolder, Journal
+from flowvec.bulk.records import (
     ShardRecord,
     comparable,
     dead_letter_lines,
     differences,
     differences_of_shares,
-    partial_of,
     records_of,
 )
 from flowvec.bulk.shard_files import OutFormat, ShardFile, ShardSettings, ShardWriter, Written
@@ -59,9 +60,15 @@ class ShardCounts:
 class Target(ABC):
     """Where shards go. Apart from `note` and `leave_out`, only one thread at a time calls it."""
 
-    def __init__(self, path: Path) -> None:
-        """Name the file or folder."""
+    def __init__(self, path: Path, out: str | None = None) -> None:
+        """Name the file or folder.
+
+        Args:
+            path: the file, or the folder in which this process writes.
+            out: the output's name; None is the path.
+        """
         self.path = path
+        self.out = str(path) if out is None else out
         # Shards that earlier runs finished, and those plus the shards of this run.
         self.before: Sequence[ShardRecord] = ()
         self.finished: list[ShardRecord] = []
@@ -117,9 +124,15 @@ class Target(ABC):
             written.map_sha256,
             counts.duplicates,
             dict(sorted(counts.codes.items())),
+            written.texts_sha256,
         )
         self.acknowledge(record)
         self.finished.append(record)
+
+    def write_texts(self, shard: int, content: bytes) -> str:
+        """Write the texts file of a shard; return its SHA-256."""
+        write_whole(self.path / texts_name(self.file_name(shard)), content)
+        return hashlib.sha256(content).hexdigest()
 
     def acknowledge(self, record: ShardRecord) -> None:
         """Record durably that a shard is finished."""
@@ -151,7 +164,7 @@ class Target(ABC):
 
 
 @contextmanager
-def naming_output(path: Path) -> Iterator[None]:
+def naming_output(out: str) -> Iterator[None]:
     """Name the output in errors of the system, such as a full disk.
 
     Raises:
@@ -160,7 +173,7 @@ def naming_output(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BulkError(f"cannot write into {path}: {error.strerror or error}") from error
+        raise BulkError(f"cannot write into {out}: {error.strerror or error}") from error
 
 
 class FileTarget(Target):
@@ -187,8 +200,8 @@ class FileTarget(Target):
 class _ShardsTarget(Target):
     """Numbered shards in a folder."""
 
-    def __init__(self, folder: Folder, out_format: OutFormat) -> None:
-        super().__init__(folder.path)
+    def __init__(self, folder: JobFolder, out_format: OutFormat) -> None:
+        super().__init__(folder.path, folder.out)
         self._folder = folder
         self._out_format = out_format
 
@@ -202,13 +215,13 @@ class _ShardsTarget(Target):
 
     @override
     def dead_letters_path(self, shard: int) -> Path:
-        return self._folder.shard_dead_letters(shard)
+        return self.path / self._folder.shard_dead_letters(shard)
 
 
 class OneShardTarget(_ShardsTarget):
     """One shard of a job whose journal another process writes."""
 
-    def __init__(self, folder: Folder, out_format: OutFormat, shard: int) -> None:
+    def __init__(self, folder: JobFolder, out_format: OutFormat, shard: int) -> None:
         """Name the shard."""
         super().__init__(folder, out_format)
         self._shard = shard
@@ -226,7 +239,7 @@ class FolderTarget(_ShardsTarget):
 
     def __init__(
         self,
-        folder: Folder,
+        folder: JobFolder,
         survey: Survey,
         rows_per_shard: int,
         out_format: OutFormat,
@@ -250,7 +263,7 @@ class FolderTarget(_ShardsTarget):
         super().__init__(folder, out_format)
         self._shards = None if survey.rows is None else -(-survey.rows // rows_per_shard)
         self._described = described
-        self._journal: IO[bytes] | None = None
+        self._journal: Journal | None = None
         self._is_complete = False
         self.before = self._finished_before(survey, resume=resume)
         self.finished = list(self.before)
@@ -261,7 +274,7 @@ class FolderTarget(_ShardsTarget):
         folder = self._folder
         if foreign := folder.foreign_files():
             raise BulkError(
-                f"{folder.path} holds other files ({', '.join(foreign[:3])}); name a new folder"
+                f"{folder.out} holds other files ({', '.join(foreign[:3])}); name a new folder"
             )
         if not resume:
             folder.clear()
@@ -277,17 +290,17 @@ class FolderTarget(_ShardsTarget):
         changed = list(differences(comparable(manifest), comparable(self._described)))
         if changed:
             raise BulkError(
-                f"{folder.path} holds another job: {'; '.join(changed[:5])}. {self._advice}"
+                f"{folder.out} holds another job: {'; '.join(changed[:5])}. {self._advice}"
             )
         if survey.sources[0].path == STDIN:
             raise BulkError(
-                f"{folder.path} holds a job that read standard input, which cannot be read again; "
+                f"{folder.out} holds a job that read standard input, which cannot be read again; "
                 "name another folder, or give --restart to delete what it has done"
             )
         self._described = manifest  # with the recorded modification times
         if shards is None:
             return folder.present(folder.read_journal())
-        records = records_of(shards, folder.manifest)
+        records = records_of(shards, folder.where(folder.manifest))
         present = folder.present(records, are_merged=True)
         self._is_complete = len(present) == len(records)
         if not self._is_complete:  # some files were deleted
@@ -301,15 +314,19 @@ class FolderTarget(_ShardsTarget):
             manifest = other.read_manifest() or {}
             if changed := list(differences_of_shares(manifest, self._described)):
                 raise BulkError(
-                    f"{self._folder.path} holds a share of another job ({other.manifest.name}): "
+                    f"{self._folder.out} holds a share of another job ({other.manifest}): "
                     f"{'; '.join(changed[:5])}. Name another folder"
                 )
 
     def missing(self) -> list[int]:
         """Numbers of the shards of this share that are not done yet, ascending."""
-        index, count = self._folder.share
         done = {record.shard for record in self.finished}
-        return [n for n in range(index - 1, self._shards or 0, count) if n not in done]
+        return [shard for shard in self.shards() if shard not in done]
+
+    def shards(self) -> range:
+        """Numbers of the shards of this share."""
+        index, count = self._folder.share
+        return range(index - 1, self._shards or 0, count)
 
     @override
     def spans(self) -> Iterator[tuple[int, int | None]]:
@@ -328,7 +345,7 @@ class FolderTarget(_ShardsTarget):
             yield first, end
 
     @property
-    def folder(self) -> Folder:
+    def folder(self) -> JobFolder:
         """The job's folder."""
         return self._folder
 
@@ -340,7 +357,7 @@ class FolderTarget(_ShardsTarget):
     @override
     def acknowledge(self, record: ShardRecord) -> None:
         assert self._journal is not None
-        self._folder.append(self._journal, record)
+        self._journal.append(record)
 
     @override
     def complete(self, stop: threading.Event | None = None) -> None:

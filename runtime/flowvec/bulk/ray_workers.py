@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Generator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from flowvec.bulk.journal import Folder, ShardRecord
+from flowvec.bulk.job_folder import JobFolder
+from flowvec.bulk.journal import Folder
 from flowvec.bulk.options import BulkOptions
+from flowvec.bulk.records import ShardRecord
 from flowvec.bulk.repeats import Repeats
 from flowvec.bulk.runner import RunTally, ShardResult, run_shard
 from flowvec.encoder.encoder import Encoder
@@ -134,7 +136,7 @@ class _ShardEncoder:
             )
         except FlowvecError as error:  # a retry would fail the same way
             return json.dumps({"error": str(error)})
-        return json.dumps({"record": asdict(result.record), "tally": result.tally.plain()})
+        return json.dumps({"record": result.record.plain(), "tally": result.tally.plain()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class _RayJob:
 def shards_on_ray(
     shards: list[int],
     encoder: Encoder,
-    folder: Folder,
+    folder: JobFolder,
     survey: Survey,
     options: BulkOptions,
     columns: Columns | None,

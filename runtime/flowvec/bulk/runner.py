@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.bulk.journal import Folder, ShardRecord
+from flowvec.bulk.job_folder import JobFolder
+from flowvec.bulk.known_texts import Choice, KnownTexts
 from flowvec.bulk.options import ONE_FILE, BulkOptions
 from flowvec.bulk.outputs import OneShardTarget, ShardCounts, Target, naming_output
 from flowvec.bulk.prefetch import run_ahead
+from flowvec.bulk.records import ShardRecord
 from flowvec.bulk.repeats import Repeats, SeenIds
 from flowvec.bulk.shard_files import ShardSettings, ShardWriter
 from flowvec.bulk.windows import read_windows
@@ -42,6 +44,7 @@ __all__ = [
     "end_run",
     "job_of",
     "run_shard",
+    "windows_of",
 ]
 
 # Most windows that wait to be tokenized, and most that wait to be written.
@@ -85,10 +88,14 @@ class RunTally(Tally):
     Attributes:
         repeated_ids: the first few ids that several rows have.
         fields: for a collection, kept fields that a row has.
+        repeated: rows that got the vector of an earlier row.
+        carried: rows that got a vector of an earlier job.
     """
 
     repeated_ids: list[Any] = field(default_factory=list)
     fields: list[str] = field(default_factory=list)
+    repeated: int = 0
+    carried: int = 0
 
     def plain(self) -> dict[str, Any]:
         """The counts as JSON values; `RunTally(**plain)` reads them."""
@@ -144,6 +151,14 @@ class RunResult:
     is_complete: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _TextIndex:
+    """For each row of a window its text's index among the embedded texts; None is one to one."""
+
+    texts: npt.NDArray[np.int64] | None = None
+    choice: Choice | None = None
+
+
 class Work:
     """One run of a job.
 
@@ -160,6 +175,7 @@ class Work:
         columns: Columns | None,
         target: Target,
         repeats: Repeats | SeenIds | None = None,
+        known: KnownTexts | None = None,
     ) -> None:
         """Prepare a run.
 
@@ -171,8 +187,10 @@ class Work:
             columns: types of the fields; None infers them from the first window.
             target: the output.
             repeats: rows that are left out because another row has the same id.
+            known: texts that need not be embedded again.
         """
         self._repeats = repeats
+        self._known = known
         self._encoder = encoder
         self._job = job
         self._survey = survey
@@ -214,15 +232,19 @@ class Work:
         """Encode the missing shards. Once `stop` is set, drop the current shard and end."""
         self._strict, self._on_progress = strict, on_progress
         self._halt = halt = _Halt(stop)
-        waiting: deque[tuple[Window, npt.NDArray[np.int64] | None]] = deque()
+        waiting: deque[tuple[Window, _TextIndex]] = deque()
         written: deque[Future[None]] = deque()
 
         def window_texts() -> Iterator[list[str]]:
             for window in ahead:
-                texts, repeats = window.texts, None
-                if self._options.dedup:
+                texts, index = window.texts, _TextIndex()
+                if self._known is not None:
+                    choice = self._known.choose(window)
+                    texts, index = choice.texts, _TextIndex(choice.index, choice)
+                elif self._options.dedup:
                     texts, repeats = _distinct(window.texts)
-                waiting.append((window, repeats))
+                    index = _TextIndex(repeats)
+                waiting.append((window, index))
                 yield texts
             self._is_all_read = not halt.is_set()
 
@@ -243,27 +265,18 @@ class Work:
                 written.popleft().result()
             if self._is_all_read and not waiting:
                 self._finish()
+        if self._known is not None:
+            self.tally.repeated, self.tally.carried = self._known.repeated, self._known.carried
         return RunResult(self.tally, time.perf_counter() - self._started, self._is_complete)
 
     def _windows(self) -> Iterator[Window]:
-        per_shard, survey = self._options.rows_per_shard, self._survey
-        for first, end in self._target.spans():
-            for window in read_windows(
-                survey.sources,
-                self._options.fields,
-                rows_per_shard=per_shard,
-                start=survey.starts[first] if first < len(survey.starts) else None,
-                first=first * per_shard,
-                stop=None
-                if end is None or survey.rows is None
-                else min(end * per_shard, survey.rows),
-                columns=self._columns,
-            ):
-                self._target.note(window)
-                if self._repeats is not None:
-                    self._repeats.leave_out(window)
-                self._target.leave_out(window)
-                yield window
+        for window in windows_of(
+            self._target.spans(), self._survey, self._options, self._columns, self._target.note
+        ):
+            if self._repeats is not None:
+                self._repeats.leave_out(window)
+            self._target.leave_out(window)
+            yield window
 
     def _finish(self) -> None:
         """End the last shard and the run, after all windows are written."""
@@ -285,25 +298,22 @@ class Work:
 
     # --- on the writing thread --------------------------------------------------------------------
 
-    def _take(
-        self, window: Window, repeats: npt.NDArray[np.int64] | None, encoded: Encoded
-    ) -> None:
+    def _take(self, window: Window, index: _TextIndex, encoded: Encoded) -> None:
         """Write a window. After a failure, ignore later windows."""
         if self._has_failed:
             return
         try:
-            self._write(window, repeats, encoded)
+            self._write(window, index, encoded)
         except BaseException:
             self._has_failed = True
             self._halt.set()
             raise
 
-    def _write(
-        self, window: Window, repeats: npt.NDArray[np.int64] | None, encoded: Encoded
-    ) -> None:
+    def _write(self, window: Window, index: _TextIndex, encoded: Encoded) -> None:
         tally = self.tally
         shard = window.first // self._options.rows_per_shard
-        kept = self._check(window, repeats, encoded)
+        vectors, dead = self._resolve(index, encoded)
+        kept = self._kept(window, dead)
         if window.dead:
             if self._strict:
                 first = window.dead[0]
@@ -314,9 +324,7 @@ class Work:
             self._counts = ShardCounts()
         self._last_shard = shard
         self._columns = window.columns
-        rows: Any = repeats if kept is None else (kept if repeats is None else repeats[kept])
-        vectors = encoded.vectors if rows is None else encoded.vectors[rows]
-        self._shard.write(window, kept, vectors)
+        self._shard.write(window, kept, vectors if kept is None else vectors[kept])
         counts = self._counts
         numbers = window.numbers if kept is None else [window.numbers[place] for place in kept]
         written = set(numbers)  # of several chunks of a row one counts
@@ -350,35 +358,81 @@ class Work:
         if self._options.rows_per_shard == ONE_FILE:  # else the changed rows would be in the file
             check_unchanged(self._survey.sources)
         written = self._shard.finish(self._columns or {})
+        if self._known is not None:
+            texts = self._target.write_texts(number, self._known.end_shard())
+            written = replace(written, texts_sha256=texts)
         self._shard = None
         self._target.commit(number, self._counts, written)
 
-    def _check(
-        self, window: Window, repeats: npt.NDArray[np.int64] | None, encoded: Encoded
-    ) -> list[int] | None:
+    def _resolve(
+        self, index: _TextIndex, encoded: Encoded
+    ) -> tuple[npt.NDArray[Any], dict[int, str]]:
+        """The vectors of a window's rows, (rows, dim), and codes of those that are dead letters."""
+        bad: dict[int, str] = {}
+        if self._options.truncation == "error":
+            bad |= dict.fromkeys(encoded.truncated, "too_long")
+        bad |= dict.fromkeys(encoded.non_finite, "non_finite")
+        if self._known is not None and index.choice is not None:
+            return self._known.resolve(index.choice, encoded.vectors, bad)
+        if index.texts is None:
+            return encoded.vectors, bad
+        dead = {i: bad[text] for i, text in enumerate(index.texts.tolist()) if text in bad}
+        return encoded.vectors[index.texts], dead
+
+    def _kept(self, window: Window, dead: Mapping[int, str]) -> list[int] | None:
         """Add dead letters for rows that were not embedded; return the indices of the others.
 
         None means that all rows were embedded.
         """
-        bad: dict[int, tuple[str, str]] = {}
-        if self._options.truncation == "error":
-            reason = f"the text has more than {self._encoder.max_length} tokens"
-            bad |= dict.fromkeys(encoded.truncated, ("too_long", reason))
-        bad |= dict.fromkeys(encoded.non_finite, ("non_finite", "the model gave NaN or infinity"))
-        if not bad:
+        if not dead:
             return None
-        text_index = range(len(window.texts)) if repeats is None else repeats.tolist()
+        reasons = {
+            "too_long": f"the text has more than {self._encoder.max_length} tokens",
+            "non_finite": "the model gave NaN or infinity",
+        }
         ids = window.ids(self._options.fields)
-        dead: set[int] = set()  # numbers of rows; one whose chunk is bad is not written at all
-        for i, text in enumerate(text_index):
-            if text in bad and window.numbers[i] not in dead:
-                dead.add(window.numbers[i])
+        numbers: set[int] = set()  # of dead rows; one whose chunk is bad is not written at all
+        for i, code in sorted(dead.items()):
+            if window.numbers[i] not in numbers:
+                numbers.add(window.numbers[i])
                 key = ids[i] if window.parts is None else window.parts[i].parent
-                window.dead.append(DeadLetter(*window.place(i), key, *bad[text]))
-        kept = [i for i, number in enumerate(window.numbers) if number not in dead]
+                window.dead.append(DeadLetter(*window.place(i), key, code, reasons[code]))
+        kept = [i for i, number in enumerate(window.numbers) if number not in numbers]
         order = {source.path: i for i, source in enumerate(self._survey.sources)}
         window.dead.sort(key=lambda letter: (order.get(letter.source, 0), letter.row))
         return kept
+
+
+def windows_of(
+    spans: Iterable[tuple[int, int | None]],
+    survey: Survey,
+    options: BulkOptions,
+    columns: Columns | None,
+    note: Callable[[Window], object] = lambda window: None,
+) -> Iterator[Window]:
+    """The windows of shards, as they are read.
+
+    Args:
+        spans: ranges of shards: the first, and the one after the last; None means up to the end.
+        survey: the inputs.
+        options: options of the job.
+        columns: types of the fields; None infers them from the first window.
+        note: called with each window.
+    """
+    per_shard = options.rows_per_shard
+    for first, end in spans:
+        is_open = end is None or survey.rows is None
+        for window in read_windows(
+            survey.sources,
+            options.fields,
+            rows_per_shard=per_shard,
+            start=survey.starts[first] if first < len(survey.starts) else None,
+            first=first * per_shard,
+            stop=None if is_open else min((end or 0) * per_shard, survey.rows or 0),
+            columns=columns,
+        ):
+            note(window)
+            yield window
 
 
 def end_run(
@@ -442,7 +496,7 @@ def run_shard(
     survey: Survey,
     options: BulkOptions,
     columns: Columns | None,
-    folder: Folder,
+    folder: JobFolder,
     shard: int,
     *,
     strict: bool = False,
@@ -454,7 +508,7 @@ def run_shard(
         BulkError: an input has changed, or with `strict` a row cannot be embedded.
     """
     target = OneShardTarget(folder, options.out_format, shard)
-    with naming_output(folder.path), closing(target):
+    with naming_output(folder.out), closing(target):
         work = Work(encoder, job_of(encoder, options), survey, options, columns, target, repeats)
         work.run(None, strict=strict, on_progress=None)
     trim_memory()  # each shard has used new threads, see `trim_memory`

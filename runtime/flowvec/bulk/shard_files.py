@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from flowvec.arrow import imported_arrow
-from flowvec.bulk.journal import partial_of, row_map_of
+from flowvec.bulk.file_names import partial_of, row_map_of
 from flowvec.bundle.bundle import record_file
 from flowvec.encoder.postprocess import DTYPES, PRECISIONS, Precision
 from flowvec.errors import InputValueError
@@ -47,11 +47,12 @@ def dtype_of(precision: BulkPrecision) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Size and SHA-256 of a finished file, and the SHA-256 of its row map, if it has one."""
+    """Size and SHA-256 of a finished file, and the SHA-256 of its row map and texts file."""
 
     bytes: int
     sha256: str
     map_sha256: str | None
+    texts_sha256: str | None = None
 
 
 def check_names(fields: Fields) -> None:

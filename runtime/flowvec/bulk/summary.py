@@ -47,6 +47,8 @@ class BulkSummary:
         pruned: rows of the collection that were deleted because the inputs do not have their ids.
         absent_fields: for a collection, fields to keep that no row has, and that may be misspelt;
             empty if earlier runs did a part of the job.
+        repeated: with `dedupe`, rows of this run that got the vector of an earlier row.
+        carried: with `changed_since`, rows of this run that got a vector of the earlier job.
         tokens: tokens encoded in this run.
         padding: share of padding in the tokens computed in this run, 0 to 1.
         survey_seconds: seconds to count and hash the inputs.
@@ -70,6 +72,8 @@ class BulkSummary:
     precision: str
     encoded: int
     truncated: int
+    repeated: int
+    carried: int
     replaced: int
     unchanged: int
     overwritten: int
@@ -109,7 +113,7 @@ def summarize(
     for record in finished:
         codes.update(record.codes)
     return BulkSummary(
-        out=str(target.path),
+        out=target.out,
         complete=done.is_complete,
         rows_in=rows + dead + duplicates,
         rows=rows,
@@ -124,6 +128,8 @@ def summarize(
         precision=options.precision,
         encoded=tally.texts,
         truncated=tally.truncated,
+        repeated=tally.repeated,
+        carried=tally.carried,
         replaced=tally.replaced,
         unchanged=target.unchanged,
         overwritten=target.overwritten,

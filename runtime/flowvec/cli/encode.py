@@ -56,9 +56,11 @@ def encode(
         ),
     ],
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "-o", "--out", help="A .npy or .parquet file; any other name is a folder of shards."
+            "-o",
+            "--out",
+            help="A .npy or .parquet file; any other name is a folder of shards, or its URL.",
         ),
     ] = None,
     into: Annotated[
@@ -87,6 +89,17 @@ def encode(
     dedup: Annotated[
         bool, typer.Option("--dedup", help="Encode equal texts within a few thousand rows once.")
     ] = False,
+    dedupe: Annotated[
+        bool, typer.Option("--dedupe", help="Encode equal texts of the whole job once.")
+    ] = False,
+    changed_since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder or URL of an earlier job made with --dedupe: encode only texts that it "
+            "lacks, and copy the other vectors.",
+        ),
+    ] = None,
     on_duplicate: OnDuplicateOption = None,
     skip_unchanged: Annotated[
         bool,
@@ -152,7 +165,7 @@ def encode(
     if (out is None) == (into is None) and not dry_run:
         raise InputValueError("give either --out or --into")
     if into is not None:
-        out, out_format = into, "collection"
+        out, out_format = str(into), "collection"
     is_too_many = dead_letter_rule(max_dead)
     on_ray = _on_ray(engine, address, workers, cpus_per_worker, gpus_per_worker)
     common: dict[str, Any] = {
@@ -179,10 +192,12 @@ def encode(
             summary = encode_files(
                 encoder,
                 inputs,
-                cast(Path, out),
+                cast(str, out),
                 out_format=cast(Any, out_format),
                 truncation=cast(Any, truncation),
                 dedup=dedup,
+                dedupe=dedupe,
+                changed_since=changed_since,
                 on_duplicate=cast(Any, on_duplicate),
                 skip_unchanged=skip_unchanged,
                 strict=strict,
@@ -246,6 +261,8 @@ def _in_words(summary: BulkSummary, into: Path | None = None) -> str:
     rate = summary.encoded / summary.seconds if summary.seconds else 0.0
     same = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
     before = f", {summary.shards_before} of them before" if summary.shards_before else ""
+    same += f" ({summary.repeated} with the text of an earlier row)" if summary.repeated else ""
+    same += f" ({summary.carried} carried over)" if summary.carried else ""
     cut = f"; {summary.truncated} texts were cut" if summary.truncated else ""
     return (
         f"{into or summary.out}: {counted(summary.rows_in, 'row')} in, "

@@ -38,7 +38,7 @@ def info(
     if (Path(target) / FILE).is_file():
         with Collection.open(target) as collection:
             figures: dict[str, Any] = {"kind": "collection", **asdict(collection.info())}
-    elif is_bulk_folder(Path(target)):
+    elif is_bulk_folder(target):
         figures = {"kind": "folder of a bulk job", **asdict(folder_info(target))}
     else:
         try:

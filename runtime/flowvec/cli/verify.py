@@ -13,6 +13,7 @@ from flowvec.bulk.verify import is_bulk_folder
 from flowvec.cli.options import Json, counted, print_json
 from flowvec.collection.collection import Collection
 from flowvec.errors import CorruptCollectionError, InputValueError
+from flowvec.texts.remote import is_url
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 _AGAIN = "delete what is damaged and start the job again: it restores what is missing"
@@ -21,12 +22,20 @@ _AGAIN = "delete what is damaged and start the job again: it restores what is mi
 @app.command(epilog="Example: flowvec verify ./notes")
 def verify(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A collection, or the folder of a bulk job.")
+        str,
+        typer.Argument(metavar="DIR", help="A collection, or the folder of a bulk job or its URL."),
     ],
     salvage: Annotated[
         Path | None,
         typer.Option(metavar="NEW", help="Create a new collection there, of all intact rows."),
     ] = None,
+    clean: Annotated[
+        bool,
+        typer.Option(
+            "--clean",
+            help="For a bulk job's folder: first delete what killed jobs left and nothing needs.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check every row's checksum, SQLite's structure, the full-text index and the graph.
@@ -40,8 +49,10 @@ def verify(
     if is_bulk_folder(directory):
         if salvage is not None:
             raise InputValueError(f"--salvage is for collections; {_AGAIN}")
-        _verify_bulk(directory, as_json)
+        _verify_bulk(directory, clean, as_json)
         return
+    if clean or is_url(directory):
+        raise InputValueError(f"{directory} is not the folder of a bulk job")
     rows: int | None = None
     try:
         with Collection.open(directory) as collection:
@@ -60,8 +71,8 @@ def verify(
         raise typer.Exit(1)
 
 
-def _verify_bulk(directory: Path, as_json: bool) -> None:
-    check = verify_folder(directory)
+def _verify_bulk(directory: str, clean: bool, as_json: bool) -> None:
+    check = verify_folder(directory, clean=clean)
     if as_json:
         print_json(asdict(check))
     else:
@@ -70,6 +81,8 @@ def _verify_bulk(directory: Path, as_json: bool) -> None:
             f"{directory}: {check.rows} rows in {counted(check.shards, 'shard')}, "
             f"{counted(check.dead_letters, 'dead letter')}, {left_out}all well"
         )
+        for name in check.removed:
+            typer.echo(f"removed {name}")
         typer.echo("\n".join((*check.problems, _AGAIN)) if check.problems else whole)
     if check.problems:
         raise typer.Exit(1)

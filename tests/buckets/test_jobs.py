@@ -1,0 +1,194 @@
+"""Bulk jobs into a bucket: the same objects as the files of a folder, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowvec import Encoder
+from flowvec.bulk import encode_files, verify_folder
+from flowvec.bulk.records import ShardRecord
+from flowvec.errors import BulkError, InputValueError
+from flowvec.object_store import lease, s3
+from tests.faults.bucket_server import Bucket, url_of
+from tests.makers import contents, texts_of, write_jsonl
+
+pytest.importorskip("s3fs", reason="needs the extra [s3]")
+pytest.importorskip("moto", reason="needs the extra [test-buckets]")
+
+OPTIONS: dict[str, Any] = {"rows_per_shard": 40}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads in parts, and leases that are lost soon."""
+    monkeypatch.setattr(s3, "PART_BYTES", 2048)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """150 rows, a few of which cannot be embedded."""
+    return write_jsonl(
+        tmp_path / "rows.jsonl",
+        [{"text": None if i % 17 == 3 else text} for i, text in enumerate(texts_of(150))],
+    )
+
+
+@pytest.fixture
+def url(server: str, prefix: str) -> str:
+    return url_of(server, prefix)
+
+
+class StopAfter(threading.Event):
+    """Set once a run has finished some shards."""
+
+    def __init__(self, shards: int) -> None:
+        super().__init__()
+        self._rows = 40 * shards
+
+    def on_progress(self, progress: Any) -> None:
+        if progress.rows >= self._rows:
+            self.set()
+
+
+@pytest.mark.parametrize("out_format", ["npy", "parquet"])
+def test_a_stopped_job_ends_with_the_bytes_of_a_local_one(
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str, out_format
+) -> None:
+    here = encode_files(tiny, rows, tmp_path / "here", out_format=out_format, **OPTIONS)
+    before = 0
+    for shards in (1, 2):
+        stop = StopAfter(shards)
+        part = encode_files(tiny, rows, url, out_format=out_format, stop=stop,
+                            on_progress=stop.on_progress, **OPTIONS)  # fmt: skip
+        assert part.shards_before == before
+        before = part.shards
+        assert part.complete or before < 4
+    done = encode_files(tiny, rows, url, out_format=out_format, **OPTIONS)
+    assert done.shards_before == before > 0
+    assert (done.out, done.complete) == (f"s3://bucket/{prefix}", True)
+    assert (done.rows, done.dead_letters, done.codes) == (here.rows, 9, here.codes)
+    assert bucket.objects(prefix) == contents(tmp_path / "here")
+    assert bucket.uploads(prefix) == []
+    again = encode_files(tiny, rows, url, out_format=out_format, **OPTIONS)
+    assert (again.encoded, again.shards_before) == (0, 4)
+    assert bucket.objects(prefix) == contents(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    "name", ["part-000001.npy", "part-000001.rows.jsonl", "_dead_letter.jsonl"]
+)
+def test_a_deleted_object_is_named_and_written_again(
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str, name: str
+) -> None:
+    encode_files(tiny, rows, url, out_format="npy", **OPTIONS)
+    before = bucket.objects(prefix)
+    check = verify_folder(url)
+    assert (check.rows, check.shards, check.dead_letters, check.problems) == (141, 4, 9, ())
+    changed = bytearray(before[name])
+    changed[-2] ^= 1
+    bucket.put(f"{prefix}/{name}", bytes(changed[:-1]))
+    assert [name in problem for problem in verify_folder(url).problems] == [True]
+    bucket.delete_one(f"{prefix}/{name}")
+    assert [name in problem for problem in verify_folder(url).problems] == [True]
+    assert encode_files(tiny, rows, url, out_format="npy", **OPTIONS).complete
+    assert bucket.objects(prefix) == before
+
+
+def test_another_job_on_the_prefix_is_refused(
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str
+) -> None:
+    encode_files(tiny, rows, url, **OPTIONS)
+    before = bucket.objects(prefix)
+    with pytest.raises(BulkError, match=r"another job: options\.precision was"):
+        encode_files(tiny, rows, url, precision="float16", **OPTIONS)
+    assert bucket.objects(prefix) == before
+    done = encode_files(tiny, rows, url, precision="float16", resume=False, **OPTIONS)
+    assert (done.shards_before, done.complete) == (0, True)
+    assert len(bucket.objects(prefix)) == len(before)
+    bucket.put(f"{prefix}-other/notes.txt", b"x")
+    with pytest.raises(BulkError, match=r"-other holds other files \(notes.txt\)"):
+        encode_files(tiny, rows, url.replace(prefix, f"{prefix}-other"), **OPTIONS)
+    assert bucket.objects(f"{prefix}-other") == {"notes.txt": b"x"}
+
+
+def test_two_jobs_on_one_prefix_are_refused(
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str
+) -> None:
+    refused: list[str] = []
+
+    def beside(_: Any) -> None:
+        if not refused:
+            with pytest.raises(BulkError) as raised, Encoder.load(tiny.bundle.handle) as other:
+                encode_files(other, rows, url, out_format="npy", **OPTIONS)
+            refused.append(str(raised.value))
+
+    encode_files(tiny, rows, tmp_path / "here", out_format="npy", **OPTIONS)
+    done = encode_files(tiny, rows, url, out_format="npy", on_progress=beside, **OPTIONS)
+    assert done.complete
+    assert "is being written by another process" in refused[0]
+    assert bucket.objects(prefix) == contents(tmp_path / "here")
+
+
+def test_shares_fill_one_prefix(
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str
+) -> None:
+    for index in (3, 1, 2):
+        encode_files(tiny, rows, tmp_path / "here", share=(index, 3), **OPTIONS)
+        encode_files(tiny, rows, url, share=(index, 3), **OPTIONS)
+    assert bucket.objects(prefix) == contents(tmp_path / "here")
+    assert not verify_folder(url).problems
+
+
+def test_clean_removes_what_nothing_needs(
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str, flowvec_here
+) -> None:
+    encode_files(tiny, rows, url, out_format="npy", **OPTIONS)
+    before = bucket.objects(prefix)
+    for name in ("part-000009.npy", "_journal.0123456789ab-0000.jsonl"):
+        bucket.put(f"{prefix}/{name}", b"x")
+    bucket.begin_upload(f"{prefix}/part-000003.npy")
+    bucket.put(f"{prefix}/_journal.2-of-8.0123456789ab-0000.jsonl", b"of a share")
+    said = flowvec_here("verify", url, "--clean").stdout
+    assert "removed an unfinished upload of part-000003.npy" in said
+    assert "removed part-000009.npy" in said
+    assert "all well" in said
+    bucket.delete_one(f"{prefix}/_journal.2-of-8.0123456789ab-0000.jsonl")
+    assert bucket.objects(prefix) == before
+    assert bucket.uploads(prefix) == []
+    told = json.loads(flowvec_here("info", url, "--json").stdout)
+    assert (told["kind"], told["complete"], told["rows"]) == ("folder of a bulk job", True, 141)
+
+
+def test_the_journal_of_another_job_counts_for_nothing(
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str
+) -> None:
+    """A process that was believed dead may write it after --restart."""
+    stop = StopAfter(1)
+    encode_files(tiny, rows, url, out_format="npy", stop=stop, on_progress=stop.on_progress,
+                 **OPTIONS)  # fmt: skip
+    record = ShardRecord(3, "part-000003.npy", 29, 0, 0, 3, "0" * 64)
+    fields = record.plain()
+    bucket.put(f"{prefix}/part-000003.npy", b"bad")
+    lines = f'{{"job": "of another"}}\n{json.dumps(fields)}\n'
+    bucket.put(f"{prefix}/_journal.0123456789ab-0000.jsonl", lines.encode())
+    encode_files(tiny, rows, url, out_format="npy", **OPTIONS)
+    assert not verify_folder(url).problems
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"out": "s3://b/x.npy"}, "a folder of shards, not one file"),
+        ({"out": "s3://b/x", "out_format": "collection"}, "a collection is a directory"),
+        ({"out": Path("s3://b/x")}, "as a text"),
+    ],
+)
+def test_what_cannot_be_below_a_url_is_refused(tiny: Encoder, rows: Path, change, message) -> None:
+    with pytest.raises(InputValueError, match=message):
+        encode_files(tiny, rows, **change)

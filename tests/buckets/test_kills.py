@@ -1,0 +1,21 @@
+"""The campaign of kills in short; `python -m tests.faults.bucket_kills` runs the long one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.faults import bucket_kills
+
+pytest.importorskip("s3fs", reason="needs the extra [s3]")
+pytest.importorskip("moto", reason="needs the extra [test-buckets]")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
+def test_a_job_that_was_killed_leaves_the_objects_of_one_that_was_not(tmp_path: Path) -> None:
+    result = bucket_kills.campaign(6, int(os.environ.get("FLOWVEC_SEED", "1")), tmp_path)
+    assert result.kills == 6
+    assert result.finished > 0
+    assert (result.lost, result.different, result.orphans, result.refused) == (0, 0, 0, 0)

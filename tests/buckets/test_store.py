@@ -1,0 +1,162 @@
+"""The laws of an object store: S3 by s3fs, and any scheme of fsspec."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flowvec.errors import BulkError, InputValueError, MissingDependencyError
+from flowvec.object_store import ConflictError, ObjectStore, open_store, s3
+from tests.faults.bucket_server import Bucket, bucket_server, url_of
+
+pytest.importorskip("s3fs", reason="needs the extra [s3]")
+pytest.importorskip("moto", reason="needs the extra [test-buckets]")
+
+
+@pytest.fixture(params=["s3", "memory"])
+def store(request: pytest.FixtureRequest, server: str, prefix: str) -> ObjectStore:
+    return open_store(url_of(server, prefix) if request.param == "s3" else f"memory://{prefix}")
+
+
+def test_what_is_written_is_read(store: ObjectStore, tmp_path: Path) -> None:
+    assert store.sizes() == {}
+    assert store.read("a") is None
+    with pytest.raises(FileNotFoundError):
+        store.download("a", tmp_path / "a")
+    store.write("a", b"one")
+    store.write("a", b"other")
+    (tmp_path / "b").write_bytes(b"")
+    store.upload(tmp_path / "b", "b b.npy")
+    store.write("below/c", b"c")
+    assert store.sizes() == {"a": 5, "b b.npy": 0, "below": -1}
+    assert (store.read("a"), store.read("b b.npy")) == (b"other", b"")
+    store.download("a", tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"other"
+    store.delete(["a", "not there", "b b.npy"])
+    assert store.sizes() == {"below": -1}
+
+
+def test_a_write_with_a_condition_is_done_once(store: ObjectStore) -> None:
+    tag = store.create("a", b"one")
+    assert store.create("a", b"one") == tag  # the answer to the first call may have been lost
+    with pytest.raises(ConflictError):
+        store.create("a", b"two")
+    second = store.replace("a", b"two", tag)
+    assert store.replace("a", b"two", tag) == second
+    for content, known in ((b"three", tag), (b"one", tag)):
+        with pytest.raises(ConflictError):
+            store.replace("a", content, known)
+    assert store.read_tagged("a") == (b"two", second)
+    store.delete(["a"])
+    with pytest.raises(ConflictError):
+        store.replace("a", b"three", second)
+
+
+def test_listings_of_several_pages_are_whole(
+    server: str, bucket: Bucket, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(url_of(server, prefix))
+    for i in range(10):
+        bucket.put(f"{prefix}/{i}", b"x")
+        bucket.begin_upload(f"{prefix}/{i}")
+    bucket.put(f"{prefix}/", b"")  # the marker of a folder
+    call = store._system.call_s3
+
+    def small_pages(method: str, **given: object) -> object:
+        most = {"list_objects_v2": "MaxKeys", "list_multipart_uploads": "MaxUploads"}[method]
+        return call(method, **given, **{most: 3})
+
+    monkeypatch.setattr(store._system, "call_s3", small_pages)
+    assert store.sizes() == {str(i): 1 for i in range(10)}
+    names = sorted(upload.name for upload in store.unfinished_uploads())
+    assert names == [str(i) for i in range(10)]
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "PART_BYTES", 100)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("size", [0, 99, 100, 101, 1000])
+def test_a_large_file_is_uploaded_in_parts(
+    server: str, bucket: Bucket, prefix: str, tmp_path: Path, size: int
+) -> None:
+    (tmp_path / "a").write_bytes(content := os.urandom(size))
+    open_store(url_of(server, prefix)).upload(tmp_path / "a", "a")
+    assert bucket.objects(prefix) == {"a": content}
+    assert bucket.uploads(prefix) == []
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_upload_that_fails_leaves_nothing(
+    server: str, bucket: Bucket, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(url_of(server, prefix))
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+
+    def stopped(_: Path):
+        yield b"x" * 100
+        assert bucket.uploads(prefix)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(s3, "_parts", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        store.upload(tmp_path / "a", "a")
+    assert (bucket.objects(prefix), bucket.uploads(prefix)) == ({}, [])
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_the_laws_hold_behind_a_connection_that_fails(tmp_path: Path) -> None:
+    """Half of all requests fail: before the store sees them, in the middle, or afterwards."""
+    with bucket_server(faults=0.5, seed=int(os.environ.get("FLOWVEC_SEED", "1"))) as address:
+        store, bucket = open_store(url_of(address, "flaky")), Bucket(address)
+        contents = {f"{i}": os.urandom(50 * i) for i in range(12)}
+        for name, content in contents.items():
+            (tmp_path / name).write_bytes(content)
+            store.upload(tmp_path / name, name)
+        assert store.sizes() == {name: len(content) for name, content in contents.items()}
+        assert bucket.objects("flaky") == contents
+        tag = store.create("lease", b"0")
+        for i in range(1, 20):
+            tag = store.replace("lease", b"%d" % i, tag)
+        assert store.read_tagged("lease") == (b"19", tag)
+        for name, content in contents.items():
+            store.download(name, tmp_path / "copy")
+            assert (tmp_path / "copy").read_bytes() == content
+        store.delete([*contents, "lease"])
+        for upload in store.unfinished_uploads():  # begun, and the answer was lost
+            store.abort(upload)
+        assert (bucket.objects("flaky"), bucket.uploads("flaky")) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "message"),
+    [
+        ("s3://", InputValueError, "does not name a place"),
+        ("s3://b/x?endpoint=y", InputValueError, "endpoint_override, region, scheme, not endpoint"),
+        ("nowhere://b/x", InputValueError, "fsspec does not know nowhere://"),
+        ("gs://b/x", MissingDependencyError, "cannot write to gs://b/x: .*gcsfs"),
+    ],
+)
+def test_a_url_that_cannot_be_opened_is_named(url: str, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        open_store(url)
+
+
+def test_a_bucket_that_is_not_there_is_named(server: str) -> None:
+    with pytest.raises(BulkError, match=r"cannot write s3://nobody/x/a: .*bucket"):
+        open_store(url_of(server, "x").replace("s3://bucket/", "s3://nobody/")).write("a", b"")
+
+
+def test_no_credentials_are_named(
+    server: str, prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(BulkError, match=r"access is refused .*credentials"):
+        open_store(url_of(server, prefix)).read("a")

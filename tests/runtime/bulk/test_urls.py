@@ -1,0 +1,68 @@
+"""Outputs by URL, in fsspec's file system in memory; tests/buckets has those of S3."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowvec import Encoder
+from flowvec.bulk import encode_files, verify_folder
+from flowvec.errors import BulkError
+from flowvec.object_store import lease
+from tests.makers import contents
+from tests.runtime.bulk.conftest import COMMON
+
+fsspec = pytest.importorskip("fsspec", reason="needs fsspec")
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.0)
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("out_format", ["npy", "parquet"])
+def test_a_job_by_url_continues_and_has_the_bytes_of_a_local_one(
+    tmp_path: Path, tiny: Encoder, rows: Path, memory: Any, monkeypatch, out_format
+) -> None:
+    if out_format == "parquet":
+        pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
+    options = COMMON | {"out_format": out_format}
+    encode_files(tiny, rows, tmp_path / "here", **options)
+    with monkeypatch.context() as patched:
+        fail_after(memory, patched, 2)
+        with pytest.raises(BulkError, match=r"cannot write memory://vectors/.*: no more space"):
+            encode_files(tiny, rows, "memory://vectors", **options)
+    (problem,) = verify_folder("memory://vectors").problems
+    assert "not complete" in problem
+    done = encode_files(tiny, rows, "memory://vectors", **options)
+    assert done.complete
+    assert done.shards_before >= 1
+    objects = {path.rpartition("/")[2]: memory.cat(path) for path in memory.find("/vectors")}
+    assert objects == contents(tmp_path / "here")
+    check = verify_folder("memory://vectors")
+    assert (check.rows, check.dead_letters, check.problems) == (94, 6, ())
+    assert not list(Path(tempfile.gettempdir()).glob("flowvec-bulk-*/part-*"))
+
+
+def fail_after(memory: Any, monkeypatch: pytest.MonkeyPatch, files: int) -> None:
+    """Refuse to write any file after some shards."""
+    written: list[str] = []
+    put_file = memory.put_file
+
+    def limited(local: str, path: str, **given: Any) -> None:
+        if "part-" in path and "_part" not in path:
+            written.append(path)
+        if len(set(written)) > files * 2:
+            raise OSError("no more space")
+        put_file(local, path, **given)
+
+    monkeypatch.setattr(memory, "put_file", limited)
