@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files, verify_folder
+from flowvec.bulk import encode_files, merge_shares, verify_folder
 from flowvec.bulk.records import ShardRecord
 from flowvec.errors import BulkError, InputValueError
 from flowvec.object_store import lease, s3
@@ -143,6 +143,26 @@ def test_shares_fill_one_prefix(
         encode_files(tiny, rows, url, share=(index, 3), **OPTIONS)
     assert bucket.objects(prefix) == contents(tmp_path / "here")
     assert not verify_folder(url).problems
+    encode_files(tiny, rows, tmp_path / "whole", **OPTIONS)
+    assert merge_shares(url).rows == 141
+    assert bucket.objects(prefix) == contents(tmp_path / "whole")
+
+
+def test_vectors_are_carried_over_from_and_to_a_bucket(
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str
+) -> None:
+    encode_files(tiny, rows, tmp_path / "here", dedupe=True, **OPTIONS)
+    stop = StopAfter(2)
+    encode_files(tiny, rows, url, dedupe=True, stop=stop, on_progress=stop.on_progress, **OPTIONS)
+    encode_files(tiny, rows, url, dedupe=True, **OPTIONS)
+    assert bucket.objects(prefix) == contents(tmp_path / "here")
+    more = write_jsonl(tmp_path / "more.jsonl", [{"text": text} for text in texts_of(160)])
+    known = {json.loads(line)["text"] for line in rows.read_text().splitlines()}
+    done = encode_files(tiny, more, url.replace(prefix, f"{prefix}-2"), changed_since=url,
+                        **OPTIONS)  # fmt: skip
+    assert done.carried == sum(text in known for text in texts_of(160)) > 100
+    assert done.encoded == len(set(texts_of(160)) - known) > 0
+    assert not verify_folder(url.replace(prefix, f"{prefix}-2")).problems
 
 
 def test_clean_removes_what_nothing_needs(
