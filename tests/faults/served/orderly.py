@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 import numpy as np
+import orjson
 
 from tests.faults.served.callers import Caller, Kind
 from tests.faults.served.world import NEAR
@@ -33,6 +34,16 @@ async def openai(caller: Caller) -> None:
         if encoding == "base64":
             vectors = [np.frombuffer(base64.b64decode(vector), "<f4") for vector in vectors]
         caller.check_vectors(which, vectors, dim)
+
+
+async def stream(caller: Caller) -> None:
+    """Lines of texts, whose vectors come in order while more texts come."""
+    which = caller.some() * 8
+    lines = b"".join(orjson.dumps({"id": i, "text": caller.texts[i]}) + b"\n" for i in which)
+    if reply := await caller.ask("/v1/embed-stream", lines):
+        rows = [orjson.loads(line) for line in reply.body.splitlines()]
+        caller.check([row.get("id") for row in rows] == which, ("lines of a stream", rows[-1:]))
+        caller.check_vectors(which, [row.get("embedding", []) for row in rows])
 
 
 async def tei(caller: Caller) -> None:
@@ -105,6 +116,15 @@ async def rerank(caller: Caller) -> None:
         expected = caller.world.scores[caller.number, which]
         given = [scores.get(i, np.nan) for i in range(len(which))]
         caller.check(np.allclose(given, expected, atol=NEAR), ("scores", given, expected))
+
+
+async def predict(caller: Caller) -> None:
+    which = caller.some()
+    pairs = [[caller.texts[0], caller.texts[i]] for i in which]
+    if reply := await caller.ask("/predict", {"inputs": pairs}):
+        scores = [labels[0]["score"] for labels in reply.json()]
+        expected = caller.world.scores[caller.number, which]
+        caller.check(np.allclose(scores, expected, atol=NEAR), ("labels", scores, expected))
 
 
 # --- a collection ---------------------------------------------------------------------------------
@@ -197,6 +217,7 @@ async def hurried(caller: Caller) -> None:
 # How often of each kind, and what it does.
 ORDERLY: dict[str, tuple[int, Kind]] = {
     "openai": (20, openai),
+    "stream": (5, stream),
     "tei": (20, tei),
     "many": (2, many),
     "similarity": (5, similarity),
@@ -204,6 +225,7 @@ ORDERLY: dict[str, tuple[int, Kind]] = {
     "cohere": (8, cohere),
     "ollama": (8, ollama),
     "rerank": (4, rerank),
+    "predict": (2, predict),
     "add": (6, add),
     "delete": (3, delete),
     "search": (8, search),
