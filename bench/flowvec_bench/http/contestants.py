@@ -59,15 +59,23 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A load: `one` caller with a short text, `callers`, or a `rate` of arrivals per second."""
+    """A load: `one` caller with a short text, `callers`, or a `rate` of arrivals per second.
+
+    Attributes:
+        load: the kind of load.
+        level: callers, or arrivals per second.
+        within: seconds for which an answer to the last arrival is awaited at least.
+    """
 
     load: str
     level: float
+    within: float = 0.0
 
     def command(self, seconds: float, seed: int) -> dict[str, Any]:
         """What workers are told."""
         if self.load == "rate":
-            return {"rate": self.level, "seed": seed, "seconds": seconds, "patience": seconds}
+            patience = max(seconds, self.within)
+            return {"rate": self.level, "seed": seed, "seconds": seconds, "patience": patience}
         return {"callers": int(self.level), "seconds": seconds}
 
 

@@ -65,7 +65,7 @@ def measure_http(
         run.measure(Level("callers", callers))
     wrk = run.wrk() if plan.with_wrk and has_wrk() else {}
     for rate in sorted(run.rates() if plan.rates is None else plan.rates):
-        run.measure(Level("rate", rate))
+        run.measure(Level("rate", rate, plan.within / 1e3))
     rows = run.rows()
     return figures_of(rows, wrk)
 

@@ -80,7 +80,7 @@ def test_every_arrival_is_counted_once(scripted: Scripted) -> None:
         answer(500),
     ]
     scripted.script = lambda number: script[number % len(script)]
-    load = Client(scripted.address, CALLS).open([i / 1000 for i in range(40)], 0.3, 64)
+    load = Client(scripted.address, CALLS).open([i / 1000 for i in range(40)], 2.0, 64)
     assert sorted(scripted.asked) == sorted(i % 4 for i in range(40))
     assert len(load.waits) == 10
     assert load.statuses == {429: 5, 503: 5, 500: 5}
