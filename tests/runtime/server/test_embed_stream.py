@@ -232,9 +232,9 @@ def test_a_text_that_the_model_fails_on_is_named(nan_dir: Path) -> None:
         assert "more than" in rows[1]["error"]["message"]
 
 
-def test_a_reader_that_stops_stops_the_sender(serve: Serve, one: Encoder) -> None:
+def test_a_reader_that_stops_stops_the_sender(tiny: Encoder) -> None:
     count, more = 40_000, " " * 800
-    with serve() as server:
+    with running(create_app({"tiny": tiny})) as server:
         client = Duplex(server.url)
         client.begin(f"the cat eats {i} {more}" for i in range(count))
         # Nothing is read: sockets fill, and then the sender waits, though the model is idle.
@@ -253,7 +253,7 @@ def test_a_reader_that_stops_stops_the_sender(serve: Serve, one: Encoder) -> Non
         assert client.is_over
         assert [row["line"] for row in rows] == list(range(1, count + 1))
         chosen = [0, 777, count - 1]
-        expected = one.encode([f"the cat eats {i} {more}" for i in chosen])
+        expected = tiny.encode([f"the cat eats {i} {more}" for i in chosen])
         np.testing.assert_allclose([rows[i]["embedding"] for i in chosen], expected, atol=1e-5)
 
 
