@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files, merge_shares, verify_folder
+from flowvec.bulk import encode_files, merge_shares, verify_folder, windows
 from flowvec.bulk.records import ShardRecord
 from flowvec.errors import BulkError, InputValueError
 from flowvec.object_store import lease, s3
@@ -25,7 +25,8 @@ OPTIONS: dict[str, Any] = {"rows_per_shard": 40}
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uploads in parts, and leases that are lost soon."""
+    """Uploads in parts, leases that are lost soon, and shards of several windows."""
+    monkeypatch.setattr(windows, "WINDOW", 16)
     monkeypatch.setattr(s3, "PART_BYTES", 2048)
     monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
 
@@ -190,8 +191,9 @@ def test_the_journal_of_another_job_counts_for_nothing(
 ) -> None:
     """A process that was believed dead may write it after --restart."""
     stop = StopAfter(1)
-    encode_files(tiny, rows, url, out_format="npy", stop=stop, on_progress=stop.on_progress,
+    begun = encode_files(tiny, rows, url, out_format="npy", stop=stop, on_progress=stop.on_progress,
                  **OPTIONS)  # fmt: skip
+    assert not begun.complete
     record = ShardRecord(3, "part-000003.npy", 29, 0, 0, 3, "0" * 64)
     fields = record.plain()
     bucket.put(f"{prefix}/part-000003.npy", b"bad")
