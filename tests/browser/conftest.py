@@ -28,6 +28,14 @@ from flowvec.server import Settings, create_app  # noqa: E402
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
+# WebGL2 in software, which the page does not use by itself because it is slow.
+ALLOW_SOFTWARE = """
+const given = HTMLCanvasElement.prototype.getContext;
+HTMLCanvasElement.prototype.getContext = function (kind, options) {
+  return given.call(this, kind, { ...options, failIfMajorPerformanceCaveat: false });
+};
+"""
+
 
 def browser_path() -> str | None:
     """The browser's program; None without one."""

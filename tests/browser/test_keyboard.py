@@ -162,10 +162,10 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(
             page = visit.page
             visit.open("search")
             picture(visit, "key")
-            page.get_by_label("Key").fill("wrong")
+            page.get_by_role("textbox", name="Key").fill("wrong")
             page.keyboard.press("Enter")
             visit.shows("The server refused the key.")
-            page.get_by_label("Key").fill(token)
+            page.get_by_role("textbox", name="Key").fill(token)
             page.keyboard.press("Enter")
             page.get_by_role("searchbox", name="Search").fill("cat")
             page.locator(".hit", has_text="The cat sleeps.").wait_for()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import PHONE, Visitor
+from tests.browser.conftest import ALLOW_SOFTWARE, PHONE, Visitor
 from tests.runtime.server.conftest import Running
 from tests.waiting import wait_until
 
@@ -58,7 +58,7 @@ def test_search(server: Running, visitor: Visitor, picture: Any, dark: bool) -> 
     first = hits.first.locator(".id").inner_text()
     page.get_by_role("button", name="More like hit 1", exact=True).click()
     visit.shows("Rows like")
-    assert first not in hits.locator(".id").all_inner_texts()
+    wait_until(lambda: first not in hits.locator(".id").all_inner_texts())
     page.get_by_label("Value 1").fill("0")
     visit.shows("No row meets the filter")
 
@@ -82,10 +82,12 @@ def _printed(program: str) -> str:
 def test_map(server: Running, visitor: Visitor, picture: Any, dark: bool) -> None:
     visit = visitor(server, dark=dark)
     page = visit.page
+    if dark:
+        page.add_init_script(ALLOW_SOFTWARE)
     visit.open("map")
     visit.shows("320 rows.")
     canvas = page.locator("canvas")
-    assert canvas.get_attribute("data-renderer") == "WebGL2"
+    assert canvas.get_attribute("data-renderer") == ("WebGL2" if dark else "2D canvas")
     page.get_by_label("Colour by").select_option("first")
     page.get_by_role("list", name="Colours").wait_for()
     page.get_by_role("searchbox").fill("storms and lightning")
@@ -120,7 +122,7 @@ def test_live(server: Running, visitor: Visitor, picture: Any, dark: bool) -> No
     visit = visitor(server, dark=dark)
     page = visit.page
     visit.open("live")
-    visit.shows("Texts a second")
+    visit.shows("Texts / s")
     page.locator(".chart canvas").nth(2).wait_for()
     before = int(page.locator(".tile dd.quiet").first.inner_text().split()[0].replace(",", ""))
     with server.client() as client:
@@ -131,6 +133,8 @@ def test_live(server: Running, visitor: Visitor, picture: Any, dark: bool) -> No
             page.locator(".tile dd.quiet").first.inner_text().split()[0].replace(",", "")
         ) == before + 200
     )  # fmt: skip
+    # A line needs a few points.
+    wait_until(lambda: int(page.locator(".live").get_attribute("data-points")) >= 3)
     page.get_by_role("button", name="Pause").click()
     picture(visit, f"live-{'dark' if dark else 'light'}")
 

@@ -29,7 +29,9 @@ const plotting = () => {
 function Chart({ title, lines, points }) {
   const place = useRef(null);
   const chart = useRef(null);
-  const data = [points.map((p) => p.at), ...lines.map(([name]) => points.map((p) => p[name]))];
+  // uPlot takes a single point for years.
+  const shown = points.length > 1 ? points : [{ at: (points[0]?.at ?? Date.now() / 1000) - 30 }, ...points, { at: Date.now() / 1000 }];
+  const data = [shown.map((p) => p.at), ...lines.map(([name]) => shown.map((p) => p[name] ?? null))];
   useEffect(() => {
     let observer = null;
     let isOver = false;
@@ -114,20 +116,20 @@ export function Live() {
   const now = points.at(-1);
   if (!last) return error ? html`<${Problem} error=${error} />` : html`<p class="quiet" role="status">Waiting for the first figures.</p>`;
   const busy = last.waiting_texts > 0;
-  return html`<div class="live">
+  return html`<div class="live" data-points=${points.length}>
     <${Problem} error=${error} />
     <div class="row head"><h2>The server now</h2>
       <button type="button" class="small" aria-pressed=${isPaused} onClick=${() => setIsPaused(!isPaused)}>${isPaused ? "Continue" : "Pause"}</button>
       <span class="quiet">up for ${duration(1000 * last.seconds).replace(/ s$/, " seconds")}, ${count(last.requests)} requests</span></div>
     <dl class="tiles">
-      <${Tile} name="Texts a second" value=${now ? rate(now.texts) : "–"} hint=${`${count(last.texts)} in all`} />
-      <${Tile} name="Tokens a second" value=${now ? rate(now.tokens) : "–"} hint=${`${count(last.tokens)} in all`} />
+      <${Tile} name="Texts / s" value=${now ? rate(now.texts) : "–"} hint=${`${count(last.texts)} in all`} />
+      <${Tile} name="Tokens / s" value=${now ? rate(now.tokens) : "–"} hint=${`${count(last.tokens)} in all`} />
       <${Tile} name="p50" value=${time(last.p50)} hint="of the last 10 s" />
       <${Tile} name="p95" value=${time(last.p95)} hint="of the last 10 s" />
       <${Tile} name="p99" value=${time(last.p99)} hint="of the last 10 s" />
       <${Tile} name="Waiting" value=${`${count(last.waiting_texts)} texts`} hint=${`${count(last.waiting_tokens)} tokens`} isBad=${busy && last.waiting_tokens > 200000} />
-      <${Tile} name="Padding" value=${now?.padding == null ? "–" : `${Math.round(100 * now.padding)} %`} hint="of computed tokens" />
-      <${Tile} name="Refused" value=${count(last.refused)} hint="with 429, 503 or 504" isBad=${now?.refusals > 0} />
+      <${Tile} name="Padding" value=${now?.padding == null ? "–" : `${Math.round(100 * now.padding)} %`} hint="of tokens" />
+      <${Tile} name="Refused" value=${count(last.refused)} hint="429, 503, 504" isBad=${now?.refusals > 0} />
       <${Tile} name="Memory" value=${last.memory === null ? "–" : `${(last.memory / 2 ** 20).toFixed(0)} MiB`} hint="of the process" />
     </dl>
     <div class="charts">${CHARTS.map(([title, lines]) => html`<${Chart} title=${title} lines=${lines} points=${points} />`)}</div>

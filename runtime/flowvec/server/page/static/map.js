@@ -34,7 +34,7 @@ function Legend({ colours, field }) {
 
 function Stage({ state, onAgain, onStop }) {
   const isRunning = !["done", "failed", "none"].includes(state.stage);
-  const part = state.points < state.rows ? `${count(state.points)} of ${count(state.rows)} rows` : `${count(state.points)} rows`;
+  const part = state.points < state.rows ? `${count(state.points)} of ${count(state.rows)} rows` : `${count(state.points)} ${state.points === 1 ? "row" : "rows"}`;
   const share = state.shares.length ? ` Two axes hold ${Math.round(100 * state.shares.reduce((a, b) => a + b, 0))} % of the variance.` : "";
   return html`<div class="stage-line">
     <p role="status">${part}${STAGES[state.stage] ? `, ${STAGES[state.stage]}` : ""}.

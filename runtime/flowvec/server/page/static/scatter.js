@@ -84,42 +84,67 @@ class WithWebGL {
   }
 }
 
+// Writes pixels: without a graphics card this is much faster than WebGL, which computes each of them.
 class WithCanvas {
   constructor(context) {
     this.context = context;
-    this.palette = new Uint8Array(2048);
+    this.colours = new Uint32Array(256);
+    this.lit = [];
   }
 
   upload() {}
 
-  setPalette(rgba) { this.palette = rgba; }
+  // Colours are mixed with what is behind the canvas, since pixels are replaced.
+  setPalette(rgba) {
+    const behind = getComputedStyle(this.context.canvas.closest(".frame") ?? document.body).backgroundColor;
+    const ground = (behind.match(/[\d.]+/g) ?? [255, 255, 255]).map(Number);
+    for (let code = 0; code < 256; code += 1) {
+      const share = rgba[4 * code + 3] / 255;
+      const [r, g, b] = [0, 1, 2].map((i) => Math.round(rgba[4 * code + i] * share + ground[i] * (1 - share)));
+      this.colours[code] = 0xff000000 + b * 65536 + g * 256 + r;
+      this.lit[code] = [...rgba.slice(1024 + 4 * code, 1027 + 4 * code)];
+    }
+  }
+
+  // Half the width of a disc in each of its lines.
+  static disc(side) {
+    return Array.from({ length: side }, (_, line) => {
+      const away = line + 0.5 - side / 2;
+      return Math.max(1, Math.round(Math.sqrt(Math.max(0, (side * side) / 4 - away * away))));
+    });
+  }
 
   draw({ positions, codes, lit, anyLit }, view, width, height, size) {
-    const { context, palette } = this;
-    const image = context.createImageData(width, height);
-    const pixels = new Uint32Array(image.data.buffer);
-    const colours = new Uint32Array(palette.slice(0, 1024).buffer);
-    const side = Math.max(1, Math.round(size * 0.8));
+    const { context, colours } = this;
+    if (this.image?.width !== width || this.image.height !== height) {
+      this.image = context.createImageData(width, height);
+      this.pixels = new Uint32Array(this.image.data.buffer);
+    } else this.pixels.fill(0);
+    const { pixels } = this;
+    const side = Math.max(2, Math.round(size));
+    const halves = WithCanvas.disc(side);
     for (let i = 0; i < codes.length; i += 1) {
-      const left = Math.round((positions[2 * i] - view.x) * view.zoom + width / 2 - side / 2);
+      const x = Math.round((positions[2 * i] - view.x) * view.zoom + width / 2);
       const top = Math.round(height / 2 - (positions[2 * i + 1] - view.y) * view.zoom - side / 2);
-      if (left < 0 || top < 0 || left + side > width || top + side > height) continue;
-      const colour = colours[codes[i]] | 0xff000000;
-      for (let y = top; y < top + side; y += 1) {
-        for (let x = left; x < left + side; x += 1) pixels[y * width + x] = colour;
+      if (x < side || top < 0 || x + side > width || top + side > height) continue;
+      const colour = colours[codes[i]];
+      for (let line = 0; line < side; line += 1) {
+        const from = (top + line) * width + x;
+        for (let at = from - halves[line]; at < from + halves[line]; at += 1) pixels[at] = colour;
       }
     }
-    context.putImageData(image, 0, 0);
+    context.putImageData(this.image, 0, 0);
     if (!anyLit) return;
     for (let i = 0; i < codes.length; i += 1) {
       if (!lit[i]) continue;
-      const at = 1024 + 4 * codes[i];
-      context.fillStyle = `rgb(${palette[at]} ${palette[at + 1]} ${palette[at + 2]})`;
+      const colour = this.lit[codes[i]];
       context.beginPath();
       context.arc((positions[2 * i] - view.x) * view.zoom + width / 2,
-        height / 2 - (positions[2 * i + 1] - view.y) * view.zoom, Math.max(4.5, size), 0, 7);
+        height / 2 - (positions[2 * i + 1] - view.y) * view.zoom, Math.max(4.5, size * 0.9), 0, 7);
+      context.fillStyle = `rgb(${colour.join(" ")})`;
       context.fill();
-      context.strokeStyle = "#000";
+      context.lineWidth = 2.5;
+      context.strokeStyle = `rgb(${colour.map((c) => Math.round(c * 0.35)).join(" ")})`;
       context.stroke();
     }
   }
@@ -189,7 +214,9 @@ export class Scatter {
     this.points = { positions: new Float32Array(), codes: new Uint8Array(), lit: new Uint8Array(), anyLit: false };
     this.isAsked = false;
     this.onDrawn = null;
-    const gl = withoutWebGL ? null : canvas.getContext("webgl2", { antialias: false, premultipliedAlpha: false });
+    const gl = withoutWebGL ? null : canvas.getContext("webgl2", {
+      antialias: false, premultipliedAlpha: false, failIfMajorPerformanceCaveat: true,
+    });
     try {
       this.renderer = gl ? new WithWebGL(gl) : new WithCanvas(canvas.getContext("2d"));
     } catch {

@@ -148,7 +148,7 @@ export function Search({ collection, models, shared, onTab }) {
         <summary>Options</summary>
         <${Options} options=${options} set=${(some) => setOptions((old) => ({ ...old, ...some }))}
           collection=${collection} rerankers=${rerankers} fields=${fields} />
-        ${info ? html`<p class="quiet">${count(info.rows)} rows of ${info.dim} dimensions${collection.model
+        ${info ? html`<p class="quiet">${count(info.rows)} ${info.rows === 1 ? "row" : "rows"} of ${info.dim} dimensions${collection.model
           ? html`, embedded by <bdi>${shown(collection.model, 60)}</bdi>` : ""},
           ${` searched ${info.search === "hnsw" ? "by graph" : "exactly"}.`}</p>` : null}
       </details>
