@@ -98,7 +98,7 @@ def visitor(browser: Any) -> Iterator[Visitor]:
         context = browser.new_context(
             viewport=size or WIDE, color_scheme="dark" if dark else "light", **options
         )
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         made = Visit(context.new_page(), server.url)
         page = made.page
         page.on("pageerror", lambda error: made.problems.append(f"error: {error}"))

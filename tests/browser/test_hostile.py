@@ -27,7 +27,7 @@ SCRIPTS = [
 BIDI = "safe\u202egnp.exe \u2066\u2067 \u200f\u202d end"
 LONG = "x" * 10_000_000
 # No page may take longer than this to answer a script, however large what it shows.
-ANSWERS = 15_000
+ANSWERS = 30_000
 
 
 @pytest.fixture(scope="module")

@@ -76,8 +76,16 @@ class ServedCollection:
         """Threads of its reads and changes that have ended."""
         return self.rows._calls.dead_threads
 
+    async def end_job(self, kind: str) -> None:
+        """Stop a job and forget it; another one that was started meanwhile stays."""
+        job = self.jobs.get(kind)
+        if job is not None:
+            await asyncio.to_thread(job.stop)
+            if self.jobs.get(kind) is job:
+                del self.jobs[kind]
+
     async def close(self) -> None:
         """Stop its threads; changes that have begun are made."""
-        for job in self.jobs.values():
+        for job in list(self.jobs.values()):
             await asyncio.to_thread(job.stop)
         await self.rows.close()

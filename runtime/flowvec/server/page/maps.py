@@ -56,8 +56,8 @@ async def start(served: Served, request: Request) -> Answer:
             await asyncio.to_thread(job.stop)
         return json_answer(_state(chosen))
     if job is not None and (body.again or job.failure):
-        await asyncio.to_thread(job.stop)
-        job = None
+        await chosen.end_job(_JOB)
+    job = chosen.jobs.get(_JOB)
     if job is None:
         frames = partial(map_frames, chosen.rows.collection, rows=body.rows, seed=body.seed)
         job = chosen.jobs[_JOB] = _Map(chosen.rows.collection, frames)
@@ -76,9 +76,7 @@ async def state(served: Served, request: Request) -> Answer:
 async def forget(served: Served, request: Request) -> Answer:
     """Stop making the map, and forget it."""
     chosen = chosen_of(served, request)
-    job = chosen.jobs.pop(_JOB, None)
-    if job is not None:
-        await asyncio.to_thread(job.stop)
+    await chosen.end_job(_JOB)
     return json_answer(_state(chosen))
 
 

@@ -32,8 +32,8 @@ async def start(served: Served, request: Request) -> Answer:
     chosen = chosen_of(served, request)
     job = chosen.jobs.get(_JOB)
     if job is not None and (body.again or job.failure):
-        await asyncio.to_thread(job.stop)
-        job = None
+        await chosen.end_job(_JOB)
+    job = chosen.jobs.get(_JOB)
     if job is None:
         encoder = None if chosen.model is None else chosen.model.encoder
         frames = partial(space_frames, chosen.rows.collection, encoder, rows=body.texts)
