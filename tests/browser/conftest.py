@@ -30,9 +30,9 @@ WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 # WebGL2 in software, which the page does not use by itself because it is slow.
 ALLOW_SOFTWARE = """
-const given = HTMLCanvasElement.prototype.getContext;
-HTMLCanvasElement.prototype.getContext = function (kind, options) {
-  return given.call(this, kind, { ...options, failIfMajorPerformanceCaveat: false });
+const given = WebGL2RenderingContext.prototype.getExtension;
+WebGL2RenderingContext.prototype.getExtension = function (name) {
+  return name === "WEBGL_debug_renderer_info" ? null : given.call(this, name);
 };
 """
 

@@ -90,7 +90,7 @@ def test_tabs_by_arrows(server: Running, visitor: Visitor) -> None:
         assert focused(visit) == name
         assert page.get_by_role("tab", name=name).get_attribute("aria-selected") == "true"
     page.keyboard.press("End")
-    assert page.url.endswith("#space")
+    wait_until(lambda: page.url.endswith("#space"))
     page.keyboard.press("Home")
     page.get_by_role("searchbox", name="Search").wait_for()
     page.get_by_role("tab", name="Search").focus()

@@ -36,7 +36,8 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class _SearchOptions(_Body):
     """As `Collection.search`; `rerank` is true or the name of a reranker.
 
-    `text_limit` cuts texts of hits, and texts in their metadata, to that many characters.
+    `text_limit` cuts texts of hits, and all texts in the metadata of a hit together, to that many
+    characters.
     """
 
     k: int = 10
@@ -196,16 +197,40 @@ def _content(row: Row | Item | Hit, text_limit: int | None) -> dict[str, Any]:
     content = {"text": row.text, "metadata": row.metadata}
     if text_limit is None:
         return content
-    cut = {name: _cut(value, text_limit) for name, value in content.items()}
+    text = None if row.text is None else row.text[:text_limit]
+    cut = {"text": text, "metadata": _Cutter(text_limit).cut(row.metadata)}
     return cut if cut == content else {**cut, "is_cut": True}
 
 
-def _cut(value: Any, most: int) -> Any:
-    """A value of JSON whose texts have at most so many characters, names of fields included."""
-    if isinstance(value, str):
-        return value[:most]
-    if isinstance(value, dict):
-        return {name[:most]: _cut(item, most) for name, item in list(value.items())[:most]}
-    if isinstance(value, list):
-        return [_cut(item, most) for item in value[:most]]
-    return value
+class _Cutter:
+    """Cuts values of JSON, so that all their texts and names have so many characters together."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def cut(self, value: Any) -> Any:
+        """The part of a value for which there is room; each item takes a character too."""
+        if isinstance(value, str):
+            return self._taken(value)
+        if isinstance(value, dict):
+            made: dict[str, Any] = {}
+            for name, item in value.items():
+                if self._left <= 0:
+                    break
+                made[self._taken(name)] = self.cut(item)
+                self._left -= 1
+            return made
+        if isinstance(value, list):
+            items: list[Any] = []
+            for item in value:
+                if self._left <= 0:
+                    break
+                items.append(self.cut(item))
+                self._left -= 1
+            return items
+        return value
+
+    def _taken(self, text: str) -> str:
+        taken = text[: max(0, self._left)]
+        self._left -= len(taken)
+        return taken

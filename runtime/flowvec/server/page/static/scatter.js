@@ -204,6 +204,19 @@ export function boundsOf(positions) {
   return { left, bottom, width: right - left, height: top - bottom };
 }
 
+// Whether WebGL is computed by the processor, where writing pixels is many times faster.
+let software = null;
+function isSoftware() {
+  if (software === null) {
+    const gl = document.createElement("canvas").getContext("webgl2");
+    const about = gl?.getExtension("WEBGL_debug_renderer_info");
+    const name = about ? String(gl.getParameter(about.UNMASKED_RENDERER_WEBGL)) : "";
+    software = !gl || /swiftshader|llvmpipe|software|basic render/i.test(name);
+    gl?.getExtension("WEBGL_lose_context")?.loseContext();
+  }
+  return software;
+}
+
 export class Scatter {
   // Puts a canvas of its own into an element.
   constructor(parent, { withoutWebGL = false } = {}) {
@@ -214,9 +227,8 @@ export class Scatter {
     this.points = { positions: new Float32Array(), codes: new Uint8Array(), lit: new Uint8Array(), anyLit: false };
     this.isAsked = false;
     this.onDrawn = null;
-    const gl = withoutWebGL ? null : canvas.getContext("webgl2", {
-      antialias: false, premultipliedAlpha: false, failIfMajorPerformanceCaveat: true,
-    });
+    const gl = withoutWebGL || isSoftware() ? null
+      : canvas.getContext("webgl2", { antialias: false, premultipliedAlpha: false });
     try {
       this.renderer = gl ? new WithWebGL(gl) : new WithCanvas(canvas.getContext("2d"));
     } catch {
