@@ -86,7 +86,8 @@ export function Search({ collection, models, shared, onTab }) {
   useEffect(() => {
     ask(`${path}/fields`).then(({ value }) => setFields(value.fields), () => {});
     ask(path).then(({ value }) => setInfo(value), () => {});
-    if (matchMedia("(pointer: fine)").matches) box.current?.focus();
+    // Not from a tab that somebody chose by its key.
+    if (document.activeElement === document.body && matchMedia("(pointer: fine)").matches) box.current?.focus();
     const slash = (event) => {
       if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) {
         event.preventDefault();
