@@ -83,6 +83,18 @@ def reranker_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def sparse_dir() -> Path:
+    """A committed sparse encoder: random BERT, max, no prompts, 64 tokens."""
+    return DATA / "bundles" / "sparse"
+
+
+@pytest.fixture(scope="session")
+def multi_vector_dir() -> Path:
+    """A committed multi-vector encoder: random BERT, dim 16, queries filled up to 24 tokens."""
+    return DATA / "bundles" / "multi_vector"
+
+
+@pytest.fixture(scope="session")
 def nan_dir() -> Path:
     """The tiny bundle with NaN in the embedding of the word "nan"."""
     return DATA / "bundles" / "nan"

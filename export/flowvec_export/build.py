@@ -45,12 +45,16 @@ from flowvec_export.arguments import (
 )
 from flowvec_export.assembly.draft import WEIGHTS, Draft, Weights
 from flowvec_export.assembly.parity import MIN_COSINE_OF_FLOAT16, measure
+from flowvec_export.build_multi_vector import build_multi_vector
 from flowvec_export.build_reranker import build_reranker
+from flowvec_export.build_sparse import build_sparse
 from flowvec_export.graph.proto import OUTPUT, write_onnx
 from flowvec_export.layers.names import parse_pooling
 from flowvec_export.sources.base import AS_EXPORTED, Source, require_torch
 from flowvec_export.sources.cross_encoder import PairSource
-from flowvec_export.sources.load import read_any_source
+from flowvec_export.sources.late_interaction import MultiVectorSource
+from flowvec_export.sources.load import AnySource, read_any_source
+from flowvec_export.sources.sparse import SparseSource
 from flowvec_export.staged_bundle import opset_of, with_file, with_references
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
@@ -92,7 +96,9 @@ def export(
     """Export a checkpoint as a bundle: one ONNX graph from token ids to vectors, or to scores.
 
     A cross-encoder (a model for sequence classification) becomes a reranker, which
-    `flowvec.Reranker` opens; everything else an embedder, which `flowvec.Encoder` opens.
+    `flowvec.Reranker` opens; a SPLADE model a sparse encoder, which `flowvec.SparseEncoder` opens;
+    a ColBERT-style model a multi-vector encoder, which `flowvec.MultiVectorEncoder` opens;
+    everything else an embedder, which `flowvec.Encoder` opens.
 
         >>> bundle = export("my-checkpoint", "exported", pooling="mean", normalize=True)
         >>> flowvec.Encoder.load("exported").encode("a text").shape
@@ -192,8 +198,8 @@ def export(
     say(f"reading {source}")
     origin = read_any_source(source, encoder_only=encoder_only, trust=trust, revision=revision)
     if isinstance(origin, PairSource):
-        _refuse_for_pairs(
-            origin,
+        _refuse(
+            f"{origin.origin} is a cross-encoder, which gives scores and no vectors, so",
             pooling=pooling,
             transform=transform,
             normalize=normalize,
@@ -210,6 +216,52 @@ def export(
             weights=weights,
             variants=variants,
             calibration=calibration,
+            overwrite=overwrite,
+            is_ours=_is_bundle,
+            say=say,
+        )
+    if isinstance(origin, SparseSource):
+        _refuse(
+            f"{origin.origin} is a SPLADE model, whose pooling is its own, so",
+            pooling=pooling,
+            transform=transform,
+            normalize=normalize,
+            sts=sts,
+        )
+        origin.prompts |= dict(prompts)
+        if default_prompt_name is not None:
+            _require_prompt(origin.prompts, default_prompt_name)
+            origin.default_prompt_name = default_prompt_name
+        return build_sparse(
+            origin,
+            target,
+            name=name or origin.name,
+            origin=_origin(origin),
+            max_length=max_length,
+            weights=weights,
+            variants=variants,
+            overwrite=overwrite,
+            is_ours=_is_bundle,
+            say=say,
+        )
+    if isinstance(origin, MultiVectorSource):
+        _refuse(
+            f"{origin.origin} is a multi-vector encoder, which pools nothing, so",
+            pooling=pooling,
+            transform=transform,
+            normalize=normalize,
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
+            sts=sts,
+        )
+        return build_multi_vector(
+            origin,
+            target,
+            name=name or origin.name,
+            origin=_origin(origin),
+            max_length=max_length,
+            weights=weights,
+            variants=variants,
             overwrite=overwrite,
             is_ours=_is_bundle,
             say=say,
@@ -273,12 +325,16 @@ def _add_prompts(
         raise ExportError(
             f"{source.origin} leaves its prompts out of pooling, which is not supported"
         )
-    if default_prompt_name is None:
-        return
-    if default_prompt_name not in source.prompts:
-        names = ", ".join(source.prompts) or "none"
-        raise ExportError(f"there is no prompt {default_prompt_name!r}; there are: {names}")
-    source.default_prompt_name = default_prompt_name
+    if default_prompt_name is not None:
+        _require_prompt(source.prompts, default_prompt_name)
+        source.default_prompt_name = default_prompt_name
+
+
+def _require_prompt(prompts: Mapping[str, str], name: str) -> None:
+    """Raise ExportError if there is no such prompt."""
+    if name not in prompts:
+        names = ", ".join(prompts) or "none"
+        raise ExportError(f"there is no prompt {name!r}; there are: {names}")
 
 
 def _checked_pooling(recipe: Recipe, source: Source, requested: str | None) -> str | None:
@@ -329,20 +385,19 @@ def _encoder_of(bundle: Bundle, streams: int | None = None) -> Encoder:
     return Encoder(bundle, engine, proof="never")
 
 
-def _refuse_for_pairs(source: PairSource, **arguments: object) -> None:
-    """Refuse arguments that mean nothing for a cross-encoder.
+def _refuse(reason: str, **arguments: object) -> None:
+    """Refuse arguments that mean nothing for a source.
 
     Raises:
         InputValueError: one is given.
     """
     if given := [name for name, value in arguments.items() if value not in (None, {}, (), [])]:
         raise InputValueError(
-            f"{source.origin} is a cross-encoder, which gives scores and no vectors, so "
-            f"{', '.join(given)} cannot be used; encoder_only exports its encoder alone"
+            f"{reason} {', '.join(given)} cannot be used; encoder_only exports its encoder alone"
         )
 
 
-def _origin(source: Source | PairSource) -> str:
+def _origin(source: AnySource) -> str:
     """The source's name in a manifest: of the hub with its commit, or the last part of a path."""
     return source.name if Path(source.origin).expanduser().exists() else source.origin
 

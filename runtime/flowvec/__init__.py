@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from flowvec.bundle.bundle import Bundle
-from flowvec.bundle.manifest import Head, Manifest
+from flowvec.bundle.manifest import Head, LateInteraction, Manifest
 from flowvec.collection.async_collection import AsyncCollection
 from flowvec.collection.call_queue import CallStatistics
 from flowvec.collection.collection import Collection
@@ -49,10 +49,14 @@ from flowvec.errors import (
     OverloadedError,
     ProviderUnavailableError,
 )
+from flowvec.multi_vector.encoder import MultiVectorEncoder, MultiVectorInfo
+from flowvec.multi_vector.scoring import maxsim
 from flowvec.reranker.async_reranker import AsyncReranker
 from flowvec.reranker.reranker import Reranker, RerankerInfo
 from flowvec.reranker.scores import Ranked, Ranking, ScoreJob, ScoreOptions
 from flowvec.reranker.shared_reranker import SharedReranker
+from flowvec.sparse.encoder import SparseEncoder, SparseEncoderInfo
+from flowvec.sparse.vectors import SparseVectors
 from flowvec.tokenizer.chunking import Chunk
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized
@@ -94,8 +98,11 @@ __all__ = [
     "InputTypeError",
     "InputValueError",
     "Item",
+    "LateInteraction",
     "Manifest",
     "MissingDependencyError",
+    "MultiVectorEncoder",
+    "MultiVectorInfo",
     "NonFiniteError",
     "OverloadedError",
     "Pair",
@@ -111,9 +118,13 @@ __all__ = [
     "ScoreOptions",
     "SharedEncoder",
     "SharedReranker",
+    "SparseEncoder",
+    "SparseEncoderInfo",
+    "SparseVectors",
     "TokenIds",
     "Tokenized",
     "__version__",
+    "maxsim",
     "most_similar_pairs",
     "semantic_search",
 ]

@@ -151,6 +151,16 @@ def _my_reranker(path: Path) -> None:
     shutil.copytree(ROOT / "tests/data/bundles/reranker", path)
 
 
+def _my_sparse(path: Path) -> None:
+    """A tiny random SPLADE model, exported."""
+    shutil.copytree(ROOT / "tests/data/bundles/sparse", path)
+
+
+def _my_colbert(path: Path) -> None:
+    """A tiny random ColBERT-style model, exported."""
+    shutil.copytree(ROOT / "tests/data/bundles/multi_vector", path)
+
+
 def _my_static(path: Path) -> None:
     """Random vectors for the words of the sentences, as model2vec writes them."""
     words = sorted({word for text in SENTENCES for word in text.lower().rstrip(".").split()})
@@ -179,7 +189,9 @@ READERS_FILES: dict[str, Callable[[Path], None]] = {
     "sts": _sts_folder,
     "beir-folder": _beir_folder,
     "my-checkpoint": _my_checkpoint,
+    "my-colbert": _my_colbert,
     "my-onnx": _my_onnx,
     "my-reranker": _my_reranker,
+    "my-sparse": _my_sparse,
     "my-static": _my_static,
 }

@@ -39,6 +39,8 @@ def test_a_public_name_has_an_example_that_runs(
     monkeypatch: pytest.MonkeyPatch,
     nan_dir: Path,
     reranker_dir: Path,
+    sparse_dir: Path,
+    multi_vector_dir: Path,
 ) -> None:
     value = PUBLIC[name]
     assert examples_of(value), f"the docstring of {name} has no example"
@@ -49,6 +51,8 @@ def test_a_public_name_has_an_example_that_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "damaged-bundle").symlink_to(nan_dir)
     (tmp_path / "my-reranker").symlink_to(reranker_dir)
+    (tmp_path / "my-sparse").symlink_to(sparse_dir)
+    (tmp_path / "my-colbert").symlink_to(multi_vector_dir)
     run(value, name)
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOGITS",
+    "TOKEN_VECTORS",
+    "TOKEN_WEIGHTS",
     "WEIGHTS",
     "Attention",
     "Draft",
@@ -29,6 +31,10 @@ Weights = Literal["float32", "float16"]
 WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 # Name of the output of a reranker's graph.
 LOGITS = "logits"
+# Name of the output of a multi-vector encoder's graph.
+TOKEN_VECTORS = "token_vectors"  # noqa: S105
+# Name of the output of a sparse encoder's graph.
+TOKEN_WEIGHTS = "token_weights"  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,19 @@ import torch
 
 from flowvec.bundle.manifest import INPUTS, TOKEN_TYPES
 from flowvec.errors import ExportError, first_line
-from flowvec_export.assembly.draft import LOGITS, Attention, Draft, PairDraft, Weights, describe
+from flowvec_export.assembly.draft import (
+    LOGITS,
+    TOKEN_VECTORS,
+    TOKEN_WEIGHTS,
+    Attention,
+    Draft,
+    PairDraft,
+    Weights,
+    check_steps,
+    describe,
+)
 from flowvec_export.assembly.parity import Reference
-from flowvec_export.assembly.tracing import SentenceEncoder, to_onnx
+from flowvec_export.assembly.tracing import SentenceEncoder, TokenEncoder, to_onnx
 from flowvec_export.layers.backbone import TransformersBackbone, from_transformers
 from flowvec_export.layers.cross_encoder import (
     CrossEncoder,
@@ -23,9 +33,10 @@ from flowvec_export.layers.cross_encoder import (
     cross_encoder_of,
 )
 from flowvec_export.layers.pooling import Pooling
+from flowvec_export.layers.splade import SpladeReference, splade_of
 from flowvec_export.transforms import Transform
 
-__all__ = ["draft_of_checkpoint", "draft_of_cross_encoder"]
+__all__ = ["draft_of_checkpoint", "draft_of_cross_encoder", "draft_of_splade", "draft_of_tokens"]
 
 
 def draft_of_checkpoint(
@@ -125,6 +136,110 @@ def draft_of_cross_encoder(
         computed_by="torch",
         original=None if original is None else _run(original, origin),
         attention=attention if is_ours else None,
+    )
+
+
+def draft_of_splade(
+    model: Any,
+    *,
+    pooling: str,
+    activation: str,
+    weights: Weights,
+    pad_id: int,
+    origin: str,
+) -> Draft:
+    """Trace a masked language model of transformers, with SPLADE's pooling.
+
+    Args:
+        model: transformers' module, float32; its weights are changed if they are rounded.
+        pooling: `max` or `sum`.
+        activation: `relu` or `log1p_relu`.
+        weights: storage of the weight matrices.
+        pad_id: the padding token's id.
+        origin: name of the checkpoint, for messages.
+
+    Raises:
+        ExportError: torch cannot run or trace it.
+    """
+    logs = 2 if activation == "log1p_relu" else 1
+    config = model.config
+    heads = getattr(config, "num_attention_heads", None) or 1
+    exact = math.frexp(math.sqrt(config.hidden_size // heads))[0] == 0.5
+    attention = Attention(heads, scale_folded=weights == "float32" or exact)
+    original = None
+    if weights == "float16":
+        kept = copy.deepcopy(model).eval()
+        original = _run(SpladeReference(kept, pooling, logs), origin)
+        _round_matrices(model.base_model, [model])
+    run = _run(SpladeReference(model, pooling, logs).eval(), origin)
+    # Before tracing, whose errors have hundreds of lines.
+    run(np.full((2, 5), pad_id, np.int64), np.ones((2, 5), np.int64))
+    exported = splade_of(
+        model,
+        pooling=pooling,
+        logs=logs,
+        fold_scale=attention.scale_folded,
+    ).eval()
+    return Draft(
+        proto=to_onnx(exported, pad_id, weights, output=TOKEN_WEIGHTS),
+        dim=model.get_output_embeddings().out_features,
+        pooling=pooling,
+        transform=("relu", *["log1p"] * logs),
+        normalized=False,
+        reference=run,
+        computed_by="torch",
+        original=original,
+        attention=attention,
+    )
+
+
+def draft_of_tokens(
+    encoder: Any,
+    dense: Sequence[Transform],
+    *,
+    normalize: bool,
+    weights: Weights,
+    pad_id: int,
+    origin: str,
+) -> Draft:
+    """Trace an encoder and the layers over each of its token vectors.
+
+    Args:
+        encoder: transformers' module, float32; its weights are changed if they are rounded.
+        dense: layers after it; rounded with it.
+        normalize: whether token vectors are normalized.
+        weights: storage of the weight matrices.
+        pad_id: the padding token's id.
+        origin: name of the checkpoint, for messages.
+
+    Raises:
+        ExportError: torch cannot run or trace them.
+    """
+    check_steps(dense, encoder.config.hidden_size)
+    config = encoder.config
+    heads = getattr(config, "num_attention_heads", None) or 1
+    exact = math.frexp(math.sqrt(config.hidden_size // heads))[0] == 0.5
+    attention = Attention(heads, scale_folded=weights == "float32" or exact)
+    reference = TokenEncoder(TransformersBackbone(encoder), dense, normalize).eval()
+    original = None
+    if weights == "float16":
+        original = _run(copy.deepcopy(reference), origin)
+        _round_matrices(encoder, dense)
+    run = _run(reference, origin)
+    # Before tracing, whose errors have hundreds of lines.
+    run(np.full((2, 5), pad_id, np.int64), np.ones((2, 5), np.int64))
+    backbone = from_transformers(encoder, fold_scale=attention.scale_folded)
+    model = TokenEncoder(backbone, dense, normalize).eval()
+    return Draft(
+        proto=to_onnx(model, pad_id, weights, output=TOKEN_VECTORS),
+        dim=dense[-1].out_dim if dense else config.hidden_size,
+        pooling="none",
+        transform=describe(dense),
+        normalized=normalize,
+        reference=run,
+        computed_by="torch",
+        original=original,
+        attention=attention,
     )
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from flowvec import Encoder, Reranker
+from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.bundle.manifest import TOKEN_TYPES
 from flowvec.encoder.batching import Batch, pad
+from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.encoder.proof import MIN_COSINE_OF
 from flowvec.errors import ExportError
+from flowvec.multi_vector.rows import token_rows
 from flowvec.tokenizer.token_ids import TokenIds
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Reference",
     "measure",
     "measure_pairs",
+    "measure_tokens",
 ]
 
 MAX_RELATIVE_ERROR = 1e-4
@@ -95,7 +98,7 @@ class Parity:
 
 
 def measure(
-    encoder: Encoder, reference: Reference, vocabulary: int, seed: int = 0
+    encoder: Encoder | SparseEncoder, reference: Reference, vocabulary: int, seed: int = 0
 ) -> tuple[Parity, Parity]:
     """Compare a graph with its reference, and each row in a batch with the same row alone.
 
@@ -104,6 +107,27 @@ def measure(
     Returns:
         The differences to the reference, and to the graph's vectors of each row alone.
     """
+    return _measure(encoder, reference, vocabulary, seed)
+
+
+def measure_tokens(
+    encoder: MultiVectorEncoder, reference: Reference, vocabulary: int, seed: int = 0
+) -> tuple[Parity, Parity]:
+    """`measure` of each token's vector.
+
+    Of some rows, the model attends to a part of the tokens only, as of queries that are filled up.
+    """
+    return _measure(encoder, reference, vocabulary, seed, per_token=True)
+
+
+def _measure(
+    encoder: LoadedModel,
+    reference: Reference,
+    vocabulary: int,
+    seed: int,
+    *,
+    per_token: bool = False,
+) -> tuple[Parity, Parity]:
     rng = np.random.default_rng(seed)
     pad_id = encoder.bundle.manifest.pad_id
     ours, alone, theirs = [], [], []
@@ -111,11 +135,14 @@ def measure(
         longest = min(longest, encoder.max_length)
         lengths = rng.integers(min(2, longest), longest, size=rows, endpoint=True)
         lengths[0] = longest
-        ids = [_ids(rng, int(length), vocabulary, pad_id) for length in lengths]
+        ids = TokenIds.from_rows([_ids(rng, int(n), vocabulary, pad_id) for n in lengths])
+        if per_token:
+            ids = replace(ids, attended=rng.integers(1, lengths, endpoint=True).astype(np.int64))
         batch = Batch(tuple(range(rows)), longest)
         ours.append(encoder.run(ids, [batch]))
-        alone.append(encoder.run(ids, [Batch((i,), len(row)) for i, row in enumerate(ids)]))
-        theirs.append(reference(*pad(ids, batch, pad_id)))
+        alone.append(encoder.run(ids, [Batch((i,), int(n)) for i, n in enumerate(lengths)]))
+        expected = reference(*pad(ids, batch, pad_id))
+        theirs.append(token_rows(expected, ids.lengths) if per_token else expected)
     together = np.concatenate(ours)
     return (
         Parity.of(together, np.concatenate(theirs)),

@@ -19,7 +19,7 @@ from flowvec_export.graph.proto import OPSET, OUTPUT, clean, require_standard
 from flowvec_export.graph.weights import store
 from flowvec_export.layers.pooling import Pooling
 
-__all__ = ["SentenceEncoder", "module_to_onnx", "quiet_exporter", "to_onnx"]
+__all__ = ["SentenceEncoder", "TokenEncoder", "module_to_onnx", "quiet_exporter", "to_onnx"]
 
 
 class SentenceEncoder(nn.Module):
@@ -48,6 +48,25 @@ class SentenceEncoder(nn.Module):
             vector = vector / vector.norm(dim=1, keepdim=True).clamp(min=1e-12)
         out: Tensor = vector
         return out
+
+
+class TokenEncoder(nn.Module):
+    """Backbone, layers over each token vector, L2 normalization."""
+
+    def __init__(self, backbone: nn.Module, layers: Sequence[nn.Module], normalize: bool) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.layers = nn.ModuleList(layers)
+        self.normalize = normalize
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Int64 (batch, sequence), twice -> float32 (batch, sequence, dim)."""
+        vectors: Tensor = self.backbone(input_ids, attention_mask)[-1]
+        for layer in self.layers:
+            vectors = layer(vectors)
+        if self.normalize:
+            vectors = vectors / vectors.norm(dim=2, keepdim=True).clamp(min=1e-12)
+        return vectors
 
 
 def to_onnx(

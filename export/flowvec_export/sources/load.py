@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flowvec.bundle.bundle import shipped_bundles
 from flowvec.bundle.checkpoint import root_of_graph
@@ -20,15 +22,23 @@ from flowvec_export.sources.base import Source, require_torch
 from flowvec_export.sources.cross_encoder import PairSource, is_cross_encoder, read_about
 from flowvec_export.sources.files import check_links, has_weights, read_json
 from flowvec_export.sources.hub import download, has_torch
+from flowvec_export.sources.late_interaction import (
+    MultiVectorSource,
+    is_late_interaction,
+    read_about_tokens,
+)
 from flowvec_export.sources.onnx import OnnxSource, find_graph, read_graph, read_pair_graph
 from flowvec_export.sources.sentence_transformers import read_modules
+from flowvec_export.sources.sparse import SparseSource, is_sparse, read_about_sparse
 from flowvec_export.sources.static import StaticSource, is_static, may_be_static, read_static
 from flowvec_export.trust import Trust
 
 if TYPE_CHECKING:
     from flowvec_export.sources.torch import TorchSource
 
-__all__ = ["read_any_source", "read_source", "read_torch_source"]
+__all__ = ["AnySource", "read_any_source", "read_source", "read_torch_source"]
+
+AnySource: TypeAlias = Source | PairSource | SparseSource | MultiVectorSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +62,9 @@ def read_any_source(
     encoder_only: bool = False,
     trust: Trust | None = None,
     revision: str | None = None,
-) -> Source | PairSource:
-    """`read_source`, but a cross-encoder is read as one, unless only its encoder is wanted."""
+) -> AnySource:
+    """`read_source`, but a cross-encoder, SPLADE or ColBERT-style model is read as one, unless only
+    its encoder is wanted."""
     check_source(source, encoder_only=encoder_only, trust=trust)
     trust = Trust() if trust is None else trust
     place = _locate(source, trust, revision)
@@ -61,6 +72,10 @@ def read_any_source(
         modules = read_json(place.root / "modules.json", list, missing_ok=True)
         if is_cross_encoder(place.root, modules):
             return _read_pairs(place.root, place.graph, modules, place.origin, trust)
+        if is_sparse(place.root, modules):
+            return _read_splade(place, modules, trust)
+        if is_late_interaction(place.root, modules):
+            return _read_colbert(place, modules, trust)
     return _read(place, trust, encoder_only=encoder_only)
 
 
@@ -79,6 +94,59 @@ def _read_pairs(
         from flowvec_export.sources.torch import read_cross_encoder
 
         return read_cross_encoder(root, folder, about, trust)
+    except FlowvecError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
+        raise ExportError(f"{origin} has a file with unexpected content: {error!r}") from error
+
+
+def _read_splade(place: _Place, modules: Any, trust: Trust) -> SparseSource:
+    """Read a SPLADE model, from its weights."""
+    with _unexpected_content(place.origin):
+        check_links(place.root)
+        about, folder = read_about_sparse(place.root, modules, place.origin)
+        _require_weights(place, folder, trust)
+        from flowvec_export.sources.torch import read_masked_lm
+
+        return read_masked_lm(place.root, folder, about, trust)
+
+
+def _read_colbert(place: _Place, modules: Any, trust: Trust) -> MultiVectorSource:
+    """Read a ColBERT-style model, from its weights."""
+    with _unexpected_content(place.origin):
+        check_links(place.root)
+        about = read_about_tokens(place.root, modules, place.origin)
+        _require_weights(place, about.folder, trust)
+        from flowvec_export.sources.torch import read_colbert
+
+        return read_colbert(place.root, about, trust)
+
+
+def _require_weights(place: _Place, folder: Path, trust: Trust) -> None:
+    """Refuse a model of these kinds that has only an ONNX graph.
+
+    Raises:
+        ExportError: it has no weights that can be read.
+        MissingDependencyError: torch is not installed.
+    """
+    if place.graph is not None or not has_weights((place.root, folder), trust):
+        raise ExportError(
+            f"{place.origin} has no weights that can be read; SPLADE and ColBERT-style models are "
+            "exported from their weights (safetensors, or a pickle with allow_pickle), not from an "
+            "ONNX graph"
+        )
+    require_torch(f"{place.origin}, a checkpoint,")
+
+
+@contextmanager
+def _unexpected_content(origin: str) -> Iterator[None]:
+    """Name the source if one of its files holds something else.
+
+    Raises:
+        ExportError: it does.
+    """
+    try:
+        yield
     except FlowvecError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:

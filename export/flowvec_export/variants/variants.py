@@ -162,7 +162,7 @@ def _embed(bundle: Bundle, engine: Engine, texts: Sequence[str]) -> Floats:
 def require_references(kind: Variant, bundle: Bundle, engine: Engine) -> None:
     """Raise VariantError if a load on this processor would refuse the variant."""
     manifest = bundle.manifest
-    references = References.read(bundle.path / REFERENCES, manifest.dim)
+    references = References.read(bundle.path / REFERENCES, manifest.dim, manifest.kind)
     try:
         result = proof.compare(
             open_session(bundle, engine),

@@ -196,8 +196,17 @@ def absolute_path(path: str | Path) -> Path:
     return path
 
 
-_CLASSES: dict[Kind, str] = {"embedder": "Encoder", "reranker": "Reranker"}
+_CLASSES: dict[Kind, str] = {
+    "embedder": "Encoder",
+    "reranker": "Reranker",
+    "sparse": "SparseEncoder",
+    "multi_vector": "MultiVectorEncoder",
+}
 _COMMANDS: dict[Kind, str] = {"embedder": "flowvec encode", "reranker": "flowvec rerank"}
+_IN_WORDS: dict[Kind, str] = {
+    "sparse": "sparse encoder",
+    "multi_vector": "multi-vector encoder",
+}
 
 
 def require_kind(bundle: Bundle, kind: Kind) -> None:
@@ -209,19 +218,21 @@ def require_kind(bundle: Bundle, kind: Kind) -> None:
     """
     if bundle.manifest.kind != kind:
         article = "an" if kind_of(bundle).startswith("e") else "a"
+        command = _COMMANDS.get(bundle.manifest.kind)
         raise BundleError(
             f"{bundle.handle} is {article} {kind_of(bundle)}; open it with "
-            f"flowvec.{class_of(bundle)}.load({bundle.handle!r}), or use it with "
-            f"`{_COMMANDS[bundle.manifest.kind]}`"
+            f"flowvec.{class_of(bundle)}.load({bundle.handle!r})"
+            + ("" if command is None else f", or use it with `{command}`")
         )
 
 
 def kind_of(bundle: Bundle) -> str:
-    """What a bundle is, in words: `embedder`, `static embedder` or `reranker`."""
+    """What a bundle is, in words: `embedder`, `static embedder`, `reranker`, `sparse encoder` or
+    `multi-vector encoder`."""
     manifest = bundle.manifest
-    return (
-        "static embedder" if (manifest.kind, manifest.layers) == ("embedder", 0) else manifest.kind
-    )
+    if (manifest.kind, manifest.layers) == ("embedder", 0):
+        return "static embedder"
+    return _IN_WORDS.get(manifest.kind, manifest.kind)
 
 
 def class_of(bundle: Bundle) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "FileRecord",
     "Head",
     "Kind",
+    "LateInteraction",
     "Manifest",
     "Similarity",
     "Weights",
@@ -57,11 +58,12 @@ VARIANTS = {
 }
 
 _MAX_FILES = 16
+_MOST_ID = (1 << 31) - 1
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
 # What a bundle turns text into, and so which class opens it.
-Kind = Literal["embedder", "reranker"]
+Kind = Literal["embedder", "reranker", "sparse", "multi_vector"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # How a reranker's logits become scores.
 Activation = Literal["identity", "sigmoid", "softmax", "tanh"]
@@ -96,6 +98,33 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
+class LateInteraction:
+    """How a multi-vector encoder reads queries and documents.
+
+        >>> head = MultiVectorEncoder.load("my-colbert").late_interaction
+        >>> head.query_length, head.expansion_is_attended
+        (24, False)
+
+    Attributes:
+        query_length: most tokens of a query, special tokens included.
+        document_length: most tokens of a document, special tokens included.
+        expansion_length: queries with fewer tokens are filled up to as many; None does not.
+        expansion_token: id of the token that they are filled with.
+        expansion_is_attended: whether a query's own tokens see the added ones.
+        skipped_tokens: ids of tokens that get no vector in documents, ascending.
+        skips_in_queries: whether they get none in queries either.
+    """
+
+    query_length: int
+    document_length: int
+    expansion_length: int | None
+    expansion_token: int | None
+    expansion_is_attended: bool
+    skipped_tokens: tuple[int, ...]
+    skips_in_queries: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a bundle says about itself; `manifest.json` holds exactly these fields.
 
@@ -105,7 +134,8 @@ class Manifest:
 
     Attributes:
         name: the model's name.
-        dim: length of a vector; of a reranker, the number of its labels.
+        dim: length of a vector; of a reranker, the number of its labels; of a sparse encoder, the
+            size of its vocabulary.
         max_length: most tokens of a text, or of a reranker's pair of texts, special tokens
             included; what is longer is cut.
         pooling: how token vectors become one vector, for example `mean` or `cls+max`.
@@ -116,7 +146,8 @@ class Manifest:
         similarity: what `Encoder.similarity` computes.
         pad_id: the padding token.
         inputs: names of the graph's inputs, int64 (batch_size, sequence_length).
-        output: name of the graph's output, float32 (batch_size, dim): vectors, or logits.
+        output: name of the graph's output, float32 (batch_size, dim): vectors, or logits; of a
+            multi-vector encoder, (batch_size, sequence_length, dim).
         opset: version of the standard operator set.
         weights: storage of the weight matrices, `float32`, or `float16` cast to float32 on load.
         source: where the checkpoint came from.
@@ -126,10 +157,12 @@ class Manifest:
         layers: transformer layers of the graph; 0 for a sum over embeddings; None if not recorded.
         proved_on: by variant, the processor on which the exporter compared it with float32. A load
             compares again: see `flowvec.encoder.proof`.
-        kind: `embedder` or `reranker`.
-        head: what the logits of a reranker mean; None for an embedder.
+        kind: `embedder`, `reranker`, `sparse` or `multi_vector`.
+        head: what the logits of a reranker mean; None for every other kind.
         max_characters: a text is cut to this many characters before it is tokenized, as model2vec
             does; None if only max_length cuts it.
+        max_active_dims: most weights of a sparse vector: the largest are kept; None keeps all.
+        late_interaction: how a multi-vector encoder reads texts; None for every other kind.
         format_version: version of this format.
     """
 
@@ -156,6 +189,8 @@ class Manifest:
     kind: Kind = "embedder"
     head: Head | None = None
     max_characters: int | None = None
+    max_active_dims: int | None = None
+    late_interaction: LateInteraction | None = None
     format_version: int = field(default=FORMAT_VERSION)
 
     def __post_init__(self) -> None:
@@ -170,9 +205,10 @@ class Manifest:
         if not self.proved_on:
             del content["proved_on"]
         if self.kind == "embedder":
-            del content["kind"], content["head"]
-        if self.max_characters is None:
-            del content["max_characters"]
+            del content["kind"]
+        for name in ("head", "max_characters", "max_active_dims", "late_interaction"):
+            if content[name] is None:
+                del content[name]
         return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -206,6 +242,8 @@ class Manifest:
             "kind": "embedder",
             "head": None,
             "max_characters": None,
+            "max_active_dims": None,
+            "late_interaction": None,
         }
         return cls(**_checked({**defaults, **raw}, where))
 
@@ -229,6 +267,10 @@ class Manifest:
             material["head"] = asdict(self.head)
         if self.max_characters is not None:
             material["max_characters"] = self.max_characters
+        if self.max_active_dims is not None:
+            material["max_active_dims"] = self.max_active_dims
+        if self.late_interaction is not None:
+            material["late_interaction"] = asdict(self.late_interaction)
         return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()
 
 
@@ -306,7 +348,13 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
     head = raw["head"]
     need(is_reranker == (head is not None), "a head is what a reranker has, and no other kind")
     of_kind = raw["format_version"] == _VERSION_OF_KINDS
-    need(is_reranker == of_kind, "format_version 3 is what a reranker has, and no embedder")
+    is_embedder = raw["kind"] == "embedder"
+    need(is_embedder != of_kind, "format_version 3 is for every kind but an embedder")
+    active = raw["max_active_dims"]
+    need(
+        active is None or (raw["kind"] == "sparse" and is_count(active, raw["dim"])),
+        f"max_active_dims must be a whole number from 1 to {raw['dim']}, of a sparse encoder",
+    )
     if is_reranker:
         need(
             isinstance(head, dict)
@@ -317,6 +365,41 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
             f"head must hold {raw['dim']} labels, and an activation of {ACTIVATIONS}",
         )
         checked["head"] = Head(tuple(head["labels"]), head["activation"])
+    late = raw["late_interaction"]
+    need(
+        (raw["kind"] == "multi_vector") == (late is not None),
+        "late_interaction is what a multi-vector encoder has, and no other kind",
+    )
+    if late is not None:
+        need(_is_late_interaction(late, raw["max_length"]), "late_interaction is not complete")
+        checked["late_interaction"] = LateInteraction(
+            **{**late, "skipped_tokens": tuple(late["skipped_tokens"])}
+        )
     checked |= {"transform": tuple(raw["transform"]), "inputs": tuple(raw["inputs"])}
     checked["files"] = records
     return checked
+
+
+def _is_late_interaction(raw: Any, most: int) -> bool:
+    """Whether a value holds the fields of `LateInteraction`, with lengths up to `most`."""
+
+    def is_number(value: object, least: int, most: int) -> bool:
+        return type(value) is int and least <= value <= most
+
+    names = {f.name for f in fields(LateInteraction)}
+    if not isinstance(raw, dict) or raw.keys() != names:
+        return False
+    length, token, skipped = (
+        raw[name] for name in ("expansion_length", "expansion_token", "skipped_tokens")
+    )
+    return (
+        is_number(raw["query_length"], 1, most)
+        and is_number(raw["document_length"], 1, most)
+        and (length is None or is_number(length, 1, most))
+        and (token is None or is_number(token, 0, _MOST_ID))
+        and (length is None) == (token is None)
+        and isinstance(raw["expansion_is_attended"], bool)
+        and isinstance(raw["skips_in_queries"], bool)
+        and isinstance(skipped, list)
+        and all(is_number(i, 0, _MOST_ID) for i in skipped)
+    )

@@ -59,8 +59,11 @@ def info(
         for key in ("pooling", "transform", "prompts", "default_prompt_name", "similarity"):
             if bundle.manifest.kind == "reranker":
                 del figures[key]
-        if bundle.manifest.head is None:
-            del figures["head"]
+        if bundle.manifest.kind == "multi_vector":
+            del figures["pooling"], figures["similarity"]
+        for key in ("head", "max_active_dims", "late_interaction"):
+            if figures[key] is None:
+                del figures[key]
     if as_json:
         print_json(figures)
         return

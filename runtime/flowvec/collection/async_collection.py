@@ -31,6 +31,7 @@ from flowvec.encoder.async_model import results_of
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.shared_model import DEFAULT_MAX_WAITING
 from flowvec.errors import InputTypeError
+from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.async_reranker import AsyncReranker
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
@@ -40,7 +41,7 @@ from flowvec.unpicklable import OfOneProcess
 __all__ = ["AsyncCollection"]
 
 Floats = npt.NDArray[np.float32]
-AnyReranker = Reranker | SharedReranker | AsyncReranker
+AnyReranker = Reranker | SharedReranker | AsyncReranker | MultiVectorEncoder
 
 
 class SearchKeywords(TypedDict, total=False):
@@ -311,7 +312,7 @@ class AsyncCollection(OfOneProcess):
             hits = await self._calls.read(lambda: self._collection._first_stage(found, plan))
             return plan.page(hits)
         texts, reranker = plan.texts, reranking.reranker
-        if isinstance(reranker, Reranker):
+        if isinstance(reranker, Reranker | MultiVectorEncoder):
             hits = await self._calls.read(
                 lambda: reranking(texts, self._collection._first_stage(found, plan), plan.options)
             )

@@ -61,6 +61,7 @@ from flowvec.errors import (
     CorruptCollectionError,
     InputValueError,
 )
+from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list, refuse_single
@@ -423,7 +424,7 @@ class Collection(RowMethods, FieldMethods):
         min_score: float | None = None,
         exact: bool = False,
         ef: int | None = None,
-        rerank: Reranker | SharedReranker | None = None,
+        rerank: Reranker | SharedReranker | MultiVectorEncoder | None = None,
         rerank_from: int = RERANK_FROM,
         offset: int = 0,
         group_by: str | None = None,
@@ -454,9 +455,10 @@ class Collection(RowMethods, FieldMethods):
                 (`tune_recall`). Small collections always do. It reads all rows.
             ef: search depth in the graph. A larger one finds more of the true neighbours and takes
                 longer. None is the collection's own (`info().ef_search`).
-            rerank: a reranker that reads the query with the text of each of the best hits, and
-                sorts them again. A hit's `score` is then the reranker's, and `search_score` the
-                one before. Needs a text, in `query` or `text`, and rows with texts.
+            rerank: a reranker or multi-vector encoder that reads the query and the text of each of
+                the best hits, and sorts them again. A hit's `score` is then the reranker's, and
+                `search_score` the one before. Needs a text, in `query` or `text`, and rows with
+                texts.
             rerank_from: how many hits the reranker reads; at least offset + k.
             offset: skip this many of the best hits: the next page of k hits has `offset=k`. A page
                 takes as long as one search for offset + k hits. Pages of one query fit together
@@ -517,7 +519,7 @@ class Collection(RowMethods, FieldMethods):
         min_score: float | None = None,
         exact: bool = False,
         ef: int | None = None,
-        rerank: Reranker | SharedReranker | None = None,
+        rerank: Reranker | SharedReranker | MultiVectorEncoder | None = None,
         rerank_from: int = RERANK_FROM,
         offset: int = 0,
         group_by: str | None = None,

@@ -1,4 +1,4 @@
-"""Sorts the hits of a search again, by a reranker that reads the query with each text."""
+"""Sorts the hits of a search again, by a model that reads the query and each text."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from flowvec.arguments import whole_number
 from flowvec.collection.query import SearchOptions
 from flowvec.collection.results import Hit
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.scores import Ranking
 from flowvec.reranker.shared_reranker import SharedReranker
@@ -34,7 +35,7 @@ class Reranking:
         hits: how many hits of the search it reads.
     """
 
-    reranker: Reranker | SharedReranker
+    reranker: Reranker | SharedReranker | MultiVectorEncoder
     hits: int
 
     @classmethod
@@ -52,9 +53,12 @@ class Reranking:
         whole_number("rerank_from", rerank_from)
         if reranker is None:
             return None
-        if not isinstance(reranker, Reranker | SharedReranker):
+        if not isinstance(reranker, Reranker | SharedReranker | MultiVectorEncoder):
             hint = f": write Reranker.load({reranker!r})" if isinstance(reranker, str) else ""
-            raise InputTypeError(f"rerank must be a Reranker, not {type(reranker).__name__}{hint}")
+            raise InputTypeError(
+                "rerank must be a Reranker or a MultiVectorEncoder, not "
+                f"{type(reranker).__name__}{hint}"
+            )
         if len(reranker.head.labels) > 1:
             raise InputValueError(
                 f"rerank needs a reranker of one label; this one has "

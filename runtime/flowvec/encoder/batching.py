@@ -158,7 +158,10 @@ def pad(
         is_token = places < ids.offsets[rows + 1, np.newaxis] - starts
         # Places beyond a text's end take any id, and are replaced.
         taken = ids.flat.take(starts + places, mode="clip") if len(ids.flat) else pad_id
-        feeds = (np.where(is_token, taken, np.int64(pad_id)), is_token.astype(np.int64))
+        attended = is_token
+        if ids.attended is not None:
+            attended = places < ids.attended[rows, np.newaxis]
+        feeds = (np.where(is_token, taken, np.int64(pad_id)), attended.astype(np.int64))
         if ids.second is None:
             return feeds
         in_second = is_token & (places >= ids.second[rows, np.newaxis])

@@ -6,16 +6,16 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, Unpack, cast, get_args
+from typing import Any, Self, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from flowvec.arguments import choice, explaining, flag
+from flowvec.arguments import explaining, flag
 from flowvec.compat import override
 from flowvec.encoder.jobs import Encoded, EncodeJob
-from flowvec.encoder.loaded_model import LoadedModel, wants_bar
+from flowvec.encoder.loaded_model import wants_bar
 from flowvec.encoder.options import (
     FOREIGN,
     CallOptions,
@@ -23,20 +23,18 @@ from flowvec.encoder.options import (
     OnEmpty,
     Truncation,
     check_options,
-    document_prompt,
-    query_prompt,
 )
 from flowvec.encoder.pipeline import windows_of
 from flowvec.encoder.postprocess import Precision, normalize
+from flowvec.encoder.text_model import TextModel, check_iterable, checked
 from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.errors import (
     InputTypeError,
     InputValueError,
     first_line,
 )
-from flowvec.sequences import refuse_lookalike
 from flowvec.tokenizer.chunking import Chunk, SplitBy, split_texts
-from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer, check_texts
+from flowvec.tokenizer.tokenizer import Tokenizer, check_texts
 
 __all__ = ["Encoder", "EncoderInfo"]
 
@@ -82,7 +80,7 @@ class EncoderInfo:
     onnxruntime: str | None
 
 
-class Encoder(LoadedModel):
+class Encoder(TextModel):
     """A bundle loaded on an engine: texts in, vectors out.
 
     Any number of threads may share one Encoder. It can be pickled; the other process opens the
@@ -101,11 +99,7 @@ class Encoder(LoadedModel):
     @override
     def _open_tokenizer(self) -> Tokenizer:
         self._ranges: Floats | None = None  # read when they are first needed
-        manifest = self._bundle.manifest
-        self._tokenizer = Tokenizer(
-            self._bundle.tokenizer, manifest.max_length, manifest.max_characters
-        )
-        return self._tokenizer
+        return super()._open_tokenizer()
 
     def info(self) -> EncoderInfo:
         """The model's figures, and the engine that runs it."""
@@ -230,9 +224,9 @@ class Encoder(LoadedModel):
         """
         if isinstance(texts, str):
             raise InputTypeError("stream takes an iterable of texts; encode takes a single one")
-        _check_iterable(texts)
+        check_iterable(texts)
         job = self.job(max_batch_tokens=max_batch_tokens, **options)
-        parts = windows_of(_checked(texts, job.refuse_empty))
+        parts = windows_of(checked(texts, job.refuse_empty))
         windows = self._pipeline.windows(parts, job, self._report)
         return (vector for part in windows for vector in part.vectors)
 
@@ -249,16 +243,6 @@ class Encoder(LoadedModel):
         """Embed documents: `encode` with the prompt `document`, `passage` or `corpus`."""
         options.setdefault("prompt_name", self.document_prompt)
         return self.encode(texts, **options)
-
-    @property
-    def query_prompt(self) -> str:
-        """Name of the prompt that `encode_query` uses; "" if the bundle has none."""
-        return query_prompt(self._bundle.manifest)
-
-    @property
-    def document_prompt(self) -> str:
-        """Name of the prompt that `encode_document` uses; "" if the bundle has none."""
-        return document_prompt(self._bundle.manifest)
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
         """Similarity of every vector of a with every vector of b, by the bundle's measure.
@@ -292,11 +276,6 @@ class Encoder(LoadedModel):
         return self
 
     # --- building blocks ------------------------------------------------------------------------
-
-    def tokenize(self, texts: str | Iterable[str]) -> Tokenized:
-        """Token ids of each text, cut at max_length: the first step of `encode`."""
-        items, _ = self.items(texts)
-        return self._tokenizer(items)
 
     def split_texts(
         self,
@@ -397,45 +376,9 @@ class Encoder(LoadedModel):
             self._ranges = self._bundle.ranges()
         return self._ranges
 
-    def items(
-        self, texts: str | Iterable[str], on_empty: OnEmpty = "encode"
-    ) -> tuple[list[str], bool]:
-        """A call's texts as a checked list, and whether it was a single text.
-
-        Raises:
-            InputTypeError: an item is not a str.
-            InputValueError: an item is empty, and `on_empty` is `error`.
-        """
-        refuse_empty = choice("on_empty", on_empty, get_args(OnEmpty)) == "error"
-        single = isinstance(texts, str)
-        items = [cast(str, texts)] if single else _as_list(texts)
-        check_texts(items, refuse_empty=refuse_empty)
-        return items, single
-
     def __repr__(self) -> str:
         manifest = self._bundle.manifest
         return f"Encoder({manifest.name!r}, dim={manifest.dim}, {self._engine.provider})"
-
-
-def _as_list(texts: object) -> list[Any]:
-    return list(_check_iterable(texts))
-
-
-def _check_iterable(texts: object) -> Iterable[Any]:
-    """Refuse what is not an iterable of texts in order."""
-    refuse_lookalike("texts", texts)
-    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
-        raise InputTypeError(
-            f"texts must be a str or an iterable of str, not {type(texts).__name__}"
-        )
-    return texts
-
-
-def _checked(texts: Iterable[str], refuse_empty: bool) -> Iterator[str]:
-    """Check each text of a stream as it is taken."""
-    for i, text in enumerate(texts):
-        check_texts((text,), i, refuse_empty=refuse_empty)
-        yield text
 
 
 def _checked_windows(parts: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.encoder.postprocess import Postprocess
+from flowvec.encoder.postprocess import Postprocess, non_finite_rows
+from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer
 
-__all__ = ["EncodeJob", "EncodeStatistics", "Encoded", "Finish", "Job", "Tally"]
+__all__ = [
+    "DenseJob",
+    "DenseRows",
+    "EncodeJob",
+    "EncodeStatistics",
+    "Encoded",
+    "Finish",
+    "Job",
+    "Rows",
+    "Tally",
+]
+
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +121,57 @@ class Finish(Protocol):
         """The results of a call, from the graph's output, float32 (items, dim)."""
 
 
+class Rows(Protocol):
+    """Collects what the graph gives for the items of a window; batches come in any order.
+
+    Threads store different items at the same time.
+    """
+
+    def store(self, items: Sequence[int], output: Floats) -> None:
+        """Take the graph's output for a batch.
+
+        Args:
+            items: indices of the batch's items.
+            output: float32 (batch, dim); it may be kept.
+        """
+
+    def non_finite(self) -> Sequence[int]:
+        """Indices of the items for which the model gave NaN or infinity."""
+
+    def results(self) -> Any:
+        """The results, one for each item, in order; all items are stored."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseRows:
+    """Vectors or logits in one array.
+
+    Attributes:
+        array: float32 (items, dim).
+        finish: what is done to it at the end.
+    """
+
+    array: Floats
+    finish: Finish
+
+    def store(self, items: Sequence[int], output: Floats) -> None:
+        """See `Rows`."""
+        self.array[list(items)] = output
+
+    def non_finite(self) -> Sequence[int]:
+        """See `Rows`."""
+        return cast(list[int], non_finite_rows(self.array).tolist())
+
+    def results(self) -> npt.NDArray[Any]:
+        """See `Rows`."""
+        return self.finish(self.array)
+
+
 class Job(Protocol):
     """The checked options of one call of a pipeline, whose items are texts or pairs of texts.
 
     `EncodeJob` says what the attributes mean.
     """
-
-    @property
-    def postprocess(self) -> Finish:
-        """What is done to the graph's output."""
 
     @property
     def max_batch_tokens(self) -> int:
@@ -125,6 +180,10 @@ class Job(Protocol):
     @property
     def refuse_long(self) -> bool:
         """Raise for an item above max_length instead of cutting it."""
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Most tokens of an item, if it is not the model's."""
 
     @property
     def refuse_empty(self) -> bool:
@@ -140,6 +199,17 @@ class Job(Protocol):
 
     def tokenize(self, tokenizer: Any, items: Sequence[Any]) -> Tokenized:
         """Token ids of the items."""
+
+    def _rows(self, token_ids: TokenIds, dim: int) -> Rows:
+        """Where the graph's output for tokenized items goes, `dim` numbers for each."""
+
+
+class DenseJob(Job, Protocol):
+    """A job whose results are made from one array of the graph's output."""
+
+    @property
+    def postprocess(self) -> Finish:
+        """What is done to the graph's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +230,7 @@ class EncodeJob:
         refuse_non_finite: raise if the model gives NaN or infinity, instead of listing the texts.
         shared_out: use a smaller batch if that keeps all streams busy; False for a caller who gave
             max_batch_tokens.
+        most_tokens: most tokens of a text, if it is not the model's.
     """
 
     prompt: str
@@ -169,11 +240,16 @@ class EncodeJob:
     shared_out: bool = True
     refuse_non_finite: bool = True
     refuse_empty: bool = False
+    most_tokens: int | None = None
 
     def tokenize(self, tokenizer: Tokenizer, items: Sequence[str]) -> Tokenized:
         """Token ids of texts, each with the prompt before it."""
         prompt = self.prompt
         return tokenizer([prompt + text for text in items] if prompt else items)
+
+    def _rows(self, token_ids: TokenIds, dim: int) -> DenseRows:
+        """Where the graph's output goes."""
+        return DenseRows(np.empty((len(token_ids), dim), dtype=np.float32), self.postprocess)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -69,9 +69,7 @@ class LoadedModel:
         self._bundle = bundle
         self._engine = engine
         self.max_batch_tokens = (
-            default_max_batch_tokens(engine, bundle.manifest.layers)
-            if max_batch_tokens is None
-            else max_batch_tokens
+            self._default_max_batch_tokens() if max_batch_tokens is None else max_batch_tokens
         )
         self._tuned = tuned
         self._on_statistics = on_statistics
@@ -86,6 +84,10 @@ class LoadedModel:
             is_elastic=is_elastic,
             owner=type(self).__name__,
         )
+
+    def _default_max_batch_tokens(self) -> int:
+        """Most padded tokens in a batch, if the caller does not say."""
+        return default_max_batch_tokens(self._engine, self._bundle.manifest.layers)
 
     def _open_tokenizer(self) -> Tokenizer | PairTokenizer:
         """The tokenizer of this kind of model."""

@@ -22,6 +22,7 @@ __all__ = [
     "Truncation",
     "check_options",
     "document_prompt",
+    "prompt_text",
     "query_prompt",
 ]
 
@@ -114,7 +115,7 @@ def check_options(
             "8-bit ranges are those of its own vectors, which it does not normalize"
         )
     return EncodeJob(
-        prompt=_prompt(manifest, prompt_name),
+        prompt=prompt_text(manifest, prompt_name),
         postprocess=Postprocess(
             dim=manifest.dim,
             normalize=must_normalize,
@@ -145,7 +146,12 @@ def _first_prompt(manifest: Manifest, names: tuple[str, ...]) -> str:
     return next((name for name in names if manifest.prompts.get(name)), "")
 
 
-def _prompt(manifest: Manifest, name: str | None) -> str:
+def prompt_text(manifest: Manifest, name: str | None) -> str:
+    """The prompt of a name; None is the bundle's default, and "" is no prompt.
+
+    Raises:
+        InputTypeError, InputValueError: there is no such prompt.
+    """
     name = manifest.default_prompt_name if text_or_none("prompt_name", name) is None else name
     if not name:
         return ""

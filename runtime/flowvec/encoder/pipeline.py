@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle, verify_files
 from flowvec.encoder.batching import Batch, pad, padded_tokens, plan
-from flowvec.encoder.jobs import Encoded, EncodeStatistics, Job, Tally
-from flowvec.encoder.postprocess import non_finite_rows
+from flowvec.encoder.jobs import DenseRows, Encoded, EncodeStatistics, Job, Rows, Tally
 from flowvec.encoder.proof import ProofMode, open_proved
 from flowvec.engine.elastic_session import ElasticSession
 from flowvec.engine.openvino_session import OpenVinoSession
@@ -197,12 +196,18 @@ class Pipeline:
         Raises:
             EngineError: the engine failed.
         """
-        seconds = self._begin(ids, batches, out, alone=alone).finish()
+        return self.run_into(ids, batches, DenseRows(out, _unchanged), alone=alone)
+
+    def run_into(
+        self, ids: TokenIds, batches: Sequence[Batch], rows: Rows, *, alone: bool = True
+    ) -> float:
+        """`run`, with the graph's output into `rows`."""
+        seconds = self._begin(ids, batches, rows, alone=alone).finish()
         assert seconds is not None  # without a stop event it never stops
         return seconds
 
     def _begin(
-        self, ids: TokenIds, batches: Sequence[Batch], out: Floats, *, alone: bool
+        self, ids: TokenIds, batches: Sequence[Batch], rows: Rows, *, alone: bool
     ) -> _Running:
         """Submit batches to the streams."""
         session, workers = self.ready()
@@ -214,9 +219,9 @@ class Pipeline:
             feeds = pad(ids, batch, pad_id)
             with free_streams:
                 begun = time.perf_counter()
-                vectors = session.run(*feeds, alone=alone)
+                output = session.run(*feeds, alone=alone)
                 seconds = time.perf_counter() - begun
-            out[list(batch.rows)] = vectors
+            rows.store(batch.rows, output)
             return seconds
 
         if len(batches) == 1 or self._engine.streams == 1:
@@ -290,15 +295,15 @@ class Pipeline:
         seconds = time.perf_counter() - start
         lengths = tokenized.token_ids.lengths
         tokens = int(lengths.sum())
-        vectors = np.empty((len(lengths), self._dim), dtype=np.float32)
+        rows = job._rows(tokenized.token_ids, self._dim)
         batches: Sequence[Batch] = ()
         if not (job.refuse_long and tokenized.truncated):
             budget = job.max_batch_tokens
             if job.shared_out:
                 budget = self._shared_out(tokens, budget)
             batches = plan(lengths, budget, self._max_length)
-        running = self._begin(tokenized.token_ids, batches, vectors, alone=True)
-        return _Window(tokenized, tokens, seconds, vectors, running)
+        running = self._begin(tokenized.token_ids, batches, rows, alone=True)
+        return _Window(tokenized, tokens, seconds, rows, running)
 
     def _tokenize(self, items: Sequence[Any], job: Job) -> Tokenized:
         """Tokenize in pieces, if several threads can: while one becomes an array, other cores
@@ -322,22 +327,22 @@ class Pipeline:
         stop: threading.Event | None,
     ) -> Encoded | None:
         """Wait for a window's batches, and count it; None once `stop` is set."""
-        tokenized, vectors = window.tokenized, window.vectors
+        tokenized, rows = window.tokenized, window.rows
         if job.refuse_long and tokenized.truncated:
             raise InputValueError(
                 f"item {tally.texts + tokenized.truncated[0]} has more than "
-                f"{self._max_length} tokens, and truncation is 'error'"
+                f"{job.most_tokens or self._max_length} tokens, and truncation is 'error'"
             )
         seconds = window.running.finish(done, stop)
         if seconds is None:
             return None
         tally.session_seconds += seconds
-        non_finite = non_finite_rows(vectors).tolist()
+        non_finite = rows.non_finite()
         if non_finite and job.refuse_non_finite:
             refuse_non_finite(non_finite, tally.texts)
         batches = window.running.batches
         encoded = Encoded(
-            job.postprocess(vectors),
+            rows.results(),
             tokenized.truncated,
             tokenized.replaced,
             non_finite,
@@ -410,15 +415,19 @@ class _Window:
         tokenized: its texts.
         tokens: how many tokens they have.
         tokenize_seconds: how long tokenizing took.
-        vectors: where the vectors go, float32 (texts, dim).
+        rows: where the graph's output goes.
         running: its batches; None if a text was refused.
     """
 
     tokenized: Tokenized
     tokens: int
     tokenize_seconds: float
-    vectors: Floats
+    rows: Rows
     running: _Running
+
+
+def _unchanged(output: Floats) -> Floats:
+    return output
 
 
 def _closed(owner: str) -> ClosedError:

@@ -20,7 +20,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -37,8 +37,10 @@ from flowvec.encoder.references import (
     Floats,
     References,
     make_references,
+    max_bytes,
     reference_batches,
     reference_ids,
+    reference_ids_per_token,
     reference_pairs,
 )
 from flowvec.engine.onnxruntime_session import Session
@@ -212,7 +214,8 @@ def compare(
         cosine, error = math.inf, 0.0
         while True:
             output = session.run(*pad(token_ids, batch, pad_id))
-            expected = references.vectors[list(batch.rows)]
+            output = references.rows_of(output, batch.rows)
+            expected = references.expected(batch.rows)
             if is_reranker:
                 distances = 1.0, float(np.abs(output - expected).max(initial=0.0) / spread)
             else:
@@ -344,7 +347,15 @@ def make_bundle_references(bundle: Bundle, session: GraphSession) -> References:
         rows, second = reference_pairs(pairs)
         return make_references(session.run, rows, manifest.pad_id, second)
     tokenizer = Tokenizer(bundle.tokenizer, manifest.max_length, manifest.max_characters)
-    ids = reference_ids(lambda texts: tokenizer(texts).ids, manifest.max_length, manifest.dim)
+
+    def tokenize(texts: Sequence[str]) -> list[list[int]]:
+        return tokenizer(texts).ids
+
+    if manifest.kind == "multi_vector":
+        ids = reference_ids_per_token(tokenize, manifest.max_length, manifest.dim)
+        return make_references(session.run, ids, manifest.pad_id, per_token=True)
+    most = max_bytes(manifest.kind)
+    ids = reference_ids(tokenize, manifest.max_length, manifest.dim, most)
     return make_references(session.run, ids, manifest.pad_id)
 
 
@@ -352,7 +363,7 @@ def _references_of(bundle: Bundle, session: GraphSession) -> References | None:
     """The bundle's references; computed ones for format 1, or None if that is not possible."""
     dim = bundle.manifest.dim
     if REFERENCES in bundle.manifest.files:
-        return References.read(bundle.path / REFERENCES, dim)
+        return References.read(bundle.path / REFERENCES, dim, bundle.manifest.kind)
     file: Path | None = None
     try:
         file = cache_folder() / "references" / f"{bundle.fingerprint}.npz"

@@ -10,7 +10,10 @@ That of a reranker holds pairs of texts and their logits, and, if its graph take
 
     second    int32 (texts,)          where the second text of a pair begins
 
-The file stays below 150 kB; bundles with wide vectors have fewer texts.
+That of a multi-vector encoder has vectors float32 (sum of lengths, dim), one for each token.
+
+The file stays below 150 kB, of a sparse encoder below 3.2 MB, and of a multi-vector encoder below
+600 kB; bundles with wide vectors have fewer texts.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.bundle.manifest import Kind
 from flowvec.encoder.batching import Batch, bucket_length, pad
 from flowvec.errors import BundleError
 from flowvec.tokenizer.pairs import PairTokenizer
@@ -35,8 +39,10 @@ __all__ = [
     "MAX_BYTES",
     "References",
     "make_references",
+    "max_bytes",
     "reference_batches",
     "reference_ids",
+    "reference_ids_per_token",
     "reference_pairs",
 ]
 
@@ -46,6 +52,7 @@ Ids = Sequence[Sequence[int]]
 Run = Callable[..., Floats]
 
 MAX_BYTES = 150_000
+_MAX_BYTES_OF: dict[Kind, int] = {"sparse": 3_200_000, "multi_vector": 600_000}
 # Size of the file besides the vectors: names, headers, and at most 1,300 ids.
 _OVERHEAD = 8_000
 # Longer texts would take too long to compare.
@@ -87,11 +94,28 @@ class References:
         vectors: float32 (texts, dim), in the same order; finite, and not zero. A reranker's are
             logits.
         second: where the second text of each pair begins, if the model tells the two apart.
+        per_token: whether there is a vector for each token, text after text.
     """
 
     ids: tuple[tuple[int, ...], ...]
     vectors: Floats
     second: tuple[int, ...] | None = None
+    per_token: bool = False
+
+    def expected(self, texts: Sequence[int]) -> Floats:
+        """The vectors of some texts, float32 (rows, dim): one for each, or for each token."""
+        if not self.per_token:
+            return self.vectors[list(texts)]
+        offsets = self.token_ids.offsets
+        return np.concatenate([self.vectors[offsets[i] : offsets[i + 1]] for i in texts])
+
+    def rows_of(self, output: Floats, texts: Sequence[int]) -> Floats:
+        """The rows of a graph's output for a batch of texts that `expected` compares with."""
+        if not self.per_token:
+            return output
+        return np.concatenate(
+            [row[: len(self.ids[i])] for row, i in zip(output, texts, strict=True)]
+        )
 
     @property
     def token_ids(self) -> TokenIds:
@@ -114,17 +138,19 @@ class References:
         return file.getvalue()
 
     @classmethod
-    def read(cls, path: Path, dim: int) -> References:
+    def read(cls, path: Path, dim: int, kind: Kind = "embedder") -> References:
         """Read `references.npz`.
 
         Args:
             path: of the file.
             dim: length of the bundle's vectors.
+            kind: of the bundle.
 
         Raises:
             BundleError: the file holds something else.
         """
-        most = MAX_BYTES + 4 * dim * _LEAST_TEXTS
+        most = max_bytes(kind) + 4 * dim * _LEAST_TEXTS
+        per_token = kind == "multi_vector"
         try:
             with zipfile.ZipFile(path) as file:
                 # An untrusted file must not fill the memory when it is unpacked.
@@ -143,7 +169,7 @@ class References:
             and (lengths > 0).all()
             and lengths.sum(dtype=np.int64) == len(ids)
             and (ids >= 0).all()
-            and vectors.shape == (len(lengths), dim)
+            and vectors.shape == (len(ids) if per_token else len(lengths), dim)
             and np.isfinite(vectors).all()
             and vectors.any(axis=1).all()
             and (second is None or (second.dtype == np.int32 and second.shape == lengths.shape))
@@ -154,11 +180,37 @@ class References:
             tuple(tuple(row.tolist()) for row in rows),
             vectors,
             None if second is None else tuple(second.tolist()),
+            per_token,
         )
 
 
-def reference_ids(
+def max_bytes(kind: Kind) -> int:
+    """Most bytes of the references of a kind of bundle.
+
+    A sparse vector has a number for each token of the vocabulary, 122 kB for one of 30,522. A
+    multi-vector encoder has a vector for each token.
+    """
+    return _MAX_BYTES_OF.get(kind, MAX_BYTES)
+
+
+def reference_ids_per_token(
     tokenize: Callable[[Sequence[str]], Ids], max_length: int, dim: int
+) -> list[list[int]]:
+    """`reference_ids` of a model that gives a vector for each token: as many texts as fit."""
+    room = max(_LEAST_TEXTS, (max_bytes("multi_vector") - _OVERHEAD) // (4 * dim))
+    chosen: list[list[int]] = []
+    for row in reference_ids(tokenize, min(max_length, max(2, room // 2)), 1):
+        if len(row) <= room:
+            chosen.append(row)
+            room -= len(row)
+    return chosen
+
+
+def reference_ids(
+    tokenize: Callable[[Sequence[str]], Ids],
+    max_length: int,
+    dim: int,
+    most_bytes: int = MAX_BYTES,
 ) -> list[list[int]]:
     """Token ids of the reference texts of a model.
 
@@ -166,13 +218,14 @@ def reference_ids(
         tokenize: texts to token ids with special tokens, cut at max_length.
         max_length: most tokens of a text.
         dim: length of a vector; wider vectors mean fewer texts.
+        most_bytes: most bytes of the file.
 
     Returns:
         At most 24 different texts: one of a single token, one of `max_length` tokens or 512, and
         others of odd and even lengths between.
     """
     longest = min(max_length, _LONGEST)
-    most = max(_LEAST_TEXTS, (MAX_BYTES - _OVERHEAD) // (4 * dim))
+    most = max(_LEAST_TEXTS, (most_bytes - _OVERHEAD) // (4 * dim))
     # Every token covers at most a word, and words here have at most ten characters.
     text = _TEXT * (1 + 10 * longest // len(_TEXT))
     plain, special = _framed(tokenize, text), _framed(tokenize, _SPECIAL_TEXT * 8)
@@ -241,7 +294,12 @@ def reference_pairs(tokenizer: PairTokenizer) -> tuple[list[list[int]], list[int
 
 
 def make_references(
-    run: Run, ids: Iterable[Sequence[int]], pad_id: int, second: Sequence[int] | None = None
+    run: Run,
+    ids: Iterable[Sequence[int]],
+    pad_id: int,
+    second: Sequence[int] | None = None,
+    *,
+    per_token: bool = False,
 ) -> References:
     """Compute the vectors, each text alone, and leave out texts without a valid vector.
 
@@ -250,6 +308,7 @@ def make_references(
         ids: as `reference_ids` or `reference_pairs` returns them.
         pad_id: the padding token's id.
         second: where the second text of each pair begins.
+        per_token: whether `run` gives a vector for each token.
 
     Raises:
         BundleError: the model gives no text a finite vector that is not zero.
@@ -257,14 +316,17 @@ def make_references(
     """
     rows = [tuple(row) for row in ids]
     token_ids = token_ids_of(rows, second)
-    vectors = [run(*pad(token_ids, Batch((i,), len(row)), pad_id))[0] for i, row in enumerate(rows)]
-    kept = [i for i, v in enumerate(vectors) if np.isfinite(v).all() and v.any()]
+    vectors = [run(*pad(token_ids, Batch((i,), len(row)), pad_id)) for i, row in enumerate(rows)]
+    if per_token:
+        vectors = [output[0] for output in vectors]
+    kept = [i for i, v in enumerate(vectors) if np.isfinite(v).all() and v.any(axis=-1).all()]
     if not kept:
         raise BundleError("the model gives NaN, infinity or zeros for every reference text")
     return References(
         tuple(rows[i] for i in kept),
-        np.stack([vectors[i] for i in kept]),
+        np.concatenate([vectors[i] for i in kept]),
         None if second is None else tuple(second[i] for i in kept),
+        per_token,
     )
 
 

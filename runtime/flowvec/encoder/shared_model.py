@@ -25,7 +25,7 @@ import numpy.typing as npt
 from flowvec.arguments import whole_number
 from flowvec.compat import override
 from flowvec.encoder.batching import Batch
-from flowvec.encoder.jobs import Job
+from flowvec.encoder.jobs import DenseJob
 from flowvec.encoder.queue_reports import BatchReport, Pulse
 from flowvec.encoder.scheduling import LOOKAHEAD, pack
 from flowvec.engine.providers import Engine
@@ -123,7 +123,7 @@ class Call:
     """
 
     items: list[Any]
-    job: Job
+    job: DenseJob
     single: bool
     out: Floats
     left: int
@@ -212,7 +212,7 @@ class SharedModel(WorkerThreads):
 
     # --- calling --------------------------------------------------------------------------------
 
-    def _queue(self, items: list[Any], job: Job, *, single: bool) -> Call:
+    def _queue(self, items: list[Any], job: DenseJob, *, single: bool) -> Call:
         """Queue a call's items; its future will have the results.
 
         Raises:

@@ -135,7 +135,8 @@ class OpenVinoSession:
             results = request.infer(named, share_inputs=True)
             # A copy: the request reuses its memory.
             output = np.array(results[self._output], dtype=np.float32)
-            if output.shape != (len(feeds[0]), self._dim):
+            batch, sequence = feeds[0].shape
+            if output.shape not in ((batch, self._dim), (batch, sequence, self._dim)):
                 # With one stream, OpenVINO 2026.4.1 does not report some failures.
                 raise ValueError(f"an output of shape {output.shape}")
         except Exception as error:

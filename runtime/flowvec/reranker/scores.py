@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from flowvec.arguments import choice, whole_number
 from flowvec.bundle.manifest import ACTIVATIONS, Activation, Head
+from flowvec.encoder.jobs import DenseRows
 from flowvec.errors import InputValueError
 from flowvec.tokenizer.pairs import Cut, PairTokenizer, TextPair
+from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized
 
 __all__ = [
@@ -128,6 +130,7 @@ class ScoreJob:
         shared_out: use a smaller batch if that keeps all streams busy.
         refuse_non_finite: raise if the model gives NaN or infinity.
         refuse_empty: raise for an empty text; never, since an empty document has a score.
+        most_tokens: most tokens of a pair, if it is not the model's.
     """
 
     postprocess: Scores
@@ -137,10 +140,15 @@ class ScoreJob:
     shared_out: bool = True
     refuse_non_finite: bool = True
     refuse_empty: bool = False
+    most_tokens: int | None = None
 
     def tokenize(self, tokenizer: PairTokenizer, items: Sequence[TextPair]) -> Tokenized:
         """Token ids of pairs."""
         return tokenizer(items, self.cut)
+
+    def _rows(self, token_ids: TokenIds, dim: int) -> DenseRows:
+        """Where the logits go."""
+        return DenseRows(np.empty((len(token_ids), dim), dtype=np.float32), self.postprocess)
 
 
 def check_job(

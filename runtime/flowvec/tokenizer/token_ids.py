@@ -31,11 +31,14 @@ class TokenIds:
         offsets: int64 (texts + 1,); text i has the ids `flat[offsets[i] : offsets[i + 1]]`.
         second: for pairs of texts, where the second text of each begins among the pair's tokens,
             int64 (texts,); None if the model does not tell the two apart.
+        attended: how many tokens of each text, from its beginning, the model attends to, int64
+            (texts,); None is all. The others get vectors of their own.
     """
 
     flat: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     second: npt.NDArray[np.int64] | None = None
+    attended: npt.NDArray[np.int64] | None = None
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int] | npt.NDArray[np.int32]]) -> TokenIds:
@@ -60,20 +63,23 @@ class TokenIds:
         flat: npt.NDArray[np.int32],
         lengths: npt.NDArray[np.int64],
         second: npt.NDArray[np.int64] | None = None,
+        attended: npt.NDArray[np.int64] | None = None,
     ) -> TokenIds:
         """Ids of texts with these numbers of tokens."""
         offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        return cls(flat, offsets, second)
+        return cls(flat, offsets, second, attended)
 
     @classmethod
     def joined(cls, parts: Sequence[TokenIds]) -> TokenIds:
         """Join the ids of consecutive texts."""
         seconds = [part.second for part in parts if part.second is not None]
+        attended = [part.attended for part in parts if part.attended is not None]
         return cls.from_lengths(
             np.concatenate([part.flat for part in parts]),
             np.concatenate([part.lengths for part in parts]),
             np.concatenate(seconds) if seconds else None,
+            np.concatenate(attended) if attended else None,
         )
 
     @classmethod
@@ -85,10 +91,12 @@ class TokenIds:
         """
         ids = [part[text] for part, text in rows]
         seconds = [part.second[text] for part, text in rows if part.second is not None]
+        attended = [part.attended[text] for part, text in rows if part.attended is not None]
         return cls.from_lengths(
             np.concatenate(ids),
             np.array([len(row) for row in ids], dtype=np.int64),
             np.array(seconds, dtype=np.int64) if seconds else None,
+            np.array(attended, dtype=np.int64) if attended else None,
         )
 
     @property

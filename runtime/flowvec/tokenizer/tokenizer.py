@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -135,6 +136,11 @@ class Bodies:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special)
         return text
 
+    def vocabulary(self) -> dict[str, int]:
+        """The id of each token, added tokens included."""
+        ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return ids
+
     def count(self, text: str) -> int:
         """Tokens of a text without special tokens."""
         body = self._words(text) if self._words is not None else None
@@ -234,6 +240,21 @@ class Tokenizer:
         if self._room < 1:
             raise BundleError(f"max_length {max_length} leaves no room beside the special tokens")
 
+    def with_max_length(self, max_length: int) -> Tokenizer:
+        """The same tokenizer with another limit.
+
+        Raises:
+            BundleError: max_length leaves no room for a token.
+        """
+        if max_length == self.max_length:
+            return self
+        other = copy(self)
+        other.max_length = max_length
+        other._room = max_length - self.special_tokens
+        if other._room < 1:
+            raise BundleError(f"max_length {max_length} leaves no room beside the special tokens")
+        return other
+
     @property
     def is_parallel(self) -> bool:
         """Whether threads can tokenize at the same time."""
@@ -257,6 +278,14 @@ class Tokenizer:
     def max_characters(self) -> int | None:
         """Most characters of a text that are read; None is all."""
         return self._max_characters
+
+    def vocabulary(self, size: int) -> list[str]:
+        """The token of each id below `size`; "" for an id without a token."""
+        tokens = [""] * size
+        for token, place in self._bodies.vocabulary().items():
+            if place < size:
+                tokens[place] = token
+        return tokens
 
     def count(self, text: str) -> int:
         """Tokens of a whole text, special tokens included.

@@ -12,7 +12,9 @@ from flowvec.demo import load_passages
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.engine.providers import Engine
+from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
+from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.sentences import split_sentences
 from flowvec.tokenizer.pairs import TextPair
 
@@ -50,6 +52,11 @@ def workload_of(bundle: Bundle) -> Workload:
     """What a bundle of any kind is timed on."""
     if bundle.manifest.kind == "reranker":
         return Workload("pairs", kinds_of_pairs(bundle), Reranker, Reranker.predict)
+    if bundle.manifest.kind == "sparse":
+        return Workload("texts", kinds_of_texts(bundle), SparseEncoder, SparseEncoder.encode)
+    if bundle.manifest.kind == "multi_vector":
+        encode = MultiVectorEncoder.encode_document
+        return Workload("texts", kinds_of_texts(bundle), MultiVectorEncoder, encode)
     return Workload("texts", kinds_of_texts(bundle), Encoder, Encoder.encode)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from flowvec import Bundle, BundleError, Encoder
 from flowvec.bundle.bundle import record_file, shipped_bundles
 from flowvec.bundle.manifest import Manifest
+from tests.conftest import DATA
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -179,6 +181,38 @@ def test_only_a_bundle_that_cuts_by_characters_says_so(tiny_copy: Path) -> None:
     cut = Bundle.load(tiny_copy).manifest
     assert cut.max_characters == json.loads(cut.to_json())["max_characters"] == 3072
     assert cut.fingerprint != plain.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("sparse", {"max_active_dims": 0}),
+        ("sparse", {"max_active_dims": 10**6}),
+        ("sparse", {"kind": "embedder"}),
+        ("sparse", {"kind": "multi_vector"}),
+        ("multi_vector", {"late_interaction": None}),
+        ("multi_vector", {"late_interaction": {"query_length": 3}}),
+        ("multi_vector", {"query_length": 65}),
+        ("multi_vector", {"expansion_token": None}),
+        ("multi_vector", {"expansion_length": True}),
+        ("multi_vector", {"skipped_tokens": [-1]}),
+        ("tiny", {"max_active_dims": 3}),
+    ],
+)
+def test_what_other_kinds_say_is_checked(
+    name: str, changes: dict[str, object], tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(DATA / "bundles" / name, tmp_path / "copy"))
+    assert Bundle.load(copy).manifest.to_json() == (copy / "manifest.json").read_text()
+
+    def change(raw: dict[str, object]) -> None:
+        inner = raw.get("late_interaction")
+        for key, value in changes.items():
+            (inner if isinstance(inner, dict) and key in inner else raw)[key] = value
+
+    edit(copy, change)
+    with pytest.raises(BundleError, match=r"manifest\.json: "):
+        Bundle.load(copy)
 
 
 @pytest.mark.parametrize("change", ["unknown", "lacking"])

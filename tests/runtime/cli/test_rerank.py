@@ -52,6 +52,26 @@ def test_search_reranks(flowvec, notes: Path, tiny_dir: Path, reranker_dir: Path
     assert scores == sorted(scores, reverse=True)
 
 
+def test_info_of_the_kinds_that_give_several_numbers_a_text(
+    flowvec, sparse_dir: Path, multi_vector_dir: Path
+) -> None:
+    about = json.loads(flowvec("info", sparse_dir, "--json").stdout)
+    assert (about["model_kind"], about["opens_with"]) == (
+        "sparse encoder", "flowvec.SparseEncoder.load"
+    )  # fmt: skip
+    assert (about["pooling"], about["transform"]) == ("max", ["relu", "log1p"])
+    assert not {"head", "max_active_dims", "late_interaction"} & about.keys()
+    about = json.loads(flowvec("info", multi_vector_dir, "--json").stdout)
+    assert (about["model_kind"], about["opens_with"]) == (
+        "multi-vector encoder", "flowvec.MultiVectorEncoder.load"
+    )  # fmt: skip
+    assert about["late_interaction"]["expansion_length"] == 24
+    assert "pooling" not in about
+    shown = flowvec("info", multi_vector_dir).stdout
+    assert "opens_with" in shown
+    assert "expansion_is_attended=False" in shown
+
+
 def test_info_says_the_kind_and_its_class(flowvec, reranker_dir: Path, tiny_dir: Path) -> None:
     about = json.loads(flowvec("info", reranker_dir, "--json").stdout)
     assert (about["kind"], about["model_kind"]) == ("bundle", "reranker")

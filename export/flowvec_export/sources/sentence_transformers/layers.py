@@ -18,19 +18,24 @@ if TYPE_CHECKING:
 __all__ = ["check_names", "read_dense", "read_word_weights"]
 
 
-def check_names(config: dict[str, Any], folder: Path) -> None:
-    """Check that a module after Pooling reads and writes the sentence vector.
+def check_names(config: dict[str, Any], folder: Path, expected: str = "sentence_embedding") -> None:
+    """Check that a module reads and writes what is expected: by default, the sentence vector.
 
     Raises:
         ExportError: it does not.
     """
     for key in ("module_input_name", "module_output_name"):
-        if config.get(key, "sentence_embedding") != "sentence_embedding":
+        if (config.get(key) or expected) != expected:
             raise ExportError(f"{folder} has the {key} {config[key]!r}, which is not supported")
 
 
-def read_dense(folder: Path, trust: Trust) -> Dense:
+def read_dense(folder: Path, trust: Trust, *, check: bool = True) -> Dense:
     """Read a Dense layer.
+
+    Args:
+        folder: of the layer.
+        trust: whether pickles are allowed.
+        check: check that it reads and writes the sentence vector.
 
     Raises:
         ExportError: it cannot be read, or its activation is not supported.
@@ -47,7 +52,8 @@ def read_dense(folder: Path, trust: Trust) -> Dense:
         raise ExportError(
             f"{folder} has the activation {name!r}; known are {', '.join(ACTIVATIONS)}"
         )
-    check_names(config, folder)
+    if check:
+        check_names(config, folder)
     state = _read_weights(folder, "linear.weight", trust)
     residual: Tensor | None = None
     if config.get("use_residual"):

@@ -14,7 +14,12 @@ from flowvec_export.sources.sentence_transformers.layers import (
     read_dense,
     read_word_weights,
 )
-from flowvec_export.sources.sentence_transformers.settings import pooling_modes, read_settings
+from flowvec_export.sources.sentence_transformers.settings import (
+    pooling_modes,
+    prompts_of,
+    read_settings,
+    refuse_foreign_modules,
+)
 from flowvec_export.trust import Trust
 
 __all__ = ["Modules", "read_modules"]
@@ -86,7 +91,7 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
     Raises:
         ExportError: a module or a setting is not supported.
     """
-    _check_code(root, modules, origin)
+    refuse_foreign_modules(modules, origin)
     kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
     folders = [inside(root, str(module.get("path", ""))) for module in modules]
     weights: Path | None = None
@@ -109,10 +114,7 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
     config = read_json(root / "config_sentence_transformers.json", missing_ok=True) or {}
     if config.get("truncate_dim") is not None:
         raise ExportError(f"{origin} has a truncate_dim, which is not supported")
-    prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
-    if unfit := [name for name, prompt in prompts.items() if not isinstance(prompt, str)]:
-        raise ExportError(f"{origin} has a prompt {unfit[0]!r} that is not a text")
-    default = config.get("default_prompt_name")
+    prompts, default = prompts_of(config, origin)
     similarity = config.get("similarity_fn_name") or "cosine"
     if similarity not in _SIMILARITIES:
         raise ExportError(f"{origin} compares by {similarity!r}, which is not supported")
@@ -125,7 +127,7 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
         dense=dense,
         normalize=normalize,
         prompts=prompts,
-        default_prompt_name=default if default in prompts else None,
+        default_prompt_name=default,
         prompts_are_pooled=bool(pooling.get("include_prompt", True)),
         similarity=_SIMILARITIES[similarity],
     )
@@ -146,13 +148,3 @@ def _layers(modules: list[tuple[str, Path]], origin: str) -> tuple[tuple[Path, .
         elif kind != "Dropout":  # dropout only acts in training
             raise ExportError(f"{origin} has a module {kind}, which is not supported")
     return tuple(dense), normalize
-
-
-def _check_code(root: Path, modules: Any, origin: str) -> None:
-    """Refuse modules that are not sentence-transformers' own: their code is never imported."""
-    for module in modules:
-        kind = str(module["type"])
-        if not kind.startswith("sentence_transformers."):
-            raise ExportError(
-                f"{origin} has the module {kind}, which is code of its own and is not run"
-            )

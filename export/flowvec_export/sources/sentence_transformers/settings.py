@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowvec.errors import ExportError
 from flowvec_export.sources.files import read_json
 
-__all__ = ["POOLING_FLAGS", "pooling_modes", "read_settings"]
+__all__ = [
+    "POOLING_FLAGS",
+    "pooling_modes",
+    "prompts_of",
+    "read_settings",
+    "refuse_foreign_modules",
+]
 
 _SETTINGS = (
     "sentence_bert_config.json",
@@ -51,19 +58,61 @@ _NEUTRAL_SETTINGS: dict[str, tuple[Any, ...]] = {
 _LENGTH_SETTINGS = ("processor_kwargs", "tokenizer_args", "tokenizer_kwargs")
 
 
-def read_settings(folder: Path, origin: str) -> dict[str, Any]:
+def read_settings(
+    folder: Path,
+    origin: str,
+    neutral: Mapping[str, tuple[Any, ...]] | None = None,
+    others: Sequence[str] = (),
+) -> dict[str, Any]:
     """The settings of a Transformer module, from the first file that has some.
+
+    Args:
+        folder: the module's folder.
+        origin: name of the source, for messages.
+        neutral: other settings, with the values that change nothing; None is those of an encoder.
+        others: names of settings that the caller reads itself.
 
     Raises:
         ExportError: a setting is not supported.
     """
     found = (content for n in _SETTINGS if (content := read_json(folder / n, missing_ok=True)))
     settings: dict[str, Any] = next(found, {})
-    _check_settings(settings, origin)
+    own = {name: settings.pop(name) for name in others if name in settings}
+    _check_settings(settings, origin, _NEUTRAL_SETTINGS if neutral is None else neutral)
+    settings |= own
     return settings
 
 
-def _check_settings(settings: dict[str, Any], origin: str) -> None:
+def prompts_of(config: Mapping[str, Any], origin: str) -> tuple[dict[str, str], str | None]:
+    """Prompts by name, and the one that is used by default, from the model's configuration.
+
+    Raises:
+        ExportError: a prompt is not a text.
+    """
+    prompts = {name: prompt or "" for name, prompt in (config.get("prompts") or {}).items()}
+    if unfit := [name for name, prompt in prompts.items() if not isinstance(prompt, str)]:
+        raise ExportError(f"{origin} has a prompt {unfit[0]!r} that is not a text")
+    default = config.get("default_prompt_name")
+    return prompts, default if default in prompts else None
+
+
+def refuse_foreign_modules(modules: Any, origin: str, allowed: Sequence[str] = ()) -> None:
+    """Refuse modules that are not sentence-transformers' own: their code is never imported.
+
+    Raises:
+        ExportError: there is one.
+    """
+    for module in modules:
+        kind = str(module["type"])
+        if not kind.startswith("sentence_transformers.") and kind not in allowed:
+            raise ExportError(
+                f"{origin} has the module {kind}, which is code of its own and is not run"
+            )
+
+
+def _check_settings(
+    settings: dict[str, Any], origin: str, neutral: Mapping[str, tuple[Any, ...]]
+) -> None:
     """Refuse settings of a Transformer module that change vectors and are not supported.
 
     A `model_max_length` of the tokenizer becomes `max_seq_length`, which means the same.
@@ -84,7 +133,7 @@ def _check_settings(settings: dict[str, Any], origin: str) -> None:
     for key, value in settings.items():
         if key in ("max_seq_length", "do_lower_case") or value in ({}, []):
             continue
-        if value not in _NEUTRAL_SETTINGS.get(key, ()):
+        if value not in neutral.get(key, ()):
             raise ExportError(f"{origin} sets {key} to {value!r}, which is not supported")
 
 

@@ -1,13 +1,20 @@
 """Checkpoints as sources: transformers' module, its tokenizer and its limits."""
 
 from flowvec_export.sources.torch.loading import quiet_transformers
-from flowvec_export.sources.torch.reading import read_cross_encoder, read_encoder
+from flowvec_export.sources.torch.reading import (
+    read_colbert,
+    read_cross_encoder,
+    read_encoder,
+    read_masked_lm,
+)
 from flowvec_export.sources.torch.source import TorchPairs, TorchSource
 
 __all__ = [
     "TorchPairs",
     "TorchSource",
     "quiet_transformers",
+    "read_colbert",
     "read_cross_encoder",
     "read_encoder",
+    "read_masked_lm",
 ]

@@ -15,6 +15,12 @@ from flowvec_export.layers.names import OFFSET_POSITIONS
 from flowvec_export.sources.base import bounded_length, model_name, read_licence
 from flowvec_export.sources.cross_encoder import AboutPairs
 from flowvec_export.sources.files import check_config, check_tokenizer, find_weights, read_json
+from flowvec_export.sources.late_interaction import (
+    AboutTokens,
+    MultiVectorSource,
+    register_markers,
+)
+from flowvec_export.sources.sparse import AboutSparse, SparseSource
 from flowvec_export.sources.tokenizer import plain_tokenizer
 from flowvec_export.sources.torch.checks import (
     check_code,
@@ -26,7 +32,7 @@ from flowvec_export.sources.torch.loading import load_checkpoint
 from flowvec_export.sources.torch.source import TorchPairs, TorchSource
 from flowvec_export.trust import Trust
 
-__all__ = ["read_cross_encoder", "read_encoder"]
+__all__ = ["read_colbert", "read_cross_encoder", "read_encoder", "read_masked_lm"]
 
 # Only the encoder of an encoder-decoder model gives vectors.
 _ENCODER_CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
@@ -111,6 +117,69 @@ def read_cross_encoder(root: Path, folder: Path, about: AboutPairs, trust: Trust
         licence=read_licence(root),
         with_types=TOKEN_TYPES in fast.model_input_names,
     )
+
+
+def read_masked_lm(root: Path, folder: Path, about: AboutSparse, trust: Trust) -> SparseSource:
+    """Read a SPLADE model; `folder` holds its weights, `root` the whole model."""
+    origin = about.origin
+    config = read_json(folder / "config.json")
+    check_config(folder / "config.json", config)
+    files = find_weights(folder, origin, trust)
+    marks = check_tokenizer(folder)
+    check_code(folder, origin, config, trust)
+    kind = "AutoModelForMaskedLM"
+    model, loading, fast = load_checkpoint(folder, origin, kind, files, marks, trust)
+    check_loaded(origin, config, loading, fast)
+    return SparseSource(
+        name=model_name(root, origin),
+        about=about,
+        model=model.eval(),
+        tokenizer=plain_tokenizer(
+            fast.backend_tokenizer, lower_case=bool(about.settings.get("do_lower_case"))
+        ),
+        pad_id=int(fast.pad_token_id or 0),
+        max_length=bounded_length(
+            origin,
+            about.settings.get("max_seq_length") or fast.model_max_length,
+            _positions(model.config),
+        ),
+        vocabulary=_whole_number(model.config, "vocab_size", origin),
+        layers=_whole_number(model.config, "num_hidden_layers", origin),
+        licence=read_licence(root),
+        prompts=dict(about.prompts),
+        default_prompt_name=about.default_prompt_name,
+    )
+
+
+def read_colbert(root: Path, about: AboutTokens, trust: Trust) -> MultiVectorSource:
+    """Read a ColBERT-style model; `root` holds the whole model."""
+    encoder = read_encoder(root, about.folder, about.origin, about.settings, trust)
+    register_markers(encoder.tokenizer, about.markers)
+    token: int | None = None
+    if about.expansion is not None:
+        name = about.expansion.token or _named_token(about.folder)
+        token = None if name is None else encoder.tokenizer.token_to_id(name)
+        if token is None:
+            raise ExportError(
+                f"{about.origin} fills queries up with a token that its tokenizer does not have"
+            )
+    return MultiVectorSource(
+        about=about,
+        encoder=encoder,
+        dense=about.read_dense(trust),
+        expansion_token=token,
+    )
+
+
+def _named_token(folder: Path) -> str | None:
+    """The tokenizer's mask token, or, if it has none, the one that ends a text."""
+    config = read_json(folder / "tokenizer_config.json", missing_ok=True) or {}
+    named = read_json(folder / "special_tokens_map.json", missing_ok=True) or {}
+    for name in ("mask_token", "eos_token"):
+        token = named.get(name) or config.get(name)
+        if token:
+            return str(token["content"] if isinstance(token, dict) else token)
+    return None
 
 
 def _take_simcse_head(model: Any, loading: dict[str, Any], files: list[Path]) -> bool:
