@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,19 @@ from flowvec.engine.selection import available_providers
 
 DATA = Path(__file__).resolve().parent / "data"
 SHARED = Path(os.environ.get("FLOWVEC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+# --- the native library ---------------------------------------------------------------------------
+
+BUILD = Path(__file__).resolve().parents[1] / "hatch_build.py"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Build the native library where a source tree lacks it, or has an older one."""
+    if not hasattr(config, "workerinput") and BUILD.is_file():
+        builder = runpy.run_path(str(BUILD))
+        if builder["is_stale"]():
+            builder["build"]()
 
 
 # --- skips ----------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ from pathlib import Path
 import numpy as np
 
 from flowvec import Bundle, BundleError, Collection
-from flowvec.collection.index.hnsw_file import HEADER
 from flowvec.errors import FlowvecError
+from tests.graph_files import HEADER
 from tests.makers import vectors
 
 ROWS, DIM = 300, 8

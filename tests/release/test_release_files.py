@@ -39,8 +39,6 @@ def test_the_container_has_two_stages_and_no_root() -> None:
     assert not any("apt-get" in rest for _, rest in served)
     (user,) = [rest for word, rest in served if word == "USER"]
     assert int(user) > 0
-    # It must run on other processors than the one that built it.
-    assert any(word == "ENV" and "HNSWLIB_NO_NATIVE=1" in rest for word, rest in build)
     ignored = (ROOT / ".containerignore").read_text("utf-8").splitlines()
     for word, rest in build:
         for source in rest.split()[:-1] if word == "COPY" else ():

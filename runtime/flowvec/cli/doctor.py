@@ -36,7 +36,6 @@ app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 _PACKAGES = (
     "numpy",
     "tokenizers",
-    "hnswlib",
     "onnxruntime",
     "onnxruntime-gpu",
     "openvino",

@@ -80,7 +80,7 @@ _all: weakref.WeakSet[Background] = weakref.WeakSet()
 def _leave_all() -> None:
     """Stop the threads of collections that were not closed.
 
-    Python ends threads that go on after its exit inside hnswlib, and that aborts the process.
+    Python ends threads that go on after its exit, in the middle of a change of the graph.
     """
     for background in list(_all):
         background.leave()

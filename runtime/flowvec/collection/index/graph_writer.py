@@ -1,7 +1,7 @@
 """Writes a graph's file, beside searches and changes where the system allows it.
 
-hnswlib holds Python's lock while it writes: seconds for a million rows, in which no thread of the
-process would run. So on Linux a forked child writes the file from its copy of the memory.
+A graph must not grow while it is written, which takes seconds for a million rows. So on Linux a
+forked child writes the file from its copy of the memory.
 
 The fork must not disturb the process. `os.fork` calls handlers of libraries; OpenBLAS's ends the
 threads that numpy multiplies with, and a multiplication that is under way in another thread then

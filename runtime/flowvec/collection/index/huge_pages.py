@@ -2,9 +2,8 @@
 
 Each step of a search in a graph reads a vector at a random address. With pages of 4 KiB, most of
 these reads also cost a walk through the page tables. Many systems give pages of 2 MiB only on
-request (`madvise` in /sys/kernel/mm/transparent_hugepage/enabled). hnswlib does not request them,
-and does not say where its memory is. But its memory is a single block, and a process has few large
-blocks. Advice for other blocks is harmless. See madvise(2).
+request (`madvise` in /sys/kernel/mm/transparent_hugepage/enabled). A graph's memory is a single
+block, and a process has few large blocks. Advice for other blocks is harmless. See madvise(2).
 """
 
 from __future__ import annotations

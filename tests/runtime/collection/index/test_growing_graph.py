@@ -266,7 +266,7 @@ time.sleep(float(sys.argv[2]))
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.2])
 def test_a_program_may_end_while_the_graph_grows(tmp_path: Path, seconds: float) -> None:
-    """Python stops its threads inside hnswlib, which aborted the process."""
+    """Python stops its threads in the middle of a change, which aborted the process."""
     with Collection.create(tmp_path / "c", dim=64, exact_below=50) as c:
         c.add_vectors(range(10_000), vectors(10_000, dim=64))
     done = subprocess.run(

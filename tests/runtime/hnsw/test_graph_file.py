@@ -1,30 +1,30 @@
-"""Every file that is not a sound graph is refused before hnswlib reads it."""
+"""Every file that is not a sound graph is refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import hnswlib
 import numpy as np
 import pytest
 
-from flowvec.collection.index.hnsw_file import HEADER, check_graph_file
-from flowvec.errors import CollectionError
+from flowvec.hnsw import GraphFileError, HnswGraph
+from tests.graph_files import HEADER
 
 DIM, M, ROWS = 5, 4, 700
 ELEMENT = 4 * 2 * M + 4 + 4 * DIM + 8
 
 
 def graph(path: Path, rows: int = ROWS, dim: int = DIM, m: int = M, deleted: int = 0) -> Path:
-    index = hnswlib.Index(space="ip", dim=dim)
-    index.init_index(max_elements=max(1024, rows), M=m, ef_construction=50, random_seed=1)
-    if rows:
-        vectors = np.random.default_rng(0).normal(size=(rows, dim)).astype(np.float32)
-        index.add_items(vectors, np.arange(1, rows + 1), num_threads=1)
-    for label in range(1, deleted + 1):
-        index.mark_deleted(label)
-    index.save_index(str(path))
+    made = HnswGraph("ip", dim, rows, m, ef_construction=50, seed=1)
+    vectors = np.random.default_rng(0).normal(size=(rows, dim)).astype(np.float32)
+    made.add(np.arange(1, rows + 1), vectors)
+    made.delete(np.arange(1, deleted + 1))
+    made.save(path)
     return path
+
+
+def load(path: Path, dim: int = DIM, m: int = M) -> int:
+    return len(HnswGraph.load(path, "ip", dim, m))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def changed(whole: bytes, tmp_path: Path):
         result = change(data)
         file = tmp_path / "g"
         file.write_bytes(data if result is None else result)
-        check_graph_file(file, DIM, M)
+        load(file)
 
     return check
 
@@ -50,13 +50,13 @@ def changed(whole: bytes, tmp_path: Path):
     ("rows", "dim", "m", "deleted"),
     [(0, 5, 4, 0), (1, 5, 4, 0), (2, 1, 2, 1), (700, 5, 4, 700), (3000, 16, 16, 10)],
 )
-def test_what_hnswlib_writes_is_a_graph(
+def test_what_is_written_is_a_graph(
     tmp_path: Path, rows: int, dim: int, m: int, deleted: int
 ) -> None:
-    assert check_graph_file(graph(tmp_path / "g", rows, dim, m, deleted), dim, m) == rows
+    assert load(graph(tmp_path / "g", rows, dim, m, deleted), dim, m) == rows
     for other in ((dim + 1, m), (dim, m + 1)):
-        with pytest.raises(CollectionError, match="is not a graph"):
-            check_graph_file(tmp_path / "g", *other)
+        with pytest.raises(GraphFileError, match="is not a graph"):
+            load(tmp_path / "g", *other)
 
 
 def test_a_good_file_passes(changed) -> None:
@@ -85,20 +85,19 @@ TAIL = FIRST + ROWS * ELEMENT
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (head("count", ROWS + 1), "shorter|room|longer|cut"),
+        (head("count", ROWS + 1), "room"),
         (head("count", ROWS - 1), "is not a graph"),
         (head("count", 1 << 62), "shorter than its number"),
         (head("count", 0), "longer than its header says"),
-        (head("max_elements", ROWS - 1), "room for 699"),
-        (head("max_elements", 1 << 40), "room for"),
+        (head("max_elements", ROWS - 1), "more nodes than room"),
         (head("element_bytes", ELEMENT + 1), "element_bytes"),
         (head("label_offset", 1 << 40), "label_offset"),
         (head("data_offset", 0), "data_offset"),
         (head("offset_level0", 8), "offset_level0"),
         (head("max_level", 99), "highest level"),
         (head("max_level", -1), "highest level"),
-        (head("entry_point", ROWS), "entry point is not an element"),
-        (head("entry_point", 0xFFFFFFFF), "entry point is not an element"),
+        (head("entry_point", ROWS), "entry point is not a node"),
+        (head("entry_point", 0xFFFFFFFF), "entry point is not a node"),
         (head("m", 5), "its m is 5"),
         (head("max_m", 1 << 30), "max_m"),
         (head("max_m0", 7), "max_m0"),
@@ -106,32 +105,32 @@ TAIL = FIRST + ROWS * ELEMENT
         (head("ef_construction", 0), "ef_construction"),
         (head("ef_construction", 1 << 60), "ef_construction"),
         (word(FIRST, 2 * M + 1), "too many links"),
-        (word(FIRST + 4, ROWS), "does not lead to an element"),
-        (word(FIRST + 4, 0xFFFFFFFF), "does not lead to an element"),
+        (word(FIRST + 4, ROWS), "does not lead to a node"),
+        (word(FIRST + 4, 0xFFFFFFFF), "does not lead to a node"),
         (word(FIRST + 4 + 8 * M, 0x7FC00000), "NaN"),
         (lambda data: data[:FIRST - 1], "shorter than a header"),
-        (lambda data: data[:-4], "cut|longer or shorter"),
+        (lambda data: data[:-4], "cut"),
         (lambda data: data[:-1], "cut"),
-        (lambda data: data + bytes(4), "longer or shorter"),
-        (lambda data: data[:TAIL], "longer or shorter|cut"),
+        (lambda data: data + bytes(4), "longer than its header"),
+        (lambda data: data[:TAIL], "cut"),
         (lambda data: b"", "shorter than a header"),
     ],
 )  # fmt: skip
 def test_what_is_not_a_graph_is_refused(changed, change, part: str) -> None:
-    with pytest.raises(CollectionError, match=part):
+    with pytest.raises(GraphFileError, match=part):
         changed(change)
 
 
 def test_an_entry_point_below_the_top_is_refused(whole: bytes, changed) -> None:
     header = np.frombuffer(whole, HEADER, count=1)[0]
     other = (int(header["entry_point"]) + 1) % ROWS
-    with pytest.raises(CollectionError, match="not on the highest level"):
+    with pytest.raises(GraphFileError, match="not on the highest level"):
         changed(head("entry_point", other))
 
 
 def test_labels_are_unique(changed) -> None:
     end = FIRST + ELEMENT - 8
-    with pytest.raises(CollectionError, match="the same label"):
+    with pytest.raises(GraphFileError, match="the same label"):
         changed(
             lambda data: data.__setitem__(
                 slice(end, end + 8), data[end + ELEMENT : end + ELEMENT + 8]
@@ -145,11 +144,11 @@ def test_upper_links_lead_to_elements_of_their_level(whole: bytes, changed) -> N
     count = int(words[place + 1]) & 0xFFFF
     assert count
     lowest = next(i for i in range(ROWS) if i != place)
-    with pytest.raises(CollectionError, match=r"not on its level|not lead to an element"):
+    with pytest.raises(GraphFileError, match=r"not on its level|not lead to a node"):
         changed(word(TAIL + 4 * (place + 2), lowest if words[lowest] == 0 else ROWS))
-    with pytest.raises(CollectionError, match="not whole levels"):
+    with pytest.raises(GraphFileError, match="not whole levels"):
         changed(word(TAIL + 4 * place, int(words[place]) + 4))
-    with pytest.raises(CollectionError, match=r"cut|longer or shorter|height"):
+    with pytest.raises(GraphFileError, match="cut"):
         changed(word(TAIL + 4 * place, 4 * (M + 1) * 60_000_000))
 
 
@@ -170,20 +169,19 @@ def test_no_random_damage_to_the_structure_gets_through_to_a_crash(
         file = tmp_path / f"{case}.hnsw"
         file.write_bytes(data)
         try:
-            check_graph_file(file, DIM, M)
-        except CollectionError:
+            load(file)
+        except GraphFileError:
             file.unlink()
         else:
             passed.append(file)
     code = """
-import sys, numpy as np, hnswlib
+import sys, numpy as np
+from flowvec.hnsw import HnswGraph
 for name in sys.argv[1:]:
-    index = hnswlib.Index(space="ip", dim=5)
-    index.load_index(name)
-    try:
-        index.knn_query(np.ones((3, 5), np.float32), k=10, num_threads=1)
-    except RuntimeError:
-        pass
+    graph = HnswGraph.load(name, "ip", 5, 4, 800)
+    graph.search(np.ones((3, 5), np.float32), 10, 700)
+    graph.add(np.arange(1 << 60, (1 << 60) + 50), np.eye(50, 5, dtype=np.float32))
+    graph.save(name)
 """
     done = python(code, *passed)
     assert done.returncode == 0, done.stderr

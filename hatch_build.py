@@ -1,0 +1,104 @@
+"""Builds the native library (native/hnsw.cpp) into the wheel, or beside its Python modules.
+
+`python hatch_build.py` builds it in a source tree that is used without an install.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = ROOT / "native" / "hnsw.cpp"
+NAME = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
+LIBRARY = ROOT / "runtime" / "flowvec" / "hnsw" / NAME
+
+
+def build() -> Path:
+    """Compile the library with the C++ compiler that setuptools finds, and return its path.
+
+    HNSW_FLAGS are flags for the compiler and the linker, which come last.
+    """
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    class Build(build_ext):
+        """A plain library: it does not use Python, so its name and symbols do not either."""
+
+        def get_export_symbols(self, _: Extension) -> list[str]:
+            """The sources mark them."""
+            return []
+
+        def get_ext_filename(self, _: str) -> str:
+            """A name without a version of Python."""
+            return NAME
+
+    flags = os.environ.get("HNSW_FLAGS", "").split()
+    if sys.platform == "win32":
+        compiling, linking = ["/std:c++17", "/O2", "/EHsc", "/DNDEBUG"], []
+    else:
+        # -g0 and the prefix map keep the build's folder out of the library.
+        compiling = ["-std=c++17", "-O3", "-DNDEBUG", "-fvisibility=hidden", "-pthread", "-g0"]
+        compiling.append("-Wno-unused-function")  # hnswlib.h has some
+        compiling.append(f"-ffile-prefix-map={ROOT}=.")
+        linking = ["-pthread", "-Wl,-s"] if sys.platform == "linux" and not flags else ["-pthread"]
+    extension = Extension(
+        "_hnsw",
+        [SOURCE.relative_to(ROOT).as_posix()],
+        language="c++",
+        extra_compile_args=compiling + flags,
+        extra_link_args=linking + flags,
+    )
+    command = Build(Distribution({"name": "flowvec", "ext_modules": [extension]}))
+    before = Path.cwd()
+    os.chdir(ROOT)
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            command.build_temp = temporary
+            command.build_lib = str(Path(temporary) / "lib")
+            command.ensure_finalized()
+            command.run()
+            LIBRARY.unlink(missing_ok=True)  # it may be in use
+            LIBRARY.write_bytes((Path(command.build_lib) / NAME).read_bytes())
+    except Exception as error:
+        sys.exit(
+            f"flowvec's native library could not be compiled: {error}\n"
+            "A source install needs a C++17 compiler. A wheel from the package index needs none."
+        )
+    finally:
+        os.chdir(before)
+    LIBRARY.chmod(0o755)
+    return LIBRARY
+
+
+def is_stale() -> bool:
+    """Whether the library is missing or older than its sources."""
+    sources = [Path(__file__), *SOURCE.parent.rglob("*.h"), SOURCE]
+    return not LIBRARY.is_file() or LIBRARY.stat().st_mtime < max(
+        source.stat().st_mtime for source in sources
+    )
+
+
+if __name__ == "__main__":
+    print(build())
+else:
+    try:
+        from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+    except ImportError:  # the tests use `build` alone
+        pass
+    else:
+
+        class NativeLibrary(BuildHookInterface):
+            """Hatch's hook: one wheel for each platform and all versions of Python."""
+
+            def initialize(self, _: str, build_data: dict[str, Any]) -> None:
+                """Build the library, and name the wheel after the platform."""
+                library = build()
+                platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+                build_data["pure_python"] = False
+                build_data["tag"] = f"py3-none-{platform}"
+                build_data["artifacts"].append(library.relative_to(ROOT).as_posix())

@@ -1,0 +1,113 @@
+// Distances of float32 vectors: 1 - dot, and the squared Euclidean distance.
+//
+// One source, compiled for several instruction sets; the best one that the processor has is chosen
+// at run time. So a wheel for any x86-64 uses AVX-512 where there is AVX-512.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+namespace flowvec {
+
+#if defined(__GNUC__)
+#define FLOWVEC_INLINE inline __attribute__((always_inline))
+// 16 numbers, which the compiler splits into registers of the instruction set.
+typedef float Lanes __attribute__((vector_size(64)));
+#else
+#define FLOWVEC_INLINE __forceinline
+struct Lanes {
+    float number[16];
+    float operator[](int i) const { return number[i]; }
+    Lanes operator-(const Lanes& other) const {
+        Lanes result;
+        for (int i = 0; i < 16; i++) result.number[i] = number[i] - other.number[i];
+        return result;
+    }
+    Lanes operator*(const Lanes& other) const {
+        Lanes result;
+        for (int i = 0; i < 16; i++) result.number[i] = number[i] * other.number[i];
+        return result;
+    }
+    void operator+=(const Lanes& other) {
+        for (int i = 0; i < 16; i++) number[i] += other.number[i];
+    }
+};
+#endif
+
+// sums += the 16 numbers' products, or the squares of their differences.
+template <bool squares>
+FLOWVEC_INLINE void accumulate(Lanes& sums, const float* a, const float* b) {
+    Lanes x, y;
+    std::memcpy(&x, a, sizeof x);
+    std::memcpy(&y, b, sizeof y);
+    if (squares) {
+        x = x - y;
+        y = x;
+    }
+    sums += x * y;
+}
+
+// `sums` says how many sums are added to in turn: an addition waits for the one before it.
+template <bool squares, int count>
+FLOWVEC_INLINE float compare(const void* first, const void* second, const void* dim) {
+    const float* a = static_cast<const float*>(first);
+    const float* b = static_cast<const float*>(second);
+    const size_t n = *static_cast<const size_t*>(dim);
+    Lanes sums[count] = {};
+    size_t i = 0;
+    for (; i + 16 * count <= n; i += 16 * count)
+        for (int j = 0; j < count; j++) accumulate<squares>(sums[j], a + i + 16 * j, b + i + 16 * j);
+    for (; i + 16 <= n; i += 16) accumulate<squares>(sums[0], a + i, b + i);
+    if (i < n) {  // the last numbers, followed by zeros
+        float x[16] = {}, y[16] = {};
+        std::memcpy(x, a + i, (n - i) * sizeof(float));
+        std::memcpy(y, b + i, (n - i) * sizeof(float));
+        accumulate<squares>(sums[0], x, y);
+    }
+    for (int j = 1; j < count; j++) sums[0] += sums[j];
+    float half[8], total = 0;
+    for (int j = 0; j < 8; j++) half[j] = sums[0][j] + sums[0][j + 8];
+    for (int j = 0; j < 4; j++) total += half[j] + half[j + 4];
+    return squares ? total : 1.0f - total;
+}
+
+typedef float (*Distance)(const void*, const void*, const void*);
+
+struct Kernels {
+    const char* name;
+    Distance inner_product, squared;
+};
+
+#define FLOWVEC_KERNELS(name, count, target)                                        \
+    target inline float inner_product_##name(const void* a, const void* b, const void* n) { \
+        return compare<false, count>(a, b, n);                                      \
+    }                                                                               \
+    target inline float squared_##name(const void* a, const void* b, const void* n) { \
+        return compare<true, count>(a, b, n);                                       \
+    }                                                                               \
+    const Kernels kernels_##name = {#name, inner_product_##name, squared_##name};
+
+FLOWVEC_KERNELS(base, 2, )
+#if defined(__GNUC__) && defined(__x86_64__)
+FLOWVEC_KERNELS(avx2, 4, __attribute__((target("avx2,fma"))))
+FLOWVEC_KERNELS(avx512, 4, __attribute__((target("avx512f,avx2,fma"))))
+#endif
+
+// The best kernels for this processor. The environment variable FLOWVEC_HNSW_SIMD limits them:
+// `base` or `avx2`.
+inline const Kernels& kernels() {
+    const char* value = std::getenv("FLOWVEC_HNSW_SIMD");
+    const char* limit = value ? value : "";
+#if defined(__GNUC__) && defined(__x86_64__)
+    const bool is_base = !std::strcmp(limit, "base");
+    if (!is_base && __builtin_cpu_supports("avx512f") && std::strcmp(limit, "avx2"))
+        return kernels_avx512;
+    if (!is_base && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return kernels_avx2;
+#endif
+    (void)limit;
+    return kernels_base;
+}
+
+}  // namespace flowvec

@@ -1,0 +1,222 @@
+// Graph files, in the format of hnswlib 0.8's saveIndex.
+//
+// Little-endian: a header of 96 bytes; for every node its links on the lowest level (a count in two
+// bytes, a mark of deletion, one unused byte, 2 M ids), its vector and its label; then for every node
+// the size of its links on the upper levels in bytes and those links, with room for M on each level.
+//
+// hnswlib trusts its files: a wrong count, size or link makes it read or write outside its memory
+// (hnswlib#673). Here everything is checked before it is used.
+#pragma once
+
+#include <cerrno>
+
+#include "graph.h"
+
+namespace flowvec {
+
+// A file that is not a graph.
+struct FileError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// The system could not read or write a file.
+struct SystemError : std::runtime_error {
+    int number;
+    SystemError() : std::runtime_error("cannot read or write"), number(errno ? errno : EIO) {}
+};
+
+inline void need(bool condition, const char* what) {
+    if (!condition) throw FileError(what);
+}
+
+class File {
+  public:
+    File(const char* path, bool writing) {
+#ifdef _WIN32
+        wchar_t wide[32768];
+        if (!MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, 32768)) throw SystemError();
+        file_ = _wfopen(wide, writing ? L"wb" : L"rb");
+#else
+        file_ = std::fopen(path, writing ? "wb" : "rb");
+#endif
+        if (!file_) throw SystemError();
+        std::setvbuf(file_, nullptr, _IOFBF, 1 << 20);
+    }
+    ~File() {
+        if (file_) std::fclose(file_);
+    }
+    File(const File&) = delete;
+
+    uint64_t size() {
+#ifdef _WIN32
+        if (_fseeki64(file_, 0, SEEK_END)) throw SystemError();
+        const int64_t end = _ftelli64(file_);
+#else
+        if (fseeko(file_, 0, SEEK_END)) throw SystemError();
+        const int64_t end = ftello(file_);
+#endif
+        if (end < 0) throw SystemError();
+        std::rewind(file_);
+        return uint64_t(end);
+    }
+    void read(void* data, size_t size) {
+        errno = 0;
+        if (std::fread(data, 1, size, file_) == size) return;
+        if (std::ferror(file_)) throw SystemError();
+        throw FileError("its end is cut");
+    }
+    void write(const void* data, size_t size) {
+        errno = 0;
+        if (std::fwrite(data, 1, size, file_) != size) throw SystemError();
+    }
+    void close() {
+        errno = 0;
+        std::FILE* file = file_;
+        file_ = nullptr;
+        if (std::fclose(file)) throw SystemError();
+    }
+
+  private:
+    std::FILE* file_;
+};
+
+struct Header {
+    uint64_t offset_level0, max_elements, count, element_bytes, label_offset, data_offset;
+    int32_t max_level;
+    uint32_t entry_point;
+    uint64_t max_m, max_m0, m;
+    double mult;
+    uint64_t ef_construction;
+};
+static_assert(sizeof(Header) == 96, "the header is written as it is in memory");
+
+class GraphFile {
+  public:
+    static void write(const Graph& graph, const char* path) {
+        const uint64_t count = graph.cur_element_count;
+        // The room for more nodes is the reader's to choose.
+        const Header header = {graph.offsetLevel0_, count, count, graph.size_data_per_element_,
+                               graph.label_offset_, graph.offsetData_, graph.maxlevel_,
+                               graph.enterpoint_node_, graph.maxM_, graph.maxM0_, graph.M_,
+                               graph.mult_, graph.ef_construction_};
+        File file(path, true);
+        file.write(&header, sizeof header);
+        file.write(graph.data_level0_memory_, count * graph.size_data_per_element_);
+        for (size_t i = 0; i < count; i++) {
+            const uint32_t bytes = uint32_t(graph.element_levels_[i] * graph.size_links_per_element_);
+            file.write(&bytes, sizeof bytes);
+            if (bytes) file.write(graph.linkLists_[i], bytes);
+        }
+        file.close();
+    }
+
+    // Reads a graph with links of M and room for this many nodes, or more if the file has more.
+    static std::unique_ptr<Graph> read(const char* path, Space& space, size_t m, size_t capacity) {
+        File file(path, false);
+        uint64_t left = file.size();
+        need(left >= sizeof(Header), "it is shorter than a header");
+        Header header;
+        file.read(&header, sizeof header);
+        left -= sizeof header;
+        check(header, space.dim(), m, left);
+        const uint64_t count = header.count;
+        std::unique_ptr<Graph> graph(new Graph(space, std::max<uint64_t>({capacity, count, 1}), m,
+                                               header.ef_construction, 0));
+        graph->ef_construction_ = header.ef_construction;
+        if (!count) {
+            need(!left, "it is longer than its header says");
+            return graph;
+        }
+        file.read(graph->data_level0_memory_, count * header.element_bytes);
+        left -= count * header.element_bytes;
+        graph->cur_element_count = count;
+        read_upper_levels(file, *graph, left);
+        graph->enterpoint_node_ = header.entry_point;
+        graph->maxlevel_ = header.max_level;
+        check_nodes(*graph, space.dim());
+        return graph;
+    }
+
+  private:
+    static void equal(uint64_t value, uint64_t expected, const char* name) {
+        if (value != expected)
+            throw FileError("its " + std::string(name) + " is " + std::to_string(value) +
+                            " instead of " + std::to_string(expected));
+    }
+
+    static void check(const Header& header, size_t dim, size_t m, uint64_t left) {
+        const uint64_t links = 4 * (2 * m) + 4;
+        equal(header.offset_level0, 0, "offset_level0");
+        equal(header.max_m, m, "max_m");
+        equal(header.max_m0, 2 * m, "max_m0");
+        equal(header.m, m, "m");
+        equal(header.data_offset, links, "data_offset");
+        equal(header.label_offset, links + 4 * dim, "label_offset");
+        equal(header.element_bytes, links + 4 * dim + 8, "element_bytes");
+        need(header.count <= left / header.element_bytes, "it is shorter than its number of nodes");
+        need(header.count <= header.max_elements, "its header has more nodes than room for them");
+        need(header.count < 1u << 31, "it has too many nodes");
+        need(header.ef_construction > 0 && header.ef_construction < 1u << 20,
+             "its ef_construction is out of range");
+        need(std::abs(header.mult * std::log(double(m)) - 1) < 1e-6,
+             "its level multiplier does not match M");
+    }
+
+    static void read_upper_levels(File& file, Graph& graph, uint64_t left) {
+        const size_t level_bytes = graph.size_links_per_element_;
+        for (size_t i = 0; i < graph.cur_element_count; i++) {
+            uint32_t bytes;
+            need(left >= sizeof bytes, "its end is cut");
+            file.read(&bytes, sizeof bytes);
+            left -= sizeof bytes;
+            if (!bytes) continue;
+            need(bytes % level_bytes == 0, "a node's upper links are not whole levels");
+            need(left >= bytes, "its end is cut");
+            // With room for the prefetch behind the last link.
+            auto* links = static_cast<char*>(std::malloc(bytes + sizeof(Id)));
+            if (!links) throw std::bad_alloc();
+            std::memset(links + bytes, 0, sizeof(Id));
+            graph.linkLists_[i] = links;  // freed with the graph
+            graph.element_levels_[i] = int(bytes / level_bytes);
+            file.read(links, bytes);
+            left -= bytes;
+        }
+        need(!left, "it is longer than its header says");
+    }
+
+    static void check_nodes(Graph& graph, size_t dim) {
+        const size_t count = graph.cur_element_count;
+        const Id entry = graph.enterpoint_node_;
+        need(entry < count, "its entry point is not a node");
+        const auto& levels = graph.element_levels_;
+        need(graph.maxlevel_ == *std::max_element(levels.begin(), levels.begin() + count),
+             "its highest level is not that of its nodes");
+        need(levels[entry] == graph.maxlevel_, "its entry point is not on the highest level");
+        graph.label_lookup_.reserve(graph.max_elements_);
+        for (Id i = 0; i < count; i++) {
+            for (int level = 0; level <= levels[i]; level++) check_links(graph, i, level);
+            const auto mark = reinterpret_cast<unsigned char*>(graph.get_linklist0(i))[2];
+            need(mark <= 1, "a mark of deletion is not valid");
+            if (mark) graph.num_deleted_ += 1;
+            const auto* vector = reinterpret_cast<const float*>(graph.getDataByInternalId(i));
+            for (size_t j = 0; j < dim; j++)
+                need(std::isfinite(vector[j]), "a vector holds NaN or infinity");
+            const auto label = graph.getExternalLabel(i);
+            need(label >> 63 == 0, "a label is out of range");
+            need(graph.label_lookup_.emplace(label, i).second, "two nodes have the same label");
+        }
+    }
+
+    static void check_links(Graph& graph, Id id, int level) {
+        const auto* links = graph.get_linklist_at_level(id, level);
+        const size_t count = graph.getListCount(graph.get_linklist_at_level(id, level));
+        need(count <= (level ? graph.maxM_ : graph.maxM0_), "a node has too many links");
+        for (size_t i = 1; i <= count; i++) {
+            need(links[i] < graph.cur_element_count, "a link does not lead to a node");
+            need(graph.element_levels_[links[i]] >= level,
+                 "a link leads to a node that is not on its level");
+        }
+    }
+};
+
+}  // namespace flowvec

@@ -1,0 +1,223 @@
+// The C interface of flowvec's HNSW graphs, which runtime/flowvec/hnsw calls by ctypes.
+//
+// ctypes releases Python's lock in every call. Each function returns a status; `flowvec_hnsw_error`
+// says what went wrong in this thread's last call. Pointers are not checked: the Python module does.
+#ifdef _WIN32
+#define NOMINMAX
+#include <windows.h>
+#endif
+
+#include <cstdint>
+#include <shared_mutex>
+
+#include "graph_file.h"
+
+#ifdef _WIN32
+#define FLOWVEC_API extern "C" __declspec(dllexport)
+#else
+#define FLOWVEC_API extern "C" __attribute__((visibility("default")))
+#endif
+
+using flowvec::ArgumentError;
+
+namespace {
+
+enum Status { OK, BAD_ARGUMENT, BAD_FILE, SYSTEM, NO_MEMORY, INTERNAL };
+
+thread_local std::string message;
+thread_local int system_error_number;
+
+// A graph, and a lock: any number of searches, or one change.
+struct Handle {
+    flowvec::Space space;
+    std::unique_ptr<flowvec::Graph> graph;
+    mutable std::shared_mutex mutex;
+    bool is_broken = false;  // an exception has left it half changed
+
+    Handle(size_t dim, bool squared) : space(dim, squared) {}
+    void check() const {
+        if (is_broken) throw ArgumentError("an earlier change of this graph failed");
+    }
+};
+
+using Reading = std::shared_lock<std::shared_mutex>;
+using Writing = std::unique_lock<std::shared_mutex>;
+
+template <typename Work>
+int guarded(const Work& work) {
+    try {
+        work();
+        return OK;
+    } catch (const ArgumentError& error) {
+        message = error.what();
+        return BAD_ARGUMENT;
+    } catch (const flowvec::FileError& error) {
+        message = error.what();
+        return BAD_FILE;
+    } catch (const flowvec::SystemError& error) {
+        message = error.what();
+        system_error_number = error.number;
+        return SYSTEM;
+    } catch (const std::bad_alloc&) {
+        message = "there is not enough memory";
+        return NO_MEMORY;
+    } catch (const std::exception& error) {
+        message = error.what();
+        // hnswlib has no type for it.
+        return message.find("Not enough memory") == std::string::npos ? INTERNAL : NO_MEMORY;
+    }
+}
+
+void check_sizes(size_t dim, size_t m) {
+    if (dim < 1 || dim > 1u << 20) throw ArgumentError("dim must be from 1 to 1048576");
+    if (m < 2 || m > 10000) throw ArgumentError("M must be from 2 to 10000");
+}
+
+void check_capacity(size_t capacity) {
+    if (capacity >= size_t(1) << 31) throw ArgumentError("a graph has less than 2^31 nodes");
+}
+
+}  // namespace
+
+// Changes with every change of this interface.
+FLOWVEC_API int flowvec_hnsw_version() { return 1; }
+
+FLOWVEC_API const char* flowvec_hnsw_simd() { return flowvec::kernels().name; }
+
+FLOWVEC_API const char* flowvec_hnsw_error() { return message.c_str(); }
+
+FLOWVEC_API int flowvec_hnsw_errno() { return system_error_number; }
+
+FLOWVEC_API int flowvec_hnsw_create(size_t dim, int squared, size_t capacity, size_t m,
+                                    size_t ef_construction, size_t seed, Handle** result) {
+    return guarded([&] {
+        check_sizes(dim, m);
+        check_capacity(capacity);
+        std::unique_ptr<Handle> handle(new Handle(dim, squared != 0));
+        handle->graph.reset(new flowvec::Graph(handle->space, std::max<size_t>(capacity, 1), m,
+                                               ef_construction, seed));
+        *result = handle.release();
+    });
+}
+
+FLOWVEC_API int flowvec_hnsw_load(const char* path, size_t dim, int squared, size_t m,
+                                  size_t capacity, Handle** result) {
+    return guarded([&] {
+        check_sizes(dim, m);
+        check_capacity(capacity);
+        std::unique_ptr<Handle> handle(new Handle(dim, squared != 0));
+        handle->graph = flowvec::GraphFile::read(path, handle->space, m, capacity);
+        *result = handle.release();
+    });
+}
+
+FLOWVEC_API void flowvec_hnsw_free(Handle* handle) { delete handle; }
+
+FLOWVEC_API int flowvec_hnsw_save(const Handle* handle, const char* path) {
+    return guarded([&] {
+        Reading lock(handle->mutex);
+        handle->check();
+        flowvec::GraphFile::write(*handle->graph, path);
+    });
+}
+
+// Nodes, deleted nodes, room for nodes, ef_construction.
+FLOWVEC_API int flowvec_hnsw_sizes(const Handle* handle, uint64_t* sizes) {
+    return guarded([&] {
+        Reading lock(handle->mutex);
+        const auto& graph = *handle->graph;
+        sizes[0] = graph.cur_element_count;
+        sizes[1] = graph.num_deleted_;
+        sizes[2] = graph.max_elements_;
+        sizes[3] = graph.ef_construction_;
+    });
+}
+
+// Looks at every node.
+FLOWVEC_API int flowvec_hnsw_file_bytes(const Handle* handle, uint64_t* size) {
+    return guarded([&] {
+        Reading lock(handle->mutex);
+        *size = handle->graph->indexFileSize();
+    });
+}
+
+// Of each node its label, and whether it is deleted.
+FLOWVEC_API int flowvec_hnsw_labels(const Handle* handle, int64_t* labels, uint8_t* deleted,
+                                    size_t count) {
+    return guarded([&] {
+        Reading lock(handle->mutex);
+        const auto& graph = *handle->graph;
+        if (count != graph.cur_element_count) throw ArgumentError("the graph has changed");
+        for (size_t i = 0; i < count; i++) {
+            labels[i] = int64_t(graph.getExternalLabel(flowvec::Id(i)));
+            deleted[i] = graph.isMarkedDeleted(flowvec::Id(i));
+        }
+    });
+}
+
+FLOWVEC_API int flowvec_hnsw_resize(Handle* handle, size_t capacity) {
+    return guarded([&] {
+        check_capacity(capacity);
+        Writing lock(handle->mutex);
+        handle->check();
+        if (capacity < handle->graph->cur_element_count)
+            throw ArgumentError("the graph has more nodes than that");
+        handle->is_broken = true;
+        handle->graph->resizeIndex(std::max<size_t>(capacity, 1));
+        handle->is_broken = false;
+    });
+}
+
+FLOWVEC_API int flowvec_hnsw_add(Handle* handle, const float* vectors, const int64_t* labels,
+                                 size_t count, size_t threads) {
+    return guarded([&] {
+        Writing lock(handle->mutex);
+        handle->check();
+        auto& graph = *handle->graph;
+        if (count > graph.max_elements_ - graph.cur_element_count)
+            throw ArgumentError("there is no room for so many nodes; resize the graph");
+        for (size_t i = 0; i < count; i++)
+            if (labels[i] < 0 || (i && labels[i] <= labels[i - 1]) ||
+                graph.label_lookup_.count(hnswlib::labeltype(labels[i])))
+                throw ArgumentError("labels must be new, ascending and not negative; " +
+                                    std::to_string(labels[i]) + " is not");
+        for (size_t i = 0; i < count * handle->space.dim(); i++)
+            if (!std::isfinite(vectors[i])) throw ArgumentError("a vector holds NaN or infinity");
+        handle->is_broken = true;
+        graph.add(vectors, labels, count, threads);
+        handle->is_broken = false;
+    });
+}
+
+// Marks nodes as deleted, and says of each label whether it was a node that was not.
+FLOWVEC_API int flowvec_hnsw_delete(Handle* handle, const int64_t* labels, uint8_t* marked,
+                                    size_t count) {
+    return guarded([&] {
+        Writing lock(handle->mutex);
+        handle->check();
+        auto& graph = *handle->graph;
+        for (size_t i = 0; i < count; i++) {
+            const auto found = graph.label_lookup_.find(hnswlib::labeltype(labels[i]));
+            marked[i] = found != graph.label_lookup_.end() && !graph.isMarkedDeleted(found->second);
+            if (marked[i]) graph.markDeletedInternal(found->second);
+        }
+    });
+}
+
+// The k nearest of each query: labels and distances, (queries, k). See Graph::search.
+FLOWVEC_API int flowvec_hnsw_search(const Handle* handle, const float* queries, size_t count,
+                                    size_t k, size_t ef, size_t threads,
+                                    const int64_t* eligible_labels, const uint8_t* eligible_marks,
+                                    size_t eligible_count, int64_t* labels, float* distances) {
+    return guarded([&] {
+        Reading lock(handle->mutex);
+        handle->check();
+        const flowvec::Eligible eligible = {eligible_labels, eligible_marks, eligible_count};
+        const auto* filter = eligible_labels ? &eligible : nullptr;
+        const size_t dim = handle->space.dim();
+        flowvec::in_threads(count, threads, [&](size_t i) {
+            handle->graph->search(queries + i * dim, k, ef, filter, labels + i * k,
+                                  distances + i * k);
+        });
+    });
+}

@@ -1,0 +1,9 @@
+"""HNSW graphs: hnswlib's, in a library of flowvec's own (`native/` in the source).
+
+Graph files are those of the package hnswlib 0.8, which can read and write them too.
+"""
+
+from flowvec.hnsw.graph import HnswGraph, Space
+from flowvec.hnsw.library import GraphFileError, HnswError
+
+__all__ = ["GraphFileError", "HnswError", "HnswGraph", "Space"]

@@ -1,0 +1,259 @@
+"""A graph of labelled vectors, over the native library."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.hnsw.library import HnswError, check, library
+
+__all__ = ["HnswGraph", "Space"]
+
+Space = Literal["ip", "l2"]
+Floats = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class HnswGraph:
+    """An HNSW graph (Malkov and Yashunin, 2018) of float32 vectors under labels from 0.
+
+    Any number of threads may use it: searches and `save` run side by side, a change waits for them,
+    and they for it. All release Python's lock. It cannot be pickled.
+
+    Distances are `1 - dot` for `ip`, and the squared Euclidean distance for `l2`.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        dim: int,
+        capacity: int,
+        m: int = 16,
+        ef_construction: int = 200,
+        seed: int = 0,
+    ) -> None:
+        """An empty graph.
+
+        Args:
+            space: `ip` or `l2`.
+            dim: length of the vectors.
+            capacity: room for this many nodes, until `resize`.
+            m: links of a node on the upper levels, and half of those on the lowest.
+            ef_construction: search depth when a node is added.
+            seed: for the random levels; the same as hnswlib's.
+
+        Raises:
+            HnswError: a size is out of range.
+            MemoryError: there is not enough memory.
+        """
+        made = ctypes.c_void_p()
+        status = library().flowvec_hnsw_create(
+            dim, _squared(space), capacity, m, ef_construction, seed, ctypes.byref(made)
+        )
+        check(status)
+        self._own(made, dim)
+
+    def _own(self, handle: ctypes.c_void_p, dim: int) -> None:
+        self._lib, self._handle, self.dim = library(), handle, dim
+        weakref.finalize(self, self._lib.flowvec_hnsw_free, handle).atexit = False
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], space: Space, dim: int, m: int = 16, capacity: int = 0
+    ) -> HnswGraph:
+        """Read a file of `save`, or of hnswlib's `save_index`.
+
+        Every number in it is checked before it is used.
+
+        Args:
+            path: the file.
+            space: `ip` or `l2`; the file does not say.
+            dim: length of its vectors.
+            m: its M.
+            capacity: room for at least this many nodes.
+
+        Raises:
+            GraphFileError: it is not a whole, valid graph of these sizes.
+            OSError: it cannot be read.
+            MemoryError: there is not enough memory.
+        """
+        made = ctypes.c_void_p()
+        name = os.fspath(path)
+        status = library().flowvec_hnsw_load(
+            os.fsencode(name), dim, _squared(space), m, capacity, ctypes.byref(made)
+        )
+        check(status, name)
+        graph = cls.__new__(cls)
+        graph._own(made, dim)
+        return graph
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph to a file, which is not flushed to disk.
+
+        Raises:
+            OSError: it could not be written whole.
+        """
+        name = os.fspath(path)
+        check(self._lib.flowvec_hnsw_save(self._handle, os.fsencode(name)), name)
+
+    def _sizes(self) -> list[int]:
+        sizes = (ctypes.c_uint64 * 4)()
+        check(self._lib.flowvec_hnsw_sizes(self._handle, ctypes.byref(sizes)))
+        return list(sizes)
+
+    def __len__(self) -> int:
+        """How many nodes it has, deleted ones included."""
+        return self._sizes()[0]
+
+    @property
+    def deleted(self) -> int:
+        """How many of its nodes are deleted."""
+        return self._sizes()[1]
+
+    @property
+    def capacity(self) -> int:
+        """For how many nodes there is room."""
+        return self._sizes()[2]
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of its file, which is about the memory of its vectors and links."""
+        size = ctypes.c_uint64()
+        check(self._lib.flowvec_hnsw_file_bytes(self._handle, ctypes.byref(size)))
+        return size.value
+
+    @property
+    def ef_construction(self) -> int:
+        """Search depth when a node is added."""
+        return self._sizes()[3]
+
+    def labels(self) -> tuple[Labels, Mask]:
+        """Labels of its nodes, int64 (nodes,), and which are deleted, bool (nodes,).
+
+        Raises:
+            HnswError: another thread added nodes at the same time.
+        """
+        count = len(self)
+        labels, deleted = np.empty(count, np.int64), np.empty(count, np.bool_)
+        check(
+            self._lib.flowvec_hnsw_labels(self._handle, _address(labels), _address(deleted), count)
+        )
+        return labels, deleted
+
+    def resize(self, capacity: int) -> None:
+        """Make room for this many nodes.
+
+        Raises:
+            HnswError: it has more nodes, or the capacity is out of range.
+            MemoryError: there is not enough memory. The graph must not be used then.
+        """
+        check(self._lib.flowvec_hnsw_resize(self._handle, capacity))
+
+    def add(self, labels: Labels, vectors: Floats, threads: int = 1) -> None:
+        """Add nodes.
+
+        Args:
+            labels: new ones, ascending, from 0, int64 (nodes,).
+            vectors: finite, float32 (nodes, dim).
+            threads: how many add them. With one, equal calls make equal graphs.
+
+        Raises:
+            HnswError: a label or a vector is refused, or there is no room; nothing was added.
+            MemoryError: there is not enough memory. The graph must not be used then.
+        """
+        labels = np.ascontiguousarray(labels, np.int64)
+        vectors = self._rows(vectors)
+        if labels.shape != (len(vectors),):
+            raise HnswError(f"{labels.shape} labels for {len(vectors)} vectors")
+        check(
+            self._lib.flowvec_hnsw_add(
+                self._handle, _address(vectors), _address(labels), len(labels), threads
+            )
+        )
+
+    def delete(self, labels: Labels) -> Mask:
+        """Mark nodes as deleted: searches pass through them, and never return them.
+
+        Args:
+            labels: int64 (nodes,).
+
+        Returns:
+            Which were nodes and not deleted yet, bool (nodes,).
+        """
+        labels = np.ascontiguousarray(labels, np.int64).reshape(-1)
+        marked = np.empty(len(labels), np.bool_)
+        check(
+            self._lib.flowvec_hnsw_delete(
+                self._handle, _address(labels), _address(marked), len(labels)
+            )
+        )
+        return marked
+
+    def search(
+        self,
+        queries: Floats,
+        k: int,
+        ef: int,
+        threads: int = 1,
+        eligible: tuple[Labels, Mask] | None = None,
+    ) -> tuple[Labels, Floats]:
+        """The k nearest nodes of each query, nearest first; equal distances by ascending label.
+
+        Args:
+            queries: float32 (queries, dim).
+            k: how many.
+            ef: search depth: the k nearest are taken from this many; k if that is more.
+            threads: how many search, at most one for each query.
+            eligible: labels, ascending, int64 (rows,), and which of them may be returned, bool
+                (rows,). Others are passed through. None is all.
+
+        Returns:
+            Labels int64 and distances float32, (queries, k). Where fewer were reached, the label is
+            -1 and the distance is infinite.
+        """
+        queries = self._rows(queries)
+        if k < 1:
+            raise HnswError(f"k must be 1 or more, not {k}")
+        among = marks = None
+        if eligible is not None:
+            among = np.ascontiguousarray(eligible[0], np.int64)
+            marks = np.ascontiguousarray(eligible[1], np.bool_)
+            if among.shape != marks.shape or among.ndim != 1:
+                raise HnswError(f"{among.shape} labels for {marks.shape} marks")
+        labels = np.empty((len(queries), k), np.int64)
+        distances = np.empty((len(queries), k), np.float32)
+        check(
+            self._lib.flowvec_hnsw_search(
+                self._handle, _address(queries), len(queries), k, max(1, ef), threads,
+                None if among is None else _address(among),
+                None if marks is None else _address(marks),
+                0 if among is None else len(among), _address(labels), _address(distances),
+            )
+        )  # fmt: skip
+        return labels, distances
+
+    def _rows(self, vectors: Floats) -> Floats:
+        rows = np.ascontiguousarray(vectors, np.float32)
+        if rows.ndim != 2 or rows.shape[1] != self.dim:
+            raise HnswError(f"vectors have shape {rows.shape} instead of (rows, {self.dim})")
+        return rows
+
+    def __reduce__(self) -> str:
+        raise TypeError("a graph cannot be pickled; save it to a file")
+
+
+def _squared(space: Space) -> int:
+    if space not in ("ip", "l2"):
+        raise HnswError(f"space must be 'ip' or 'l2', not {space!r}")
+    return int(space == "l2")
+
+
+def _address(array: npt.NDArray[np.generic]) -> int:
+    """Address of an array's first number; `array.ctypes` takes ten times as long."""
+    return int(array.__array_interface__["data"][0])

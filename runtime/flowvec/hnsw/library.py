@@ -1,0 +1,104 @@
+"""The native library: found, loaded, and its errors as exceptions.
+
+ctypes releases Python's lock in every call, so other threads go on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from flowvec.errors import FlowvecError, MissingDependencyError
+
+__all__ = ["LIBRARY", "GraphFileError", "HnswError", "check", "library"]
+
+# The name says nothing of a Python version, since the library does not use Python.
+LIBRARY = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
+_VERSION = 1  # of the interface in native/hnsw.cpp
+_BAD_ARGUMENT, _BAD_FILE, _SYSTEM, _NO_MEMORY = 1, 2, 3, 4
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "create": (c_size_t, c_int, c_size_t, c_size_t, c_size_t, c_size_t, c_void_p),
+    "load": (c_char_p, c_size_t, c_int, c_size_t, c_size_t, c_void_p),
+    "save": (c_void_p, c_char_p),
+    "sizes": (c_void_p, c_void_p),
+    "file_bytes": (c_void_p, c_void_p),
+    "labels": (c_void_p, c_void_p, c_void_p, c_size_t),
+    "resize": (c_void_p, c_size_t),
+    "add": (c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
+    "delete": (c_void_p, c_void_p, c_void_p, c_size_t),
+    "search": (
+        c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, c_size_t,
+        c_void_p, c_void_p, c_size_t, c_void_p, c_void_p,
+    ),
+}  # fmt: skip
+
+
+class HnswError(FlowvecError, RuntimeError):
+    """A graph refuses what it is asked for, or a change of it failed."""
+
+
+class GraphFileError(HnswError):
+    """A file is not a whole, valid graph of these sizes."""
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library, with the types of its functions.
+
+    Raises:
+        MissingDependencyError: it was not built, or is of another version.
+    """
+    path = Path(__file__).with_name(LIBRARY)
+    try:
+        lib = ctypes.CDLL(os.fspath(path))
+        version = int(lib.flowvec_hnsw_version())
+    except (OSError, AttributeError) as error:
+        raise MissingDependencyError(f"cannot load {path}: {error}. {_advice()}") from None
+    if version != _VERSION:
+        raise MissingDependencyError(f"{path} is of another version of flowvec. {_advice()}")
+    for name, types in _SIGNATURES.items():
+        function = getattr(lib, f"flowvec_hnsw_{name}")
+        function.argtypes, function.restype = types, c_int
+    lib.flowvec_hnsw_free.argtypes, lib.flowvec_hnsw_free.restype = (c_void_p,), None
+    lib.flowvec_hnsw_error.restype = lib.flowvec_hnsw_simd.restype = c_char_p
+    return lib
+
+
+def _advice() -> str:
+    root = Path(__file__).resolve().parents[3]
+    if (root / "native" / "hnsw.cpp").is_file():
+        return f"Build it: python {root / 'hatch_build.py'}"
+    return "Install it again, for this platform: python -m pip install --force-reinstall flowvec"
+
+
+def check(status: int, path: str | None = None) -> None:
+    """Raise what the last call in this thread failed with.
+
+    Args:
+        status: what it returned.
+        path: the file that it read or wrote.
+
+    Raises:
+        HnswError: a wrong argument, or the graph is broken.
+        GraphFileError: the file is not a graph.
+        OSError: it could not be read or written.
+        MemoryError: there is not enough memory.
+    """
+    if not status:
+        return
+    lib = library()
+    text = lib.flowvec_hnsw_error().decode("utf-8", "replace")
+    if status == _SYSTEM:
+        number = int(lib.flowvec_hnsw_errno())
+        raise OSError(number, os.strerror(number), path)
+    if status == _NO_MEMORY:
+        raise MemoryError(text)
+    if status == _BAD_FILE:
+        raise GraphFileError(f"{path} is not a graph: {text}")
+    raise HnswError(text)

@@ -1,0 +1,264 @@
+"""The native graph: the laws of its searches, its threads, and the package hnswlib as a peer."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec.hnsw import GraphFileError, HnswError, HnswGraph
+from tests.graph_files import HEADER
+
+ROWS, DIM, M = 2000, 16, 8
+SPACES = ("ip", "l2")
+
+
+def whole_numbers(rows: int, dim: int = DIM, seed: int = 0) -> np.ndarray:
+    """Vectors whose distances float32 holds exactly, however they are summed."""
+    return np.random.default_rng(seed).integers(-50, 50, (rows, dim)).astype(np.float32)
+
+
+def graph_of(rows: np.ndarray, space: Any = "l2", labels: np.ndarray | None = None) -> HnswGraph:
+    graph = HnswGraph(space, rows.shape[1], len(rows), M, 60)
+    graph.add(np.arange(len(rows)) if labels is None else labels, rows)
+    return graph
+
+
+def distances(queries: np.ndarray, rows: np.ndarray, space: str) -> np.ndarray:
+    if space == "ip":
+        return 1 - queries @ rows.T
+    return ((queries[:, None] - rows) ** 2).sum(-1)
+
+
+# --- the package hnswlib --------------------------------------------------------------------------
+
+
+def peer_of(rows: np.ndarray, space: str) -> Any:
+    hnswlib = pytest.importorskip("hnswlib", reason="needs hnswlib, a peer")
+    peer = hnswlib.Index(space=space, dim=rows.shape[1])
+    peer.init_index(max_elements=len(rows) + 500, M=M, ef_construction=60, random_seed=0)
+    peer.add_items(rows, np.arange(len(rows)), num_threads=1)
+    return peer
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_graphs_files_and_answers_are_hnswlibs(tmp_path: Path, space: Any) -> None:
+    rows, queries = whole_numbers(ROWS), whole_numbers(50, seed=1)
+    peer, graph = peer_of(rows, space), graph_of(rows, space)
+    for gone in range(0, ROWS, 7):
+        peer.mark_deleted(gone)
+    graph.delete(np.arange(0, ROWS, 7))
+    peer.save_index(str(tmp_path / "peer"))
+    graph.save(tmp_path / "own")
+    theirs = bytearray((tmp_path / "peer").read_bytes())
+    np.frombuffer(theirs, HEADER, count=1)[0]["max_elements"] = ROWS
+    assert (tmp_path / "own").read_bytes() == theirs
+    # Each reads the other's file, and goes on with the same levels.
+    read = HnswGraph.load(tmp_path / "peer", space, DIM, M, ROWS + 500)
+    peer = type(peer)(space=space, dim=DIM)
+    peer.load_index(str(tmp_path / "own"), max_elements=ROWS + 500)
+    more = whole_numbers(500, seed=2)
+    peer.add_items(more, np.arange(ROWS, ROWS + 500), num_threads=1)
+    read.add(np.arange(ROWS, ROWS + 500), more)
+    peer.set_ef(1)
+    labels, found = read.search(queries, 40, 40)
+    their_labels, their_found = peer.knn_query(queries, k=40, num_threads=1)
+    np.testing.assert_array_equal(labels, their_labels.astype(np.int64))
+    np.testing.assert_array_equal(found, their_found)
+
+
+# --- searches -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_deep_search_is_exact_among_what_may_be_returned(space: Any) -> None:
+    rng = np.random.default_rng(3)
+    rows, queries = whole_numbers(600), whole_numbers(20, seed=1)
+    labels = np.cumsum(rng.integers(1, 4, 600)) + 10**12  # with gaps
+    graph = graph_of(rows, space, labels)
+    graph.delete(labels[::9])
+    marks = rng.random(600) < 0.3
+    others = np.sort(np.concatenate((labels[:500], labels[:500] + 10**6)))  # rows the graph lacks
+    is_marked = np.isin(others, labels[marks]) | (others > labels[-1])
+    exact = distances(queries, rows, space)
+    for eligible, allowed in (
+        (None, np.ones(600, np.bool_)),
+        ((labels, marks), marks),
+        ((others, is_marked), marks & (np.arange(600) < 500)),
+        ((labels, np.zeros(600, np.bool_)), np.zeros(600, np.bool_)),
+        ((labels[:0], marks[:0]), np.zeros(600, np.bool_)),
+    ):
+        allowed = allowed.copy()
+        allowed[::9] = False
+        expected = np.sort(np.where(allowed, exact, np.inf), axis=1)[:, :300]
+        found, d = graph.search(queries, 300, 600, eligible=eligible)
+        np.testing.assert_array_equal(d, expected)
+        assert ((found == -1) == np.isinf(d)).all()
+        ordered = sorted(zip(d[0].tolist(), found[0].tolist(), strict=True))
+        assert [label for dist, label in ordered if dist < np.inf] == [
+            label for label in found[0].tolist() if label >= 0
+        ]
+        assert np.isin(found[found >= 0], labels[allowed]).all()
+
+
+def test_threads_change_no_answer() -> None:
+    rows, queries = whole_numbers(ROWS), whole_numbers(64, seed=1)
+    graph = graph_of(rows)
+    one = graph.search(queries, 10, 50)
+    for threads in (2, 5, 100):
+        many = graph.search(queries, 10, 50, threads)
+        np.testing.assert_array_equal(one[0], many[0])
+        np.testing.assert_array_equal(one[1], many[1])
+
+
+def test_a_search_deeper_than_the_graph_finds_all_that_are_left() -> None:
+    graph = graph_of(whole_numbers(5))
+    labels, found = graph.search(whole_numbers(1, seed=1), 8, 10**9)
+    assert sorted(labels[0].tolist()) == [-1, -1, -1, 0, 1, 2, 3, 4]
+    assert np.isinf(found[0, 5:]).all()
+    assert (HnswGraph("l2", DIM, 1).search(whole_numbers(2), 3, 9)[0] == -1).all()
+
+
+LEVELS = """
+import sys, numpy as np
+from flowvec.hnsw import HnswGraph
+from flowvec.hnsw.library import library
+rng = np.random.default_rng(0)
+for dim in [*range(1, 67), 127, 384, 1000]:
+    rows = rng.normal(size=(9, dim)).astype(np.float32)
+    for space in ("ip", "l2"):
+        graph = HnswGraph(space, dim, 9)
+        graph.add(np.arange(9), rows)
+        labels, found = graph.search(rows[:3], 9, 9)
+        a, b = rows[:3, None].astype(float), rows[labels].astype(float)
+        right = 1 - (a * b).sum(-1) if space == "ip" else ((a - b) ** 2).sum(-1)
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5 * dim**0.5)
+print(library().flowvec_hnsw_simd().decode())
+"""
+
+
+def test_distances_are_right_in_every_instruction_set(
+    python: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+    for limit in ("base", "avx2", ""):
+        monkeypatch.setenv("FLOWVEC_HNSW_SIMD", limit)
+        done = python(LEVELS)
+        assert done.returncode == 0, done.stderr
+        names.append(done.stdout.strip())
+    assert names[0] == "base"
+    assert names[1] in ("base", "avx2")
+    assert names[2] == "avx512" or names[2] == names[1]
+
+
+# --- threads of the caller ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no fork")
+@pytest.mark.parametrize("what", ["save", "load"])
+def test_other_threads_go_on_while_a_file_is_read_or_written(tmp_path: Path, what: str) -> None:
+    """Opening a pipe waits for its other end, which this thread opens: it needs Python's lock."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    graph = graph_of(whole_numbers(10))
+    errors: list[OSError] = []
+
+    def work() -> None:
+        try:
+            graph.save(pipe) if what == "save" else HnswGraph.load(pipe, "l2", DIM, M)
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with pipe.open("rb" if what == "save" else "wb") as file:
+        if what == "save":
+            assert len(file.read()) == graph.file_bytes
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(errors) == (what == "load")  # a pipe has no size
+
+
+def test_searches_and_changes_may_come_at_once() -> None:
+    rows = whole_numbers(4000)
+    graph = graph_of(rows[:1000])
+    graph.resize(1000)
+    problems: list[object] = []
+
+    def search() -> None:
+        for n in range(200):
+            labels, found = graph.search(rows[n : n + 2], 5, 20, 2)
+            if not (labels >= 0).all() or (np.diff(found, axis=1) < 0).any():
+                problems.append(labels)
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for start in range(1000, 4000, 100):
+        graph.resize(start + 100)
+        graph.add(np.arange(start, start + 100), rows[start : start + 100], 2)
+        graph.delete(np.arange(start - 500, start - 495))
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert (len(graph), graph.deleted, graph.capacity) == (4000, 150, 4000)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_wrong_arguments_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    graph = graph_of(whole_numbers(10))
+    graph.resize(20)
+    graph.save(tmp_path / "before")
+    one = whole_numbers(1)
+    nan, infinite = np.full((2, 1, DIM), [[[np.nan]], [[np.inf]]], np.float32)
+    for labels, rows in (
+        ([9], one), ([-1], one), ([12, 11], whole_numbers(2)), ([11, 11], whole_numbers(2)),
+        ([11], nan), ([11], infinite), ([11, 12], one), ([11], whole_numbers(1, DIM + 1)),
+        (range(10, 21), whole_numbers(11)),
+    ):  # fmt: skip
+        with pytest.raises(HnswError):
+            graph.add(np.array(labels), rows)
+    for call in (
+        lambda: graph.resize(9),
+        lambda: graph.resize(1 << 31),
+        lambda: graph.search(one, 0, 10),
+        lambda: graph.search(one[0], 1, 10),
+        lambda: graph.search(one, 1, 10, eligible=(np.arange(3), np.ones(2, np.bool_))),
+        lambda: HnswGraph("cosine", 4, 1),  # type: ignore[arg-type]
+        lambda: HnswGraph("ip", 0, 1),
+        lambda: HnswGraph("ip", 4, 1, m=1),
+        lambda: HnswGraph("ip", 4, 1 << 31),
+    ):
+        with pytest.raises(HnswError):
+            call()
+    with pytest.raises(TypeError, match="save it to a file"):
+        pickle.dumps(graph)
+    graph.save(tmp_path / "after")
+    assert (tmp_path / "before").read_bytes() == (tmp_path / "after").read_bytes()
+
+
+def test_files_that_cannot_be_read_or_written_are_the_systems_errors(tmp_path: Path) -> None:
+    graph = graph_of(whole_numbers(100))
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        graph.save(tmp_path / "nowhere" / "g")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        HnswGraph.load(tmp_path / "nowhere", "l2", DIM)
+    with pytest.raises((OSError, GraphFileError)):
+        HnswGraph.load(tmp_path, "l2", DIM)
+    graph.save(tmp_path / "\u00fc \u732b")  # any name
+    assert len(HnswGraph.load(tmp_path / "\u00fc \u732b", "l2", DIM, M)) == 100
+
+
+def test_a_full_disk_is_an_error() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    for rows in (10, 8_000):  # noticed at the end, and before
+        with pytest.raises(OSError, match="No space left"):
+            graph_of(whole_numbers(rows, 2)).save("/dev/full")
