@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import flowvec
+from flowvec.hnsw import library
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -111,6 +112,20 @@ def test_guides_name_files_that_exist(name: str) -> None:
     run = re.findall(r"^pytest (\S+/\S+)", text, re.MULTILINE)
     missing = [path for path in [*named, *linked, *run] if not (ROOT / path).exists()]
     assert not missing
+
+
+def test_the_library_that_is_built_is_the_one_that_is_loaded() -> None:
+    assert runpy.run_path(str(ROOT / "hatch_build.py"))["NAME"] == library.LIBRARY
+    source = (ROOT / "native/hnsw.cpp").read_text("utf-8")
+    exported = set(re.findall(r"^FLOWVEC_API .*?flowvec_hnsw_(\w+)\(", source, re.MULTILINE))
+    assert exported - {"version", "simd", "error", "errno", "free"} == set(library._SIGNATURES)
+    # The licence asks for a notice in files that were changed.
+    changed = (ROOT / "native/hnswlib/hnswalg.h").read_text("utf-8")
+    assert changed.startswith("// This file was changed for flowvec")
+    pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
+    (licences,) = re.findall(r"^license-files = \[(.*)\]$", pyproject, re.MULTILINE)
+    for file in re.findall('"(.+?)"', licences):
+        assert (ROOT / file).is_file(), file
 
 
 def test_the_version_has_one_source() -> None:
