@@ -63,6 +63,19 @@ def test_search(server: Running, visitor: Visitor, picture: Any, dark: bool) -> 
     visit.shows("No row meets the filter")
 
 
+def test_choosing_the_open_tab_keeps_it(server: Running, visitor: Visitor) -> None:
+    visit = visitor(server)
+    visit.open("search")
+    visit.page.get_by_role("searchbox", name="Search").fill("a mouse for research")
+    for _ in range(2):
+        visit.page.get_by_role("tab", name="Search").click()
+        visit.shows("10 hits")
+    visit.page.get_by_role("tab", name="Live").click()
+    visit.shows("The server now")
+    visit.page.get_by_role("tab", name="Live").click()
+    visit.shows("The server now")
+
+
 def _words(hits: Any) -> list[int]:
     lines = hits.locator("dl div").filter(has_text="words").locator("dd").all_inner_texts()
     return [int(line) for line in lines if line.isdigit()]

@@ -38,7 +38,8 @@ function Tabs({ chosen, onChoose }) {
 
 function App() {
   const [tab, setTab] = useState(tabOfAddress());
-  const [View, setView] = useState(() => (tab === "search" ? Search : null));
+  const [loaded, setLoaded] = useState({ tab: "search", View: Search });
+  const View = loaded.tab === tab ? loaded.View : null;
   const [state, setState] = useState({ collections: null, models: [], error: null });
   const [name, setName] = useState("");
   const [asksKey, setAsksKey] = useState(server.needsKey && !key.get());
@@ -68,13 +69,13 @@ function App() {
     let isLeft = false;
     document.title = `${TABS.find(([id]) => id === tab)[1]} · flowvec`;
     TABS.find(([id]) => id === tab)[2]().then(
-      (view) => isLeft || setView(() => view),
+      (view) => isLeft || setLoaded({ tab, View: view }),
       (error) => isLeft || setState((old) => ({ ...old, error })),
     );
     return () => { isLeft = true; };
   }, [tab]);
 
-  const choose = (id) => { history.replaceState(null, "", `#${id}`); setTab(id); setView(null); };
+  const choose = (id) => { history.replaceState(null, "", `#${id}`); setTab(id); };
   const saveKey = (value) => { key.set(value); setIsRefused(false); setEpoch((n) => n + 1); };
   const collection = state.collections?.find((each) => each.id === name);
   const needsCollection = tab !== "live";
