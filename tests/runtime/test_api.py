@@ -180,7 +180,8 @@ def test_no_file_of_the_runtime_can_run_pickled_code_or_reach_the_network(path: 
     } | {
         (node.module or "").split(".")[0]
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
+        # It takes addresses apart, and opens none.
+        if isinstance(node, ast.ImportFrom) and node.module != "urllib.parse"
     }
     refused = {
         "pickle", "joblib", "marshal", "shelve", "torch", "transformers", "onnx", "requests",
