@@ -141,7 +141,7 @@ export function Plot({ positions, codes, table, lit, rowsOf, onSelect, query, la
       ${card ? html`<div class="card" style=${{ [isRight ? "right" : "left"]: `${isRight ? width - card.x + 12 : card.x + 12}px`,
         [isLow ? "bottom" : "top"]: `${Math.max(4, isLow ? height - card.y - 12 : card.y - 12)}px` }} role="status">
         ${card.problem ? card.problem : card.row ? html`
-          ${card.number ? html`<span class="quiet">hit ${card.number} of ${lit.length}</span>` : null}
+          ${card.number ? html`<span class="quiet">hit ${card.number} of ${lit.length}, id </span>` : null}
           <bdi class="id">${shown(card.row.id, 60)}</bdi>
           <${Isolated} as="p">${marked(shown(card.row.text ?? "(no text)", 280), query)}<//>
           <dl class="metadata">${Object.entries(card.row.metadata ?? {}).slice(0, 6).map(([name, value]) => html`<div>
