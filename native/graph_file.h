@@ -8,6 +8,12 @@
 // (hnswlib#673). Here everything is checked before it is used.
 #pragma once
 
+#ifdef _WIN32
+#include <io.h>
+#else
+#include <unistd.h>
+#endif
+
 #include <cerrno>
 
 #include "graph.h"
@@ -40,7 +46,8 @@ class File {
         file_ = std::fopen(path, writing ? "wb" : "rb");
 #endif
         if (!file_) throw SystemError();
-        std::setvbuf(file_, nullptr, _IOFBF, 1 << 20);
+        if (writing) buffer_.reserve(kBufferBytes);
+        else std::setvbuf(file_, nullptr, _IOFBF, kBufferBytes);
     }
     ~File() {
         if (file_) std::fclose(file_);
@@ -66,10 +73,13 @@ class File {
         throw FileError("its end is cut");
     }
     void write(const void* data, size_t size) {
-        errno = 0;
-        if (std::fwrite(data, 1, size, file_) != size) throw SystemError();
+        const char* bytes = static_cast<const char*>(data);
+        if (buffer_.size() + size > kBufferBytes) flush();
+        if (size >= kBufferBytes) write_now(bytes, size);
+        else buffer_.insert(buffer_.end(), bytes, bytes + size);
     }
     void close() {
+        flush();
         errno = 0;
         std::FILE* file = file_;
         file_ = nullptr;
@@ -77,7 +87,32 @@ class File {
     }
 
   private:
+    static constexpr size_t kBufferBytes = 1 << 20;
+    static constexpr size_t kMostBytes = 1 << 30;  // systems refuse more than 2 GiB in one call
+
+    void flush() {
+        write_now(buffer_.data(), buffer_.size());
+        buffer_.clear();
+    }
+    // Calls `write` itself and not through `fwrite`, so that tests can let it fail: a preloaded
+    // library does not see the calls inside libc.
+    void write_now(const char* bytes, size_t size) {
+        while (size) {
+            errno = 0;
+#ifdef _WIN32
+            const auto written = ::_write(_fileno(file_), bytes, unsigned(std::min(size, kMostBytes)));
+#else
+            const auto written = ::write(fileno(file_), bytes, std::min(size, kMostBytes));
+            if (written < 0 && errno == EINTR) continue;
+#endif
+            if (written <= 0) throw SystemError();
+            bytes += written;
+            size -= size_t(written);
+        }
+    }
+
     std::FILE* file_;
+    std::vector<char> buffer_;
 };
 
 struct Header {

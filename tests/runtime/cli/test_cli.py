@@ -185,7 +185,9 @@ def test_index_and_search_end_to_end(flowvec, tmp_path, tiny_dir) -> None:
     assert done.returncode == 0, done.stderr
     hits = json.loads(done.stdout)
     assert len(hits) == 2
-    assert hits[0].keys() == {"id", "score", "text", "metadata", "search_score"}
+    always = {"id", "score", "text", "metadata"}
+    assert hits[0].keys() == always | {"search_score", "search_rank", "word_score"}
+    assert {hits[0][name] for name in hits[0].keys() - always} == {None}
 
     # The same rows again are left out; the model is remembered.
     again = flowvec("index", "c", "notes.jsonl", "--id-field", "id", "--json")
