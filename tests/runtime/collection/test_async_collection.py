@@ -585,6 +585,8 @@ BUSY = """
 import asyncio, os, signal, sys, threading
 from flowvec import AsyncCollection, Encoder
 
+# A shell's background job ignores the interrupt, and its children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 begun = asyncio.Event()
 
 async def work(notes, i):
