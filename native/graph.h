@@ -106,6 +106,17 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         in_threads(count - first, threads, [&](size_t i) { add_one(first + i); });
     }
 
+    // Deletion marks are set while other threads search and write the file.
+    bool is_deleted(Id id) const { return mark(id).load(std::memory_order_relaxed) & DELETE_MARK; }
+
+    // Marks a node as deleted, and says whether it was not. One thread at a time may do that.
+    bool remove(Id id) {
+        if (is_deleted(id)) return false;
+        mark(id).fetch_or(DELETE_MARK, std::memory_order_relaxed);
+        num_deleted_ += 1;
+        return true;
+    }
+
     // Writes the k nearest of a query, nearest first; where fewer are reached, label -1.
     void search(const float* query, size_t k, size_t ef, const Eligible* eligible, int64_t* labels,
                 float* distances) const {
@@ -122,6 +133,11 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
 
   private:
     using Near = std::pair<float, hnswlib::labeltype>;  // distance, and an id or a label
+    using Mark = std::atomic<unsigned char>;
+    static_assert(sizeof(Mark) == 1, "a mark is one byte of the node's memory");
+
+    // The byte behind the count of links.
+    Mark& mark(Id id) const { return reinterpret_cast<Mark*>(get_linklist0(id))[2]; }
 
     // A list of the nodes that a walk has visited, from hnswlib's pool.
     struct Visited {
@@ -177,7 +193,7 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
     std::vector<Near> walk(const float* query, size_t ef, const Eligible* eligible) const {
         const bool any = !eligible && !num_deleted_;
         auto may_return = [&](Id id) {
-            return any || (!isMarkedDeleted(id) &&
+            return any || (!is_deleted(id) &&
                            (!eligible || (*eligible)(int64_t(getExternalLabel(id)))));
         };
         const auto nearer = [](const Near& a, const Near& b) { return a.first < b.first; };

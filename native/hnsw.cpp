@@ -8,6 +8,7 @@
 #endif
 
 #include <cstdint>
+#include <mutex>
 #include <shared_mutex>
 
 #include "graph_file.h"
@@ -27,11 +28,12 @@ enum Status { OK, BAD_ARGUMENT, BAD_FILE, SYSTEM, NO_MEMORY, INTERNAL };
 thread_local std::string message;
 thread_local int system_error_number;
 
-// A graph, and a lock: any number of searches, or one change.
+// A graph, and a lock: searches, writing the file and marking deletions, or adding nodes.
 struct Handle {
     flowvec::Space space;
     std::unique_ptr<flowvec::Graph> graph;
     mutable std::shared_mutex mutex;
+    std::mutex deleting;  // held by one thread that marks deletions
     bool is_broken = false;  // an exception has left it half changed
 
     Handle(size_t dim, bool squared) : space(dim, squared) {}
@@ -150,7 +152,7 @@ FLOWVEC_API int flowvec_hnsw_labels(const Handle* handle, int64_t* labels, uint8
         if (count != graph.cur_element_count) throw ArgumentError("the graph has changed");
         for (size_t i = 0; i < count; i++) {
             labels[i] = int64_t(graph.getExternalLabel(flowvec::Id(i)));
-            deleted[i] = graph.isMarkedDeleted(flowvec::Id(i));
+            deleted[i] = graph.is_deleted(flowvec::Id(i));
         }
     });
 }
@@ -189,17 +191,18 @@ FLOWVEC_API int flowvec_hnsw_add(Handle* handle, const float* vectors, const int
     });
 }
 
-// Marks nodes as deleted, and says of each label whether it was a node that was not.
+// Marks nodes as deleted, and says of each label whether it was a node that was not. A file that is
+// written meanwhile has some of the marks.
 FLOWVEC_API int flowvec_hnsw_delete(Handle* handle, const int64_t* labels, uint8_t* marked,
                                     size_t count) {
     return guarded([&] {
-        Writing lock(handle->mutex);
+        Reading lock(handle->mutex);
+        const std::lock_guard<std::mutex> alone(handle->deleting);
         handle->check();
         auto& graph = *handle->graph;
         for (size_t i = 0; i < count; i++) {
             const auto found = graph.label_lookup_.find(hnswlib::labeltype(labels[i]));
-            marked[i] = found != graph.label_lookup_.end() && !graph.isMarkedDeleted(found->second);
-            if (marked[i]) graph.markDeletedInternal(found->second);
+            marked[i] = found != graph.label_lookup_.end() && graph.remove(found->second);
         }
     });
 }

@@ -107,7 +107,7 @@ def child(folder: Path, phase: str, first: int, out: int) -> None:
             say("enter")
             if phase == "snapshot":
                 collection.prepare()
-                collection._index.growing.save(aside=number % 2 == 0)  # `close` does more
+                collection._index.growing.save()  # `close` does more
             elif phase == "compact":
                 collection.compact()
             else:

@@ -23,8 +23,8 @@ Mask = npt.NDArray[np.bool_]
 class HnswGraph:
     """An HNSW graph (Malkov and Yashunin, 2018) of float32 vectors under labels from 0.
 
-    Any number of threads may use it: searches and `save` run side by side, a change waits for them,
-    and they for it. All release Python's lock. It cannot be pickled.
+    Any number of threads may use it: searches, `save` and `delete` run side by side; `add` and
+    `resize` wait for them, and they for those. All release Python's lock. It cannot be pickled.
 
     Distances are `1 - dot` for `ip`, and the squared Euclidean distance for `l2`.
     """
@@ -95,6 +95,8 @@ class HnswGraph:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to a file, which is not flushed to disk.
+
+        Nodes that are deleted meanwhile may or may not be deleted in the file.
 
         Raises:
             OSError: it could not be written whole.

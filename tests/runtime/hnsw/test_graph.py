@@ -184,6 +184,39 @@ def test_other_threads_go_on_while_a_file_is_read_or_written(tmp_path: Path, wha
     assert len(errors) == (what == "load")  # a pipe has no size
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no fork")
+def test_a_file_is_written_beside_searches_and_deletions(tmp_path: Path) -> None:
+    """Each write to a pipe waits for its reader, which searches and deletes first."""
+    pipe, rows = tmp_path / "pipe", whole_numbers(8000)
+    os.mkfifo(pipe)
+    graph = graph_of(rows)
+    thread = threading.Thread(target=graph.save, args=(pipe,), daemon=True)
+    thread.start()
+    with pipe.open("rb") as file:
+        begin = file.read(100)
+        marked: list[bool] = []
+
+        def delete() -> None:
+            marked.extend(graph.delete(np.arange(7000, 7100)))
+
+        beside = threading.Thread(target=delete, daemon=True)
+        beside.start()
+        beside.join(30)
+        labels, _ = graph.search(rows[:20], 50, 200, 2)
+        is_beside = thread.is_alive()  # more than a pipe and a buffer hold is still to come
+        (tmp_path / "g").write_bytes(begin + file.read())
+    thread.join(60)
+    assert is_beside
+    assert marked == [True] * 100
+    assert not np.isin(labels, np.arange(7000, 7100)).any()
+    assert not graph.delete(np.arange(7000, 7100)).any()
+    again = HnswGraph.load(tmp_path / "g", "l2", DIM, M)
+    labels, deleted = again.labels()
+    assert (labels == np.arange(8000)).all()
+    assert set(labels[deleted].tolist()) <= set(range(7000, 7100))
+    assert graph.deleted == 100
+
+
 def test_searches_and_changes_may_come_at_once() -> None:
     rows = whole_numbers(4000)
     graph = graph_of(rows[:1000])

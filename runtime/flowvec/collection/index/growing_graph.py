@@ -7,6 +7,7 @@ after a start or a kill, and not the change that makes a collection too large fo
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +17,6 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import record_file
 from flowvec.collection.index.background import Background
-from flowvec.collection.index.graph_writer import GraphWriter, can_write_aside
 from flowvec.collection.index.hnsw import LEAST_ROWS_PER_CORE, Graph
 from flowvec.collection.index.snapshots import GraphSnapshots, is_mostly_tombstones
 from flowvec.collection.index.state import IndexState
@@ -50,7 +50,6 @@ _UNSAVED_SECONDS, _UNSAVED_SHARE = 2.0, 0.25
 # At closing, a larger graph is saved only for a larger share.
 _SMALL_ROWS, _CLOSING_SHARE = 100_000, 0.01
 _TURN_SECONDS = 5.0
-_ATTEMPTS = 2
 _SAVING_FILE = "graph-saving.lock"
 # A process that searches for a shorter time does without the graph, whose loading takes longer.
 _GRACE_SECONDS, _POLL_SECONDS = 0.25, 0.01
@@ -62,7 +61,8 @@ class GrowingGraph:
     """The graph of an index.
 
     `graph` changes only under the index's write lock. It holds all live rows up to its highest
-    label, and perhaps rows that were deleted since.
+    label, and perhaps rows that were deleted since. It grows only under `_growth` too, which
+    whoever writes its file holds: searches and changes of the collection go on meanwhile.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class GrowingGraph:
         # Set by `Access`, which knows how to wait for the turn.
         self.turn: Turn | None = None
         self._background = Background(self._work)
+        self._growth = threading.Lock()  # taken before the index's lock
         self._saved_rows = 0  # rows in the graph when it was loaded or saved
         self._complete_to = -1  # up to this label nothing was missing
         self._step_rows = _FIRST_ROWS
@@ -181,19 +182,11 @@ class GrowingGraph:
             if self._unsaved_rows >= max(
                 _UNSAVED_SECONDS * self._rows_per_second, _UNSAVED_SHARE * self._saved_rows
             ):
-                self._save_aside()
-
-    def _save_aside(self) -> None:
-        failure: CollectionError | None = None
-        for _ in range(_ATTEMPTS):  # see `graph_writer`
-            try:
-                self.save(aside=can_write_aside())
-            except CollectionError as error:
-                failure = error
-            else:
-                return
-        logger.warning("the graph is saved later: %s", failure)
-        self._saved_rows = 0 if self.graph is None else self.graph.total
+                try:
+                    self.save()
+                except CollectionError as error:
+                    logger.warning("the graph is saved later: %s", error)
+                    self._saved_rows = 0 if self.graph is None else self.graph.total
 
     def _load(self) -> None:
         """Load the newest good file, or begin an empty graph."""
@@ -222,7 +215,7 @@ class GrowingGraph:
         if batch is None:
             return 0
         labels, vectors = batch
-        with self._lock.writing():
+        with self._growth, self._lock.writing():
             if self.graph is graph:
                 begun = time.perf_counter()
                 graph.add(labels, vectors)
@@ -301,11 +294,12 @@ class GrowingGraph:
             least = max(least, _UNSAVED_SECONDS * self._rows_per_second)
         return self._unsaved_rows >= least
 
-    def save(self, *, aside: bool = False, anew: bool = False) -> None:
+    def save(self, *, anew: bool = False) -> None:
         """Write the graph to disk, unless a file holds its rows or another process writes one.
 
+        Searches and changes of the collection go on; the graph does not grow.
+
         Args:
-            aside: write it in another process, so that searches and changes go on.
             anew: also if a file holds its rows; that one may have tombstones.
 
         Raises:
@@ -314,11 +308,11 @@ class GrowingGraph:
         saving = FolderLock(self._state.folder / _SAVING_FILE)
         try:
             if saving.acquire(time.monotonic() + (_TURN_SECONDS if anew else 0.0)):
-                self._save(aside, anew)
+                self._save(anew)
         finally:
             saving.close()
 
-    def _save(self, aside: bool, anew: bool) -> None:
+    def _save(self, anew: bool) -> None:
         graph = self.graph
         if graph is None or not graph.total:
             return
@@ -329,16 +323,9 @@ class GrowingGraph:
             self._saved_rows = graph.total
             return
         try:
-            with staged_file(file) as staged:
-                writer = None
-                with self._lock.reading():  # nobody changes the graph
-                    newest, rows = graph.newest, graph.total
-                    if aside:
-                        writer = GraphWriter(graph, staged)
-                    else:
-                        graph.write(staged)
-                if writer is not None:
-                    writer.wait()
+            with staged_file(file) as staged, self._growth:
+                newest, rows = graph.newest, graph.total
+                graph.write(staged)
             content = record_file(file)  # before the turn, for which changes wait
         except OSError as error:
             raise CollectionError(f"cannot write {file}: {error}") from error

@@ -35,7 +35,8 @@ Labels = npt.NDArray[np.int64]
 class Graph:
     """An HNSW graph of labelled vectors. Labels are whole numbers from 1.
 
-    Any number of threads may search, but not while it grows or marks deletions.
+    Any number of threads may search, but not while it grows or marks deletions. Deletions may be
+    marked while it is written.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ class Graph:
         return self._capacity * self._dim * 4
 
     def write(self, path: Path) -> None:
-        """Write the graph to a file, which is not flushed to disk.
+        """Write the graph to a file, which is not flushed to disk; it must not grow meanwhile.
 
         Raises:
             CollectionError: it could not be written completely.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -12,15 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Collection, CollectionError
+from flowvec import Collection
 from flowvec.bundle.manifest import FileRecord
-from flowvec.collection.index import graph_writer, growing_graph
-from flowvec.collection.index.graph_writer import GraphWriter, can_write_aside
+from flowvec.collection.index import growing_graph
 from flowvec.collection.index.hnsw import Graph
 from flowvec.vectors import top_k
 from tests.makers import unit, vectors
-
-needs_fork = pytest.mark.skipif(not can_write_aside(), reason="this system has no fork")
 
 
 @pytest.fixture
@@ -112,74 +107,40 @@ def test_what_was_grown_is_saved_while_it_grows(
     c.close()
 
 
-@needs_fork
-def test_a_graph_is_written_beside_changes(tmp_path: Path) -> None:
-    """The child writes the graph as it was; what comes meanwhile is not in the file."""
-    graph = Graph(8, "cosine")
-    graph.add(np.arange(1, 501), unit(vectors(500)))
-    writer = GraphWriter(graph, tmp_path / "g")
-    graph.add(np.arange(501, 601), unit(vectors(100, seed=1)))
-    writer.wait()
-    again = Graph(8, "cosine")
-    again.load(tmp_path / "g", np.arange(1, 1000))
-    assert (again.total, again.newest) == (500, 500)
-
-
-@needs_fork
-@pytest.mark.parametrize("how", ["nowhere", "killed", "hung"])
-def test_a_child_that_does_not_write_it_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+def test_searches_and_changes_go_on_while_the_graph_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = Graph(8, "cosine")
-    graph.add(np.arange(1, 11), unit(vectors(10)))
-    monkeypatch.setattr(graph_writer, "_PATIENCE_SECONDS", 0.2)
+    """The file has the graph as it was; the graph grows again afterwards."""
+    monkeypatch.setattr(growing_graph, "_UNSAVED_SECONDS", 0.0)
+    writing, go = threading.Event(), threading.Event()
+    write = Graph.write
 
-    def write(path: Path) -> None:
-        if how == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        signal.pause()
+    def slow(self: Graph, path: Path) -> None:
+        writing.set()
+        assert go.wait(60)
+        write(self, path)
 
-    if how != "nowhere":
-        monkeypatch.setattr(graph, "write", write)
-    writer = GraphWriter(graph, tmp_path / ("nowhere/g" if how == "nowhere" else "g"))
-    with pytest.raises(CollectionError, match="was not written whole"):
-        writer.wait()
-
-
-MULTIPLYING = """
-import sys, threading
-from pathlib import Path
-import numpy as np
-from flowvec.collection.index.graph_writer import GraphWriter
-from flowvec.collection.index.hnsw import Graph
-graph, rows = Graph(8, "cosine"), np.random.default_rng(0).standard_normal((20000, 384))
-graph.add(np.arange(1, 501), np.eye(500, 8, dtype=np.float32) + 1)
-stop = threading.Event()
-def multiply():
-    while not stop.is_set():
-        rows @ rows[0]
-thread = threading.Thread(target=multiply, daemon=True)
-thread.start()
-for _ in range(100):
-    writer = GraphWriter(graph, Path(sys.argv[1]))
-    try:
-        writer.wait()
-    except Exception as error:
-        print(error)
-stop.set()
-thread.join(60)
-print("alive" if thread.is_alive() else "ended")
-"""
-
-
-@needs_fork
-def test_writing_beside_it_does_not_disturb_numpys_threads(tmp_path: Path) -> None:
-    """At a fork OpenBLAS ends its threads, and a multiplication waits for them for ever."""
-    done = subprocess.run(
-        [sys.executable, "-c", MULTIPLYING, str(tmp_path / "g")],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["ended"]), done.stderr
+    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        c.add_vectors(range(2000), vectors(2000))
+        with monkeypatch.context() as patch:
+            patch.setattr(Graph, "write", slow)
+            c.search(vectors(1)[0])
+            assert writing.wait(60)
+            graph = c._index.growing.graph
+            assert graph is not None
+            held = graph.total
+            c.add_vectors(["new"], vectors(1, seed=7))
+            c.delete([1, 1999])
+            c.search(vectors(1)[0])  # the collection tells the graph of the changes
+            ids = {hit.id for hit in c.search(vectors(1)[0], k=3000)}
+            assert ids == {*range(2000), "new"} - {1, 1999}
+            assert graph.total == held
+            go.set()
+            assert c.prepare()
+        assert len(graph) == len(c) == 1999
+    with Collection.open(tmp_path / "c", exact_below=50) as c:
+        assert c.verify() == []
+        assert {hit.id for hit in c.search(vectors(1)[0], k=3000)} == ids
 
 
 FULL = """
@@ -192,7 +153,7 @@ c.prepare()
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 try:
-    c._index.growing.save(aside=sys.argv[2] == "aside", anew=True)
+    c._index.growing.save(anew=True)
 except Exception as error:
     print(type(error).__name__, error)
 print(len(c.search(np.ones(8), k=10_000)))
@@ -200,16 +161,13 @@ print(len(c.search(np.ones(8), k=10_000)))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
-@pytest.mark.parametrize("where", ["aside", "here"])
-def test_a_full_disk_while_the_graph_is_saved_leaves_the_old_file(
-    tmp_path: Path, where: str
-) -> None:
+def test_a_full_disk_while_the_graph_is_saved_leaves_the_old_file(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(3000), vectors(3000))
         c.prepare()
     before = {file.name for file in (tmp_path / "c").glob("*.hnsw*")}
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path / "c"), where],
+        [sys.executable, "-c", FULL, str(tmp_path / "c")],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     first, second = done.stdout.splitlines()
