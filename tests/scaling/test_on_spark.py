@@ -26,7 +26,8 @@ def test_the_documented_job_gives_the_vectors_of_one_encoder(
     import pyarrow.parquet as pq
     from pyspark.sql import SparkSession
 
-    (job,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    (job,) = [block for block in blocks if "pyspark" in block]
     texts = [f"the cat number {i} sleeps in the garden" for i in range(300)]
     folder = tmp_path / "texts"
     folder.mkdir()
