@@ -88,7 +88,7 @@ class File {
 
   private:
     static constexpr size_t kBufferBytes = 1 << 20;
-    static constexpr size_t kMostBytes = 1 << 30;  // systems refuse more than 2 GiB in one call
+    static constexpr size_t kMostBytes = 8 << 20;
 
     void flush() {
         write_now(buffer_.data(), buffer_.size());
@@ -108,11 +108,26 @@ class File {
             if (written <= 0) throw SystemError();
             bytes += written;
             size -= size_t(written);
+            unflushed_ += size_t(written);
+            if (unflushed_ >= kMostBytes) flush_to_disk();
         }
+    }
+    // Little by little: whoever flushes another file meanwhile, like SQLite at each change, may have
+    // to wait for all that was written to the disk. The caller flushes the whole file, with its errors.
+    void flush_to_disk() {
+#ifdef _WIN32
+        ::_commit(_fileno(file_));
+#elif defined(__linux__)
+        ::fdatasync(fileno(file_));
+#else
+        ::fsync(fileno(file_));
+#endif
+        unflushed_ = 0;
     }
 
     std::FILE* file_;
     std::vector<char> buffer_;
+    size_t unflushed_ = 0;
 };
 
 struct Header {

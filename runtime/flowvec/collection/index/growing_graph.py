@@ -333,3 +333,4 @@ class GrowingGraph:
         with self.turn(_TURN_SECONDS):
             self._snapshots.record(file, content, graph, newest)
         self._saved_rows = rows
+        self._snapshots.remove_forgotten()

@@ -437,12 +437,6 @@ class Store:
             ).fetchall()
         return np.sort(np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows)))
 
-    def count_up_to(self, label: int) -> int:
-        """How many rows have this label or a lower one."""
-        with self.database.translated():
-            statement = "SELECT count(*) FROM items WHERE label <= ?"
-            return int(self._connection.execute(statement, (label,)).fetchall()[0][0])
-
     def newest_label(self) -> int:
         """The highest label of a row; 0 if there are no rows."""
         with self.database.translated():
