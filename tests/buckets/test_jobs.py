@@ -11,6 +11,8 @@ import pytest
 
 from flowvec import Encoder
 from flowvec.bulk import encode_files, merge_shares, verify_folder, windows
+from flowvec.bulk.bucket_folder import BucketFolder
+from flowvec.bulk.open_folder import folder_at
 from flowvec.bulk.records import ShardRecord
 from flowvec.errors import BulkError, InputValueError
 from flowvec.object_store import lease, s3
@@ -184,6 +186,27 @@ def test_clean_removes_what_nothing_needs(
     assert bucket.uploads(prefix) == []
     told = json.loads(flowvec_here("info", url, "--json").stdout)
     assert (told["kind"], told["complete"], told["rows"]) == ("folder of a bulk job", True, 141)
+
+
+def test_a_worker_writes_only_for_the_process_that_has_the_lease(
+    tmp_path: Path, url: str, bucket: Bucket, prefix: str
+) -> None:
+    record = ShardRecord(3, "part-000003.parquet", 29, 0, 0, 3, "0" * 64)
+    holding, worker = folder_at(url), folder_at(url)
+    assert isinstance(holding, BucketFolder)
+    assert isinstance(worker, BucketFolder)
+    with worker.lent(holding.holder) as upload:
+        (worker.path / record.file).write_bytes(b"abc")
+        with pytest.raises(BulkError, match="was taken over by another process"):
+            upload(record)  # nobody has it
+        with holding.locked():
+            upload(record)
+            assert bucket.objects(prefix)[record.file] == b"abc"
+            bucket.delete_one(f"{prefix}/{record.file}")
+        (worker.path / record.file).write_bytes(b"abc")
+        with folder_at(url).locked(), pytest.raises(BulkError, match="was taken over"):
+            upload(record)
+    assert bucket.objects(prefix) == {}
 
 
 def test_the_journal_of_another_job_counts_for_nothing(

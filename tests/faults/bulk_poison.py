@@ -218,7 +218,7 @@ def _job(seed: str, pair: int, limit: int, encoder: Encoder, folder: Path) -> Re
         files[str(_write(rng, folder / f"{number}.{kind}", rows))] = rows
     has_fields = kind != "txt"
     done = encode_files(
-        encoder, list(files), folder / "out", truncation="error", dedup=rng.random() < 0.5,
+        encoder, list(files), folder / "out", truncation="error", dedupe=rng.random() < 0.5,
         id_field="id" if has_fields else None, keep=["n"] if has_fields else [],
         rows_per_shard=rng.randint(1, 120), max_text_bytes=limit,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import hashlib
 import json
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -66,6 +66,46 @@ class BucketFolder(JobFolder):
             self.path = stack.enter_context(scratch_folder())
             stack.enter_context(self._lease)
             yield
+
+    @property
+    def holder(self) -> str:
+        """What tells this run's lease apart from others."""
+        return self._lease.holder
+
+    @contextmanager
+    def lent(self, holder: str) -> Iterator[Callable[[ShardRecord], None]]:
+        """Write shards for the process that has the lease.
+
+        In the block, `path` is a temporary folder. The function that it gives uploads a shard's
+        files from there.
+
+        Args:
+            holder: the `holder` of the folder in the process that has the lease.
+        """
+
+        def check() -> None:
+            if not self._lease.is_held_by(holder):
+                raise BulkError(f"{self.out} was taken over by another process meanwhile")
+
+        with scratch_folder() as self.path:
+            yield lambda record: self.upload_shard(record, check)
+
+    def upload_shard(self, record: ShardRecord, check: Callable[[], None]) -> None:
+        """Upload a shard's files from `path`, and delete them there.
+
+        Args:
+            record: the shard.
+            check: called before each upload; raises if this run has lost the right to write.
+        """
+        names = [self.shard_dead_letters(record.shard)] if record.dead else []
+        if record.map_sha256:
+            names.append(row_map_name(record.file))
+        if record.texts_sha256:
+            names.append(texts_name(record.file))
+        for name in (*names, record.file):
+            check()
+            self._store.upload(self.path / name, name)
+            (self.path / name).unlink()
 
     @override
     def sizes(self) -> dict[str, int]:
@@ -207,6 +247,10 @@ class _JournalObjects:
                 self._write_lines()
         self._write_lines()
 
+    def note(self, record: ShardRecord) -> None:
+        self._lines.append(journal_line(record))
+        self._write_lines()
+
     def append(self, record: ShardRecord) -> None:
         self._wait()
         self._pending = self._thread.submit(self._upload, record)
@@ -221,18 +265,8 @@ class _JournalObjects:
             pending.result()
 
     def _upload(self, record: ShardRecord) -> None:
-        names = [self._folder.shard_dead_letters(record.shard)] if record.dead else []
-        if record.map_sha256:
-            names.append(row_map_name(record.file))
-        if record.texts_sha256:
-            names.append(texts_name(record.file))
-        for name in (*names, record.file):
-            self._lease.check()
-            file = self._folder.path / name
-            self._store.upload(file, name)
-            file.unlink()
-        self._lines.append(journal_line(record))
-        self._write_lines()
+        self._folder.upload_shard(record, self._lease.check)
+        self.note(record)
 
     def _write_lines(self) -> None:
         if not self._lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
@@ -42,7 +43,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import Survey, survey_inputs
-from flowvec.texts.remote import name_of
+from flowvec.texts.remote import from_anywhere, name_of
 from flowvec.texts.sources import STDIN, find_sources
 from flowvec.texts.window import Columns
 
@@ -115,10 +116,12 @@ def encode_files(
         precision: type of the vectors' numbers: `float32`, `float16`, or as in `Encoder.encode`.
         prompt_name: as in `Encoder.encode`.
         truncation: `truncate` cuts texts at max_length; `error` makes longer texts dead letters.
-        dedup: encode equal texts in a window of 4,096 rows once.
-        dedupe: encode equal texts of the whole job once: the vector of the first row with a text is
-            copied to the others. For a folder of shards. All texts are read once more before the
-            work starts; their digests and repeated vectors are in SQLite files of TMPDIR, so memory
+        dedup: deprecated, and removed in 0.3; give `dedupe`. Encode equal texts in a window of
+            4,096 rows once.
+        dedupe: encode equal texts once: the vector of the first row with a text is copied to the
+            others. In a folder of shards, this is for the whole job; elsewhere, and on Ray, for
+            each window of 4,096 rows. For a whole job, all texts are read once more before the work
+            starts; their digests and repeated vectors are in SQLite files of TMPDIR, so memory
             stays constant. Each share of a job embeds its own texts. `_part-*.texts` beside the
             shards (17 bytes per row) are for `changed_since`.
         changed_since: the folder, URL or manifest of an earlier job with the same model, made with
@@ -193,21 +196,26 @@ def encode_files(
         raise InputValueError("split_overlap goes with split_tokens")
     can_be_last = (into_collection and not is_split) or not is_stdin
     rule = _duplicate_rule(on_duplicate, can_be_last=can_be_last)
-    dedupe = flag("dedupe", dedupe) or changed_since is not None
-    if dedupe and (is_file or into_collection or is_stdin or workers is not None or dedup):
+    if flag("dedup", dedup):
+        warnings.warn("dedup is removed in 0.3: give dedupe", DeprecationWarning, stacklevel=2)
+    is_whole = not (is_file or into_collection or is_stdin or workers is not None)
+    if changed_since is not None and not is_whole:
         raise InputValueError(
-            "dedupe and changed_since are for files into a folder of shards, without Ray and dedup"
+            "changed_since is for files into a folder of shards, without Ray workers"
         )
+    in_windows = (flag("dedupe", dedupe) and not is_whole) or (dedup and not dedupe)
+    dedupe = (dedupe and is_whole) or changed_since is not None
     earlier = None if changed_since is None else earlier_job(changed_since)
     options = BulkOptions(
-        out_format, fields, precision, prompt_name, truncation, dedup, rows_per_shard, rule,
-        dedupe, None if earlier is None else earlier.sha256,
+        out_format, fields, precision, prompt_name, truncation,
+        in_windows and not dedupe, rows_per_shard, rule, dedupe,
+        None if earlier is None else earlier.sha256,
     )  # fmt: skip
     check_options(options, share, is_file, path if url is None else None)
     if skip_unchanged and share[1] > 1:
         raise InputValueError("a job that skips unchanged rows cannot be divided into shares")
-    if workers is not None and (is_file or into_collection or url is not None):
-        raise InputValueError("on Ray the output is a folder of shards of a file system")
+    if workers is not None and (is_file or into_collection):
+        raise InputValueError("on Ray the output is a folder of shards, or its URL")
     if is_file and resume and path.exists():
         raise BulkError(
             f"{path} exists; name another file, or give --restart (resume=False) to replace it"
@@ -249,8 +257,8 @@ def encode_files(
             assert isinstance(target, FolderTarget)
             assert not isinstance(repeats, SeenIds)  # SeenIds is for standard input
             done = _run_on_ray(
-                encoder, survey, options, columns, target, workers, repeats,
-                stop=stop, strict=strict, on_progress=on_progress,
+                encoder, survey, options, columns, target, url or from_anywhere(str(path)), workers,
+                repeats, stop=stop, strict=strict, on_progress=on_progress,
             )  # fmt: skip
         else:
             known = None
@@ -385,6 +393,7 @@ def _run_on_ray(
     options: BulkOptions,
     columns: Columns | None,
     target: FolderTarget,
+    out: str,
     workers: RayWorkers,
     repeats: Repeats | None,
     *,
@@ -394,20 +403,24 @@ def _run_on_ray(
 ) -> RunResult:
     """Let Ray workers do the shards; the journal is written here."""
     tally, started, is_complete = RunTally(), time.perf_counter(), True
+    rows = before = sum(record.rows_in for record in target.finished)
+    left = len(target.missing())
     with closing(
         shards_on_ray(
-            target.missing(), encoder, target.folder, survey, options, columns, workers,
+            target.missing(), encoder, target.folder, out, survey, options, columns, workers,
             repeats=repeats, strict=strict,
         )
     ) as results:  # fmt: skip
         for result in results:
             target.take_over(result.record)
             tally.merge(result.tally)
+            rows, left = rows + result.record.rows_in, left - 1
             if on_progress is not None:
-                rows = sum(r.rows_in for r in target.finished)
                 seconds = time.perf_counter() - started
-                on_progress(BulkProgress(rows, survey.rows, tally.tokens, tally.padded, seconds))
-            if stop is not None and stop.is_set() and target.missing():
+                on_progress(
+                    BulkProgress(rows, survey.rows, tally.tokens, tally.padded, seconds, before)
+                )
+            if stop is not None and stop.is_set() and left:
                 is_complete = False
                 break
     if is_complete:

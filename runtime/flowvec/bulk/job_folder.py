@@ -47,6 +47,9 @@ class Journal(Protocol):
     def append(self, record: ShardRecord) -> None:
         """Record a shard whose files are complete in `JobFolder.path`."""
 
+    def note(self, record: ShardRecord) -> None:
+        """Record a shard whose files another process has put into the folder."""
+
     def close(self) -> None:
         """End the journal, after everything that was appended is durable. Twice is harmless."""
 

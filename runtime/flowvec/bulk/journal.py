@@ -134,6 +134,9 @@ class _JournalFile:
         self._path = path
         self._file = path.open("ab")
 
+    def note(self, record: ShardRecord) -> None:
+        self.append(record)
+
     def append(self, record: ShardRecord) -> None:
         sync_folder(self._path.parent)
         self._file.write(journal_line(record))

@@ -351,7 +351,8 @@ class FolderTarget(_ShardsTarget):
 
     def take_over(self, record: ShardRecord) -> None:
         """Record a shard that another process has written."""
-        self.acknowledge(record)
+        assert self._journal is not None
+        self._journal.note(record)
         self.finished.append(record)
 
     @override

@@ -1,27 +1,33 @@
 """Bulk jobs on Ray: Encoders on many machines encode the shards.
 
-Ray Data distributes shard numbers to a pool of Encoders; the calling process writes the journal.
-Each Encoder reads its rows, from where the survey found their start, and writes its file. So texts
-and vectors never pass through Ray's object store, and a shard has the same bytes as in a local job.
-All machines must see inputs and output under the same paths. A worker that dies is replaced, and
-its shard is done again.
+Each worker is an actor with one Encoder. It gets the numbers of shards with what it needs to read
+them, however many inputs the job has, and writes their files. So texts and vectors never pass
+through Ray's object store, and a shard has the same bytes as in a local job. Below a URL, a worker
+writes into a temporary folder and uploads; in a file system, all machines must see inputs and
+output under the same paths. The calling process has the lease, the journal and the manifest.
+
+A worker has two shards at a time, of which it encodes one while it uploads the other. If it dies,
+or its machine does, another worker takes its place, and these shards are done again.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Generator
+import os
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
+from flowvec.bulk.bucket_folder import BucketFolder
 from flowvec.bulk.job_folder import JobFolder
-from flowvec.bulk.journal import Folder
+from flowvec.bulk.open_folder import folder_at
 from flowvec.bulk.options import BulkOptions
 from flowvec.bulk.records import ShardRecord
 from flowvec.bulk.repeats import Repeats
-from flowvec.bulk.runner import RunTally, ShardResult, run_shard
+from flowvec.bulk.runner import ShardResult, run_shard
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BulkError, FlowvecError, first_line
 from flowvec.optional import require
@@ -29,7 +35,16 @@ from flowvec.texts.inventory import Survey
 from flowvec.texts.remote import from_anywhere
 from flowvec.texts.window import Columns
 
-__all__ = ["RayWorkers", "cause_of", "connected_ray", "cpus_of", "imported_ray", "shards_on_ray"]
+__all__ = [
+    "RayWorkers",
+    "cause_of",
+    "connected_ray",
+    "cpus_of",
+    "disconnect_ray",
+    "imported_ray",
+    "shards_on_ray",
+    "take_assigned_cores",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,24 @@ def connected_ray(workers: RayWorkers) -> Any:
     return ray
 
 
+def disconnect_ray() -> None:
+    """End this process's connection to Ray, if there is one; a cluster that it started ends too."""
+    if (ray := sys.modules.get("ray")) is not None:
+        ray.shutdown()
+
+
+def take_assigned_cores(ray: Any) -> int:
+    """The number of cores that Ray gives this worker, at least 1; take it for engine streams.
+
+    Ray does not limit threads. Tokenizing is limited to this many from here on, if this process
+    has not tokenized yet.
+    """
+    assigned = ray.get_runtime_context().get_assigned_resources()
+    cores = max(1, int(assigned.get("CPU", 1.0)))
+    os.environ["RAYON_NUM_THREADS"] = str(cores)
+    return cores
+
+
 def cause_of(error: BaseException) -> str:
     """The first line of the error that made a Ray task fail, without Ray's wrappers."""
     while (inner := getattr(error, "cause", None) or error.__cause__) is not None:
@@ -101,65 +134,204 @@ def cpus_of(ray: Any, workers: RayWorkers, count: int) -> float:
     return max(1.0, total // count)
 
 
-class _ShardEncoder:
-    """A Ray actor with one Encoder."""
-
-    def __init__(self, job: _RayJob) -> None:
-        # Ray does not limit threads, so start one stream per assigned core.
-        cores = imported_ray().get_runtime_context().get_assigned_resources().get("CPU", 1.0)
-        streams = max(1, int(cores)) if job.is_on_cpu else None
-        self._encoder = Encoder.load(
-            job.bundle,
-            provider=job.provider,
-            compute=cast(Any, job.compute),
-            streams=streams,
-            max_batch_tokens=job.max_batch_tokens,
-        )
-        self._job = job
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """Encode shards; return each result as JSON, since Ray rows hold plain values."""
-        return {"done": [self._encode_shard(int(shard)) for shard in batch["shard"]]}
-
-    def _encode_shard(self, shard: int) -> str:
-        job = self._job
-        try:
-            result = run_shard(
-                self._encoder,
-                job.survey,
-                job.options,
-                job.columns,
-                Folder(Path(job.folder)),
-                shard,
-                strict=job.strict,
-                repeats=job.repeats,
-            )
-        except FlowvecError as error:  # a retry would fail the same way
-            return json.dumps({"error": str(error)})
-        return json.dumps({"record": result.record.plain(), "tally": result.tally.plain()})
+# So many deaths of its workers end a shard, and so many in a row at their start end the job.
+_MOST_DEATHS = 6
+# Shards that a worker has at once.
+_AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _RayJob:
-    """A job as its actors need it."""
+    """A job as its workers need it.
+
+    Attributes:
+        bundle: the model; workers load it on the same provider, in the same compute type.
+        provider: the provider.
+        compute: the compute type.
+        is_on_cpu: whether the provider runs on cores.
+        max_batch_tokens: as the Encoder's.
+        out: the output's absolute path or URL.
+        share: the job's share of the work.
+        holder: of the calling process's lease; None in a file system.
+        options: options of the job.
+        columns: types of the fields.
+        strict: stop at the first row that cannot be embedded.
+    """
 
     bundle: str
     provider: str
     compute: str
     is_on_cpu: bool
     max_batch_tokens: int
-    folder: str
-    survey: Survey
+    out: str
+    share: tuple[int, int]
+    holder: str | None
     options: BulkOptions
     columns: Columns | None
-    repeats: Repeats | None
     strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A shard, with its own files and its own repeated rows alone."""
+
+    shard: int
+    survey: Survey
+    repeats: Repeats | None
+
+
+class _ShardEncoder:
+    """A Ray actor with one Encoder."""
+
+    def __init__(self, job: _RayJob) -> None:
+        self._job = job
+        self._encoding = threading.Lock()
+        self._error: str | None = None
+        cores = take_assigned_cores(imported_ray())
+        try:
+            self._folder = folder_at(job.out, job.share)
+            self._encoder = Encoder.load(
+                job.bundle,
+                provider=job.provider,
+                compute=cast(Any, job.compute),
+                streams=cores if job.is_on_cpu else None,
+                max_batch_tokens=job.max_batch_tokens,
+            )
+        except FlowvecError as error:  # a replacement would fail the same way
+            self._error = str(error)
+
+    def ready(self) -> str | None:
+        """None once the Encoder is loaded, or why it cannot be."""
+        return self._error
+
+    def encode(self, task: _Task) -> ShardResult | str:
+        """Encode a shard and deliver its files; an error's message if a retry would give it too."""
+        job = self._job
+        try:
+            with _working_folder(self._folder, job) as (folder, deliver):
+                with self._encoding:  # another shard may be uploaded meanwhile
+                    result = run_shard(
+                        self._encoder, task.survey, job.options, job.columns, folder, task.shard,
+                        strict=job.strict, repeats=task.repeats,
+                    )  # fmt: skip
+                deliver(result.record)
+        except FlowvecError as error:
+            return str(error)
+        return result
+
+
+@contextmanager
+def _working_folder(
+    folder: JobFolder, job: _RayJob
+) -> Iterator[tuple[JobFolder, Callable[[ShardRecord], object]]]:
+    """Where a worker writes a shard, and a function that puts its files where they belong."""
+    folder = folder.with_share(job.share)  # two shards at once have a temporary folder each
+    if isinstance(folder, BucketFolder):
+        with folder.lent(job.holder or "") as upload:
+            yield folder, upload
+    else:
+        yield folder, lambda record: None
+
+
+class _Workers:
+    """Actors that do shards."""
+
+    def __init__(self, ray: Any, start: Callable[[], Any], count: int) -> None:
+        """Start them; those that wait for a machine are no reason to wait for the others.
+
+        Args:
+            ray: Ray.
+            start: starts an actor.
+            count: how many.
+        """
+        self._ray = ray
+        self._start = start
+        self._shards: dict[Any, set[int]] = {}  # of each actor that can encode
+        self._running: dict[Any, tuple[Any, int | None]] = {}  # by reference: actor, shard
+        self._deaths: Counter[int] = Counter()
+        self._early_deaths = 0
+        self._lost: list[int] = []
+        for _ in range(count):
+            self._add()
+
+    def _add(self) -> None:
+        actor = self._start()
+        self._running[actor.ready.remote()] = actor, None
+
+    def results(
+        self, shards: list[int], task_of: Callable[[int], _Task]
+    ) -> Generator[ShardResult, None, None]:
+        """Do shards; yield their results in the order in which they finish."""
+        waiting = deque(shards)
+        left = len(shards)
+        while left:
+            self._hand_out(waiting, task_of)
+            (reference,), _ = self._ray.wait(list(self._running), num_returns=1)
+            if (result := self._taken(reference)) is not None:
+                left -= 1
+                yield result
+            waiting.extendleft(sorted(self._lost, reverse=True))
+            self._lost.clear()
+
+    def _hand_out(self, waiting: deque[int], task_of: Callable[[int], _Task]) -> None:
+        for most in range(_AHEAD):  # every worker gets one before any gets two
+            for actor, has in self._shards.items():
+                if waiting and len(has) <= most:
+                    shard = waiting.popleft()
+                    has.add(shard)
+                    self._running[actor.encode.remote(task_of(shard))] = actor, shard
+
+    def _taken(self, reference: Any) -> ShardResult | None:
+        """The result of a task that has ended; None if it is not that of a shard."""
+        actor, shard = self._running.pop(reference)
+        try:
+            answer = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            raise BulkError(f"a shard failed on Ray: {cause_of(error)}") from error
+        except self._ray.exceptions.RayError as error:
+            self._replace(actor, shard, error)
+            return None
+        if isinstance(answer, str):
+            raise BulkError(answer)
+        if shard is None:
+            self._early_deaths = 0
+            self._shards[actor] = set()
+            return None
+        self._shards[actor].discard(shard)
+        return cast(ShardResult, answer)
+
+    def _replace(self, actor: Any, shard: int | None, error: Exception) -> None:
+        """Start another worker in place of one that died."""
+        self._ray.kill(actor)  # if it only cannot be reached, nobody waits for it
+        has = self._shards.pop(actor, None)
+        if has is None:
+            self._early_deaths += 1
+        lost = has or set()
+        self._deaths.update(lost)
+        for one in lost:
+            if self._deaths[one] >= _MOST_DEATHS:
+                raise BulkError(
+                    f"shard {one} was given up: {_MOST_DEATHS} workers that had it died; the last: "
+                    f"{cause_of(error)}"
+                ) from error
+        if self._early_deaths >= _MOST_DEATHS:
+            raise BulkError(f"workers die on Ray at their start: {cause_of(error)}") from error
+        for other in [one for one, (its, _) in self._running.items() if its is actor]:
+            del self._running[other]
+        self._lost.extend(lost)
+        self._add()
+
+    def close(self) -> None:
+        """End all workers."""
+        for actor in {*self._shards, *(actor for actor, _ in self._running.values())}:
+            self._ray.kill(actor)
 
 
 def shards_on_ray(
     shards: list[int],
     encoder: Encoder,
     folder: JobFolder,
+    out: str,
     survey: Survey,
     options: BulkOptions,
     columns: Columns | None,
@@ -172,8 +344,9 @@ def shards_on_ray(
 
     Args:
         shards: numbers of the shards.
-        encoder: actors load its bundle on the same provider, in the same compute type.
-        folder: the job's folder.
+        encoder: workers load its bundle on the same provider, in the same compute type.
+        folder: the job's folder, locked.
+        out: its absolute path or its URL.
         survey: the inputs.
         options: options of the job.
         columns: types of the fields.
@@ -183,51 +356,43 @@ def shards_on_ray(
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        BulkError: a shard failed, and a retry would fail the same way.
+        BulkError: a shard failed, and a retry would fail the same way; or its workers died too
+            often.
     """
     if not shards:
         return
     ray = connected_ray(workers)
     count = min(workers.workers, len(shards))
-    cpus = cpus_of(ray, workers, count)
     engine = encoder.engine
-    job = _RayJob(
-        encoder.bundle.handle,
-        engine.provider,
-        engine.compute,
-        engine.device == "cpu",
-        encoder.max_batch_tokens,
-        str(folder.path.absolute()),
-        replace(
-            survey,
-            sources=tuple(
-                replace(source, absolute=from_anywhere(source.path)) for source in survey.sources
-            ),
-        ),
-        options,
-        columns,
-        repeats,
-        strict,
+    job = ray.put(
+        _RayJob(
+            encoder.bundle.handle,
+            engine.provider,
+            engine.compute,
+            engine.device == "cpu",
+            encoder.max_batch_tokens,
+            out,
+            folder.share,
+            folder.holder if isinstance(folder, BucketFolder) else None,
+            options,
+            columns,
+            strict,
+        )
     )
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are reported below
-    # One shard per task: a dead worker loses only one.
-    numbers = ray.data.from_items(
-        [{"shard": shard} for shard in shards], override_num_blocks=len(shards)
+    actors = ray.remote(_ShardEncoder).options(
+        num_cpus=cpus_of(ray, workers, count), num_gpus=workers.gpus or None, max_concurrency=_AHEAD
     )
-    done = numbers.map_batches(
-        _ShardEncoder,
-        fn_constructor_args=(job,),
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=count),
-        num_cpus=cpus,
-        num_gpus=workers.gpus or None,
-    )
+
+    def task_of(shard: int) -> _Task:
+        first, size = shard * options.rows_per_shard, options.rows_per_shard
+        span = survey.span_of(shard)
+        mine = None if repeats is None else repeats.part_of(first, first + size, span)
+        part = survey.part_of(shard)
+        sources = (replace(one, absolute=from_anywhere(one.path)) for one in part.sources)
+        return _Task(shard, replace(part, sources=tuple(sources)), mine)
+
+    pool = _Workers(ray, lambda: actors.remote(job), count)
     try:
-        for row in done.iter_rows():
-            answer = json.loads(row["done"])
-            if "error" in answer:
-                raise BulkError(answer["error"])
-            yield ShardResult(ShardRecord(**answer["record"]), RunTally(**answer["tally"]))
-    except ray.exceptions.RayError as error:
-        raise BulkError(f"a shard failed on Ray: {cause_of(error)}") from error
+        yield from pool.results(shards, task_of)
+    finally:
+        pool.close()

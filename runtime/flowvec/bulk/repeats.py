@@ -60,6 +60,23 @@ class Repeats:
     fields: Fields
     rule: OnDuplicate
 
+    def part_of(self, first: int, end: int, span: range) -> Repeats:
+        """What a process needs to do the rows of one shard.
+
+        Args:
+            first: number of the shard's first row.
+            end: the one after its last.
+            span: indices of the shard's files.
+        """
+        begin, stop = np.searchsorted(self.rows, [first, end])
+        written = self.written[begin:stop]
+        sources: tuple[Source, ...] = ()
+        if self.rule == "dead-letter" and len(written):  # it names places in other files
+            ends = np.cumsum([source.rows or 0 for source in self.sources])
+            needed = {*np.searchsorted(ends, written, side="right").tolist(), *span}
+            sources = _only(self.sources, needed)
+        return Repeats(self.rows[begin:stop], written, sources, self.fields, self.rule)
+
     def leave_out(self, window: Window) -> None:
         """Remove these rows from a window; they are counted, or become dead letters."""
         begin, end = np.searchsorted(self.rows, [window.first, window.first + window.rows])
@@ -191,6 +208,18 @@ def place_of(sources: Sequence[Source], number: int) -> tuple[str, int]:
             return source.name, number
         number -= source.rows or 0
     raise BulkError("an input has changed since its rows were counted")
+
+
+def _only(sources: Sequence[Source], needed: set[int]) -> tuple[Source, ...]:
+    """Some of the files in their order; each run of others becomes one with their rows."""
+    kept: list[Source] = []
+    before = 0
+    for index in sorted(needed):
+        if rows := sum(source.rows or 0 for source in sources[before:index]):
+            kept.append(Source("", "txt", rows=rows))
+        kept.append(sources[index])
+        before = index + 1
+    return tuple(kept)
 
 
 def _windows(

@@ -72,6 +72,7 @@ class BulkProgress:
         tokens: tokens encoded in this run.
         padded: tokens computed in this run, padding included.
         seconds: seconds since this run started to encode.
+        before: rows that earlier runs had done.
     """
 
     rows: int
@@ -79,6 +80,7 @@ class BulkProgress:
     tokens: int
     padded: int
     seconds: float
+    before: int = 0
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ class RunTally(Tally):
         """Add the counts of another run."""
         for name in (one.name for one in fields(Tally)):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.repeated += other.repeated
         self.name_repeated(other.repeated_ids)
 
     def name_repeated(self, ids: Sequence[Any]) -> None:
@@ -338,6 +341,8 @@ class Work:
         tally.name_repeated(window.repeated_ids)
         tally.fields += sorted(window.fields.difference(tally.fields))
         tally.add(encoded)
+        if index.texts is not None:
+            tally.repeated += len(index.texts) - len(encoded.vectors)
         end = window.first + window.rows
         if end == (shard + 1) * self._options.rows_per_shard or end == self._survey.rows:
             self._end_shard(shard)
@@ -350,6 +355,7 @@ class Work:
                     tally.tokens,
                     tally.padded,
                     time.perf_counter() - self._started,
+                    before,
                 )
             )
 
@@ -426,7 +432,7 @@ def windows_of(
             survey.sources,
             options.fields,
             rows_per_shard=per_shard,
-            start=survey.starts[first] if first < len(survey.starts) else None,
+            start=survey.start_of(first),
             first=first * per_shard,
             stop=None if is_open else min((end or 0) * per_shard, survey.rows or 0),
             columns=columns,

@@ -38,7 +38,7 @@ class BulkSummary:
         shards_before: shards that earlier runs had finished.
         dim: length of a written vector.
         precision: type of its numbers.
-        encoded: texts encoded in this run, without repeated ones if `dedup` is set.
+        encoded: texts encoded in this run, without repeated ones if `dedupe` is set.
         truncated: texts that were cut at max_length in this run.
         replaced: texts of this run in which lone surrogates were replaced by U+FFFD.
         unchanged: rows that the collection already had, with `skip_unchanged`.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -12,15 +14,17 @@ import typer
 
 from flowvec.bulk import BulkSummary, RayWorkers, encode_files, estimate_files
 from flowvec.bulk.options import MAX_TEXT_BYTES, ROWS_PER_SHARD
+from flowvec.bulk.ray_workers import disconnect_ray
 from flowvec.cli.interrupts import stopping
 from flowvec.cli.jobs import (
     MaxDead,
     OnDuplicateOption,
+    ProgressOption,
     Strict,
     check_dead_letters,
     dead_letter_rule,
     names_of,
-    progress_bar,
+    progress_option,
     rejected_in_words,
     warn_of_absent_fields,
 )
@@ -86,11 +90,14 @@ def encode(
     truncation: Annotated[
         str, typer.Option(help="truncate: cut long texts; error: make them dead letters.")
     ] = "truncate",
-    dedup: Annotated[
-        bool, typer.Option("--dedup", help="Encode equal texts within a few thousand rows once.")
-    ] = False,
+    dedup: Annotated[bool, typer.Option("--dedup", hidden=True)] = False,
     dedupe: Annotated[
-        bool, typer.Option("--dedupe", help="Encode equal texts of the whole job once.")
+        bool,
+        typer.Option(
+            "--dedupe",
+            help="Encode equal texts once: those of the whole job for a folder of shards, else "
+            "those within a few thousand rows.",
+        ),
     ] = False,
     changed_since: Annotated[
         str | None,
@@ -145,6 +152,7 @@ def encode(
             help="Continue an earlier run, or delete its work and start again.",
         ),
     ] = True,
+    progress_kind: ProgressOption = "bar",
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Count the rows, encode a sample, and estimate the job."),
@@ -166,7 +174,10 @@ def encode(
         raise InputValueError("give either --out or --into")
     if into is not None:
         out, out_format = str(into), "collection"
+    if dedup:
+        typer.echo("--dedup is deprecated, and removed in 0.3: give --dedupe", err=True)
     is_too_many = dead_letter_rule(max_dead)
+    progress = progress_option(progress_kind)
     on_ray = _on_ray(engine, address, workers, cpus_per_worker, gpus_per_worker)
     common: dict[str, Any] = {
         "input_format": file_format,
@@ -188,7 +199,8 @@ def encode(
         if dry_run:
             _print_estimate(encoder, inputs, common, as_json=as_json)
             return
-        with stopping() as stop, progress_bar("encode") as on_progress:
+        clean = nullcontext() if on_ray is None else _ray_says_nothing_more()
+        with stopping() as stop, progress("encode") as on_progress, clean:
             summary = encode_files(
                 encoder,
                 inputs,
@@ -228,6 +240,19 @@ def encode(
         typer.echo(message, err=True)
         raise typer.Exit(128 + stop.number)
     check_dead_letters(summary, is_too_many)
+
+
+@contextmanager
+def _ray_says_nothing_more() -> Iterator[None]:
+    """Ray prints on standard output what happens to its nodes: let it use standard error, and end.
+
+    Standard output is for the result.
+    """
+    with redirect_stdout(sys.stderr):
+        try:
+            yield
+        finally:
+            disconnect_ray()
 
 
 def _share(text: str | None) -> tuple[int, int]:

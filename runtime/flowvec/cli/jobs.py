@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ __all__ = [
     "MaxDead",
     "OnDuplicateOption",
     "OnError",
+    "ProgressOption",
     "Strict",
     "check_dead_letters",
     "dead_letter_rule",
@@ -31,6 +32,8 @@ __all__ = [
     "is_strict",
     "names_of",
     "progress_bar",
+    "progress_lines",
+    "progress_option",
     "rejected_in_words",
 ]
 
@@ -51,6 +54,14 @@ OnError = Annotated[
         "--on-error",
         help="What a row that cannot be embedded does: skip (default) counts it, names it and "
         "writes it to the dead letters; stop ends the command, as --strict.",
+    ),
+]
+ProgressOption = Annotated[
+    str,
+    typer.Option(
+        "--progress",
+        help="bar: on a terminal only; json: lines of JSON on stderr, one a second, with rows, "
+        "total, rows_per_second and eta_seconds.",
     ),
 ]
 OnDuplicateOption = Annotated[
@@ -141,6 +152,50 @@ def first_dead_letters(path: Path, most: int = 5) -> list[str]:
         if next(file, None) is not None:
             lines.append("...")
     return lines
+
+
+def progress_option(kind: str) -> Callable[[str], AbstractContextManager[Any]]:
+    """What shows the progress, as --progress says.
+
+    Raises:
+        InputValueError: --progress has another value.
+    """
+    return progress_lines if choice("--progress", kind, ("bar", "json")) == "json" else progress_bar
+
+
+@contextmanager
+def progress_lines(name: str) -> Iterator[Any]:
+    """Progress as lines of JSON on standard error: one a second at most, and the last one."""
+    waiting: BulkProgress | None = None
+    shown = -math.inf
+
+    def show(progress: BulkProgress) -> None:
+        nonlocal waiting, shown
+        waiting = progress
+        if progress.seconds - shown >= 1.0:
+            _print_line(name, progress)
+            waiting, shown = None, progress.seconds
+
+    try:
+        yield show
+    finally:
+        if waiting is not None:
+            _print_line(name, waiting)
+
+
+def _print_line(name: str, progress: BulkProgress) -> None:
+    rate = (progress.rows - progress.before) / progress.seconds if progress.seconds else 0.0
+    left = None if progress.total is None or not rate else (progress.total - progress.rows) / rate
+    line = {
+        "command": name,
+        "rows": progress.rows,
+        "total": progress.total,
+        "rows_per_second": round(rate, 1),
+        "eta_seconds": None if left is None else round(left, 1),
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 3),
+    }
+    print(json.dumps(line), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -83,6 +83,20 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, name="flowvec-lease", daemon=True)
         self._thread.start()
 
+    @property
+    def holder(self) -> str:
+        """What tells this lease apart from those of other processes."""
+        return str(self._about["holder"])
+
+    def is_held_by(self, holder: str) -> bool:
+        """Whether the object says that another process has the lease.
+
+        Args:
+            holder: the `holder` of that process's lease.
+        """
+        there = self._store.read(self._name)
+        return there is not None and _read(there).get("holder") == holder
+
     def check(self) -> None:
         """Check that this process still has the lease; call it before each write.
 
@@ -112,8 +126,7 @@ class Lease:
         self._thread.join()
         self._thread = None
         with suppress(BulkError):  # others take it over in a moment
-            there = self._store.read(self._name)
-            if there is not None and _read(there).get("holder") == self._about["holder"]:
+            if self.is_held_by(self.holder):
                 self._store.delete([self._name])
 
     def _content(self) -> bytes:

@@ -44,11 +44,32 @@ class Survey:
         sources: the files, in the order in which they are read.
         starts: where each shard starts.
         rows: rows of all files; None for standard input.
+        first_shard: number of the first shard in `starts`.
     """
 
     sources: tuple[Source, ...]
     starts: tuple[Start, ...] = field(default=())
     rows: int | None = None
+    first_shard: int = 0
+
+    def start_of(self, shard: int) -> Start | None:
+        """Where a shard starts; None if that is not known."""
+        index = shard - self.first_shard
+        return self.starts[index] if 0 <= index < len(self.starts) else None
+
+    def span_of(self, shard: int) -> range:
+        """Indices of the files that have rows of a shard."""
+        start, after = self.start_of(shard), self.start_of(shard + 1)
+        first = 0 if start is None else start.source
+        if after is None:
+            return range(first, len(self.sources))
+        return range(first, after.source + (after.row > 0))
+
+    def part_of(self, shard: int) -> Survey:
+        """What a process needs to do one shard: only the shard's own files."""
+        span, start = self.span_of(shard), self.start_of(shard)
+        starts = () if start is None else (replace(start, source=0),)
+        return Survey(self.sources[span.start : span.stop], starts, self.rows, shard)
 
 
 def survey_inputs(

@@ -190,14 +190,14 @@ def test_dead_letters_of_txt(tmp_path: Path, tiny: Encoder) -> None:
     assert done.rows_in == 5
 
 
-@pytest.mark.parametrize("dedup", [False, True])
+@pytest.mark.parametrize("dedupe", [False, True])
 def test_a_text_for_which_the_model_gives_nan_is_a_dead_letter(
-    tmp_path: Path, nan_dir: Path, dedup: bool
+    tmp_path: Path, nan_dir: Path, dedupe: bool
 ) -> None:
     texts = ["cat", "nan", "dog", "nan", "cat"]
     (tmp_path / "a.txt").write_text("\n".join(texts))
     with Encoder.load(nan_dir, provider="cpu") as encoder:
-        encode_files(encoder, tmp_path / "a.txt", tmp_path / "out", out_format="npy", dedup=dedup)
+        encode_files(encoder, tmp_path / "a.txt", tmp_path / "out", out_format="npy", dedupe=dedupe)
         expected = encoder.encode(["cat", "dog", "cat"])
     np.testing.assert_allclose(npy_of(tmp_path / "out")[0], expected, atol=1e-5)
     dead_letters = letters_of(tmp_path / "out")

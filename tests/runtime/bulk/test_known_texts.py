@@ -150,4 +150,4 @@ def test_what_cannot_be_carried_over_is_named(
                      precision="float16", **OPTIONS)  # fmt: skip
     for out in ("a.npy", "b.parquet"):
         with pytest.raises(InputValueError, match="for files into a folder of shards"):
-            encode_files(tiny, repeated, tmp_path / out, dedupe=True)
+            encode_files(tiny, repeated, tmp_path / out, changed_since=tmp_path / "old")

@@ -161,12 +161,36 @@ def test_an_empty_parquet_file_has_its_columns(tmp_path: Path, tiny: Encoder, ar
     assert (table.num_rows, table.column_names) == (0, ["id", "k", "vector"])
 
 
-def test_dedup_encodes_duplicate_texts_once(tmp_path: Path, tiny: Encoder) -> None:
+def test_dedupe_encodes_duplicate_texts_once(tmp_path: Path, tiny: Encoder) -> None:
     texts = [WORDS[i % 5] for i in range(60)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
-    once = encode_files(tiny, tmp_path / "a.txt", tmp_path / "once.npy", dedup=True)
-    assert (once.encoded, once.rows) == (5, 60)
+    once = encode_files(tiny, tmp_path / "a.txt", tmp_path / "once.npy", dedupe=True)
+    assert (once.encoded, once.rows, once.repeated) == (5, 60, 55)
     np.testing.assert_allclose(np.load(tmp_path / "once.npy"), tiny.encode(texts), atol=1e-5)
+
+
+def test_the_old_name_of_dedupe_still_works(tmp_path: Path, tiny: Encoder, flowvec_here) -> None:
+    """A folder that was begun with it is continued."""
+    (tmp_path / "a.txt").write_text("\n".join(WORDS[i % 5] for i in range(60)))
+    for before in (0, 1):
+        with pytest.warns(DeprecationWarning, match="give dedupe"):
+            done = encode_files(tiny, tmp_path / "a.txt", tmp_path / "out", dedup=True)
+        assert (done.rows, done.shards_before) == (60, before)
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert manifest["options"]["dedup"]
+    assert "dedupe" not in manifest["options"]
+    told = flowvec_here("encode", tiny.bundle.handle, "a.txt", "-o", "b.npy", "--dedup", "--json")
+    assert told.stderr == "--dedup is deprecated, and removed in 0.3: give --dedupe\n"
+    assert json.loads(told.stdout)["repeated"] == 55
+
+
+def test_progress_as_lines_of_json(tmp_path: Path, tiny: Encoder, flowvec_here) -> None:
+    (tmp_path / "a.txt").write_text("the cat\n" * 60)
+    told = flowvec_here("encode", tiny.bundle.handle, "a.txt", "-o", "out", "--progress", "json")
+    line = json.loads(told.stderr.splitlines()[-1])
+    assert (line["command"], line["rows"], line["total"]) == ("encode", 60, 60)
+    assert line["rows_per_second"] == pytest.approx(60 / line["seconds"], rel=0.1)
+    assert line["eta_seconds"] == 0
 
 
 def test_a_bulk_job_puts_the_prompt_before_each_text(tmp_path: Path, tiny: Encoder) -> None:

@@ -100,7 +100,7 @@ def test_a_row_with_a_chunk_that_cannot_be_embedded_is_one_dead_letter(
 ) -> None:
     file = write_jsonl(tmp_path / "in.jsonl", [row("a", f"{LONG} nan. {LONG} nan."), row("b")])
     done = encode_files(nan_dir, file, tmp_path / "c", out_format="collection", id_field="id",
-                        skip_unchanged=True, split_tokens=12, dedup=True)  # fmt: skip
+                        skip_unchanged=True, split_tokens=12, dedupe=True)  # fmt: skip
     assert (done.rows, done.codes) == (1, {"non_finite": 1})
     (letter,) = map(json.loads, (tmp_path / "c.dead_letter.jsonl").read_text().splitlines())
     assert (letter["id"], letter["row"]) == ("a", 0)

@@ -10,6 +10,8 @@ LIBRARIES = {
     "langchain": "langchain_core",
     "llama_index": "llama_index",
     "mteb": "mteb",
+    "ray": "ray",
+    "spark": "pyspark",
 }
 
 
