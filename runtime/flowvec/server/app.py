@@ -126,6 +126,10 @@ class App:
         """What it serves."""
         return self._served
 
+    def end_bodies(self) -> None:
+        """Refuse requests whose bodies are not complete, for a server that stops."""
+        self._incoming.end()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or follow the server's start and end."""
         kind = scope["type"]

@@ -6,13 +6,14 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
 from flowvec.server.dialects import Dialect
 from flowvec.server.model_queue import ModelQueue, Outcome, QueuedCall
-from flowvec.server.refusal import ClientGone, Refusal
+from flowvec.server.refusal import ClientGone, Refusal, stopping
 from flowvec.server.settings import Settings
 from flowvec.server.spent import Spent
 
@@ -36,15 +37,28 @@ class Incoming:
     Attributes:
         size: bytes now.
         most: more are refused.
+        is_over: the server stops, and waits for none of them any more.
+        waits: of each body that is not complete, until when it is waited for.
     """
 
     size: int = 0
     most: int = 0
+    is_over: bool = False
+    waits: set[asyncio.Timeout] = field(default_factory=set)
 
     @property
     def is_full(self) -> bool:
         """Whether too many come at once."""
         return self.size > self.most
+
+    def end(self) -> None:
+        """Wait for no body any more: requests whose body is not complete are refused."""
+        if not self.is_over:
+            self.is_over = True
+            now = asyncio.get_running_loop().time()
+            for wait in self.waits:
+                with suppress(RuntimeError):  # its time is over in this moment
+                    wait.reschedule(now)
 
 
 class Request:
@@ -130,8 +144,8 @@ class Request:
         """The whole body.
 
         Raises:
-            Refusal: it is too large, compressed, or does not come in time; or too many others are
-                coming.
+            Refusal: it is too large, compressed, or does not come in time; too many others are
+                coming; or the server stops before its end.
             ClientGone: the client left before its end.
         """
         most = self._settings.max_body_bytes
@@ -141,11 +155,17 @@ class Request:
             raise _too_large(most)
         self.check_encoding()
         seconds = self._settings.body_timeout + declared / _SLOWEST
+        wait = asyncio.timeout(0.0 if self.incoming.is_over else seconds)
+        self.incoming.waits.add(wait)
         try:
-            async with asyncio.timeout(seconds):
+            async with wait:
                 return await self._whole_body(most)
         except TimeoutError:
+            if self.incoming.is_over:
+                raise stopping() from None
             raise Refusal("timed_out", f"the body did not arrive within {seconds:.0f} s") from None
+        finally:
+            self.incoming.waits.discard(wait)
 
     def check_encoding(self) -> None:
         """Refuse a compressed body.

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 # Ticks of uvicorn's loop, of .1 s, between two looks at slow connections.
 _TICKS = 10
+# Seconds that a body which is on its way has left when new work is refused.
+_BODY_SECONDS = 1.0
 # Seconds after the grace time at which a process that hangs is ended.
 _LAST_SECONDS = 5.0
 
@@ -34,8 +36,9 @@ class Server(uvicorn.Server):
     """A server of one application, in one process.
 
     The first SIGTERM or SIGINT begins an orderly stop: `/ready` fails; after `ready_delay` new work
-    is refused with 503; when everything that was taken in is answered, or the grace time is
-    over, the process ends. A second signal ends it at once. SIGHUP loads the models again.
+    is refused with 503, a second later also requests whose body is not complete; when everything
+    that was taken in is answered, or the grace time is over, the process ends. A second signal ends
+    it at once. SIGHUP loads the models again.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Server(uvicorn.Server):
             **options,
         )
         super().__init__(config)
-        self._served = app.served
+        self._app, self._served = app, app.served
         self._grace = grace
         self._ready_delay = ready_delay
         self._stop_began: float | None = None
@@ -145,6 +148,8 @@ class Server(uvicorn.Server):
         if since < self._ready_delay:
             return False
         self._served.is_stopping = True
+        if since >= self._ready_delay + _BODY_SECONDS:
+            self._app.end_bodies()
         return self._served.running == 0 or since >= self._grace
 
     @override

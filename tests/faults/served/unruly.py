@@ -95,7 +95,7 @@ async def stays_half_open(caller: Caller) -> None:
 
 
 def close_half_open() -> None:
-    """Close them; a server that stops waits for bodies that are on their way."""
+    """Close them."""
     while _half_open:
         _half_open.pop().close()
 

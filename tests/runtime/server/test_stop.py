@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowvec import Collection, Encoder
-from tests.runtime.server.conftest import texts
+from tests.runtime.server.conftest import running, texts
 from tests.serving import served
 from tests.waiting import wait_until
 
@@ -61,6 +62,30 @@ def test_sigterm_under_load_cuts_no_answer(tmp_path: Path, tiny_dir: Path) -> No
         seen = sum((caller.seen for caller in callers), Counter())
         assert set(seen) <= {"whole", "stopping", "not begun", "refused"}, seen
         assert "Traceback" not in log.read_text()
+
+
+def test_a_stop_does_not_wait_for_what_half_sent_requests_still_lack(tiny: Encoder) -> None:
+    from flowvec.server import create_app
+
+    head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n"
+    begun = {"nothing": b"", "half a head": head[:30], "no body": head, "half a body": head + b"{"}
+    with running(create_app({"tiny": tiny})) as server:
+        address = ("127.0.0.1", server.server.port)
+        clients = {name: socket.create_connection(address, timeout=60) for name in begun}
+        try:
+            for name, client in clients.items():
+                client.sendall(begun[name])
+            wait_until(lambda: server.app.served.running == 2)
+            server.server.stop()
+            said = {name: client.makefile("rb").read() for name, client in clients.items()}
+        finally:
+            for client in clients.values():
+                client.close()
+    assert said["nothing"] == said["half a head"] == b""
+    for name in ("no body", "half a body"):
+        # After 30 seconds it would be 408.
+        assert said[name].startswith(b"HTTP/1.1 503 "), said
+        assert b"connection: close\r\n" in said[name]
 
 
 def test_rows_outlive_the_process(
