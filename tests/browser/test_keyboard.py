@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,34 +11,7 @@ from tests.browser.conftest import Visit, Visitor
 from tests.runtime.server.conftest import Running
 from tests.waiting import wait_until
 
-# Contrast of every visible text with what is behind it, by WCAG 2.2: the texts below 4.5 (3 if
-# they are large), with their ratio. Backgrounds are opaque or not there.
-_CONTRAST = """() => {
-  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
-    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = numbers(getComputedStyle(at).backgroundColor);
-      if (colour.length < 4 || colour[3] > 0.5) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const low = [];
-  for (const element of document.querySelectorAll("body *")) {
-    const text = [...element.childNodes].filter((n) => n.nodeType === 3)
-      .map((n) => n.data.trim()).join("");
-    if (!text || !element.checkVisibility() || element.closest("svg, option, :disabled")) continue;
-    const style = getComputedStyle(element);
-    const [a, b] = [light(numbers(style.color)), light(behind(element))].sort((x, y) => y - x);
-    const ratio = (a + 0.05) / (b + 0.05);
-    const size = parseFloat(style.fontSize);
-    const isLarge = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
-    if (ratio < (isLarge ? 3 : 4.5)) low.push(`${text.slice(0, 40)}: ${ratio.toFixed(2)}`);
-  }
-  return low;
-}"""
+_CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 
 # Controls without a name that a screen reader could say.
 _UNNAMED = """() => [...document.querySelectorAll(
@@ -123,6 +97,50 @@ def test_the_map_by_keys(server: Running, visitor: Visitor) -> None:
     visit.shows("hit 2 of 50")
     page.keyboard.press("s")
     visit.shows("320 rows selected")
+
+
+# Where the row is that the card shows, and the row itself.
+_CARD = """() => {
+  const ring = document.querySelector(".ring").style;
+  const id = document.querySelector(".card .id").innerText;
+  return [parseFloat(ring.left), parseFloat(ring.top), id];
+}"""
+
+
+def test_every_point_is_reached_by_keys_without_a_search(server: Running, visitor: Visitor) -> None:
+    visit = visitor(server)
+    page = visit.page
+    visit.open("map")
+    visit.shows("320 rows.")
+    wait_until(lambda: "layout" not in page.locator(".stage-line").inner_text())
+    frame = page.get_by_role("application", name="Map of 320 rows")
+    frame.focus()
+    page.keyboard.press("Shift+ArrowRight")  # the point in the middle
+    page.locator(".card .id").wait_for()
+    before = page.evaluate(_CARD)
+    for key, axis, sign in [("Right", 0, 1), ("Down", 1, 1), ("Left", 0, -1), ("Up", 1, -1)]:
+        page.keyboard.press(f"Shift+Arrow{key}")
+        wait_until(lambda old=before: page.evaluate(_CARD)[2] != old[2])
+        after = page.evaluate(_CARD)
+        assert sign * (after[axis] - before[axis]) > 0, key
+        before = after
+    page.keyboard.press("Enter")
+    visit.shows("1 row selected")
+    page.keyboard.press("Enter")
+    page.get_by_text("1 row selected").wait_for(state="detached")
+    page.keyboard.press("0")
+    seen = set()
+    page.keyboard.press("n")
+    visit.shows("point 1 of 320")
+    for number in (1, 2, 3, 2, 1, 320):
+        visit.shows(f"point {number} of 320")
+        seen.add((number, page.evaluate(_CARD)[2]))
+        page.keyboard.press("n" if len(seen) < 3 else "p")
+    assert len(seen) == 4  # each number is one row
+    # A screen reader is told what is to be seen.
+    assert page.locator(".unseen").inner_text().startswith("Point ")
+    page.keyboard.press("Escape")
+    page.locator(".card").wait_for(state="detached")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -14,7 +14,8 @@ from flowvec.server import Settings, create_app
 from tests.browser.conftest import ALLOW_SOFTWARE, Visitor
 from tests.runtime.server.conftest import Running, running
 
-# Draws seeded points and moves the map; gives seconds of each frame.
+# Draws seeded points, moves the map in every frame, and lets it be still; gives milliseconds
+# between frames, and how many points were drawn: least while it moved, and in the end.
 _FRAMES = """async ([points, withoutWebGL]) => {
   const { Scatter } = await import("/page/scatter.js");
   const place = document.createElement("div");
@@ -30,24 +31,25 @@ _FRAMES = """async ([points, withoutWebGL]) => {
   scatter.light(Array.from({ length: 50 }, (_, i) => i));
   scatter.resize();
   scatter.fit();
-  const pixel = new Uint8Array(4);
   const times = [];
+  let least = points;
+  let last = await new Promise(requestAnimationFrame);
   for (let i = 0; i < 30; i += 1) {
-    await new Promise(requestAnimationFrame);
-    const began = performance.now();
     scatter.pan(Math.sin(i) * 9, Math.cos(i) * 9);
-    scatter.draw();
-    // Reading a pixel waits until the frame is drawn.
-    const { gl, context } = scatter.renderer;
-    if (gl) gl.readPixels(0, 0, 1, 1, gl.RGBA, gl.UNSIGNED_BYTE, pixel);
-    else context.getImageData(0, 0, 1, 1);
-    times.push(performance.now() - began);
+    const now = await new Promise(requestAnimationFrame);
+    least = Math.min(least, scatter.drawn);
+    times.push(now - last);
+    last = now;
   }
-  const kind = scatter.kind;
-  const drawn = scatter.canvas.width;
+  while (scatter.moving.timer || scatter.isAsked) await new Promise(requestAnimationFrame);
+  const [kind, width, drawn] = [scatter.kind, scatter.canvas.width, scatter.drawn];
   scatter.close();
   place.remove();
-  return { kind, drawn, times: times.sort((a, b) => a - b) };
+  return { kind, width, least, drawn, times: times.sort((a, b) => a - b) };
+}"""
+_SIZES = """async (cases) => {
+  const { sampleSize } = await import("/page/scatter.js");
+  return cases.map(([most, points, ms]) => sampleSize(most ?? Infinity, points, ms));
 }"""
 
 
@@ -66,10 +68,31 @@ def test_a_hundred_thousand_points(server: Running, visitor: Visitor, without_we
     visit.open("search")
     found = visit.page.evaluate(_FRAMES, [100_000, without_webgl])
     assert found["kind"] == ("2D canvas" if without_webgl else "WebGL2")
-    assert found["drawn"] > 900
+    assert found["width"] > 900
+    assert found["drawn"] == 100_000  # whatever was left out while it moved
     times = found["times"]
-    figures = {"points": 100_000, "median_ms": times[15], "p95_ms": times[28]}
+    figures = {
+        "points": 100_000,
+        "median_ms": times[15],
+        "p95_ms": times[28],
+        "least_points_while_moving": found["least"],
+    }
     _report(f"frames-{'canvas' if without_webgl else 'webgl'}", figures)
+
+
+def test_slow_frames_have_fewer_points(server: Running, visitor: Visitor) -> None:
+    visit = visitor(server)
+    visit.open("search")
+    slow, slower, least, few, quick, steady, full = visit.page.evaluate(
+        _SIZES,
+        [
+            [None, 100_000, 40], [None, 100_000, 300], [2_000, 100_000, 300], [None, 50, 300],
+            [10_000, 100_000, 16.7], [10_000, 100_000, 25], [99_999, 100_000, 16.7],
+        ],
+    )  # fmt: skip
+    assert 25_000 <= slower < slow < 100_000
+    assert (least, few, steady, full) == (2_000, 50, 10_000, 100_000)
+    assert 10_000 < quick < 20_000
 
 
 def test_first_paint(server: Running, visitor: Visitor) -> None:
@@ -104,6 +127,19 @@ def test_an_overloaded_server_is_said_to_be_one(
             page.get_by_role("button", name="Try again").click()
             page.locator(".hit").first.wait_for()
             assert problem.count() == 0
+            # The map stays while the hits to light up on it are refused.
+            app.served.unsent_bytes = 1000
+            visit.open("map")
+            visit.shows("1 row.")
+            page.get_by_role("searchbox").fill("mat")
+            problem.wait_for()
+            assert "The server is busy" in problem.inner_text()
+            assert page.locator("canvas").is_visible()
+            app.served.unsent_bytes = 0
+            page.get_by_role("button", name="Try again").click()
+            visit.shows("1 of the first 50 hits are lit.")
+            assert problem.count() == 0
+            visit.open("search")
         # The server is gone: the page says so, and stays.
         page.get_by_role("searchbox", name="Search").fill("dog")
         visit.shows("The server does not answer")

@@ -107,7 +107,7 @@ def test_map(server: Running, visitor: Visitor, picture: Any, dark: bool) -> Non
     visit.shows("50 of the first 50 hits are lit.")
     point = page.evaluate(
         "() => { const s = document.querySelector('canvas').scatter;"
-        " return s.placeOf(s.points.lit.indexOf(1)); }"
+        " return s.placeOf(s.points.lit[0]); }"
     )
     box = canvas.bounding_box()
     page.mouse.move(box["x"] + point["x"], box["y"] + point["y"])
@@ -170,8 +170,9 @@ def test_space(server: Running, visitor: Visitor, picture: Any, dark: bool) -> N
     picture(visit, f"space-{'dark' if dark else 'light'}")
 
 
-def test_a_phone(server: Running, visitor: Visitor, picture: Any) -> None:
-    visit = visitor(server, size=PHONE, has_touch=True, is_mobile=True)
+@pytest.mark.parametrize("dark", LOOKS)
+def test_a_phone(server: Running, visitor: Visitor, picture: Any, dark: bool) -> None:
+    visit = visitor(server, size=PHONE, dark=dark, has_touch=True, is_mobile=True)
     page = visit.page
     for tab in ("search", "map", "live", "space"):
         visit.open(tab)
@@ -183,7 +184,7 @@ def test_a_phone(server: Running, visitor: Visitor, picture: Any) -> None:
         wait_until(lambda: page.locator("main *").count() > 2)
         # Nothing sticks out to the right.
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-        picture(visit, f"phone-{tab}")
+        picture(visit, f"phone-{tab}-{'dark' if dark else 'light'}")
 
 
 def test_an_empty_collection_and_none(server: Running, visitor: Visitor, picture: Any) -> None:

@@ -17,7 +17,7 @@ from flowvec.bundle.bundle import Bundle
 from flowvec.engine.onnxruntime_session import open_graph
 from flowvec.errors import BundleError
 
-__all__ = ["BeforeTransform", "transform_input", "with_output"]
+__all__ = ["BeforeTransform", "HiddenTransformError", "transform_input", "with_output"]
 
 _TRANSFORMS = "transforms."
 # Numbers of fields: ModelProto.graph; GraphProto.node and output; NodeProto.input and output;
@@ -30,6 +30,10 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _PARTS = frozenset(("Slice", "Split", "Gather", "Identity", "Cast", "Reshape", "Squeeze"))
 
 
+class HiddenTransformError(BundleError):
+    """A graph does not name the vectors that its transform takes."""
+
+
 class BeforeTransform:
     """Runs a bundle's graph on ONNX Runtime, and gives vectors before and after its transform."""
 
@@ -37,14 +41,17 @@ class BeforeTransform:
         """Load the graph once more, on one thread.
 
         Raises:
-            BundleError: the graph has no transform that can be found, or cannot be loaded.
+            HiddenTransformError: the graph has no transform that can be found.
+            BundleError: the graph cannot be loaded.
         """
         name = None
         if bundle.manifest.transform:
             model = Path(bundle.model).read_bytes()
             name = transform_input(model)
         if name is None:
-            raise BundleError(f"the graph of {bundle.manifest.name} shows no vector to transform")
+            raise HiddenTransformError(
+                f"the graph of {bundle.manifest.name} shows no vector to transform"
+            )
         self._names = [name, bundle.manifest.output]
         self._session = open_graph(with_output(model, name), bundle.manifest.name)
 

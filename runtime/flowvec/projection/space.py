@@ -13,7 +13,7 @@ from flowvec.arguments import whole_number
 from flowvec.collection.collection import Collection
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.postprocess import normalize
-from flowvec.engine.inner_output import BeforeTransform
+from flowvec.engine.inner_output import BeforeTransform, HiddenTransformError
 from flowvec.errors import InputValueError
 from flowvec.projection.isotropy import Evenness, evenness_of
 from flowvec.projection.principal import principal_axes
@@ -57,7 +57,8 @@ class SpaceFrame:
         stage: what is being done.
         progress: 0 to 1.
         texts: beginnings of the texts, one for each position.
-        before: vectors that the transform takes; None for a model without one.
+        before: vectors that the transform takes; None for a model without one, or whose graph
+            does not show them.
         after: the model's vectors.
     """
 
@@ -73,8 +74,9 @@ def space_frames(
 ) -> Iterator[SpaceFrame]:
     """Compare vectors before and after a model's transform on a sample of a collection's texts.
 
-    Both are normalized if the model's vectors are. Without a transform, or without a model, the
-    vectors in the collection are measured, and nothing is embedded.
+    Both are normalized if the model's vectors are. Without a transform, without a model, or if the
+    graph does not show what its transform takes, the vectors in the collection are measured, and
+    nothing is embedded.
 
         >>> from flowvec.projection import space_frames
         >>> with Collection.create("space", dim=2) as collection:
@@ -93,7 +95,7 @@ def space_frames(
     Raises:
         InputTypeError, InputValueError: an argument is not valid; fewer than two rows have texts,
             or all vectors are equal.
-        BundleError: the graph does not show what its transform takes.
+        BundleError: the graph cannot be loaded.
     """
     whole_number("rows", rows, least=2)
     with collection._access.reading():
@@ -102,7 +104,8 @@ def space_frames(
             labels = np.sort(np.random.default_rng(seed).choice(labels, rows, replace=False))
         items = list(collection._store.read(labels.tolist()).values())
     texts = [(item.text or "")[:_LONGEST_TEXT] for item in items]
-    if encoder is None or not encoder.info().transform:
+    model = None if encoder is None else _before_transform(encoder)
+    if encoder is None or model is None:
         vectors = np.stack([item.vector for item in items]) if items else np.empty((0, 2))
         after = Space.of(np.asarray(vectors, np.float32))
         yield SpaceFrame("done", 1.0, _beginnings(texts), None, after)
@@ -110,7 +113,6 @@ def space_frames(
     texts = [text for text in texts if text]
     if len(texts) < 2:
         raise InputValueError("the collection has fewer than two texts to embed")
-    model = BeforeTransform(encoder.bundle)
     pairs = list[tuple[Floats, Floats]]()
     for start in range(0, len(texts), _BATCH):
         yield SpaceFrame("embedding", start / len(texts))
@@ -119,6 +121,16 @@ def space_frames(
     if encoder.bundle.manifest.normalised:
         before = normalize(before)
     yield SpaceFrame("done", 1.0, _beginnings(texts), Space.of(before), Space.of(after_))
+
+
+def _before_transform(encoder: Encoder) -> BeforeTransform | None:
+    """What shows the vectors before a model's transform; None if nothing does."""
+    if not encoder.info().transform:
+        return None
+    try:
+        return BeforeTransform(encoder.bundle)
+    except HiddenTransformError:
+        return None
 
 
 def _batch(

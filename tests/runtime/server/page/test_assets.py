@@ -63,6 +63,18 @@ def test_every_file_that_the_page_names_is_there(client: Any) -> None:
         assert client.get(f"/{path}").status_code == 404
 
 
+def test_what_the_first_tab_takes_is_asked_for_at_once() -> None:
+    """Every module that `app.js` imports, by itself or by others, is preloaded; no other one is."""
+    wanted, waiting = {"app.js"}, ["app.js"]
+    while waiting:
+        text = TEXTS[waiting.pop().rpartition("/")[2]]
+        new = set(re.findall(r"""^import .*from "\./([^"]+)";""", text, re.MULTILINE)) - wanted
+        wanted |= new
+        waiting += new
+    preloaded = re.findall(r'modulepreload" href="page/([^"]+)"', TEXTS["index.html"])
+    assert sorted(preloaded) == sorted(wanted)
+
+
 def test_all_that_ships_is_below_100_kb_compressed() -> None:
     sizes = {name: len(gzip.compress(text.encode(), 9)) for name, text in TEXTS.items()}
     assert sum(sizes.values()) < 100_000, sizes

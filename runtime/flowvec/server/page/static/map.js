@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { ask, bytes, collectionPath } from "./api.js";
 import { categories, palette, scaled } from "./colours.js";
-import { Empty, Problem } from "./parts.js";
+import { Empty, Problem, useDark } from "./parts.js";
 import { Plot } from "./plot.js";
 import { Selection } from "./selection.js";
 import { count, shown } from "./text.js";
@@ -57,12 +57,16 @@ export function Map({ collection, shared }) {
   const [lit, setLit] = useState([]);
   const [selected, setSelected] = useState([]);
   const [error, setError] = useState(null);
+  const [refusal, setRefusal] = useState(null); // of colours or hits: the map itself goes on
+  const [attempt, setAttempt] = useState(0);
+  const dark = useDark();
   const timer = useRef(0);
   const version = useRef(-1);
   const isOver = useRef(false);
   const isHeld = useRef(false); // the layout was stopped: what is there stays
 
-  const failed = (problem) => { if (problem.name !== "AbortError" && !isOver.current) setError(problem); };
+  const told = (tell) => (problem) => { if (problem.name !== "AbortError" && !isOver.current) tell(problem); };
+  const [failed, refused] = [told(setError), told(setRefusal)];
   const follow = async (body) => {
     clearTimeout(timer.current);
     try {
@@ -77,16 +81,19 @@ export function Map({ collection, shared }) {
       if (!["done", "failed", "none"].includes(value.stage)) timer.current = setTimeout(follow, POLL);
     } catch (problem) {
       failed(problem);
-      if (problem.wait) timer.current = setTimeout(follow, problem.wait * 1000);
+      // With the same body: a start that was refused has started nothing.
+      if (problem.wait && !isOver.current) timer.current = setTimeout(follow, problem.wait * 1000, body);
     }
   };
   const start = (again) => { isHeld.current = false; version.current = -1; follow({ again }); };
   useEffect(() => {
     isOver.current = false;
     start(false);
-    ask(`${collectionPath(collection.id)}/fields`).then(({ value }) => setFields(value.fields), failed);
     return () => { isOver.current = true; clearTimeout(timer.current); };
   }, []);
+  useEffect(() => {
+    ask(`${collectionPath(collection.id)}/fields`).then(({ value }) => setFields(value.fields), refused);
+  }, [attempt]);
 
   const hasPoints = Boolean(positions?.length);
   useEffect(() => {
@@ -94,9 +101,9 @@ export function Map({ collection, shared }) {
     if (!field) { setColours(null); return undefined; }
     const own = new AbortController();
     ask(`${path}/values`, { field }, { signal: own.signal }).then(
-      ({ value }) => setColours({ ...value, codes: decode(value.codes) }), failed);
+      ({ value }) => setColours({ ...value, codes: decode(value.codes) }), refused);
     return () => own.abort();
-  }, [field, hasPoints]);
+  }, [field, hasPoints, attempt]);
 
   const light = async (ids, signal) => {
     const { value } = await ask(`${path}/points`, { ids }, { signal });
@@ -116,18 +123,19 @@ export function Map({ collection, shared }) {
         const body = { query: query.trim(), k: HITS, text_limit: 0 };
         const { value } = await ask(`${collectionPath(collection.id)}/search`, body, { signal: own.signal });
         await light(value.hits.map((hit) => hit.id), own.signal);
-      } catch (problem) { failed(problem); }
+        setRefusal(null);
+      } catch (problem) { refused(problem); }
     };
     const wait = setTimeout(search, 250);
     return () => { clearTimeout(wait); own.abort(); };
-  }, [query, hasPoints]);
+  }, [query, hasPoints, attempt]);
 
   const rowsOf = async (points, textLimit, signal) => {
     const { value } = await ask(`${path}/rows`, { points, text_limit: textLimit }, { signal });
     return value.rows;
   };
   const kind = field ? colours?.kind ?? "none" : "none";
-  const table = useMemo(() => palette(kind, lit.length > 0), [kind, lit.length > 0]);
+  const table = useMemo(() => palette(kind, lit.length > 0), [kind, lit.length > 0, dark]);
   const stop = async () => {
     isHeld.current = true;
     clearTimeout(timer.current);
@@ -157,7 +165,8 @@ export function Map({ collection, shared }) {
       </select></label>
       ${lit.length ? html`<span class="quiet" role="status">${count(lit.length)} of the first ${HITS} hits are lit.</span>` : null}
     </div>
-    <${Problem} error=${error} onRetry=${() => { setError(null); follow(); }} />
+    <${Problem} error=${error} onRetry=${() => { setError(null); follow({}); }} />
+    <${Problem} error=${refusal} onRetry=${() => { setRefusal(null); setAttempt((n) => n + 1); }} />
     ${hasPoints ? html`<${Plot} positions=${positions} codes=${field && colours ? colours.codes : null} table=${table}
       lit=${lit} rowsOf=${rowsOf} onSelect=${setSelected} query=${query} />` : html`<p class="quiet">No points yet.</p>`}
     <div class="below"><${Stage} state=${state} onAgain=${() => start(true)} onStop=${stop} />

@@ -1,5 +1,6 @@
 // Small parts that several tabs use.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { isDark } from "./colours.js";
 import { visible } from "./text.js";
 
 // An error, with a button that counts down to trying again.
@@ -18,6 +19,18 @@ export function Problem({ error, onRetry }) {
     ${onRetry && (error.wait || !error.status) ? html`<button type="button" onClick=${onRetry}>
       Try again${left > 0 ? ` (suggested in ${left} s)` : ""}</button>` : null}
   </div>`;
+}
+
+// Whether the colours are the dark ones, also when that changes.
+export function useDark() {
+  const [dark, setDark] = useState(isDark());
+  useEffect(() => {
+    const query = matchMedia("(prefers-color-scheme: dark)");
+    const follow = () => setDark(query.matches);
+    query.addEventListener("change", follow);
+    return () => query.removeEventListener("change", follow);
+  }, []);
+  return dark;
 }
 
 export function Empty({ title, children }) {

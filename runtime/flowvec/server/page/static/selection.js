@@ -32,7 +32,7 @@ export function Selection({ points, rowsOf, onClear, name }) {
   };
   if (!points.length) return html`<p class="quiet selection">Draw around points with the lasso to see their rows as a list and as JSON.</p>`;
   return html`<section class="selection" aria-label="Selected rows">
-    <div class="row"><h2 role="status">${count(points.length)} rows selected</h2>
+    <div class="row"><h2 role="status">${count(points.length)} ${points.length === 1 ? "row" : "rows"} selected</h2>
       <button type="button" class="small" disabled=${isBusy} onClick=${() => asJson(COPIED, setJson)}>
         Copy as JSON${points.length > COPIED ? ` (the first ${COPIED})` : ""}</button>
       <button type="button" class="small" disabled=${isBusy} onClick=${() => asJson(MOST, (text) => download(`${name}.json`, "application/json", text))}>

@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { ask, collectionPath } from "./api.js";
 import { palette } from "./colours.js";
-import { Problem } from "./parts.js";
+import { Problem, useDark } from "./parts.js";
 import { Scatter } from "./scatter.js";
 import { Isolated, count, shown } from "./text.js";
 
@@ -18,16 +18,17 @@ function codesOf(positions) {
 function Side({ title, space, codes, texts, chosen, onChoose }) {
   const place = useRef(null);
   const scatter = useRef(null);
+  const dark = useDark();
   useEffect(() => {
     const made = new Scatter(place.current.querySelector(".canvas"));
     scatter.current = made;
     made.setPositions(flat(space.positions));
     made.setCodes(codes);
-    made.setPalette(palette("angles", false));
     made.resize();
     made.fit();
     return () => made.close();
   }, []);
+  useEffect(() => { scatter.current.setPalette(palette("angles", false)); }, [dark]);
   useEffect(() => { scatter.current.light(chosen < 0 ? [] : [chosen]); }, [chosen]);
   const point = (event) => {
     const box = place.current.getBoundingClientRect();
@@ -73,15 +74,23 @@ function Spectrum({ before, after }) {
     </svg><p>${said}</p></figure>`;
 }
 
-function reading({ before, after }) {
+function reading({ before, after, transform }) {
   if (before) {
     return html`<p>A <b>mean cosine</b> near 0 means that texts point in all directions; near 1, that all are crowded into a
       narrow cone. <b>IsoScore</b> is 1 if the vectors vary alike in all directions, and 0 if in one only. Both sides show the same
       texts, each on its own two principal axes; a colour is a direction before the transform.</p>`;
   }
+  if (transform.length) return html`<p>The mean cosine of two texts is ${after.mean_cosine.toFixed(3)}.</p>`;
   const crowd = after.mean_cosine > 0.3 ? "They are crowded into a cone: a transform (see docs/transforms.md) spreads them."
     : "They point in many directions already, so a transform has little to do.";
   return html`<p>The mean cosine of two texts is ${after.mean_cosine.toFixed(3)}. ${crowd}</p>`;
+}
+
+// Why there is no before and after.
+function why({ model, transform }) {
+  if (!model) return "This collection has no model.";
+  if (transform.length) return "The model's graph does not show what its transform takes, so only the vectors after it can be shown.";
+  return "This model has no transform, so there is no before and after.";
 }
 
 export function Space({ collection }) {
@@ -99,7 +108,11 @@ export function Space({ collection }) {
       setState(value);
       setError(null);
       if (value.stage === "waiting" || value.stage === "embedding") timer.current = setTimeout(follow, POLL);
-    } catch (problem) { if (!isOver.current) setError(problem); }
+    } catch (problem) {
+      if (isOver.current) return;
+      setError(problem);
+      if (problem.wait) timer.current = setTimeout(follow, problem.wait * 1000, body);
+    }
   };
   useEffect(() => {
     isOver.current = false;
@@ -107,7 +120,7 @@ export function Space({ collection }) {
     return () => { isOver.current = true; clearTimeout(timer.current); };
   }, []);
   const codes = useMemo(() => (state?.after ? codesOf((state.before ?? state.after).positions) : null), [state?.after]);
-  if (error) return html`<${Problem} error=${error} onRetry=${() => follow({ again: true })} />`;
+  if (error) return html`<${Problem} error=${error} onRetry=${() => follow({})} />`;
   if (state?.stage === "failed") {
     return html`<${Problem} error=${{ title: "The space cannot be measured", detail: state.message }} onRetry=${() => follow({ again: true })} />`;
   }
@@ -120,9 +133,8 @@ export function Space({ collection }) {
   return html`<div class="space">
     <div class="row head"><h2>${state.model ? html`The space of <bdi>${shown(state.model, 60)}</bdi>` : "The space of these vectors"}</h2>
       <button type="button" class="small" onClick=${() => { setState(null); follow({ again: true }); }}>Measure again</button></div>
-    ${state.transform.length ? html`<p>Its transform: ${state.transform.map((step) => html`<code class="chip">${shown(step, 80)}</code> `)}</p>`
-      : html`<p class="note">This ${state.model ? "model has no transform, so there is no before and after" : "collection has no model"}:
-        these are the vectors as they are, of ${count(state.texts.length)} rows.</p>`}
+    ${state.transform.length ? html`<p>Its transform: ${state.transform.map((step) => html`<code class="chip">${shown(step, 80)}</code> `)}</p>` : null}
+    ${state.before ? null : html`<p class="note">${why(state)} These are the vectors as they are, of ${count(state.texts.length)} rows.</p>`}
     <div class=${state.before ? "sides" : "sides one"}>
       ${state.before ? html`<${Side} title="Before the transform" space=${state.before} ...${side} />` : null}
       <${Side} title=${state.before ? "After the transform" : "Vectors"} space=${state.after} ...${side} />
