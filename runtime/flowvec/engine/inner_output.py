@@ -1,12 +1,14 @@
 """The vectors that a graph's transform takes, as a further output of the graph.
 
-Exported graphs name the weights of their transforms `transforms.N...`. What the first node with
-such a weight computes on is the pooled vector. Only as much of the file is parsed as that takes
-(ONNX is Protocol Buffers: tag, length, bytes), so that no further library is needed.
+Exported graphs name the weights of their transforms `transforms.N...`, and those that were
+attached to a given graph or a table `flowvec.N...`. What the first node with such a weight computes
+on is the pooled vector. Only as much of the file is parsed as that takes (ONNX is Protocol Buffers:
+tag, length, bytes), so that no further library is needed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from flowvec.errors import BundleError
 
 __all__ = ["BeforeTransform", "HiddenTransformError", "transform_input", "with_output"]
 
-_TRANSFORMS = "transforms."
+_WEIGHT = re.compile(r"(?:transforms|flowvec[^.]*)\.\d+\.")
 # Numbers of fields: ModelProto.graph; GraphProto.node and output; NodeProto.input and output;
 # ValueInfoProto.name.
 _GRAPH, _NODE, _OUTPUT = 7, 1, 12
@@ -74,7 +76,7 @@ def transform_input(model: bytes) -> str | None:
         if number != _GRAPH:
             continue
         for kind, inputs, outputs in _nodes(graph):
-            if any(name.startswith(_TRANSFORMS) for name in inputs):
+            if any(map(_WEIGHT.match, inputs)):
                 given = next((name for name in inputs if name in made_by), None)
                 while given is not None and made_by[given][0] in _PARTS:
                     given = next((n for n in made_by[given][1] if n in made_by), None)

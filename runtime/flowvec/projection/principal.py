@@ -50,7 +50,7 @@ def principal_axes(vectors: npt.NDArray[np.floating[Any]], components: int = 2) 
     dim = rows.shape[1]
     mean = rows.mean(0) if len(rows) else np.zeros(dim, np.float32)
     centred = rows - mean
-    total = float(np.square(centred, dtype=np.float64).sum())
+    total = float(np.einsum("ij,ij->", centred, centred, dtype=np.float64))
     axes = np.zeros((dim, components), np.float32)
     columns = min(components + _MORE_COLUMNS, dim, max(1, len(rows)))
     if total <= 0.0:

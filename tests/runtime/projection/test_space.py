@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,3 +84,24 @@ def test_a_graph_keeps_its_own_outputs(tiny_dir: Path) -> None:
     name = transform_input(model)
     assert name is not None
     assert with_output(model, name).startswith(model)
+
+
+def test_a_graph_that_names_no_transform_shows_what_comes_after_it(
+    tiny: Encoder, tiny_copy: Path, tmp_path: Path
+) -> None:
+    path = tiny_copy / "model.onnx"
+    renamed = path.read_bytes().replace(b"transforms.", b"renamed.xx.")
+    path.write_bytes(renamed)
+    manifest = json.loads((tiny_copy / "manifest.json").read_text())
+    manifest["files"]["model.onnx"]["sha256"] = hashlib.sha256(renamed).hexdigest()
+    (tiny_copy / "manifest.json").write_text(json.dumps(manifest))
+    with (
+        Encoder.load(tiny_copy, provider="cpu") as other,
+        Collection.create(tmp_path / "notes", encoder=other) as notes,
+    ):
+        notes.add(range(len(TEXTS)), TEXTS)
+        (frame,) = space_frames(notes, other)
+    assert frame.before is None
+    assert frame.after is not None
+    expected = evenness_of(tiny.encode_document(TEXTS))
+    assert frame.after.evenness.isoscore == pytest.approx(expected.isoscore, abs=1e-4)
