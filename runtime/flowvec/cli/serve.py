@@ -21,12 +21,17 @@ def serve(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL...", help=f"{MODEL_HELP} NAME=MODEL serves it by another name."
+            metavar="MODEL...",
+            help=f"{MODEL_HELP} Embedders, rerankers, sparse and multi-vector encoders, told apart "
+            "by their manifests. NAME=MODEL serves it by another name.",
         ),
     ] = None,
     reranker: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="A reranker, or NAME=MODEL; may be repeated."),
+        typer.Option(
+            metavar="MODEL",
+            help="A reranker, or NAME=MODEL, refused if it is of another kind; may be repeated.",
+        ),
     ] = None,
     collection: Annotated[
         list[str] | None,

@@ -14,7 +14,6 @@ from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer
 
 __all__ = [
-    "DenseJob",
     "DenseRows",
     "EncodeJob",
     "EncodeStatistics",
@@ -202,14 +201,6 @@ class Job(Protocol):
 
     def _rows(self, token_ids: TokenIds, dim: int) -> Rows:
         """Where the graph's output for tokenized items goes, `dim` numbers for each."""
-
-
-class DenseJob(Job, Protocol):
-    """A job whose results are made from one array of the graph's output."""
-
-    @property
-    def postprocess(self) -> Finish:
-        """What is done to the graph's output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,6 +330,15 @@ class LoadedModel:
         refuse_non_finite(non_finite_rows(out).tolist())
         return out
 
+    def _run_batch(self, ids: TokenIds, batch: Batch, *, alone: bool) -> Floats:
+        """The graph's output for a batch of all texts of `ids` in their order, on this thread.
+
+        NaN and infinity are not refused.
+        """
+        kept = _Kept()
+        self._pipeline.run_into(ids, [batch], kept, alone=alone)
+        return kept.output
+
     def _report(self, statistics: EncodeStatistics) -> None:
         if self._on_statistics is not None:
             self._on_statistics(statistics)
@@ -391,6 +400,24 @@ class LoadedModel:
         )
         if state["closed"]:
             self.close()
+
+
+class _Kept:
+    """The output of a single batch, as it is (`flowvec.encoder.jobs.Rows`)."""
+
+    output: Floats
+
+    def store(self, items: Sequence[int], output: Floats) -> None:
+        """Keep it."""
+        self.output = output
+
+    def non_finite(self) -> Sequence[int]:
+        """Nobody asks here."""
+        return ()
+
+    def results(self) -> Floats:
+        """The output."""
+        return self.output
 
 
 def wants_bar(setting: bool | None, items: int) -> bool:

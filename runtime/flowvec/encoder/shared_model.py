@@ -1,4 +1,5 @@
-"""The queue behind `SharedEncoder` and `SharedReranker`: items of different callers share batches.
+"""The queue behind `SharedEncoder`, `SharedReranker` and the server's models: items of different
+callers share batches.
 
 An item is a text, or a pair of texts. There is no timer. While every stream is busy, items wait;
 when a stream becomes free, `scheduling` chooses its batch from the waiting items. So an idle model
@@ -17,7 +18,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +28,9 @@ import numpy.typing as npt
 from flowvec.arguments import whole_number
 from flowvec.compat import override
 from flowvec.encoder.batching import Batch
-from flowvec.encoder.jobs import DenseJob
+from flowvec.encoder.jobs import Job, Rows
+from flowvec.encoder.pipeline import refuse_non_finite
+from flowvec.encoder.postprocess import non_finite_rows
 from flowvec.encoder.queue_reports import BatchReport, Pulse
 from flowvec.encoder.scheduling import LOOKAHEAD, pack
 from flowvec.engine.providers import Engine
@@ -53,7 +58,7 @@ DEFAULT_MAX_WAITING = 8192
 
 
 class QueuedModel(Protocol):
-    """What the queue needs of an Encoder or Reranker."""
+    """What the queue needs of a model."""
 
     @property
     def engine(self) -> Engine:
@@ -71,8 +76,8 @@ class QueuedModel(Protocol):
     def max_batch_tokens(self) -> int:
         """Most padded tokens in a batch."""
 
-    def run(self, ids: TokenIds, batches: Sequence[Batch], *, alone: bool) -> Floats:
-        """The graph's output for given batches, float32 (items, dim)."""
+    def _run_batch(self, ids: TokenIds, batch: Batch, *, alone: bool) -> Floats:
+        """The graph's output for a batch of all items of `ids`, float32 (items, ...)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +125,14 @@ class Call:
         queued: when the call came.
         tokenize_seconds: how long the tokenizer took, for this call and those that came with it.
         begun: when the first batch with one of its items began; 0 before that.
+        rows: where the results go; None before its items are tokenized.
     """
 
     items: list[Any]
-    job: DenseJob
+    job: Job
     single: bool
-    out: Floats
     left: int
+    rows: Rows | None = None
     tokens: int = 0
     truncated: int = 0
     queued: float = field(default_factory=time.perf_counter)
@@ -150,9 +156,10 @@ class Call:
 
     def finish(self) -> None:
         """Give the caller the results; all items are computed."""
-        vectors = self.job.postprocess(self.out)
+        assert self.rows is not None, "it was set before the first batch"
+        results = self.rows.results()
         with contextlib.suppress(InvalidStateError):
-            self.future.set_result(vectors[0] if self.single else vectors)
+            self.future.set_result(results[0] if self.single else results)
         self.settle()
 
 
@@ -188,7 +195,7 @@ class SharedModel(WorkerThreads):
         """Start one worker thread per stream of the model.
 
         Args:
-            model: an Encoder or Reranker. Closing this does not close it.
+            model: a loaded model. Closing this does not close it.
             max_waiting: most items that may wait; a call that would exceed it is refused.
             max_batch_tokens: most padded tokens in a batch; None is the model's.
 
@@ -212,15 +219,14 @@ class SharedModel(WorkerThreads):
 
     # --- calling --------------------------------------------------------------------------------
 
-    def _queue(self, items: list[Any], job: DenseJob, *, single: bool) -> Call:
+    def _queue(self, items: list[Any], job: Job, *, single: bool) -> Call:
         """Queue a call's items; its future will have the results.
 
         Raises:
             OverloadedError: the queue is full.
             ClosedError: after `close`, or in a forked child.
         """
-        out = np.empty((len(items), self._model.dim), dtype=np.float32)
-        call = Call(items, job, single, out, len(items))
+        call = Call(items, job, single, len(items))
         self._check_process()
         with self._changed:
             self.require_open()
@@ -238,8 +244,13 @@ class SharedModel(WorkerThreads):
                 self._calls.append(call)
                 self._changed.notify()
         if not items:
+            call.rows = job._rows(TokenIds.from_rows([]), self._model.dim)
             call.finish()
         return call
+
+    def joined(self, parts: Sequence[Any]) -> Any:
+        """The results of consecutive calls as those of one; at least one part."""
+        return np.concatenate(parts)
 
     def _wait(self, future: Future[npt.NDArray[Any]], timeout: float | None) -> npt.NDArray[Any]:
         """Wait for a call's results; without them in time, drop its items that have not started.
@@ -357,11 +368,13 @@ class SharedModel(WorkerThreads):
                 self._leave(call, len(call.items))
                 call.fail(
                     InputValueError(
-                        f"item {min(cut) - rows.start} has more than {self._model.max_length} "
-                        "tokens, and truncation is 'error'"
+                        f"item {min(cut) - rows.start} has more than "
+                        f"{call.job.most_tokens or self._model.max_length} tokens, and truncation "
+                        "is 'error'"
                     )
                 )
                 continue
+            call.rows = call.job._rows(token_ids.between(rows.start, rows.stop), self._model.dim)
             waiting += [
                 _Waiting(call, row - rows.start, token_ids, row, lengths[row]) for row in rows
             ]
@@ -432,7 +445,7 @@ class SharedModel(WorkerThreads):
     def _compute(self, items: list[_Waiting], length: int, *, alone: bool = False) -> None:
         started = time.perf_counter()
         try:
-            vectors = self._run(items, length, alone=alone)
+            output = self._run(items, length, alone=alone)
         except (NonFiniteError, EngineError) as error:
             if len(items) == 1:
                 self._deliver_failure(items[0], error)
@@ -449,22 +462,46 @@ class SharedModel(WorkerThreads):
             seconds = time.perf_counter() - started
             tokens = sum(item.tokens for item in items)
             self.on_batch(BatchReport(len(items), tokens, len(items) * length, seconds))
+        self._store(items, output)
+
+    def _run(self, items: list[_Waiting], length: int, *, alone: bool) -> Floats:
+        """The graph's output for items that are padded to a length.
+
+        Raises:
+            NonFiniteError: it has NaN or infinity.
+            EngineError: the engine failed.
+        """
+        batch = Batch(tuple(range(len(items))), length)
+        token_ids = TokenIds.of_rows([(item.tokenized, item.place) for item in items])
+        output = self._model._run_batch(token_ids, batch, alone=alone)
+        refuse_non_finite(self._non_finite(output, token_ids))
+        return output
+
+    def _non_finite(self, output: Floats, ids: TokenIds) -> Sequence[int]:
+        """Items of a batch for which the model gave NaN or infinity."""
+        return cast(list[int], non_finite_rows(output).tolist())
+
+    def _store(self, items: list[_Waiting], output: Floats) -> None:
+        """Give calls their results of a batch, and finish those that have all."""
+        counts: list[tuple[Call, int]] = []
+        start = 0
+        # Items of a call are mostly neighbours, since batches keep the order in which they came.
+        for call, own in groupby(items, key=attrgetter("call")):
+            rows = [item.row for item in own]
+            assert call.rows is not None, "it was set when the items were tokenized"
+            call.rows.store(rows, output[start : start + len(rows)])
+            counts.append((call, len(rows)))
+            start += len(rows)
         finished = []
         with self._changed:
             self._texts += len(items)
             self._batches += 1
-            for vector, item in zip(vectors, items, strict=True):
-                item.call.out[item.row] = vector
-                item.call.left -= 1
-                if not item.call.left:
-                    finished.append(item.call)
+            for call, count in counts:
+                call.left -= count
+                if not call.left:
+                    finished.append(call)
         for call in finished:
             call.finish()
-
-    def _run(self, items: list[_Waiting], length: int, *, alone: bool) -> Floats:
-        batch = Batch(tuple(range(len(items))), length)
-        token_ids = TokenIds.of_rows([(item.tokenized, item.place) for item in items])
-        return self._model.run(token_ids, [batch], alone=alone)
 
     def _deliver_failure(self, item: _Waiting, error: Exception) -> None:
         if isinstance(error, NonFiniteError):

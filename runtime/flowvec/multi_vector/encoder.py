@@ -28,7 +28,7 @@ from flowvec.tokenizer.pairs import check_pairs
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized
 
-__all__ = ["MultiVectorEncoder", "MultiVectorInfo"]
+__all__ = ["MultiVectorEncoder", "MultiVectorInfo", "MultiVectorOptions"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -46,13 +46,15 @@ _FOREIGN = {
 }
 
 
-class _Options(TypedDict, total=False):
+class MultiVectorOptions(TypedDict, total=False):
+    """Options of every call that encodes texts; `encode_query` says what they mean."""
+
     max_batch_tokens: int | None
     truncation: Truncation
     on_empty: OnEmpty
 
 
-class _CallOptions(_Options, total=False):
+class _CallOptions(MultiVectorOptions, total=False):
     show_progress_bar: bool | None
 
 
@@ -240,7 +242,7 @@ class MultiVectorEncoder(TextModel):
         return [array for window in windows for array in cast(list[Floats], window.vectors)]
 
     def stream_documents(
-        self, texts: Iterable[str], **options: Unpack[_Options]
+        self, texts: Iterable[str], **options: Unpack[MultiVectorOptions]
     ) -> Iterator[Floats]:
         """Encode documents of an iterable of any length at constant memory.
 

@@ -14,8 +14,8 @@ from flowvec.server.model_queue import Outcome
 from flowvec.server.request import Request, Send
 
 __all__ = [
-    "JSON", "Answer", "Body", "Header", "StageTimes", "json_answer", "outcome_headers",
-    "vectors_answer",
+    "JSON", "Answer", "Body", "Header", "StageTimes", "blocks_answer", "json_answer",
+    "outcome_headers", "vectors_answer",
 ]  # fmt: skip
 
 JSON = b"application/json"
@@ -86,11 +86,25 @@ def json_answer(value: Any, headers: list[Header] | None = None) -> Answer:
 
 
 def vectors_answer(outcome: Outcome, blocks: Iterator[bytes], headers: list[Header]) -> Answer:
-    """An answer of vectors, whose blocks are made while it is sent if there are many."""
-    is_small = outcome.results.size <= _WHOLE
-    if is_small:
+    """An answer of vectors in one array."""
+    results = outcome.results
+    return blocks_answer(blocks, results.size, results.nbytes, headers)
+
+
+def blocks_answer(
+    blocks: Iterator[bytes], numbers: int, held_bytes: int, headers: list[Header]
+) -> Answer:
+    """An answer of so many numbers, whose blocks are made while it is sent if there are many.
+
+    Args:
+        blocks: the body.
+        numbers: how many it has.
+        held_bytes: memory that they take.
+        headers: as for `Answer`.
+    """
+    if numbers <= _WHOLE:
         return Answer(b"".join(blocks), headers=headers)
-    return Answer(blocks, headers=headers, held_bytes=outcome.results.nbytes)
+    return Answer(blocks, headers=headers, held_bytes=held_bytes)
 
 
 def outcome_headers(

@@ -31,6 +31,8 @@ __all__ = [
     "TeiLabelled",
     "TeiReranked",
     "TeiSimilarities",
+    "TeiSparse",
+    "TeiTokenVectors",
     "TeiTokens",
     "Updated",
 ]  # fmt: skip
@@ -70,7 +72,7 @@ class ModelAbout(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
-    kind: Literal["embedding", "reranker"]
+    kind: Literal["embedding", "reranker", "sparse", "multi_vector"]
     max_length: int
     fingerprint: str
     dim: NotRequired[int]
@@ -131,7 +133,16 @@ class TeiInfo(TypedDict):
     models: list[str]
 
 
+class TeiWeight(TypedDict):
+    """The weight of a token of the vocabulary."""
+
+    index: int
+    value: float
+
+
 TeiEmbedded = list[list[float]]
+TeiSparse = list[list[TeiWeight]]
+TeiTokenVectors = list[list[list[float]]]
 TeiReranked = list[TeiRanked]
 TeiSimilarities = list[float]
 TeiTokens = list[list[TeiToken]]

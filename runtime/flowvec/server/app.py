@@ -10,6 +10,7 @@ from typing import Any
 
 from flowvec.collection.collection import Collection
 from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import FlowvecError, InputTypeError, InputValueError
 from flowvec.reranker.reranker import Reranker
 from flowvec.server.answer import Answer, Header
@@ -17,13 +18,14 @@ from flowvec.server.dialects import worded
 from flowvec.server.guard import PREFLIGHT, Guard
 from flowvec.server.logs import log_access, log_failure
 from flowvec.server.metrics import metrics
+from flowvec.server.model_kinds import CLASSES, served_model
 from flowvec.server.refusal import AnswerCut, ClientGone, Refusal, refusal_of, stopping
 from flowvec.server.request import Incoming, Receive, Request, Scope, Send
 from flowvec.server.route import Route
 from flowvec.server.routes import Routes, routes_of
 from flowvec.server.served import Served
 from flowvec.server.served_collection import ServedCollection
-from flowvec.server.served_model import ServedEncoder, ServedReranker
+from flowvec.server.served_model import ServedEncoder
 from flowvec.server.settings import Settings
 from flowvec.server.tracing import Traces
 
@@ -36,12 +38,12 @@ _BODIES = 8
 
 
 def create_app(
-    models: Encoder | Mapping[str, Encoder] | Iterable[Encoder],
+    models: LoadedModel | Mapping[str, LoadedModel] | Iterable[LoadedModel],
     rerankers: Reranker | Mapping[str, Reranker] | Iterable[Reranker] = (),
     collections: Mapping[str, Collection] | None = None,
     *,
     settings: Settings | None = None,
-    reload: Callable[[str], Encoder | Reranker] | None = None,
+    reload: Callable[[str], LoadedModel] | None = None,
 ) -> App:
     """An ASGI application that serves models.
 
@@ -52,9 +54,10 @@ def create_app(
         >>> app = create_app({"mini": Encoder.load("mini")})
 
     Args:
-        models: encoders by the name that requests use; without names, that of their bundles. The
-            first answers requests that name none.
-        rerankers: likewise.
+        models: models by the name that requests use; without names, that of their bundles. Each is
+            an Encoder, Reranker, SparseEncoder or MultiVectorEncoder; of each kind, the first
+            answers requests that name none.
+        rerankers: more of them, only Rerankers.
         collections: open collections by name. One whose Encoder is among the models shares its
             queue, and any other Encoder gets a queue of its own.
         settings: limits and deadlines.
@@ -66,12 +69,13 @@ def create_app(
         InputValueError: two models have the same name, or a collection's name is not valid.
     """
     settings = settings or Settings()
-    encoders, scorers = _named(models, Encoder), _named(rerankers, Reranker)
+    pairs = [*_named(models, tuple(CLASSES.values())), *_named(rerankers, (Reranker,))]
+    if len(dict(pairs)) < len(pairs):
+        raise InputValueError("two models have the same name: give them as a dict with names")
     is_shared = settings.keys is not None and settings.keys.are_several
     served = Served(
         settings,
-        {n: ServedEncoder(n, e, settings, is_shared=is_shared) for n, e in encoders.items()},
-        {n: ServedReranker(n, r, settings, is_shared=is_shared) for n, r in scorers.items()},
+        [served_model(name, model, settings, is_shared=is_shared) for name, model in pairs],
         load=reload,
     )
     for name, collection in (collections or {}).items():
@@ -83,9 +87,10 @@ def create_app(
     return App(served)
 
 
-def _named(models: Any, kind: type[Any]) -> dict[str, Any]:
-    """Models by name."""
-    if isinstance(models, kind):
+def _named(models: Any, kinds: tuple[type[LoadedModel], ...]) -> list[tuple[str, LoadedModel]]:
+    """Models and their names."""
+    what = " or ".join(kind.__name__ for kind in kinds)
+    if isinstance(models, kinds):
         models = [models]
     if isinstance(models, Mapping):
         pairs = list(models.items())
@@ -94,17 +99,15 @@ def _named(models: Any, kind: type[Any]) -> dict[str, Any]:
         pairs = [(getattr(bundle, "manifest", bundle), model) for bundle, model in pairs]
         pairs = [(getattr(manifest, "name", ""), model) for manifest, model in pairs]
     else:
-        raise InputTypeError(f"models must be {kind.__name__}s, not {type(models).__name__}")
+        raise InputTypeError(f"models must be of {what}, not {type(models).__name__}")
     for name, model in pairs:
-        if not isinstance(model, kind):
-            hint = f": write {kind.__name__}.load({model!r})" if isinstance(model, str) else ""
+        if not isinstance(model, kinds):
+            is_name = isinstance(model, str)
+            hint = f": write {kinds[0].__name__}.load({model!r})" if is_name else ""
             raise InputTypeError(
-                f"model {name!r} must be of {kind.__name__}, not {type(model).__name__}{hint}"
+                f"model {name!r} must be of {what}, not {type(model).__name__}{hint}"
             )
-    named = dict(pairs)
-    if len(named) < len(pairs):
-        raise InputValueError("two models have the same name: give them as a dict with names")
-    return named
+    return pairs
 
 
 class App:

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from flowvec.server.refusal import Refusal
-from flowvec.server.served_model import ServedEncoder
+from flowvec.server.served_model import ServedEncoder, ServedTexts
 
 __all__ = ["Input", "checked_dim", "decoded", "decoder", "prompt_of", "texts_of"]
 
@@ -47,9 +47,7 @@ def decoded(with_: msgspec.json.Decoder[S], body: bytes) -> S:
         raise Refusal("malformed", "the body is nested too deeply") from None
 
 
-def texts_of(
-    given: Input, field: str, model: ServedEncoder, *, accept_token_ids: bool
-) -> list[str]:
+def texts_of(given: Input, field: str, model: ServedTexts, *, accept_token_ids: bool) -> list[str]:
     """The texts of a request.
 
     Args:
@@ -77,14 +75,14 @@ def texts_of(
     return [item if isinstance(item, str) else _text_of(item, field, model) for item in given]
 
 
-def _text_of(ids: object, field: str, model: ServedEncoder) -> str:
+def _text_of(ids: object, field: str, model: ServedTexts) -> str:
     """The text of token ids of the model's own tokenizer."""
     if not isinstance(ids, list):
         raise Refusal("invalid", f"{field} holds ids beside texts", field)
     return model.encoder._tokenizer.decode(ids)
 
 
-def prompt_of(model: ServedEncoder, input_type: Literal["query", "document"]) -> str:
+def prompt_of(model: ServedTexts, input_type: Literal["query", "document"]) -> str:
     """The prompt for queries or documents; "" if the model has none."""
     encoder = model.encoder
     return encoder.query_prompt if input_type == "query" else encoder.document_prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +14,13 @@ from typing import Any
 from flowvec.collection.collection import Collection
 from flowvec.demo import load_passages
 from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import InputValueError
 from flowvec.reranker.reranker import Reranker
 from flowvec.server.app import create_app
 from flowvec.server.guard import LOOPBACK, is_loopback
 from flowvec.server.keys import Keys
+from flowvec.server.model_kinds import load_model
 from flowvec.server.running import Server
 from flowvec.server.settings import Settings
 
@@ -37,8 +39,8 @@ class ServeOptions:
     """What the command line says.
 
     Attributes:
-        models: encoders, each `MODEL` or `NAME=MODEL`.
-        rerankers: likewise.
+        models: of any kind, each `MODEL` or `NAME=MODEL`.
+        rerankers: likewise, and refused if they are of another kind.
         collections: directories, each `DIR` or `NAME=DIR`.
         host: address to listen on.
         port: port to listen on.
@@ -48,7 +50,7 @@ class ServeOptions:
         allow_hosts: names by which the server is called, besides those of this machine.
         is_insecure: listen on other addresses than this machine's without a key.
         is_demo: serve the passages of `flowvec demo` too, with mini.
-        engine: options of `Encoder.load` and `Reranker.load`.
+        engine: options of `Encoder.load`, for all models.
     """
 
     models: Sequence[str]
@@ -97,19 +99,21 @@ def serve(options: ServeOptions, settings: Settings) -> None:
         names = list(options.models)
         if options.is_demo and _DEMO_MODEL not in names:
             names.append(_DEMO_MODEL)
-        models = _loaded(Encoder, names, options.engine, stack)
-        rerankers = _loaded(Reranker, options.rerankers, options.engine, stack)
-        collections = _opened(options.collections, models, stack)
+        models = _loaded(load_model, names, options.engine, stack)
+        rerankers: dict[str, Any] = _loaded(Reranker.load, options.rerankers, options.engine, stack)
+        if twice := models.keys() & rerankers.keys():
+            name = min(twice)
+            raise InputValueError(f"two models are called {name!r}: give one as NAME=MODEL")
+        encoders = {n: model for n, model in models.items() if isinstance(model, Encoder)}
+        collections = _opened(options.collections, encoders, stack)
         if options.is_demo:
             if "demo" in collections:
                 raise InputValueError("--demo is the name of its collection: name yours otherwise")
-            collections["demo"] = _demo_collection(models[_DEMO_MODEL], stack)
-        kinds: dict[str, Any] = dict.fromkeys(models, Encoder) | dict.fromkeys(rerankers, Reranker)
+            collections["demo"] = _demo_collection(encoders[_DEMO_MODEL], stack)
         sources = dict(map(_split, [*names, *options.rerankers]))
 
-        def load(name: str) -> Encoder | Reranker:
-            loaded: Encoder | Reranker = kinds[name].load(sources[name], **options.engine)
-            return loaded
+        def load(name: str) -> LoadedModel:
+            return load_model(sources[name], **options.engine)
 
         app = create_app(models, rerankers, collections, settings=settings, reload=load)
         app.served.owned |= {*models.values(), *rerankers.values()}
@@ -151,17 +155,20 @@ def _demo_collection(encoder: Encoder, stack: ExitStack) -> Collection:
 
 
 def _loaded(
-    kind: type[Any], names: Sequence[str], engine: dict[str, Any], stack: ExitStack
-) -> dict[str, Any]:
+    load: Callable[..., LoadedModel],
+    names: Sequence[str],
+    engine: dict[str, Any],
+    stack: ExitStack,
+) -> dict[str, LoadedModel]:
     """Models by name; one that is named twice is loaded once."""
-    models: dict[str, Any] = {}
-    loaded: dict[str, Any] = {}
+    models: dict[str, LoadedModel] = {}
+    loaded: dict[str, LoadedModel] = {}
     for given in names:
         name, source = _split(given)
         if name in models:
             raise InputValueError(f"two models are called {name!r}: give one as NAME={source}")
         if source not in loaded:
-            loaded[source] = stack.enter_context(kind.load(source, **engine))
+            loaded[source] = stack.enter_context(load(source, **engine))
             logger.info("%s: %r, %s", name, loaded[source], loaded[source].proof)
         models[name] = loaded[source]
     return models

@@ -26,8 +26,11 @@ _TEI_RERANK = "POST /rerank"
 _TEI_PREDICT = "POST /predict"
 _TEI_EMBED = tuple(
     f"POST {path}"
-    for path in ("/", "/embed", "/invocations", "/embeddings", "/v1/embeddings", "/similarity")
-)
+    for path in (
+        "/", "/embed", "/embed_all", "/embed_sparse", "/invocations", "/embeddings",
+        "/v1/embeddings", "/similarity",
+    )
+)  # fmt: skip
 _TEI_ROUTES = (*_TEI_EMBED, _TEI_RERANK, _TEI_PREDICT)
 
 

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-import numpy as np
-
 from flowvec.encoder.shared_model import Call, SharedModel
 from flowvec.errors import FlowvecError
 from flowvec.server.queued_call import Costs, Outcome, QueuedCall, about_item, parts_of
@@ -250,7 +248,7 @@ class ModelQueue:
             queue = call.begun - call.came - call.tokenize_seconds
             call.done.set_result(
                 Outcome(
-                    parts[0] if len(parts) == 1 else np.concatenate(parts),
+                    parts[0] if len(parts) == 1 else self._shared.joined(parts),
                     call.tokens,
                     call.truncated,
                     call.tokenize_seconds,

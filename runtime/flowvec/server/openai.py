@@ -16,7 +16,7 @@ from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.served import Served
-from flowvec.server.served_model import ServedEncoder
+from flowvec.server.served_model import ServedEncoder, ServedModel
 from flowvec.server.vector_bytes import Encoding, openai_data, pieces
 
 __all__ = ["embeddings", "model", "models"]
@@ -95,28 +95,11 @@ async def model(served: Served, request: Request) -> Answer:
     raise Refusal("no_such_model", f"there is no model {name!r:.100}", "model")
 
 
-def _described(served: Served, model: Any) -> dict[str, Any]:
-    described: dict[str, Any] = {
+def _described(served: Served, model: ServedModel) -> dict[str, Any]:
+    return {
         "id": model.name,
         "object": "model",
         "created": served.started,
         "owned_by": "flowvec",
+        **model.about(),
     }
-    if isinstance(model, ServedEncoder):
-        encoder = model.encoder
-        described |= {
-            "kind": "embedding",
-            "dim": encoder.dim,
-            "max_length": encoder.max_length,
-            "prompts": sorted(encoder.info().prompts),
-            "fingerprint": encoder.fingerprint,
-        }
-    else:
-        reranker = model.reranker
-        described |= {
-            "kind": "reranker",
-            "max_length": reranker.max_length,
-            "labels": list(reranker.head.labels),
-            "fingerprint": reranker.fingerprint,
-        }
-    return described

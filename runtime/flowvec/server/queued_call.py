@@ -27,7 +27,8 @@ class Outcome:
     """What came of a call.
 
     Attributes:
-        results: vectors or scores, in the order of the items.
+        results: vectors, scores, SparseVectors or a list of the vectors of tokens; in the order of
+            the items.
         tokens: tokens that were computed, special tokens included.
         truncated: items that were cut.
         tokenize_seconds: time in the tokenizer.
@@ -35,7 +36,7 @@ class Outcome:
         compute_seconds: from the first batch to the last.
     """
 
-    results: npt.NDArray[Any]
+    results: Any
     tokens: int
     truncated: int
     tokenize_seconds: float
@@ -72,7 +73,7 @@ class QueuedCall(Work):
     came: float = field(kw_only=True)
     end: float = field(kw_only=True)
     running: dict[int, Call] = field(default_factory=dict)
-    results: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
     left: int = 0
     tokens: int = 0
     truncated: int = 0

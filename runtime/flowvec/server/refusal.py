@@ -22,6 +22,7 @@ Reason = Literal[
     "malformed",  # the body cannot be parsed
     "empty",  # it holds nothing to embed
     "invalid",  # a value is not valid
+    "inapplicable",  # a field has no meaning for this kind of model
     "too_large",
     "unauthorized",
     "forbidden",
@@ -45,6 +46,7 @@ _STATUS: dict[Reason, int] = {
     "malformed": 400,
     "empty": 400,
     "invalid": 400,
+    "inapplicable": 400,
     "too_large": 413,
     "unauthorized": 401,
     "forbidden": 403,

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import msgspec
 
-from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import FlowvecError
-from flowvec.reranker.reranker import Reranker
 from flowvec.server.answer import Answer, json_answer
 from flowvec.server.bodies import decoded, decoder
 from flowvec.server.described import described
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.served import Served
-from flowvec.server.served_model import ServedModel, ServedReranker
+from flowvec.server.served_model import ModelKind, ServedModel
 
 __all__ = ["reload", "reload_models"]
 
@@ -36,7 +35,7 @@ class ReloadedModel(TypedDict):
     are others."""
 
     id: str
-    kind: Literal["embedding", "reranker"]
+    kind: ModelKind
     status: Literal["swapped", "replaced"]
     fingerprint: str
     previous_fingerprint: str
@@ -79,7 +78,7 @@ async def reload_models(served: Served, name: str | None = None) -> list[Reloade
     if served.is_reloading:
         raise Refusal("conflict", "models are being loaded again already", retry_after=10.0)
     served.is_reloading = True
-    loaded: dict[Any, Encoder | Reranker] = {}
+    loaded: dict[LoadedModel, LoadedModel] = {}
     successors: list[tuple[ServedModel, ServedModel]] = []
     try:
         for old in _chosen(served, name):
@@ -104,7 +103,7 @@ async def reload_models(served: Served, name: str | None = None) -> list[Reloade
 
 
 def _chosen(served: Served, name: str | None) -> list[ServedModel]:
-    """The models of a name, and those that share an Encoder or Reranker with one of them."""
+    """The models of a name, and those that share what computes with one of them."""
     named = [model for model in served.models if name in (None, model.name)]
     if not named:
         raise Refusal("no_such_model", f"there is no model {name!r:.100}", "model")
@@ -112,7 +111,7 @@ def _chosen(served: Served, name: str | None) -> list[ServedModel]:
     return [model for model in served.models if model.model in models]
 
 
-def _loaded(load: Callable[[str], Encoder | Reranker], old: ServedModel) -> Encoder | Reranker:
+def _loaded(load: Callable[[str], LoadedModel], old: ServedModel) -> LoadedModel:
     kind = type(old.model)
     try:
         new = load(old.name)
@@ -132,7 +131,7 @@ def _loaded(load: Callable[[str], Encoder | Reranker], old: ServedModel) -> Enco
     return new
 
 
-def _check_collections(served: Served, old: ServedModel, new: Encoder | Reranker) -> None:
+def _check_collections(served: Served, old: ServedModel, new: LoadedModel) -> None:
     """Refuse another model for vectors that are stored."""
     before, after = old.model.fingerprint, new.fingerprint
     if before == after:
@@ -155,7 +154,7 @@ def _about(old: ServedModel, new: ServedModel) -> ReloadedModel:
     logger.info("%s was %s: fingerprint %s, before %s", new.name, status, after[:12], before[:12])
     return {
         "id": new.name,
-        "kind": "reranker" if isinstance(new, ServedReranker) else "embedding",
+        "kind": new.kind,
         "status": status,
         "fingerprint": after,
         "previous_fingerprint": before,

@@ -16,10 +16,17 @@ from flowvec.server import (
     reload,
     rerank,
     tei,
+    tei_vectors,
     viewer,
 )  # fmt: skip
 from flowvec.server.answer import Answer, json_answer
-from flowvec.server.answer_types import JinaReranked, TeiEmbedded, TeiReranked
+from flowvec.server.answer_types import (
+    JinaReranked,
+    TeiEmbedded,
+    TeiReranked,
+    TeiSparse,
+    TeiTokenVectors,
+)
 from flowvec.server.described import described
 from flowvec.server.dialects import Dialect
 from flowvec.server.openapi import document_of
@@ -28,6 +35,7 @@ from flowvec.server.page import fields as page_fields
 from flowvec.server.request import Request
 from flowvec.server.route import Route, Run
 from flowvec.server.served import Served
+from flowvec.server.served_model import ModelKind
 from flowvec.server.settings import Settings
 
 __all__ = ["ROUTES", "Routes", "routes_of"]
@@ -37,10 +45,23 @@ def _get(path: str, run: Run, dialect: Dialect = "openai", *, is_open: bool = Fa
     return Route("GET", path, run, dialect, is_work=False, is_open=is_open)
 
 
-@described(TeiEmbedded, TeiReranked, JinaReranked, takes=(tei.TeiEmbed, rerank.Rerank))
+# What TEI's base URL answers, by the kind of the model. Of several kinds the first here counts.
+_BY_KIND: dict[ModelKind, Run] = {
+    "embedding": tei.embed,
+    "reranker": rerank.either_rerank,
+    "sparse": tei_vectors.embed_sparse,
+    "multi_vector": tei_vectors.embed_all,
+}
+
+
+@described(
+    TeiEmbedded, TeiReranked, JinaReranked, TeiSparse, TeiTokenVectors,
+    takes=(tei.TeiEmbed, rerank.Rerank, tei_vectors.TeiEmbedSparse, tei_vectors.TeiEmbedAll),
+)  # fmt: skip
 async def _by_kind(served: Served, request: Request) -> Answer:
     """What TEI's base URL answers: by the kind of the model."""
-    run = tei.embed if served.encoders else rerank.either_rerank
+    kinds = {model.kind for model in served.models}
+    run = next((run for kind, run in _BY_KIND.items() if kind in kinds), tei.embed)
     return await run(served, request)
 
 
@@ -71,8 +92,8 @@ ROUTES: list[Route] = [
     Route("POST", "/", _by_kind, "tei"),
     Route("POST", "/embed", tei.embed, "tei"),
     Route("POST", "/invocations", _by_kind, "tei"),
-    Route("POST", "/embed_all", tei.no_such_kind, "tei"),
-    Route("POST", "/embed_sparse", tei.no_such_kind, "tei"),
+    Route("POST", "/embed_all", tei_vectors.embed_all, "tei"),
+    Route("POST", "/embed_sparse", tei_vectors.embed_sparse, "tei"),
     Route("POST", "/rerank", rerank.either_rerank, "tei"),
     Route("POST", "/predict", predict.predict, "tei"),
     Route("POST", "/v1/rerank", rerank.jina_rerank, "jina"),

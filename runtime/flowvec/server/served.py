@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
-from flowvec.encoder.encoder import Encoder
-from flowvec.encoder.options import EncodeOptions
-from flowvec.reranker.reranker import Reranker
+from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.reranker.scores import ScoreOptions
 from flowvec.server.generations import Generations
 from flowvec.server.measures import Measures
@@ -20,7 +18,15 @@ from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.served_collection import ServedCollection
-from flowvec.server.served_model import ServedEncoder, ServedModel, ServedReranker
+from flowvec.server.served_model import (
+    ModelKind,
+    ServedEncoder,
+    ServedModel,
+    ServedMultiVector,
+    ServedReranker,
+    ServedSparse,
+    ServedTexts,
+)
 from flowvec.server.settings import Settings
 from flowvec.tokenizer.pairs import TextPair
 
@@ -29,7 +35,15 @@ __all__ = ["Served"]
 # Seconds in which models that were replaced are closed at the end.
 _PATIENCE = 10.0
 
-M = TypeVar("M", ServedEncoder, ServedReranker)
+# A kind of model in messages, and the route to name for it.
+_KINDS: dict[ModelKind, tuple[str, str]] = {
+    "embedding": ("embedding model", "/embed"),
+    "reranker": ("reranker", "/rerank"),
+    "sparse": ("sparse encoder", "/embed_sparse"),
+    "multi_vector": ("multi-vector encoder", "/embed_all"),
+}
+
+M = TypeVar("M", bound=ServedModel)
 
 
 @dataclass(slots=True, eq=False)
@@ -38,8 +52,8 @@ class Served:
 
     Attributes:
         settings: its limits.
-        encoders: by name; the first answers requests that name none.
-        rerankers: by name; likewise.
+        models: those that requests can name; of each kind, the first answers requests that name
+            none.
         collections: by name.
         measures: counts of its requests.
         started: when it was made, in seconds since the epoch.
@@ -50,13 +64,12 @@ class Served:
         generations: requests by when they began.
         load: loads a model again by its name; None if that cannot be done.
         is_reloading: whether models are being loaded again.
-        owned: Encoders and Rerankers that are closed when they are replaced, or at the end.
+        owned: models that are closed when they are replaced, or at the end.
         closing: waits for requests of models that were replaced.
     """
 
     settings: Settings
-    encoders: dict[str, ServedEncoder]
-    rerankers: dict[str, ServedReranker]
+    models: list[ServedModel]
     collections: dict[str, ServedCollection] = field(default_factory=dict)
     measures: Measures = field(default_factory=Measures)
     started: int = field(default_factory=lambda: int(time.time()))
@@ -65,15 +78,20 @@ class Served:
     running: int = 0
     unsent_bytes: int = 0
     generations: Generations = field(default_factory=Generations)
-    load: Callable[[str], Encoder | Reranker] | None = None
+    load: Callable[[str], LoadedModel] | None = None
     is_reloading: bool = False
-    owned: set[Encoder | Reranker] = field(default_factory=set)
+    owned: set[LoadedModel] = field(default_factory=set)
     closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
-    def models(self) -> list[ServedModel]:
-        """All models that requests can name."""
-        return [*self.encoders.values(), *self.rerankers.values()]
+    def encoders(self) -> dict[str, ServedEncoder]:
+        """Embedding models by name."""
+        return _of(ServedEncoder, self.models)
+
+    @property
+    def rerankers(self) -> dict[str, ServedReranker]:
+        """Rerankers by name."""
+        return _of(ServedReranker, self.models)
 
     @property
     def queues(self) -> list[ServedModel]:
@@ -87,7 +105,7 @@ class Served:
         Raises:
             Refusal: there is none.
         """
-        return _named(self.encoders, name, "embedding model", self.settings)
+        return self._named(ServedEncoder, name)
 
     def reranker(self, name: str | None) -> ServedReranker:
         """The reranker of that name; None names the first.
@@ -95,18 +113,72 @@ class Served:
         Raises:
             Refusal: there is none.
         """
-        return _named(self.rerankers, name, "reranker", self.settings)
+        return self._named(ServedReranker, name)
+
+    def sparse(self, name: str | None) -> ServedSparse:
+        """The sparse encoder of that name; None names the first.
+
+        Raises:
+            Refusal: there is none.
+        """
+        return self._named(ServedSparse, name)
+
+    def multi_vector(self, name: str | None) -> ServedMultiVector:
+        """The multi-vector encoder of that name; None names the first.
+
+        Raises:
+            Refusal: there is none.
+        """
+        return self._named(ServedMultiVector, name)
+
+    def reads_texts(self, name: str | None) -> ServedTexts:
+        """The model of that name that reads single texts, of whatever kind; None names the first.
+
+        Raises:
+            Refusal: there is none.
+        """
+        texts = _of(ServedTexts, self.models)
+        if name is not None and name in texts:
+            return texts[name]
+        if texts and (name is None or (self.settings.any_model and len(texts) == 1)):
+            return next(iter((self.encoders or texts).values()))
+        return self.encoder(name)  # which says what is wrong
+
+    def _named(self, kind: type[M], name: str | None) -> M:
+        models = _of(kind, self.models)
+        if name is None or (self.settings.any_model and len(models) == 1):
+            if models:
+                return next(iter(models.values()))
+            raise self._missing(kind, name)
+        model = models.get(name)
+        if model is None:
+            raise self._missing(kind, name)
+        return model
+
+    def _missing(self, kind: type[ServedModel], name: str | None) -> Refusal:
+        """No model of a kind, or none of that name."""
+        what, _ = _KINDS[kind.kind]
+        other = next((model for model in self.models if model.name == name), None)
+        if other is not None:
+            is_what, route = _KINDS[other.kind]
+            message = f"{other.name} is not {_an(what)} but {_an(is_what)}, for {route}"
+        elif name is None:
+            here = dict.fromkeys(_KINDS[model.kind] for model in self.models)
+            hint = "".join(f"; {route} is for its {each}" for each, route in here)
+            message = f"this server has no {what}{hint}"
+        else:
+            names = ", ".join(_of(kind, self.models)) or "none"
+            message = f"there is no {what} {name!r:.100}; this server has {names}"
+        return Refusal("no_such_model", message, "model")
 
     def replace(self, old: ServedModel, new: ServedModel) -> None:
         """Serve a model in the place of one of the same name, which is closed when the last
         request that has begun is answered."""
+        self.models = [new if model is old else model for model in self.models]
         if isinstance(new, ServedEncoder):
-            self.encoders[new.name] = new
             for collection in self.collections.values():
                 if collection.model is old:
                     collection.take(new)
-        elif isinstance(new, ServedReranker):
-            self.rerankers[new.name] = new
         self.owned.add(new.model)
         task = asyncio.get_running_loop().create_task(self._close(old))
         self.closing.add(task)
@@ -134,16 +206,22 @@ class Served:
             await asyncio.to_thread(model_here.close)
 
     async def embed(
-        self, request: Request, model: ServedEncoder, texts: list[str], options: EncodeOptions
+        self, request: Request, model: ServedTexts, texts: list[str], options: Mapping[str, Any]
     ) -> Outcome:
-        """Vectors of texts, (texts, dim).
+        """Vectors of texts: (texts, dim), SparseVectors, or the tokens' vectors of each text.
+
+        Args:
+            request: whose texts they are.
+            model: an embedding model, a sparse or a multi-vector encoder.
+            texts: what to embed; no texts only of an embedding model.
+            options: of the model, as for its `encode`.
 
         Raises:
             Refusal: an option is not valid, there is no room, it is too late, or the model failed.
             ClientGone: the client left.
         """
         _check_lengths(texts, self.settings.max_text_characters)
-        if not texts:
+        if not texts and isinstance(model, ServedEncoder):
             vectors = model.encoder.encode([], **options)
             return Outcome(vectors, 0, 0, 0.0, 0.0, 0.0)
         return await self._outcome(request, model, texts, dict(options))
@@ -195,18 +273,13 @@ class Served:
         spent.add(outcome.stages(model.name, time.perf_counter()))
 
 
-def _named(models: dict[str, M], name: str | None, what: str, settings: Settings) -> M:
-    if name is None or (settings.any_model and len(models) == 1):
-        if models:
-            return next(iter(models.values()))
-        raise Refusal("no_such_model", f"this server has no {what}", "model")
-    model = models.get(name)
-    if model is None:
-        names = ", ".join(models) or "none"
-        raise Refusal(
-            "no_such_model", f"there is no {what} {name!r:.100}; this server has {names}", "model"
-        )
-    return model
+def _of(kind: type[M], models: list[ServedModel]) -> dict[str, M]:
+    """The models of a kind by name."""
+    return {model.name: model for model in models if isinstance(model, kind)}
+
+
+def _an(what: str) -> str:
+    return f"an {what}" if what.startswith("e") else f"a {what}"
 
 
 def _check_lengths(texts: list[str], most: int) -> None:

@@ -1,32 +1,45 @@
-"""A model that is served: its queue, and what it costs to embed a text or to score a pair."""
+"""A model that is served: its queue, and what a text or a pair of texts costs."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.encoder.queue_reports import BatchReport
 from flowvec.encoder.shared_encoder import SharedEncoder
 from flowvec.encoder.shared_model import Call
+from flowvec.encoder.text_model import TextModel
+from flowvec.multi_vector.encoder import MultiVectorEncoder
+from flowvec.multi_vector.shared_encoder import SharedMultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.server.measures import ModelMeasures
 from flowvec.server.model_queue import Costs, ModelQueue
 from flowvec.server.rate import Rate
 from flowvec.server.settings import Settings
+from flowvec.sparse.encoder import SparseEncoder
+from flowvec.sparse.shared_encoder import SharedSparseEncoder
 
-__all__ = ["ServedEncoder", "ServedModel", "ServedReranker"]
+__all__ = [
+    "ModelKind", "ServedEncoder", "ServedModel", "ServedMultiVector", "ServedReranker",
+    "ServedSparse", "ServedTexts",
+]  # fmt: skip
+
+ModelKind = Literal["embedding", "reranker", "sparse", "multi_vector"]
+_Shared = SharedEncoder | SharedReranker | SharedSparseEncoder | SharedMultiVectorEncoder
 
 # A text counts as at least so many tokens, because its vector takes memory too; and a long one that
 # is cut counts by its characters, which wait in memory.
 _LEAST_COST = 16
 _CHARACTERS_PER_TOKEN = 64
+_FLOAT_BYTES = 4
 # The queue in front of it has the bound.
 _UNBOUNDED = (1 << 31) - 1
 # Tokens per character before a model has been measured: English has about .25.
@@ -39,13 +52,19 @@ _SENTENCE = (
 
 
 class ServedModel(ABC):
-    """What encoders and rerankers share."""
+    """What all kinds of models share.
+
+    Attributes:
+        kind: as `/v1/models` names it.
+    """
+
+    kind: ClassVar[ModelKind]
 
     def __init__(
         self,
         name: str,
-        model: Encoder | Reranker,
-        shared: SharedEncoder | SharedReranker,
+        model: LoadedModel,
+        shared: _Shared,
         settings: Settings,
         *,
         is_shared: bool,
@@ -74,18 +93,31 @@ class ServedModel(ABC):
             self.rate,
             budget=budget,
             streams=streams,
-            most=settings.max_waiting_tokens,
+            most=self._most_waiting_tokens(),
             is_shared=is_shared,
         )
         self.queue.on_part = self._learn
 
     @property
-    def model(self) -> Encoder | Reranker:
+    def model(self) -> LoadedModel:
         """What computes."""
         return self._model
 
+    def about(self) -> dict[str, Any]:
+        """What `/v1/models` says of it."""
+        model = self._model
+        return {
+            "kind": self.kind,
+            "max_length": model.max_length,
+            "fingerprint": model.fingerprint,
+        }
+
+    def _most_waiting_tokens(self) -> int:
+        """Most tokens of calls that are not finished."""
+        return self._settings.max_waiting_tokens
+
     def successor(self, model: Any) -> Self:
-        """This, with the same name and counts, of another Encoder or Reranker."""
+        """This, with the same name and counts, of another model of its kind."""
         kind: Any = type(self)  # whose constructor makes the queue's model itself
         new: Self = kind(self.name, model, self._settings, is_shared=self._is_shared)
         new.measures = self.measures
@@ -128,16 +160,20 @@ class ServedModel(ABC):
         await asyncio.to_thread(self._shared.close, drain=False)
 
 
-class ServedEncoder(ServedModel):
-    """An Encoder that is served under a name."""
+class ServedTexts(ServedModel):
+    """A model that reads single texts.
 
-    def __init__(
-        self, name: str, encoder: Encoder, settings: Settings, *, is_shared: bool = False
-    ) -> None:
-        """As `ServedModel`."""
-        shared = SharedEncoder(encoder, max_waiting=_UNBOUNDED)
-        super().__init__(name, encoder, shared, settings, is_shared=is_shared)
-        self.encoder = encoder
+    Attributes:
+        encoder: the model.
+    """
+
+    encoder: TextModel
+
+    @override
+    def about(self) -> dict[str, Any]:
+        encoder = self.encoder
+        prompts = sorted(encoder.bundle.manifest.prompts)
+        return super().about() | {"dim": encoder.dim, "prompts": prompts}
 
     @override
     def _characters(self, items: Sequence[str]) -> Iterable[int]:
@@ -148,8 +184,61 @@ class ServedEncoder(ServedModel):
         return [_SENTENCE[i % 40 :] for i in range(count)]
 
 
+class ServedEncoder(ServedTexts):
+    """An Encoder that is served under a name."""
+
+    kind = "embedding"
+    encoder: Encoder
+
+    def __init__(
+        self, name: str, encoder: Encoder, settings: Settings, *, is_shared: bool = False
+    ) -> None:
+        """As `ServedModel`."""
+        shared = SharedEncoder(encoder, max_waiting=_UNBOUNDED)
+        super().__init__(name, encoder, shared, settings, is_shared=is_shared)
+        self.encoder = encoder
+
+
+class ServedSparse(ServedTexts):
+    """A SparseEncoder that is served under a name."""
+
+    kind = "sparse"
+    encoder: SparseEncoder
+
+    def __init__(
+        self, name: str, encoder: SparseEncoder, settings: Settings, *, is_shared: bool = False
+    ) -> None:
+        """As `ServedModel`."""
+        shared = SharedSparseEncoder(encoder, max_waiting=_UNBOUNDED)
+        super().__init__(name, encoder, shared, settings, is_shared=is_shared)
+        self.encoder = encoder
+
+
+class ServedMultiVector(ServedTexts):
+    """A MultiVectorEncoder that is served under a name."""
+
+    kind = "multi_vector"
+    encoder: MultiVectorEncoder
+
+    def __init__(
+        self, name: str, encoder: MultiVectorEncoder, settings: Settings, *, is_shared: bool = False
+    ) -> None:
+        """As `ServedModel`."""
+        shared = SharedMultiVectorEncoder(encoder, max_waiting=_UNBOUNDED)
+        super().__init__(name, encoder, shared, settings, is_shared=is_shared)
+        self.encoder = encoder
+
+    @override
+    def _most_waiting_tokens(self) -> int:
+        # Each token has a vector: those of all calls must not take more memory than answers may.
+        most = self._settings.max_unsent_bytes // (_FLOAT_BYTES * self._model.dim)
+        return max(1, min(super()._most_waiting_tokens(), most))
+
+
 class ServedReranker(ServedModel):
     """A Reranker that is served under a name."""
+
+    kind = "reranker"
 
     def __init__(
         self, name: str, reranker: Reranker, settings: Settings, *, is_shared: bool = False
@@ -158,6 +247,10 @@ class ServedReranker(ServedModel):
         shared = SharedReranker(reranker, max_waiting=_UNBOUNDED)
         super().__init__(name, reranker, shared, settings, is_shared=is_shared)
         self.reranker = reranker
+
+    @override
+    def about(self) -> dict[str, Any]:
+        return super().about() | {"labels": list(self.reranker.head.labels)}
 
     @override
     def _characters(self, items: Sequence[tuple[str, str]]) -> Iterable[int]:

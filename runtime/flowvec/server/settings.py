@@ -27,7 +27,8 @@ class Settings:
         timeout: seconds after which a request is answered with 504; a client may ask for less.
         body_timeout: seconds in which a request's body must arrive; a large one has longer.
         max_unsent_bytes: most bytes of computed vectors that clients have not read yet; new work is
-            refused with 429 above it.
+            refused with 429 above it. The vectors of tokens that wait for a multi-vector encoder
+            must fit into it too.
         stall_timeout: seconds without any result, while requests wait, after which `/health` and
             `/ready` fail.
         any_model: answer requests for models of other names with the only model that is served.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from flowvec.encoder.options import EncodeOptions
+from flowvec.encoder.options import EncodeOptions, prompt_text
 from flowvec.encoder.postprocess import normalize
 from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
 from flowvec.server.answer_types import Decoded, TeiEmbedded, TeiInfo, TeiSimilarities, TeiTokens
@@ -20,16 +20,18 @@ from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.served import Served
-from flowvec.server.served_model import ServedEncoder
+from flowvec.server.served_model import ModelKind, ServedEncoder, ServedModel, ServedReranker
 from flowvec.server.vector_bytes import number_rows, pieces
 from flowvec.version import __version__
 
-__all__ = ["decode", "embed", "info", "no_such_kind", "similarity", "tokenize"]
+__all__ = ["decode", "embed", "info", "similarity", "tokenize"]
 
 Direction = Literal["Left", "Right", "left", "right"]
 
 # Characters that are tokenized for `/tokenize` in one request.
 _MOST_CHARACTERS = 1_000_000
+# The kind that `/info` is about, if there are several.
+_ORDER: tuple[ModelKind, ...] = ("embedding", "reranker", "sparse", "multi_vector")
 
 
 class TeiEmbed(msgspec.Struct):
@@ -142,13 +144,13 @@ async def similarity(served: Served, request: Request) -> Answer:
 async def tokenize(served: Served, request: Request) -> Answer:
     """The tokens of texts, with their places."""
     body = decoded(_TOKENIZE, await request.body())
-    encoder = served.encoder(body.model).encoder
+    encoder = served.reads_texts(body.model).encoder
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     if not texts:
         raise Refusal("empty", "`inputs` cannot be empty")
     if sum(map(len, texts)) > _MOST_CHARACTERS:
         raise Refusal("too_large", f"at most {_MOST_CHARACTERS:,} characters are tokenized")
-    prompt = encoder.job(prompt_name=body.prompt_name).prompt
+    prompt = prompt_text(encoder.bundle.manifest, body.prompt_name)
     tokenizer = encoder._tokenizer
 
     def run() -> list[list[dict[str, Any]]]:
@@ -163,7 +165,7 @@ async def tokenize(served: Served, request: Request) -> Answer:
 async def decode(served: Served, request: Request) -> Answer:
     """Texts of token ids."""
     body = decoded(_DECODE, await request.body())
-    tokenizer = served.encoder(body.model).encoder._tokenizer
+    tokenizer = served.reads_texts(body.model).encoder._tokenizer
     kinds = set(map(type, body.ids))
     if len(kinds) != 1:
         raise Refusal("invalid", "`ids` must be token ids of a text, or of texts")
@@ -176,42 +178,22 @@ async def decode(served: Served, request: Request) -> Answer:
     return json_answer(await asyncio.to_thread(run))
 
 
-@described(takes=TeiEmbed)
-async def no_such_kind(served: Served, request: Request) -> Answer:
-    """Sparse vectors and vectors of tokens, which no model of this server gives."""
-    await request.body()
-    raise Refusal("no_such_model", f"no model of this server answers {request.path}")
-
-
 @described(TeiInfo)
 async def info(served: Served, request: Request) -> Answer:
     """What is served, and its limits."""
     settings = served.settings
-    described: dict[str, Any]
-    if served.encoders:
-        encoder = next(iter(served.encoders.values())).encoder
-        about: Any = encoder.info()
-        kind: dict[str, Any] = {"embedding": {"pooling": about.pooling}}
-        name, model = next(iter(served.encoders)), encoder
-    elif served.rerankers:
-        reranker = next(iter(served.rerankers.values())).reranker
-        about = reranker.info()
-        labels = list(about.labels)
-        kind = {
-            "reranker": {
-                "id2label": {str(i): label for i, label in enumerate(labels)},
-                "label2id": {label: i for i, label in enumerate(labels)},
-            }
-        }
-        name, model = next(iter(served.rerankers)), reranker  # type: ignore[assignment]
-    else:
+    # As for POST /: an embedding model counts before others.
+    served_model = min(served.models, key=lambda model: _ORDER.index(model.kind), default=None)
+    if served_model is None:
         raise Refusal("no_such_model", "this server has no model")
+    model = served_model.model
+    about: Any = model.info()  # type: ignore[attr-defined]
     described = {
         "model_id": about.source or about.name,
         "model_sha": None,
         "model_dtype": about.compute,
-        "served_model_name": name,
-        "model_type": kind,
+        "served_model_name": served_model.name,
+        "model_type": _model_type(served_model),
         "max_concurrent_requests": settings.max_waiting_tokens // 16,
         "max_input_length": model.max_length,
         "max_batch_tokens": model.max_batch_tokens,
@@ -226,6 +208,21 @@ async def info(served: Served, request: Request) -> Answer:
         "fingerprint": model.fingerprint,
         "provider": about.provider,
         "proof": about.proof,
-        "models": [served_model.name for served_model in served.models],
+        "models": [each.name for each in served.models],
     }
     return json_answer(described)
+
+
+def _model_type(model: ServedModel) -> dict[str, Any]:
+    """A model's kind, as TEI says it; of one that TEI does not have, in its manner."""
+    if isinstance(model, ServedReranker):
+        labels = list(model.reranker.head.labels)
+        return {
+            "reranker": {
+                "id2label": {str(i): label for i, label in enumerate(labels)},
+                "label2id": {label: i for i, label in enumerate(labels)},
+            }
+        }
+    if isinstance(model, ServedEncoder):
+        return {"embedding": {"pooling": model.encoder.info().pooling}}
+    return {"embedding": {"pooling": "splade" if model.kind == "sparse" else "none"}}

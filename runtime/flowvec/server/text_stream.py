@@ -256,7 +256,8 @@ class TextStream:
 
     def _counted(self, outcome: Outcome, texts: int) -> Vectors:
         self._served.count(self._request, self._model, texts, outcome)
-        return outcome.results
+        vectors: Vectors = outcome.results
+        return vectors
 
     def _ending(self, line: Line) -> bytes:
         """The last line, which says why there is no more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -10,13 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-__all__ = ["Encoding", "base64_rows", "number_rows", "openai_data", "pieces"]
+from flowvec.sparse.vectors import SparseVectors
+
+__all__ = [
+    "Encoding", "base64_rows", "number_rows", "openai_data", "pieces", "sparse_pieces",
+    "sparse_rows", "token_rows",
+]  # fmt: skip
 
 Encoding = Literal["float", "base64"]
 Vectors = npt.NDArray[Any]
 
 # Numbers that are formatted at a time: about a millisecond, in which nothing else is answered.
 _BLOCK = 1 << 17
+# Weights of sparse vectors likewise, which are formatted one by one.
+_SPARSE_BLOCK = 1 << 12
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,3 +78,34 @@ def openai_data(vectors: Vectors, first: int, encoding: Encoding) -> bytes:
             for item in enumerate(lists, first)
         ]
     )
+
+
+def token_rows(vectors: Vectors) -> bytes:
+    """The vectors of a text's tokens as a JSON list of lists; a text may have none."""
+    return number_rows(vectors) if len(vectors) else b"[]"
+
+
+def sparse_pieces(vectors: SparseVectors) -> Iterator[SparseVectors]:
+    """Sparse vectors in blocks that are formatted at a time; one of many weights is not split."""
+    start = 0
+    while start < len(vectors):
+        most = vectors.indptr[start] + _SPARSE_BLOCK
+        stop = int(np.searchsorted(vectors.indptr, most, side="right")) - 1
+        stop = max(stop, start + 1)
+        yield vectors[start:stop]
+        start = stop
+
+
+def sparse_rows(vectors: SparseVectors) -> bytes:
+    """Sparse vectors as JSON lists of objects with `index` and `value`, joined by commas; at least
+    one. A value has the fewest digits that give its float32 back."""
+    indices = _numbers(vectors.indices)
+    values = _numbers(vectors.values)
+    items = [b'{"index":%b,"value":%b}' % item for item in zip(indices, values, strict=True)]
+    bounds = vectors.indptr.tolist()
+    return b",".join([b"[%b]" % b",".join(items[a:b]) for a, b in pairwise(bounds)])
+
+
+def _numbers(array: Vectors) -> list[bytes]:
+    """Each number as JSON."""
+    return number_rows(array)[1:-1].split(b",") if len(array) else []

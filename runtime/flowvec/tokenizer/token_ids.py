@@ -74,12 +74,16 @@ class TokenIds:
     def joined(cls, parts: Sequence[TokenIds]) -> TokenIds:
         """Join the ids of consecutive texts."""
         seconds = [part.second for part in parts if part.second is not None]
-        attended = [part.attended for part in parts if part.attended is not None]
+        attended = None
+        if any(part.attended is not None for part in parts):
+            attended = np.concatenate(
+                [part.lengths if part.attended is None else part.attended for part in parts]
+            )
         return cls.from_lengths(
             np.concatenate([part.flat for part in parts]),
             np.concatenate([part.lengths for part in parts]),
             np.concatenate(seconds) if seconds else None,
-            np.concatenate(attended) if attended else None,
+            attended,
         )
 
     @classmethod
@@ -91,12 +95,28 @@ class TokenIds:
         """
         ids = [part[text] for part, text in rows]
         seconds = [part.second[text] for part, text in rows if part.second is not None]
-        attended = [part.attended[text] for part, text in rows if part.attended is not None]
+        lengths = np.array([len(row) for row in ids], dtype=np.int64)
+        attended = None
+        if any(part.attended is not None for part, _ in rows):
+            attended = lengths.copy()
+            for i, (part, text) in enumerate(rows):
+                if part.attended is not None:
+                    attended[i] = part.attended[text]
         return cls.from_lengths(
             np.concatenate(ids),
-            np.array([len(row) for row in ids], dtype=np.int64),
+            lengths,
             np.array(seconds, dtype=np.int64) if seconds else None,
-            np.array(attended, dtype=np.int64) if attended else None,
+            attended,
+        )
+
+    def between(self, start: int, stop: int) -> TokenIds:
+        """The ids of consecutive texts; views."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return TokenIds(
+            self.flat[first:last],
+            self.offsets[start : stop + 1] - first,
+            None if self.second is None else self.second[start:stop],
+            None if self.attended is None else self.attended[start:stop],
         )
 
     @property

@@ -246,13 +246,13 @@ def test_a_text_that_is_too_long_is_refused_if_requested(one: Encoder, gate: Gat
 def test_an_unexpected_failure_only_affects_its_calls(
     one: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = one.run
+    run = one._run_batch
 
     def fail_once(*arguments, **options):
-        monkeypatch.setattr(one, "run", run)
+        monkeypatch.setattr(one, "_run_batch", run)
         raise MemoryError
 
-    monkeypatch.setattr(one, "run", fail_once)
+    monkeypatch.setattr(one, "_run_batch", fail_once)
     with SharedEncoder(one) as shared:
         with pytest.raises(EngineError, match="MemoryError"):
             shared.encode("the cat", timeout=60)

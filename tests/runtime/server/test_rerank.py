@@ -64,7 +64,7 @@ def test_forms_with_documents_are_sorted_alike(client: Any, reranker: Reranker, 
     [
         ("/rerank", {"query": "a"}, 422, "neither `texts` nor `documents`"),
         ("/rerank", {"query": "a", "texts": []}, 400, "no documents"),
-        ("/rerank", {"query": "a", "texts": ["b"], "model": "tiny"}, 424, "no reranker 'tiny'"),
+        ("/rerank", {"query": "a", "texts": ["b"], "model": "tiny"}, 424, "tiny is not a reranker"),
         ("/rerank", {"query": "a", "texts": ["b " * 99], "truncate": False}, 422, "item 0 has"),
         ("/rerank", {"query": "a", "documents": ["b"], "top_n": -1}, 400, "not be negative"),
         ("/v1/rerank", {"query": "a", "texts": ["b"]}, 400, "no `documents`"),

@@ -85,6 +85,7 @@ def test_an_error_names_the_item_of_the_whole_call(client: Any, tiny: Encoder) -
 def test_kinds_of_models_that_are_not_served(client: Any, path: str) -> None:
     answer = client.post(path, json={"inputs": "a"})
     assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
+    assert "; /embed is for its embedding model; /rerank is for its reranker" in answer.text
 
 
 def test_similarities_are_cosines(client: Any, tiny: Encoder) -> None:
