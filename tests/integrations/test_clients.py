@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flowvec import Encoder, Reranker
+from flowvec.multi_vector import MultiVectorEncoder
 
 pytest.importorskip("cohere", reason="needs cohere, which has its environment")
 
@@ -98,6 +100,23 @@ def test_huggingface_hub(url: str, vectors: Any, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(cosines, vectors[1:] @ vectors[0], atol=1e-5)
     with pytest.raises(HfHubHTTPError, match="no prompt 'x'"):
         client.feature_extraction("a", prompt_name="x")
+
+
+def test_huggingface_hub_with_a_multi_vector_encoder(
+    multi_vector_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its base URL answers what the server's only model gives: a vector for each token."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with (
+        MultiVectorEncoder.load(multi_vector_dir, provider="cpu") as model,
+        running(create_app({"tokens": model})) as server,
+    ):
+        for url in (server.url, f"{server.url}/embed_all"):
+            client = InferenceClient(model=url)
+            given = client.feature_extraction(QUERY, prompt_name="query")
+            np.testing.assert_allclose(given, [model.encode_query(QUERY)], atol=1e-5)
+            with pytest.raises(HfHubHTTPError, match="`normalize` does not apply"):
+                client.feature_extraction("a", normalize=True)
 
 
 def test_ollama(url: str, vectors: Any) -> None:
