@@ -14,6 +14,7 @@ __all__ = [
     "ClosedError",
     "CollectionBusyError",
     "CollectionError",
+    "ConvertError",
     "CorruptCollectionError",
     "DeadlineError",
     "DivergedError",
@@ -214,6 +215,16 @@ class BulkError(FlowvecError, RuntimeError):
     >>> encode_files("mini", "no-such-file.txt", "vectors")
     Traceback (most recent call last):
     flowvec.errors.InputValueError: ...
+    """
+
+
+class ConvertError(FlowvecError, RuntimeError):
+    """Vectors cannot be converted. The message says what is wrong with the source or the target.
+
+    >>> from flowvec.convert import convert
+    >>> convert("no-such-folder", "vectors.parquet", "parquet")
+    Traceback (most recent call last):
+    flowvec.errors.ConvertError: no-such-folder is neither the folder of a bulk job nor ...
     """
 
 

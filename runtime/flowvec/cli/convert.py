@@ -1,0 +1,176 @@
+"""`flowvec convert`: vectors of a bulk job or a collection in the format of another tool."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from tqdm import tqdm
+
+from flowvec.arguments import choice
+from flowvec.cli.options import Json, counted, print_json
+from flowvec.convert import Converted, ConvertProgress, Labels, convert
+from flowvec.convert.options import FORMATS, ConvertFormat
+from flowvec.errors import InputValueError
+from flowvec.vectors import Metric
+
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+Show = Callable[[ConvertProgress], None]
+
+
+@app.command("convert", epilog="Example: flowvec convert vectors vectors.parquet")
+def command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="The folder of a bulk job, or its URL; or a collection."
+        ),
+    ],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The file or folder to write.")],
+    to: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(FORMATS)}; by default the target's extension decides."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="cosine, ip or l2; by default the collection's, or cosine for a job."),
+    ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Divide each vector by its length.")
+    ] = False,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="What faiss and hnswlib return: ids, or numbers of rows. By default the ids if "
+            "all are whole numbers; rows.parquet maps either to the rows."
+        ),
+    ] = None,
+    row_group_rows: Annotated[
+        int, typer.Option(help="Rows of a row group of Parquet; fewer find an id faster.")
+    ] = 8192,
+    m: Annotated[int, typer.Option("--m", help="hnswlib: links of a node.")] = 16,
+    ef_construction: Annotated[
+        int, typer.Option(help="hnswlib: search depth while the graph is built.")
+    ] = 200,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a target that exists.")
+    ] = False,
+    progress: Annotated[
+        str, typer.Option(help="bar: on a terminal only; json: lines of JSON on stderr.")
+    ] = "bar",
+    as_json: Json = False,
+) -> None:
+    """Write vectors, ids and metadata in the format of another tool.
+
+    **parquet**: one file, sorted by id, in small row groups, so that engines read only the row
+    groups that can hold an id. **faiss**: a folder with an IndexIDMap over an IndexFlat.
+    **hnswlib**: a folder with an index of hnswlib. Both have `rows.parquet` beside the index.
+
+    Vectors are kept bit for bit. Shards are checked against the manifest while they are read. The
+    target appears whole or not at all.
+    """
+    shown = _lines if choice("--progress", progress, ("bar", "json")) == "json" else _bar
+    with shown() as show:
+        done = convert(
+            source,
+            target,
+            _format_of(target, to),
+            metric=cast(Metric | None, metric),
+            normalize=normalize,
+            labels=cast(Labels | None, labels),
+            row_group_rows=row_group_rows,
+            m=m,
+            ef_construction=ef_construction,
+            overwrite=overwrite,
+            on_progress=show,
+        )
+    if as_json:
+        print_json(done.plain())
+        return
+    typer.echo(_in_words(done))
+    for note in done.notes:
+        typer.echo(note)
+
+
+def _format_of(target: str, to: str | None) -> ConvertFormat:
+    """The format that --to names, or that the target's extension does.
+
+    Raises:
+        InputValueError: neither does.
+    """
+    if to is not None:
+        name: ConvertFormat = choice("--to", to, FORMATS)
+        return name
+    extension = Path(target).suffix.removeprefix(".")
+    for name in FORMATS:
+        if name == extension:
+            return name
+    raise InputValueError(f"name the format of {target}: --to {' | '.join(FORMATS)}")
+
+
+def _in_words(done: Converted) -> str:
+    rate = f"{done.rows / done.seconds:,.0f} rows/s" if done.seconds else ""
+    return (
+        f"{done.target}: {counted(done.rows, 'row')} of {done.dim} x {done.dtype}, "
+        f"{done.bytes / 1e6:,.1f} MB; {done.seconds:.1f} s, {rate}"
+    )
+
+
+@contextmanager
+def _bar() -> Iterator[Show]:
+    """A progress bar on a terminal, one for each stage."""
+    bar: tqdm[None] | None = None
+    stage = ""
+
+    def show(progress: ConvertProgress) -> None:
+        nonlocal bar, stage
+        if bar is None or stage != progress.stage:
+            if bar is not None:
+                bar.close()
+            stage = progress.stage
+            bar = tqdm(desc=stage, unit=" rows", total=progress.total,
+                       disable=not sys.stderr.isatty())  # fmt: skip
+        bar.update(progress.rows - bar.n)
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+@contextmanager
+def _lines() -> Iterator[Show]:
+    """Progress as lines of JSON on standard error: one a second at most, and the last one."""
+    waiting: ConvertProgress | None = None
+    shown = -math.inf
+
+    def show(progress: ConvertProgress) -> None:
+        nonlocal waiting, shown
+        waiting = progress
+        if progress.seconds - shown >= 1.0:
+            _print_line(progress)
+            waiting, shown = None, progress.seconds
+
+    try:
+        yield show
+    finally:
+        if waiting is not None:
+            _print_line(waiting)
+
+
+def _print_line(progress: ConvertProgress) -> None:
+    line = {
+        "command": "convert",
+        "stage": progress.stage,
+        "rows": progress.rows,
+        "total": progress.total,
+        "seconds": round(progress.seconds, 3),
+    }
+    print(json.dumps(line), file=sys.stderr, flush=True)

@@ -1,0 +1,160 @@
+"""`convert`: vectors of a bulk job or a collection, in the format of another tool."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flowvec.arguments import choice, flag, path_of
+from flowvec.arrow import imported_arrow
+from flowvec.bulk.verify import is_bulk_folder
+from flowvec.bundle.bundle import absolute_path
+from flowvec.collection.creation import is_collection
+from flowvec.convert.collection_source import CollectionSource
+from flowvec.convert.faiss_index import write_faiss
+from flowvec.convert.hnswlib_index import write_hnswlib
+from flowvec.convert.job_source import JobSource
+from flowvec.convert.options import (
+    FORMATS,
+    Converted,
+    ConvertFormat,
+    ConvertOptions,
+    ConvertProgress,
+    Labels,
+)
+from flowvec.convert.parquet_file import write_parquet
+from flowvec.convert.rows import Rows
+from flowvec.convert.source import Source
+from flowvec.convert.staging import check_target, staged
+from flowvec.errors import ConvertError
+from flowvec.texts.remote import is_url
+from flowvec.vectors import Metric
+
+__all__ = ["convert"]
+
+_WRITERS: dict[ConvertFormat, Callable[[Path, Rows], tuple[str, ...]]] = {
+    "parquet": write_parquet,
+    "faiss": write_faiss,
+    "hnswlib": write_hnswlib,
+}
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    to: ConvertFormat,
+    *,
+    metric: Metric | None = None,
+    normalize: bool = False,
+    labels: Labels | None = None,
+    row_group_rows: int = 8192,
+    m: int = 16,
+    ef_construction: int = 200,
+    overwrite: bool = False,
+    on_progress: Callable[[ConvertProgress], None] | None = None,
+) -> Converted:
+    """Write the vectors of a bulk job or a collection in the format of another tool.
+
+        >>> size = Path("lines.txt").write_text("The cat sleeps.\\nStocks fell.\\n")
+        >>> summary = encode_files("mini", "lines.txt", "lines", out_format="npy")
+        >>> converted = convert("lines", "lines.parquet", "parquet")
+        >>> converted.rows, converted.dtype
+        (2, 'float32')
+
+    Every row is written once, with its id, text and metadata, and its vector bit for bit. Shards of
+    a job are compared with the SHA-256 in its manifest while they are read, and rows of a
+    collection with their checksums. The target appears whole or not at all.
+
+    Memory does not grow with the rows, except for hnswlib, whose graph is built in memory. Where
+    rows are sorted by id (Parquet, and labels that are ids), temporary files of about the size of
+    the source are written beside the target; a job without an id field is sorted already.
+
+    Args:
+        source: the folder or URL of a complete bulk job, or the directory of a collection.
+        target: the file (`parquet`) or the folder (all others) to write.
+        to: the format: `parquet`, `faiss` (an IndexIDMap over an IndexFlat) or `hnswlib`.
+        metric: how the vectors are to be compared; None is the collection's, and `cosine` for a
+            job. faiss and hnswlib compute cosines as inner products.
+        normalize: divide each vector by its length, in float32.
+        labels: what faiss and hnswlib return: the `ids`, or numbers of `rows` from 0. None takes
+            the ids if all are whole numbers of at most 64 bits.
+        row_group_rows: rows of a row group of Parquet files: fewer make it faster to find an id.
+        m: links of a node of hnswlib's graph.
+        ef_construction: search depth while that graph is built.
+        overwrite: replace a target that exists. A folder is replaced only if `convert` wrote it.
+        on_progress: called with the progress after each block.
+
+    Raises:
+        InputTypeError, InputValueError: an argument is not valid.
+        ConvertError: the job is not complete or damaged, the target exists or cannot be written, or
+            the format cannot hold the rows.
+        BulkError: the source is neither a job nor a collection, or cannot be read.
+        CollectionError: the collection cannot be read.
+        MissingDependencyError: pyarrow is not installed.
+    """
+    began = time.monotonic()
+    choice("to", to, FORMATS)
+    flag("overwrite", overwrite)
+    options = ConvertOptions(metric, normalize, labels, row_group_rows, m, ef_construction)
+    imported_arrow("`flowvec convert`")
+    if is_url(str(target)):
+        raise ConvertError(f"a target is a file or folder of this machine, not {target}")
+    path = absolute_path(path_of("the target", target))
+    check_target(path, overwrite=overwrite)
+    with _opened(source, metric) as opened:
+        _check_apart(source, path)
+        try:
+            with staged(path, overwrite=overwrite) as (out, scratch):
+                rows = Rows(opened, options, scratch, on_progress)
+                notes = _WRITERS[to](out, rows)
+        except OSError as error:
+            raise ConvertError(f"cannot write {target}: {_reason(error)}") from error
+        info = opened.info
+    keeps_dtype = to == "parquet"
+    return Converted(
+        target=str(target),
+        format=to,
+        rows=info.rows,
+        dim=info.dim,
+        dtype=info.dtype if keeps_dtype else "float32",
+        metric=info.metric,
+        bytes=_size(path),
+        seconds=time.monotonic() - began,
+        notes=tuple(note.replace("{target}", str(target)) for note in notes),
+    )
+
+
+def _opened(source: str | Path, metric: Metric | None) -> Source:
+    """Open a source.
+
+    Raises:
+        ConvertError, BulkError, CollectionError: it cannot be converted.
+    """
+    name = str(source) if is_url(str(source)) else str(path_of("the source", source))
+    if not is_url(name) and is_collection(Path(name)):
+        return CollectionSource(name, metric)
+    if is_url(name) or is_bulk_folder(name):
+        return JobSource(name, metric)
+    missing = "" if Path(name).exists() else ": there is nothing"
+    raise ConvertError(f"{name} is neither the folder of a bulk job nor a collection{missing}")
+
+
+def _check_apart(source: str | Path, target: Path) -> None:
+    if is_url(str(source)):
+        return
+    folder, place = Path(source).resolve(), target.resolve()
+    if folder == place or folder in place.parents or place in folder.parents:
+        raise ConvertError(f"the target {target} and the source {source} contain each other")
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
+def _reason(error: OSError) -> Any:
+    # pyarrow's errors have a number only in their text.
+    return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]

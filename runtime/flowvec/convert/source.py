@@ -1,0 +1,131 @@
+"""What is converted: rows with vectors, read a block at a time.
+
+A block is a pyarrow RecordBatch with the columns
+
+    id          int64, or string
+    id_is_int   bool; only in collections that have both kinds of ids, or numbers of over 64 bits
+    text        string; only of collections
+    metadata    string, JSON; of collections, and of the kept fields of .npy shards
+    ...         kept fields of Parquet shards, with their types
+    vector      a list of fixed length of float32 or float16
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.arrow import imported_arrow
+from flowvec.errors import ConvertError
+from flowvec.vectors import Metric
+
+__all__ = ["Source", "SourceInfo", "block_rows", "id_type", "vector_field", "vectors_of"]
+
+_BLOCK_BYTES = 4 << 20
+_MOST_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """What is known of the rows before they are read.
+
+    Attributes:
+        name: the source in messages.
+        rows: how many.
+        dim: length of the vectors.
+        dtype: `float32` or `float16`.
+        metric: how the vectors are compared.
+        about: model, fingerprint and more, for the output's own description.
+        json_columns: names of string columns that hold JSON, apart from `metadata`.
+        is_sorted: the rows come in order of their ids.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    dtype: str
+    metric: Metric
+    about: Mapping[str, str]
+    json_columns: tuple[str, ...] = ()
+    is_sorted: bool = False
+
+
+class Source(ABC):
+    """Rows of a bulk job or a collection; `with` closes it."""
+
+    info: SourceInfo
+    schema: Any
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Any]:
+        """Every row once, in blocks of at most a few thousand.
+
+        Raises:
+            ConvertError: what is read is not what was written.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what was opened."""
+
+    @property
+    def has_number_ids(self) -> bool:
+        """Whether all ids are whole numbers of at most 64 bits."""
+        return bool(self.schema.field("id").type == imported_arrow().int64())
+
+    def checked_blocks(self) -> Iterator[Any]:
+        """The blocks, with a check of their ids and of the number of rows.
+
+        Raises:
+            ConvertError: a row has no id, or there are more or fewer rows than the source says.
+        """
+        rows = 0
+        for block in self.blocks():
+            if block.column("id").null_count:
+                place = block.column("id").is_null().to_pylist().index(True)
+                raise ConvertError(f"{self.info.name}: row {rows + place} has no id")
+            rows += len(block)
+            yield block
+        if rows != self.info.rows:
+            raise ConvertError(
+                f"{self.info.name} has {rows} rows, and should have {self.info.rows}"
+            )
+
+
+def block_rows(dim: int) -> int:
+    """Rows of a block."""
+    return max(1, min(_MOST_ROWS, _BLOCK_BYTES // (4 * dim)))
+
+
+def vector_field(dim: int, dtype: str) -> Any:
+    """The field `vector` of a schema."""
+    pa = imported_arrow()
+    number = pa.float16() if dtype == "float16" else pa.float32()
+    kind = pa.list_(pa.field("element", number, nullable=False), dim)
+    return pa.field("vector", kind, nullable=False)
+
+
+def vectors_of(block: Any) -> npt.NDArray[Any]:
+    """The vectors of a block, float32 or float16 (rows, dim)."""
+    column = block.column("vector")
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    vectors: npt.NDArray[Any] = np.asarray(flat).reshape(len(column), -1)
+    return vectors
+
+
+def id_type(kind: Any) -> Any:
+    """The type of the column `id` for ids of another Arrow type: int64, or string."""
+    pa = imported_arrow()
+    fits = pa.types.is_integer(kind) and kind != pa.uint64()
+    return pa.int64() if fits else pa.string()
