@@ -23,7 +23,7 @@ PUBLIC: dict[str, Any] = {
     for name in module.__all__
     if name not in ("__version__", "BulkPrecision", "OutFormat")
 }
-WRITE_PARQUET = ("BulkSummary", "DeadLetter")
+NEED_PYARROW = ("BulkSummary", "ConvertError", "DeadLetter")
 # What the examples may use.
 NAMES = PUBLIC | {"np": np, "asyncio": asyncio, "json": json, "Path": Path}
 
@@ -46,7 +46,7 @@ def test_a_public_name_has_an_example_that_runs(
     assert examples_of(value), f"the docstring of {name} has no example"
     if name == "ExportError":
         pytest.importorskip("torch", reason="needs the extra [export]")
-    if name in WRITE_PARQUET:
+    if name in NEED_PYARROW:
         pytest.importorskip("pyarrow", reason="needs the extra [files]")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "damaged-bundle").symlink_to(nan_dir)
