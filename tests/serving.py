@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from tests.waiting import wait_until
 
-__all__ = ["port_of", "served", "start_server", "url_of"]
+__all__ = ["health_port_of", "port_of", "served", "start_server", "url_of"]
 
 
 def start_server(log: Path, *words: object, **options: object) -> subprocess.Popen[bytes]:
@@ -37,6 +37,13 @@ def url_of(process: subprocess.Popen[bytes], log: Path) -> str:
 
     wait_until(url)
     return str(url())
+
+
+def health_port_of(log: Path) -> int:
+    """The port of a server's probes, which its log names before the server listens."""
+    found = re.search(r"probes at http://\S+:(\d+)", log.read_text())
+    assert found is not None, log.read_text()
+    return int(found[1])
 
 
 def port_of(url: str) -> int:

@@ -5,7 +5,7 @@
 Callers over real sockets use every route; some leave, dawdle, send garbage or ask for far too much.
 At the end of each cycle there are ten times as many callers, and more than may wait. Each
 caller's texts, scores and rows are its own and known before, so an answer to somebody else is
-noticed. Another process asks `/live` all the time.
+noticed. Other processes ask `/live` all the time, on the server's port and on that of probes.
 
 With `--seconds` it stops at the end of a cycle and leaves the server running; the same command
 goes on with that server, so that its memory is that of all requests.
@@ -19,6 +19,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -35,7 +36,7 @@ from tests.faults.served.live_probe import LiveProbe
 from tests.faults.served.unruly import KINDS, close_half_open
 from tests.faults.served.wire import Wire
 from tests.faults.served.world import RERANKER, World
-from tests.serving import port_of, start_server, url_of
+from tests.serving import health_port_of, port_of, start_server, url_of
 
 __all__ = ["Soak", "soak"]
 
@@ -45,6 +46,8 @@ _CYCLE = 2_500
 _GREEDY = 0.15
 # Low, so that they are more than may wait.
 _MOST_WAITING = 60_000
+# That an answer of `/live` may take.
+_LIVE_SECONDS = 0.05
 # Requests before memory is measured.
 _WARM_UP = 20_000
 
@@ -56,7 +59,9 @@ class Soak:
     Attributes:
         memory: requests so far, and bytes of the server's memory, after each cycle; none where it
             cannot be read.
-        live: seconds that answers of `/live` took: (how many, 99th percentile, longest) a cycle.
+        live: seconds that answers of `/live` took on the server's port, of each cycle: how many,
+            how many above 50 ms, 99th percentile, longest.
+        probed: likewise on the health port, with a connection for each.
     """
 
     seed: int
@@ -67,8 +72,10 @@ class Soak:
     wrong: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     memory: list[tuple[int, int]] = field(default_factory=list)
-    live: list[tuple[int, float, float]] = field(default_factory=list)
+    live: list[tuple[int, int, float, float]] = field(default_factory=list)
+    probed: list[tuple[int, int, float, float]] = field(default_factory=list)
     url: str = ""
+    health_port: int = 0
     pid: int = 0
 
     @property
@@ -82,15 +89,17 @@ class Soak:
         later = [size for requests, size in self.memory if requests > _WARM_UP]
         return max(0, max(later) - max(first)) if first and later else 0
 
-    def add(self, tally: Tally, live: list[float]) -> None:
+    def add(self, tally: Tally, live: list[float], probed: list[float]) -> None:
         self.cycles += 1
         self.kinds += tally.kinds
         self.statuses += tally.statuses
         self.wrong += tally.wrong
         self.examples = (self.examples + tally.examples)[:20]
         self.memory += [(self.requests, size) for size in memory_of(self.pid)]
-        if live:
-            self.live.append((len(live), float(np.quantile(live, 0.99)), max(live)))
+        for times, kept in ((live, self.live), (probed, self.probed)):
+            if times:
+                slow = sum(seconds > _LIVE_SECONDS for seconds in times)
+                kept.append((len(times), slow, float(np.quantile(times, 0.99)), max(times)))
 
 
 def memory_of(pid: int) -> list[int]:
@@ -158,12 +167,13 @@ def run_cycles(soak: Soak, world: World, requests: int, size: int, until: float)
     while soak.requests < requests and time.monotonic() < until:
         begun = time.monotonic()
         probe = LiveProbe(port_of(soak.url))
+        other = LiveProbe(soak.health_port, is_new=True)
         try:
             seed = f"{soak.seed} {soak.cycles}"
             tally = asyncio.run(Cycle(world, port_of(soak.url), seed, size).run())
         finally:
-            live = probe.times()
-        soak.add(tally, live)
+            live, probed = probe.times(), other.times()
+        soak.add(tally, live, probed)
         soak.seconds += time.monotonic() - begun
 
 
@@ -173,7 +183,14 @@ def run_cycles(soak: Soak, world: World, requests: int, size: int, until: float)
 def words_of(folder: Path) -> list[object]:
     """What `flowvec serve` gets."""
     return ["mini", "--reranker", f"sorts={RERANKER}", "--provider", "cpu", "--collection",
-            f"notes={folder / 'notes'}", "--max-waiting-tokens", _MOST_WAITING]  # fmt: skip
+            f"notes={folder / 'notes'}", "--max-waiting-tokens", _MOST_WAITING,
+            "--health-port", 0]  # fmt: skip
+
+
+def begun(process: subprocess.Popen[bytes], seed: int, log: Path) -> Soak:
+    """A campaign against a server that was started."""
+    url = url_of(process, log)
+    return Soak(seed, url=url, health_port=health_port_of(log), pid=process.pid)
 
 
 def soak(requests: int, seed: int, folder: Path, *, callers: int, size: int) -> Soak:
@@ -181,7 +198,7 @@ def soak(requests: int, seed: int, folder: Path, *, callers: int, size: int) -> 
     log = folder / "log"
     process = start_server(log, *words_of(folder))
     try:
-        result = Soak(seed, url=url_of(process, log), pid=process.pid)
+        result = begun(process, seed, log)
         run_cycles(result, World.make(callers, seed), requests, size, float("inf"))
         process.send_signal(signal.SIGTERM)
         if process.wait(60) != 0 or "Traceback" in log.read_text():
@@ -202,12 +219,11 @@ def resumed(folder: Path, seed: int) -> Soak:
         return Soak(**{**found, **counters})
     folder.mkdir(parents=True, exist_ok=True)
     process = start_server(folder / "log", *words_of(folder), start_new_session=True)
-    return Soak(seed, url=url_of(process, folder / "log"), pid=process.pid)
+    return begun(process, seed, folder / "log")
 
 
 def report(soak: Soak) -> dict[str, Any]:
     """Figures of a campaign."""
-    longest = sorted((each[2] for each in soak.live), reverse=True)
     some = soak.memory[:: len(soak.memory) // 20 + 1]
     return {
         "requests": soak.requests, "cycles": soak.cycles, "seed": soak.seed,
@@ -215,11 +231,20 @@ def report(soak: Soak) -> dict[str, Any]:
         "statuses": dict(soak.statuses.most_common()), "kinds": dict(soak.kinds.most_common()),
         "memory MB": {requests: round(size / 1e6, 1) for requests, size in some},
         "growth MB": round(soak.growth / 1e6, 1),
-        "live asked": sum(each[0] for each in soak.live),
-        "live p99 ms, worst cycle": round(max((e[1] for e in soak.live), default=0) * 1e3, 1),
-        "live longest ms of a cycle": [round(1e3 * seconds, 1) for seconds in longest[:10]],
+        "/live": _latencies(soak.live), "/live, health port": _latencies(soak.probed),
         "when": datetime.now(UTC).date().isoformat(),
     }  # fmt: skip
+
+
+def _latencies(cycles: list[tuple[int, int, float, float]]) -> dict[str, Any]:
+    longest = sorted((each[3] for each in cycles), reverse=True)
+    return {
+        "asked": sum(each[0] for each in cycles),
+        "above 50 ms": sum(each[1] for each in cycles),
+        "p99 ms, worst cycle": round(1e3 * max((each[2] for each in cycles), default=0), 1),
+        "longest ms of a cycle": [round(1e3 * seconds, 1) for seconds in longest[:10]],
+        "median of the longest": round(1e3 * float(np.median(longest)), 1) if longest else None,
+    }
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ def test_every_caller_gets_its_own_answers(tmp_path: Path) -> None:
     assert set(state.kinds) == set(KINDS)
     assert state.statuses["429"] > 0
     assert state.live
+    assert state.probed
 
 
 @posix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import shlex
@@ -51,13 +52,19 @@ def test_the_containers_command_and_its_check_are_the_servers() -> None:
     served = dict(stages()[1])
     command = json.loads(served["ENTRYPOINT"]) + json.loads(served["CMD"])
     program = [sys.executable, "-m", *command[:2], "--help"]
-    help_text = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    wide = {**os.environ, "COLUMNS": "300"}  # no name is cut
+    run = subprocess.run(program, capture_output=True, text=True, check=True, env=wide)
+    help_text = run.stdout
     for part in command[2:]:
         assert not part.startswith("--") or part in help_text, part
-    assert f"default: {served['EXPOSE']}" in help_text
+    port, health_port = served["EXPOSE"].split()
+    assert f"default: {port}" in help_text
+    variable = f"FLOWVEC_HEALTH_PORT={health_port}"
+    assert variable in served["ENV"].split()
+    assert "FLOWVEC_HEALTH_PORT" in help_text
     check = json.loads(served["HEALTHCHECK"].partition("CMD ")[2])
     compile(check[2], "HEALTHCHECK", "exec")
-    assert f":{served['EXPOSE']}/ready" in check[2]
+    assert f":{health_port}/ready" in check[2]
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda f: f.name)

@@ -43,6 +43,16 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8080,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            envvar="FLOWVEC_HEALTH_PORT",
+            help="Answer /live, /ready and /health on this port too, from a thread of its own that "
+            "never waits for requests, and from the start on, while models are loaded.",
+        ),
+    ] = None,
     api_key_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="API keys, a line for each, as --new-key prints them."),
@@ -195,6 +205,7 @@ def serve(
         collections=collection or [],
         host=host,
         port=port,
+        health_port=health_port,
         grace=grace,
         ready_delay=ready_delay,
         key_file=api_key_file,

@@ -17,8 +17,9 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import InputValueError
 from flowvec.reranker.reranker import Reranker
-from flowvec.server.app import create_app
+from flowvec.server.app import App, create_app
 from flowvec.server.guard import LOOPBACK, is_loopback
+from flowvec.server.health_port import HealthPort
 from flowvec.server.keys import Keys
 from flowvec.server.model_kinds import load_model
 from flowvec.server.running import Server
@@ -44,6 +45,7 @@ class ServeOptions:
         collections: directories, each `DIR` or `NAME=DIR`.
         host: address to listen on.
         port: port to listen on.
+        health_port: port of the probes alone; None leaves it out.
         grace: seconds in which requests are answered after SIGTERM.
         ready_delay: seconds for which `/ready` fails before new work is refused.
         key_file: API keys; None asks for none.
@@ -58,6 +60,7 @@ class ServeOptions:
     collections: Sequence[str]
     host: str
     port: int
+    health_port: int | None
     grace: float
     ready_delay: float
     key_file: Path | None
@@ -88,43 +91,31 @@ def serve(options: ServeOptions, settings: Settings) -> None:
     """Load everything, then serve until SIGTERM or SIGINT.
 
     Raises:
-        InputValueError: there is nothing to serve, or two models have the same name.
+        InputValueError: there is nothing to serve, two models have the same name, or the health
+            port is in use.
         FlowvecError: a model cannot be loaded.
     """
     if not (options.models or options.rerankers or options.collections or options.is_demo):
         raise InputValueError("nothing to serve: name a model, for example mini")
+    if options.health_port == options.port != 0:
+        raise InputValueError("--health-port must be another port than --port")
     settings = options.guarded(settings)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with ExitStack() as stack:
-        names = list(options.models)
-        if options.is_demo and _DEMO_MODEL not in names:
-            names.append(_DEMO_MODEL)
-        models = _loaded(load_model, names, options.engine, stack)
-        rerankers: dict[str, Any] = _loaded(Reranker.load, options.rerankers, options.engine, stack)
-        if twice := models.keys() & rerankers.keys():
-            name = min(twice)
-            raise InputValueError(f"two models are called {name!r}: give one as NAME=MODEL")
-        encoders = {n: model for n, model in models.items() if isinstance(model, Encoder)}
-        collections = _opened(options.collections, encoders, stack)
-        if options.is_demo:
-            if "demo" in collections:
-                raise InputValueError("--demo is the name of its collection: name yours otherwise")
-            collections["demo"] = _demo_collection(encoders[_DEMO_MODEL], stack)
-        sources = dict(map(_split, [*names, *options.rerankers]))
-
-        def load(name: str) -> LoadedModel:
-            return load_model(sources[name], **options.engine)
-
-        app = create_app(models, rerankers, collections, settings=settings, reload=load)
-        app.served.owned |= {*models.values(), *rerankers.values()}
+        # It opens first and closes last, so that probes see the start and the end too.
+        probes = _health_port(options, stack)
+        app = _application(options, settings, stack)
         for model in app.served.queues:
             model.warm_up()
+        if probes is not None:
+            probes.served = app.served
         server = Server(
             app,
             host=options.host,
             port=options.port,
             grace=options.grace,
             ready_delay=options.ready_delay,
+            heartbeat=None if probes is None else probes.heartbeat,
             log_config=None,
         )
         server.run()
@@ -132,10 +123,40 @@ def serve(options: ServeOptions, settings: Settings) -> None:
         settings.tracer_provider.shutdown()
 
 
-def _address(options: ServeOptions) -> str:
-    """Host and port, as a browser on this machine writes them."""
-    host = "127.0.0.1" if options.host == "0.0.0.0" else options.host  # noqa: S104
-    return f"[{host}]:{options.port}" if ":" in host else f"{host}:{options.port}"
+def _health_port(options: ServeOptions, stack: ExitStack) -> HealthPort | None:
+    """The port of the probes, which is open; None without one."""
+    if options.health_port is None:
+        return None
+    probes = stack.enter_context(HealthPort(options.host, options.health_port))
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    logger.info("probes at http://%s:%d", host, probes.port)
+    return probes
+
+
+def _application(options: ServeOptions, settings: Settings, stack: ExitStack) -> App:
+    """Load what is to be served, and make its application."""
+    names = list(options.models)
+    if options.is_demo and _DEMO_MODEL not in names:
+        names.append(_DEMO_MODEL)
+    models = _loaded(load_model, names, options.engine, stack)
+    rerankers: dict[str, Any] = _loaded(Reranker.load, options.rerankers, options.engine, stack)
+    if twice := models.keys() & rerankers.keys():
+        name = min(twice)
+        raise InputValueError(f"two models are called {name!r}: give one as NAME=MODEL")
+    encoders = {n: model for n, model in models.items() if isinstance(model, Encoder)}
+    collections = _opened(options.collections, encoders, stack)
+    if options.is_demo:
+        if "demo" in collections:
+            raise InputValueError("--demo is the name of its collection: name yours otherwise")
+        collections["demo"] = _demo_collection(encoders[_DEMO_MODEL], stack)
+    sources = dict(map(_split, [*names, *options.rerankers]))
+
+    def load(name: str) -> LoadedModel:
+        return load_model(sources[name], **options.engine)
+
+    app = create_app(models, rerankers, collections, settings=settings, reload=load)
+    app.served.owned |= {*models.values(), *rerankers.values()}
+    return app
 
 
 def _demo_collection(encoder: Encoder, stack: ExitStack) -> Collection:

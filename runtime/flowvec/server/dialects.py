@@ -19,6 +19,7 @@ _OPENAI_TYPE: dict[Reason, str] = {
     "overloaded": "overloaded",
     "busy": "overloaded",
     "late": "timeout",
+    "starting": "server_error",
     "stopping": "server_error",
     "unhealthy": "server_error",
     "model_failed": "server_error",
@@ -33,6 +34,7 @@ _OPENAI_CODE: dict[Reason, str] = {
     "late": "deadline_exceeded",
     "load_failed": "load_failed",
     "too_large": "request_too_large",
+    "starting": "starting",
     "stopping": "stopping",
     "unhealthy": "unhealthy",
 }
@@ -40,6 +42,7 @@ _OPENAI_CODE: dict[Reason, str] = {
 _TEI_TYPE: dict[Reason, str] = {
     "empty": "Empty",
     "overloaded": "Overloaded",
+    "starting": "Unhealthy",
     "stopping": "Unhealthy",
     "unhealthy": "Unhealthy",
     "model_failed": "Backend",

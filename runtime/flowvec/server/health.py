@@ -9,7 +9,7 @@ from flowvec.server.refusal import Refusal, stopping
 from flowvec.server.request import Request
 from flowvec.server.served import Served
 
-__all__ = ["health", "live", "ready"]
+__all__ = ["fault_of", "health", "live", "ready"]
 
 
 @described(Status)
@@ -35,16 +35,21 @@ async def health(served: Served, request: Request) -> Answer:
 
 
 def _require_progress(served: Served) -> None:
-    """Refuse if a model or a collection has a dead thread, or a model has answered nothing for too
-    long."""
+    fault = fault_of(served)
+    if fault is not None:
+        raise Refusal("unhealthy", fault)
+
+
+def fault_of(served: Served) -> str | None:
+    """Why there is no progress: a model or a collection has a dead thread, or a model has answered
+    nothing for too long. None if nothing is wrong."""
     for collection in served.collections.values():
         if dead := collection.dead_threads:
-            raise Refusal("unhealthy", f"{collection.name}: {dead} threads have ended")
+            return f"{collection.name}: {dead} threads have ended"
     for model in served.queues:
         if dead := model.queue.dead_threads:
-            raise Refusal("unhealthy", f"{model.name}: {dead} worker threads have ended")
+            return f"{model.name}: {dead} worker threads have ended"
         seconds = model.queue.stalled_seconds()
         if seconds > served.settings.stall_timeout:
-            raise Refusal(
-                "unhealthy", f"{model.name}: requests wait, and nothing came for {seconds:.0f} s"
-            )
+            return f"{model.name}: requests wait, and nothing came for {seconds:.0f} s"
+    return None

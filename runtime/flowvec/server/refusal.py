@@ -35,6 +35,7 @@ Reason = Literal[
     "overloaded",
     "busy",  # others write to the collection
     "late",  # the deadline passed, or would
+    "starting",
     "stopping",
     "unhealthy",
     "model_failed",
@@ -59,6 +60,7 @@ _STATUS: dict[Reason, int] = {
     "overloaded": 429,
     "busy": 503,
     "late": 504,
+    "starting": 503,
     "stopping": 503,
     "unhealthy": 503,
     "model_failed": 500,

@@ -17,6 +17,8 @@ import uvicorn
 from flowvec.compat import override
 from flowvec.server.app import App
 from flowvec.server.connections import Connection, ConnectionLimits, cut_slow
+from flowvec.server.health import fault_of
+from flowvec.server.heartbeat import Heartbeat
 from flowvec.server.refusal import Refusal
 from flowvec.server.reload import reload_models
 
@@ -51,6 +53,7 @@ class Server(uvicorn.Server):
         ready_delay: float = 0.0,
         keep_alive: int = 75,
         limits: ConnectionLimits | None = None,
+        heartbeat: Heartbeat | None = None,
         **options: Any,
     ) -> None:
         """A server that does not run yet.
@@ -65,6 +68,7 @@ class Server(uvicorn.Server):
             keep_alive: seconds for which an idle connection is kept; longer than those of the load
                 balancer in front.
             limits: of connections.
+            heartbeat: what the event loop tells other threads, for a HealthPort.
             **options: others of `uvicorn.Config`.
         """
         config = uvicorn.Config(
@@ -85,6 +89,7 @@ class Server(uvicorn.Server):
         self._app, self._served = app, app.served
         self._grace = grace
         self._ready_delay = ready_delay
+        self._heartbeat = heartbeat or Heartbeat()
         self._stop_began: float | None = None
         self._reloads: set[asyncio.Task[None]] = set()
 
@@ -116,6 +121,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         """Listen, and load the models again at each SIGHUP."""
         await super().startup(sockets)
+        self._heartbeat.start(partial(fault_of, self._served))
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and hasattr(signal, "SIGHUP"):
             loop = asyncio.get_running_loop()
