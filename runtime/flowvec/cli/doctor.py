@@ -18,6 +18,7 @@ from flowvec.encoder.proof import open_proved
 from flowvec.engine.onnxruntime_session import conflicting_wheels
 from flowvec.engine.providers import (
     CPU,
+    EXPERIMENTAL,
     OPENVINO,
     TENSORRT,
     Engine,
@@ -222,7 +223,8 @@ def doctor(
         for name, version in report.packages.items():
             typer.echo(f"{name:28}  {version or 'not installed'}")
         for provider, reason in report.providers.items():
-            typer.echo(f"{provider:28}  {'runs' if reason is None else reason}")
+            note = " (experimental)" if provider in EXPERIMENTAL else ""
+            typer.echo(f"{provider:28}  {'runs' if reason is None else reason}{note}")
         if report.engine is not None:
             engine = report.engine
             typer.echo(

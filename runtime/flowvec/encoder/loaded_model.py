@@ -127,7 +127,8 @@ class LoadedModel:
                 checkpoint's directory, as `flowvec export` takes it; or a model on the hub,
                 `organization/name` or `organization/name@revision`. What begins with `.`, `/` or
                 `~`, or with a folder that exists, is never looked up on the hub.
-            device: `cpu`, `cuda`, or `auto`: a GPU if one can be used.
+            device: `cpu`, `cuda`, or `auto`: a GPU if one can be used. Engines on a GPU are
+                experimental, and log a warning when they are loaded.
             provider: `cpu`, `openvino`, `cuda`, `tensorrt` or a full name. None is the best that
                 can run (see `flowvec.engine.selection.choose_engine`).
             compute: `float32`; `bfloat16` on OpenVINO; `float16` on a GPU and `int8` on ONNX

@@ -39,6 +39,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _SPIN_MICROSECONDS = "200"
+# Experimental providers that this process has warned of.
+_warned: set[str] = set()
 
 
 def _install_gpu() -> str:
@@ -172,6 +174,7 @@ class Session:
                 f"{model} gives {widths[self._output]} dimensions; its manifest says "
                 f"{bundle.manifest.dim} dimensions"
             )
+        _warn_if_experimental(engine)
         logger.debug("loaded %s on %s", bundle.model, engine)
 
     def run(self, *feeds: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -197,6 +200,17 @@ class Session:
                 f"{first_line(error)}"
             ) from error
         return output
+
+
+def _warn_if_experimental(engine: Engine) -> None:
+    """Say once in a process that a provider is experimental."""
+    if engine.is_experimental and engine.provider not in _warned:
+        _warned.add(engine.provider)
+        logger.warning(
+            "%s is experimental: flowvec has not been tested on a GPU. Its vectors are compared "
+            "with the bundle's references at load, unless proof is 'never'",
+            engine.provider,
+        )
 
 
 def open_graph(model: bytes, name: str) -> Any:

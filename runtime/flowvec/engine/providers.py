@@ -16,6 +16,7 @@ __all__ = [
     "CPU",
     "CUDA",
     "DEVICES",
+    "EXPERIMENTAL",
     "OPENVINO",
     "PROVIDERS",
     "SHORT_NAMES",
@@ -52,6 +53,9 @@ PROVIDERS: dict[str, Device] = {
 }
 # TensorRT takes minutes to build an engine, so it must be asked for.
 _ONLY_WHEN_ASKED = (TENSORRT,)
+
+# Written from ONNX Runtime's documentation, and never run on a GPU by this project.
+EXPERIMENTAL = frozenset({CUDA, TENSORRT})
 
 # Padded tokens per batch. On CPU, small batches stay in the cache and large ones are slower. A
 # model without layers needs little cache, and its batches cost little besides the call.
@@ -122,6 +126,11 @@ class Engine:
     def device(self) -> Device:
         """The device it runs on: `cpu` or `cuda`."""
         return PROVIDERS[self.provider]
+
+    @property
+    def is_experimental(self) -> bool:
+        """Whether its provider has never been run by this project; loading it logs a warning."""
+        return self.provider in EXPERIMENTAL
 
     @property
     def variant(self) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from flowvec.cli import doctor
 from flowvec.engine import onnxruntime_session
-from flowvec.engine.providers import OPENVINO
+from flowvec.engine.providers import EXPERIMENTAL, OPENVINO, PROVIDERS
 
 
 def test_doctor_finds_two_wheels_of_one_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +69,10 @@ def test_doctor_shows_that_note_only_without_openvino(
     assert ("NOTE: without OpenVINO" in flowvec_quickly("doctor").stdout) != runs
     monkeypatch.setitem(sys.modules, "openvino", None)
     assert "NOTE: without OpenVINO" in flowvec_quickly("doctor").stdout
+
+
+def test_doctor_marks_the_engines_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor.doctor()
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    for provider in PROVIDERS:
+        assert lines[provider].endswith("(experimental)") == (provider in EXPERIMENTAL)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from flowvec import Bundle, Encoder, EngineError, ProviderUnavailableError
@@ -14,6 +17,7 @@ from flowvec.engine.onnxruntime_session import Session, conflicting_wheels
 from flowvec.engine.providers import (
     CPU,
     CUDA,
+    PROVIDERS,
     TENSORRT,
     Engine,
 )
@@ -22,6 +26,8 @@ from flowvec.engine.selection import (
     open_session,
 )
 from flowvec.errors import BundleError
+
+LOGGER = onnxruntime_session.__name__
 
 
 @pytest.mark.parametrize("provider", [CUDA, TENSORRT])
@@ -32,6 +38,47 @@ def test_a_provider_that_does_not_really_run_is_an_error(
     monkeypatch.setattr(onnxruntime_session, "_gpu_providers", lambda *_: [CPU])
     with pytest.raises(ProviderUnavailableError, match="ONNX Runtime runs CPUExecutionProvider"):
         Session(Bundle.load(tiny_dir), Engine(provider, "float32", 1))
+
+
+class NamedCuda:
+    """ONNX Runtime's session on the CPU, which says that it runs on CUDA."""
+
+    def __init__(self, *args: Any, providers: Any, **options: Any) -> None:
+        self._session = onnxruntime.InferenceSession(*args, providers=[CPU], **options)
+
+    def get_providers(self) -> list[str]:
+        return [CUDA, CPU]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def test_the_engines_of_a_cpu_load_without_a_warning(
+    tiny_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Session(Bundle.load(tiny_dir), Engine(CPU, "float32", 1))
+    assert not caplog.records
+
+
+def test_an_experimental_engine_says_so_once(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    named = types.SimpleNamespace(
+        InferenceSession=NamedCuda, SessionOptions=onnxruntime.SessionOptions
+    )
+    monkeypatch.setattr(onnxruntime_session, "_onnxruntime", lambda: named)
+    monkeypatch.setattr(onnxruntime_session, "_warned", set())
+    for _ in range(2):
+        Session(Bundle.load(tiny_dir), Engine(CUDA, "float32", 1))
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == (LOGGER, "WARNING")
+    assert "CUDAExecutionProvider is experimental" in record.message
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_engines_of_gpus_are_experimental(provider: str) -> None:
+    engine = Engine(provider, "float32", 1)
+    assert engine.is_experimental == (engine.device == "cuda")
 
 
 def test_a_file_that_is_not_a_graph_is_an_error(tiny_copy: Path, provider: str) -> None:
