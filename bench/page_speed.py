@@ -4,8 +4,9 @@
         [--only paint frames map] [--out page.json]
 
 FOLDER is made from the texts with `mini` if it does not exist, with a field of distinct values. The
-server runs as a process of its own, on loopback; Chromium is the system's, headless, and renders in
-software (SwiftShader). Needs the extras [serve], [browser] and [bench].
+server runs as a process of its own, on loopback; Chromium is the system's, headless. It renders in
+software in two ways: as it does by itself on a machine without a graphics card, and with a graphics
+card that is computed (SwiftShader). Needs the extras [serve], [browser] and [bench].
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ from flowvec_bench.texts import natural_sentences
 
 PORT = 18_765
 URL = f"http://127.0.0.1:{PORT}"
-BROWSER = [
-    "--no-sandbox",
-    "--use-gl=angle",
-    "--use-angle=swiftshader",
-    "--enable-unsafe-swiftshader",
-]
+BROWSERS = {
+    "no graphics card": ["--no-sandbox", "--disable-gpu"],
+    "SwiftShader": [
+        "--no-sandbox",
+        "--use-gl=angle",
+        "--use-angle=swiftshader",
+        "--enable-unsafe-swiftshader",
+    ],
+}
 # The page writes pixels where WebGL is in software. Without the name of the renderer it uses WebGL.
 HIDE_RENDERER = """
 const given = WebGL2RenderingContext.prototype.getExtension;
@@ -83,13 +87,14 @@ def main() -> None:
     measures = {"paint": paint, "map": whole_map, "frames": frames}
     found: dict[str, Any] = {"processors": os.cpu_count()}
     with served(arguments.collection) as process, sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=BROWSER)
-        found["chromium"] = browser.version
-        for name, measure in measures.items():
-            if name in arguments.only:
-                found[name] = measure(browser, process.pid)
-                print(name, json.dumps(found[name]), flush=True)
-        browser.close()
+        for way, options in BROWSERS.items():
+            browser = engine.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+            found["chromium"] = browser.version
+            for name, measure in measures.items():
+                if name in arguments.only and (name != "map" or way == "no graphics card"):
+                    found[f"{name}, {way}"] = measure(browser, process.pid)
+                    print(f"{name}, {way}", json.dumps(found[f"{name}, {way}"]), flush=True)
+            browser.close()
     if arguments.out:
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -155,11 +160,14 @@ def paint(browser: Any, _pid: int) -> dict[str, Any]:
 
 
 def frames(browser: Any, _pid: int) -> dict[str, Any]:
-    """Frames a second while the map moves, for each way of drawing."""
+    """Frames a second while the map moves, for each way of drawing that the browser has."""
     found = {}
     for name, script in (("pixels", None), ("WebGL in software", HIDE_RENDERER)):
         page = opened(browser, "map", script)
         page.get_by_role("button", name="Lay out again").wait_for()
+        if name != "pixels" and page.locator("canvas").get_attribute("data-renderer") != "WebGL2":
+            page.context.close()
+            continue
         times = sorted(page.evaluate(MOVE, 5))
         scatter = page.evaluate(
             "() => { const { scatter } = document.querySelector('canvas');"

@@ -55,7 +55,11 @@ def hostile(mini: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             random_vectors(count),
             ["word"] * count,
             [
-                {"distinct": f"value {i}", **{f"f{i}-{j}": j for j in range(5)}}
+                {
+                    "distinct": f"value {i}",
+                    "million": [f"{i} {j}" for j in range(50)],
+                    **{f"f{i}-{j}": j for j in range(5)},
+                }
                 for i in range(count)
             ],
         )
@@ -128,6 +132,13 @@ def test_many_distinct_values_and_fields(hostile: Running, visitor: Visitor) -> 
     assert chooser.locator("option").count() <= 65
     chooser.select_option("distinct")
     visit.shows("19,988 more values, in grey")
+    chooser.select_option("million")  # values of all rows together
+    visit.shows("No row here has one text, number or flag in this field.")
+    assert _answers(page)
+    page.get_by_role("tab", name="Search").click()
+    page.get_by_role("button", name="Add a condition").click()
+    page.get_by_label("Field 1").select_option("million")
+    assert 0 < page.locator("datalist option").count() <= 24
     assert _answers(page)
 
 
@@ -163,6 +174,14 @@ def test_a_map_in_one_file(
     page.get_by_role("searchbox").fill("onerror")
     visit.shows("1 lit")
     assert page.locator("h1").inner_text() == title
+    # Keys come to points, and a screen reader is told their rows.
+    page.get_by_role("application").focus()
+    for key in ("n", "Shift+ArrowLeft", "p"):
+        page.keyboard.press(key)
+        said = page.locator(".unseen").inner_text()
+        assert said.startswith(page.locator(".card b").inner_text())
+    page.keyboard.press("Escape")
+    assert not page.locator(".card").is_visible()
     assert page.evaluate("window.ran") is None
 
 

@@ -47,6 +47,10 @@ _FRAMES = """async ([points, withoutWebGL]) => {
   place.remove();
   return { kind, width, least, drawn, times: times.sort((a, b) => a - b) };
 }"""
+# A browser tells of a paint some time after it.
+_FIRST_PAINT = """() => new Promise((done) => new PerformanceObserver((list) => list.getEntries()
+  .filter((entry) => entry.name === "first-contentful-paint")
+  .forEach((entry) => done(entry.startTime))).observe({ type: "paint", buffered: true }))"""
 _SIZES = """async (cases) => {
   const { sampleSize } = await import("/page/scatter.js");
   return cases.map(([most, points, ms]) => sampleSize(most ?? Infinity, points, ms));
@@ -99,12 +103,9 @@ def test_first_paint(server: Running, visitor: Visitor) -> None:
     visit = visitor(server)
     visit.open("search")
     visit.shows("What are you looking for?")
-    figures = visit.page.evaluate(
-        "() => Object.fromEntries(performance.getEntriesByType('paint')"
-        ".map((entry) => [entry.name, entry.startTime]))"
-    )
-    assert "first-contentful-paint" in figures
-    _report("paint", figures)
+    milliseconds = visit.page.evaluate(_FIRST_PAINT)
+    assert milliseconds > 0
+    _report("paint", {"first-contentful-paint": milliseconds})
 
 
 def test_an_overloaded_server_is_said_to_be_one(

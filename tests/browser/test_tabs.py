@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import ALLOW_SOFTWARE, PHONE, Visitor
-from tests.runtime.server.conftest import Running
+from flowvec import Collection, Encoder
+from flowvec.server import create_app
+from tests.browser.conftest import ALLOW_SOFTWARE, PHONE, Visitor, random_vectors
+from tests.runtime.server.conftest import Running, running
 from tests.waiting import wait_until
 
 LOOKS = [pytest.param(False, id="light"), pytest.param(True, id="dark")]
@@ -61,6 +63,45 @@ def test_search(server: Running, visitor: Visitor, picture: Any, dark: bool) -> 
     wait_until(lambda: first not in hits.locator(".id").all_inner_texts())
     page.get_by_label("Value 1").fill("0")
     visit.shows("No row meets the filter")
+    page.get_by_role("button", name="Back to the search").click()
+    page.get_by_role("button", name="Remove condition 1").click()
+    slider.press("Home")
+    page.get_by_role("searchbox", name="Search").fill("qqqq")
+    visit.shows("No row has one of these words")
+
+
+def test_filters_stay_inside_their_box(server: Running, visitor: Visitor) -> None:
+    visit = visitor(server)
+    page = visit.page
+    visit.open("search")
+    for _ in range(2):
+        page.get_by_role("button", name="Add a condition").click()
+    page.get_by_text("Rows meet").wait_for()
+    edges = page.evaluate(
+        "() => [...document.querySelectorAll('.filter, .filter *')]"
+        ".map((e) => e.getBoundingClientRect().right)"
+    )
+    assert max(edges) == edges[0]
+
+
+def test_a_collection_without_a_model(tmp_path: Any, visitor: Visitor) -> None:
+    with Collection.create(tmp_path / "plain", dim=8) as plain:
+        plain.add_vectors(["a", "b"], random_vectors(2), ["one", "two"])
+        with running(create_app((), (), {"plain": plain})) as server:
+            visit = visitor(server)
+            visit.open("search")
+            visit.shows("This collection has vectors only")
+            visit.page.get_by_role("button", name="Show the map").click()
+            visit.shows("2 rows.")
+
+
+def test_no_collection(mini: Encoder, visitor: Visitor) -> None:
+    with running(create_app(mini)) as server:
+        visit = visitor(server)
+        visit.open("search")
+        visit.shows("There is no collection yet")
+        visit.page.get_by_role("tab", name="Live").click()
+        visit.shows("The server now")
 
 
 def test_choosing_the_open_tab_keeps_it(server: Running, visitor: Visitor) -> None:
@@ -191,6 +232,8 @@ def test_an_empty_collection_and_none(server: Running, visitor: Visitor, picture
     visit = visitor(server)
     visit.open("search")
     visit.page.get_by_label("Collection").select_option("empty")
+    visit.shows("A search finds rows as soon as it has some")
+    assert visit.page.get_by_role("searchbox", name="Search").is_disabled()  # it has no model
     visit.page.get_by_role("tab", name="Map").click()
     visit.shows("This collection is empty")
     visit.page.get_by_role("tab", name="Space").click()

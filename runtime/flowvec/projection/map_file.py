@@ -20,7 +20,7 @@ from flowvec.projection.colours import point_colours
 __all__ = ["map_page"]
 
 # Files of the page's folder that make up the script, in order.
-_SCRIPTS = ("colours.js", "cells.js", "drawing.js", "scatter.js", "map_file.js")
+_SCRIPTS = ("colours.js", "cells.js", "drawing.js", "scatter.js", "walk.js", "map_file.js")
 _READ = 4096
 _TEXT_CHARACTERS = 300
 

@@ -42,7 +42,7 @@ function failure(status, detail, wait) {
     404: ["Not found", 0],
     409: ["This collection belongs to another model", 0],
     413: ["Too large", 0],
-    429: ["The server is busy: too many texts wait", again],
+    429: ["The server is busy", again],
     503: ["The server takes no work at the moment", again],
     504: ["The server was too slow: it is probably overloaded", again],
   };

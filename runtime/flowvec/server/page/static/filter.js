@@ -80,7 +80,7 @@ export function FilterBuilder({ known, conditions, joinedBy, onChange }) {
   };
   return html`<fieldset class="filter">
     <legend>Filter</legend>
-    ${conditions.length > 1 ? html`<label class="compact"><span>Rows must meet</span>
+    ${conditions.length > 1 ? html`<label class="compact"><span>Rows meet</span>
       <select value=${joinedBy} onChange=${(e) => onChange(conditions, e.target.value)}>
         <option value="and">all conditions</option><option value="or">any condition</option>
       </select></label>` : null}

@@ -6,20 +6,24 @@ import { Isolated, marked, shown, visible } from "./text.js";
 const FIRST = 420;
 const MOST_FIELDS = 40;
 
+// A bar of the score: with shares of words and meaning, unless a reranker gave it.
 function Score({ hit, best, isHybrid }) {
+  const isReranked = hit.search_rank !== undefined;
   const first = hit.search_score ?? hit.score;
   const span = Math.max(Math.abs(best), Math.abs(hit.score), 1e-9);
   const width = Math.max(0, Math.min(1, hit.score / span));
   const words = isHybrid && first > 0 ? Math.max(0, Math.min(1, hit.word_score / first)) : 0;
+  const before = isReranked ? "before reranking: " : "";
   const said = isHybrid ? `score ${hit.score.toFixed(3)}; of the search's score, ${Math.round(words * 100)} % came from words`
     : `score ${hit.score.toFixed(3)}`;
   return html`<div class="score" title=${said}>
     <b>${hit.score.toFixed(3)}</b>
     <span class="bar" role="img" aria-label=${said}>
-      <span class="words" style=${{ width: `${width * words * 100}%` }}></span>
-      <span class="meaning" style=${{ width: `${width * (1 - words) * 100}%` }}></span>
+      ${isReranked ? html`<span class="rerank" style=${{ width: `${width * 100}%` }}></span>` : html`
+        <span class="words" style=${{ width: `${width * words * 100}%` }}></span>
+        <span class="meaning" style=${{ width: `${width * (1 - words) * 100}%` }}></span>`}
     </span>
-    ${isHybrid ? html`<span class="quiet">words ${hit.word_score.toFixed(2)} · meaning ${(first - hit.word_score).toFixed(2)}</span>` : null}
+    ${isHybrid ? html`<span class="quiet">${before}words ${hit.word_score.toFixed(2)} · meaning ${(first - hit.word_score).toFixed(2)}</span>` : null}
   </div>`;
 }
 

@@ -7,8 +7,10 @@ import { count, duration } from "./text.js";
 
 const KEPT = 300;
 const AGAIN = 2000;
+const HEIGHT = 180;
 const CHARTS = [
-  ["Texts and tokens a second", [["texts", "#2f5bd0", "#8fadff"], ["tokens", "#c97a10", "#e2a04a", "right"]]],
+  ["Texts a second", [["texts", "#2f5bd0", "#8fadff"]]],
+  ["Tokens a second", [["tokens", "#c97a10", "#e2a04a"]]],
   ["Latency in milliseconds", [["p50", "#1c8a63", "#5cc79c"], ["p95", "#c97a10", "#e2a04a"], ["p99", "#a3261b", "#ff9a8f"]]],
   ["Waiting texts and running requests", [["waiting", "#5b3fbf", "#b3a1ff"], ["running", "#0072b2", "#56b4e9"]]],
 ];
@@ -43,15 +45,14 @@ function Chart({ title, lines, points }) {
       const range = (_, least, most) => [0, Math.max(1, most ?? 1) * 1.1];
       const span = (_, first, last) => [Math.min(first ?? 0, (last ?? 0) - 30), last ?? 1]; // half a minute at least
       chart.current = new UPlot({
-        width: Math.max(200, place.current.clientWidth), height: 190, cursor: { y: false }, legend: { show: false },
-        scales: { x: { time: true, range: span }, y: { range }, right: { range } },
-        axes: [axis, { ...axis, size: 52, values: (_, v) => size(v) },
-          ...(lines.some((l) => l[3]) ? [{ ...axis, scale: "right", side: 1, size: 52, grid: { show: false }, values: (_, v) => size(v) }] : [])],
-        series: [{}, ...lines.map(([name, light, darker, scale]) => ({
-          label: name, stroke: dark ? darker : light, width: 2, scale: scale ?? "y", points: { show: false }, spanGaps: false,
+        width: Math.max(200, place.current.clientWidth), height: HEIGHT, cursor: { y: false }, legend: { show: false },
+        scales: { x: { time: true, range: span }, y: { range } },
+        axes: [{ ...axis, size: 30, space: 90, values: (_, v) => v.map(clock) }, { ...axis, size: 52, values: (_, v) => size(v) }],
+        series: [{}, ...lines.map(([name, light, darker]) => ({
+          label: name, stroke: dark ? darker : light, width: 2, points: { show: false }, spanGaps: false,
         }))],
       }, data, place.current);
-      observer = new ResizeObserver(() => chart.current.setSize({ width: Math.max(200, place.current.clientWidth), height: 190 }));
+      observer = new ResizeObserver(() => chart.current.setSize({ width: Math.max(200, place.current.clientWidth), height: HEIGHT }));
       observer.observe(place.current);
     };
     plotting().then(make, () => {});
@@ -60,7 +61,7 @@ function Chart({ title, lines, points }) {
   useEffect(() => { chart.current?.setData(data); }, [points]);
   const dark = isDark();
   return html`<figure class="chart"><figcaption>${title}
-    ${lines.map(([name, light, darker, scale]) => html`<span class="key"><i style=${{ background: dark ? darker : light }}></i>${name}${scale ? " (right)" : ""}</span>`)}
+    ${lines.length > 1 ? lines.map(([name, light, darker]) => html`<span class="key"><i style=${{ background: dark ? darker : light }}></i>${name}</span>`) : null}
     </figcaption><div ref=${place} aria-hidden="true"></div></figure>`;
 }
 
@@ -70,6 +71,9 @@ function Tile({ name, value, hint, isBad }) {
 }
 
 const rate = (value) => (value >= 100 ? count(Math.round(value)) : String(Math.round(value * 10) / 10));
+const clock = (seconds) => new Date(1000 * seconds).toTimeString().slice(0, 8);
+const uptime = (seconds) => (seconds < 120 ? `${Math.floor(seconds)} seconds` : seconds < 7200 ? `${Math.floor(seconds / 60)} minutes`
+  : `${count(Math.floor(seconds / 3600))} hours`);
 const time = (ms) => (ms === null ? "–" : duration(ms));
 
 function pointOf(now, before) {
@@ -119,8 +123,8 @@ export function Live() {
   return html`<div class="live" data-points=${points.length}>
     <${Problem} error=${error} />
     <div class="row head"><h2>The server now</h2>
-      <button type="button" class="small" aria-pressed=${isPaused} onClick=${() => setIsPaused(!isPaused)}>${isPaused ? "Continue" : "Pause"}</button>
-      <span class="quiet">up for ${duration(1000 * last.seconds).replace(/ s$/, " seconds")}, ${count(last.requests)} requests</span></div>
+      <button type="button" class="small" onClick=${() => setIsPaused(!isPaused)}>${isPaused ? "Continue" : "Pause"}</button>
+      <span class="quiet">up for ${uptime(last.seconds)}, ${count(last.requests)} requests</span></div>
     <dl class="tiles">
       <${Tile} name="Texts / s" value=${now ? rate(now.texts) : "–"} hint=${`${count(last.texts)} in all`} />
       <${Tile} name="Tokens / s" value=${now ? rate(now.tokens) : "–"} hint=${`${count(last.tokens)} in all`} />

@@ -18,7 +18,7 @@ const decode = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 
 function Legend({ colours, field }) {
   if (!field || !colours) return null;
-  if (colours.kind === "none") return html`<p class="quiet">No point has this field.</p>`;
+  if (colours.kind === "none") return html`<p class="quiet">No row here has one text, number or flag in this field.</p>`;
   if (colours.kind === "numbers") {
     const stops = [0, 0.25, 0.5, 0.75, 1].map((s) => `rgb(${scaled(s).join(" ")})`).join(", ");
     return html`<div class="scale"><span>${colours.least}</span>
@@ -163,7 +163,7 @@ export function Map({ collection, shared }) {
         <option value="">nothing</option>
         ${fields.map((each) => html`<option value=${each.name}>${shown(each.name, 40)}</option>`)}
       </select></label>
-      ${lit.length ? html`<span class="quiet" role="status">${count(lit.length)} of the first ${HITS} hits are lit.</span>` : null}
+      <span class="quiet" role="status">${lit.length ? `${count(lit.length)} of the first ${HITS} hits are lit.` : ""}</span>
     </div>
     <${Problem} error=${error} onRetry=${() => { setError(null); follow({}); }} />
     <${Problem} error=${refusal} onRetry=${() => { setRefusal(null); setAttempt((n) => n + 1); }} />

@@ -1,6 +1,7 @@
 // The map in one file: its data is in the page, and nothing is loaded.
 import { categories, palette, scaled } from "./colours.js";
 import { Scatter } from "./scatter.js";
+import { nextPoint, outwards } from "./walk.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const decoded = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -22,15 +23,18 @@ const said = made("span", { className: "quiet" });
 said.setAttribute("role", "status");
 const canvas = made("div", { className: "canvas" });
 const card = made("div", { className: "card", hidden: true });
-const frame = made("div", { className: "frame", tabIndex: 0 }, canvas, card);
+const ring = made("span", { className: "ring", hidden: true });
+const frame = made("div", { className: "frame", tabIndex: 0 }, canvas, ring, card);
 frame.setAttribute("role", "application");
-frame.setAttribute("aria-label", `Map of ${points} rows. Arrow keys move, + and - zoom, 0 shows all.`);
+frame.setAttribute("aria-label", `Map of ${points} rows. Arrow keys move, + and - zoom, 0 shows all; Shift and an arrow key go to the next point, n and p step through what is lit or in view.`);
+const spoken = made("p", { className: "unseen" });
+spoken.setAttribute("role", "status");
 const colours = made("div", { className: "colours" });
 document.getElementById("map").append(
   made("div", { className: "top" }, made("h1", { textContent: plain(data.title, 200), dir: "auto" }),
     made("span", { className: "quiet", textContent: `${points.toLocaleString("en")} of ${data.total.toLocaleString("en")} rows` }),
     ...(chooser.length > 1 ? [made("label", { textContent: "Colour by " }, chooser)] : []), box, said),
-  frame, colours);
+  frame, spoken, colours);
 
 const scatter = new Scatter(canvas);
 let lit = [];
@@ -72,13 +76,48 @@ box.addEventListener("input", () => {
 
 const place = (event) => { const at = frame.getBoundingClientRect(); return [event.clientX - at.left, event.clientY - at.top]; };
 let held = null;
+let current = -1; // the point that the card shows
+let isByKey = false;
 function show(point, x, y) {
-  card.hidden = point < 0;
+  current = point;
+  isByKey = false;
+  card.hidden = ring.hidden = point < 0;
   if (point < 0) return;
   card.replaceChildren(made("b", { textContent: plain(data.ids[point], 100) }));
   if (data.texts) card.append(made("span", { textContent: plain(data.texts[point], 300), dir: "auto" }));
+  const dot = scatter.placeOf(point);
+  Object.assign(ring.style, { left: `${dot.x}px`, top: `${dot.y}px` });
   const isRight = x > frame.clientWidth / 2;
   Object.assign(card.style, { left: isRight ? "" : `${x + 12}px`, right: isRight ? `${frame.clientWidth - x + 12}px` : "", top: y > frame.clientHeight / 2 ? "" : `${y}px`, bottom: y > frame.clientHeight / 2 ? `${frame.clientHeight - y}px` : "" });
+}
+let walk = { points: [], at: -1, from: null }; // points that n and p step through
+function showByKey(point) {
+  const { x, y } = scatter.placeOf(point);
+  show(point, x, y);
+  isByKey = true;
+}
+// Shows a point that keys came to, and has a screen reader say it.
+function come(point) {
+  scatter.reveal(point);
+  showByKey(point);
+  spoken.textContent = `${plain(data.ids[point], 100)}. ${data.texts ? plain(data.texts[point], 300) : ""}`;
+}
+function step(by) {
+  const from = lit.length ? lit : JSON.stringify(scatter.view);
+  if (walk.from !== from) walk = { points: lit.length ? lit : outwards(positions, inView(), scatter.view), at: by > 0 ? -1 : 0 };
+  if (!walk.points.length) return;
+  walk.at = (walk.at + by + walk.points.length) % walk.points.length;
+  come(walk.points[walk.at]);
+  walk.from = lit.length ? lit : JSON.stringify(scatter.view);
+}
+function inView() {
+  const { clientWidth: w, clientHeight: h } = frame;
+  return scatter.inside([[0, 0], [w, 0], [w, h], [0, h]]);
+}
+function walkTo(dx, dy) {
+  const point = isByKey ? nextPoint(positions, { x: positions[2 * current], y: positions[2 * current + 1] }, { dx, dy })
+    : outwards(positions, inView(), scatter.view)[0] ?? -1;
+  if (point >= 0) come(point);
 }
 frame.addEventListener("pointerdown", (event) => { held = place(event); frame.setPointerCapture(event.pointerId); });
 frame.addEventListener("pointerup", () => { held = null; });
@@ -89,14 +128,20 @@ frame.addEventListener("pointermove", (event) => {
     held = [x, y];
   } else show(scatter.pick(x, y), x, y);
 });
-frame.addEventListener("pointerleave", () => show(-1));
+frame.addEventListener("pointerleave", () => isByKey || show(-1));
 frame.addEventListener("wheel", (event) => { event.preventDefault(); scatter.zoom(Math.exp(-event.deltaY * 0.0015), ...place(event)); }, { passive: false });
 frame.addEventListener("keydown", (event) => {
-  const moves = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
-  if (moves[event.key]) scatter.pan(...moves[event.key]);
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const arrow = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+  const steps = { n: 1, p: -1 }[event.key];
+  if (arrow && event.shiftKey) walkTo(...arrow);
+  else if (steps) step(steps);
+  else if (event.key === "Escape") show(-1);
+  else if (arrow) scatter.pan(-60 * arrow[0], 60 * arrow[1]);
   else if (event.key === "+" || event.key === "=") scatter.zoom(1.4);
   else if (event.key === "-") scatter.zoom(1 / 1.4);
   else if (event.key === "0") scatter.fit();
   else return;
+  if (isByKey) showByKey(current); // the card stays with its point
   event.preventDefault();
 });

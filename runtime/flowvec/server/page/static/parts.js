@@ -3,6 +3,9 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm
 import { isDark } from "./colours.js";
 import { visible } from "./text.js";
 
+// A message of the server as a sentence.
+const sentence = (text) => (/^[a-z]{2,} /.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
+
 // An error, with a button that counts down to trying again.
 export function Problem({ error, onRetry }) {
   const [left, setLeft] = useState(error?.wait ?? 0);
@@ -15,7 +18,7 @@ export function Problem({ error, onRetry }) {
   if (!error) return null;
   return html`<div class="problem" role="alert">
     <strong>${error.title ?? "The page failed"}</strong>
-    <p>${visible(error.detail || error.message || "").slice(0, 600)}</p>
+    <p>${sentence(visible(error.detail || error.message || "").slice(0, 600))}</p>
     ${onRetry && (error.wait || !error.status) ? html`<button type="button" onClick=${onRetry}>
       Try again${left > 0 ? ` (suggested in ${left} s)` : ""}</button>` : null}
   </div>`;

@@ -14,9 +14,12 @@ function Card({ card, frame, lit, query }) {
   const { clientWidth: width, clientHeight: height } = frame;
   const isRight = card.x > width / 2;
   const isLow = card.y > height / 2;
+  const isNarrow = width < 480; // then it fills the half without the point
+  const beside = { [isRight ? "right" : "left"]: `${isRight ? width - card.x + 12 : card.x + 12}px`,
+    [isLow ? "bottom" : "top"]: `${Math.max(4, isLow ? height - card.y - 12 : card.y - 12)}px` };
+  const across = { left: "8px", right: "8px", [isLow ? "top" : "bottom"]: "8px" };
   return html`<span class="ring" aria-hidden="true" style=${{ left: `${card.x}px`, top: `${card.y}px` }}></span>
-    <div class="card" style=${{ [isRight ? "right" : "left"]: `${isRight ? width - card.x + 12 : card.x + 12}px`,
-      [isLow ? "bottom" : "top"]: `${Math.max(4, isLow ? height - card.y - 12 : card.y - 12)}px` }}>
+    <div class=${`card ${isNarrow ? "wide" : ""}`} style=${isNarrow ? across : beside}>
       ${card.problem ? card.problem : card.row ? html`
         ${card.number ? html`<span class="quiet">${lit.length ? "hit" : "point"} ${count(card.number)} of ${count(card.of)}, id </span>` : null}
         <bdi class="id">${shown(card.row.id, 60)}</bdi>
@@ -111,7 +114,7 @@ export function Plot({ positions, codes, table, lit, rowsOf, onSelect, query, la
     const at = place(event);
     const pinch = drag.current?.pointers ?? new globalThis.Map();
     pinch.set(event.pointerId, at);
-    drag.current = { ...drag.current, ...at, isDown: true, isLasso: isLasso || event.shiftKey, pointers: pinch };
+    drag.current = { ...drag.current, ...at, isDown: true, start: at, isLasso: isLasso || event.shiftKey, pointers: pinch };
     if (drag.current.isLasso) setLine([[at.x, at.y]]);
   };
   const move = (event) => {
@@ -141,7 +144,9 @@ export function Plot({ positions, codes, table, lit, rowsOf, onSelect, query, la
     if (held?.isLasso && held.isDown) { select(line); setLine([]); setIsLasso(false); }
     if (held) { held.isDown = held.pointers?.size > 0; held.isLasso = false; }
     const at = place(event);
-    if (event.pointerType === "touch") show(scatter.current.pick(at.x, at.y));
+    // A tap shows a row; a drag does not.
+    const isTap = held?.start && Math.hypot(at.x - held.start.x, at.y - held.start.y) < 8;
+    if (event.pointerType === "touch" && isTap) show(scatter.current.pick(at.x, at.y));
   };
   const come = (point, about) => {
     scatter.current.reveal(point);
@@ -209,7 +214,8 @@ export function Plot({ positions, codes, table, lit, rowsOf, onSelect, query, la
       <button type="button" class="small" onClick=${inView}>Select what is in view</button>
       ${lit.length ? html`<button type="button" class="small" onClick=${() => step(1)}>Next lit hit</button>` : null}
     </div>
-    <p class="quiet keys" id="plot-keys">Arrow keys move the map, <kbd>+</kbd> <kbd>-</kbd> zoom, <kbd>0</kbd> shows all.${" "}
+    <p class="quiet by-touch">Drag moves the map, two fingers zoom, and a tap on a point shows its row.</p>
+    <p class="quiet keys by-keys" id="plot-keys">Arrow keys move the map, <kbd>+</kbd> <kbd>-</kbd> zoom, <kbd>0</kbd> shows all.${" "}
       <kbd>Shift</kbd> and an arrow key go to the next point, <kbd>n</kbd> <kbd>p</kbd> step through ${lit.length ? "lit hits" : "points in view"},${" "}
       <kbd>Enter</kbd> selects a point, <kbd>s</kbd> what is in view. Shift and drag: lasso.</p>
   </div>`;

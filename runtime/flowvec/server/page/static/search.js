@@ -1,6 +1,6 @@
 // The search tab.
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { ask, collectionPath, server } from "./api.js";
+import { ask, collectionPath, Failure, server } from "./api.js";
 import { FilterBuilder, filterOf } from "./filter.js";
 import { Hit } from "./hit.js";
 import { CopyDialog, Empty, Problem } from "./parts.js";
@@ -15,12 +15,33 @@ const STAGES = {
   queue: "waiting", tokenize: "tokenizing", compute: "embedding", search: "searching", rerank: "reranking",
 };
 
+const hitsOf = (found) => `${count(found)} ${found === 1 ? "hit" : "hits"}`;
+
+// Why a search found nothing.
+function nothing(body) {
+  if (body.filter) return ["No row meets the filter", "Loosen or remove a condition."];
+  if (body.vector_weight === 0) return ["No row has one of these words", "Move the slider towards meaning, or use other words."];
+  return ["No hits", "This collection may have no rows yet."];
+}
+
+// What stands where hits will be.
+function Start({ collection, info, onTab }) {
+  if (info?.rows === 0) return html`<${Empty} title="This collection is empty"><p>A search finds rows as soon as it has some.</p><//>`;
+  if (!collection.model) {
+    return html`<${Empty} title="This collection has vectors only">
+      <p>It has no model that could embed what you type. Programs search it by vector, and the map shows its rows.</p>
+      <button type="button" onClick=${() => onTab("map")}>Show the map</button><//>`;
+  }
+  return html`<${Empty} title="What are you looking for?">
+    <p>Type a word, a question or a sentence.<span class="by-keys"> Press <kbd>/</kbd> to come back to the box.</span></p><//>`;
+}
+
 function Stages({ stages, total, found }) {
   const shownStages = stages.filter(([name]) => STAGES[name]);
   const whole = shownStages.reduce((sum, [, ms]) => sum + ms, 0) || 1;
   const said = shownStages.map(([name, ms]) => `${STAGES[name]} ${duration(ms)}`).join(", ");
   return html`<div class="stages">
-    <p role="status">${count(found)} ${found === 1 ? "hit" : "hits"} in <b>${duration(total)}</b></p>
+    <p>${hitsOf(found)} in <b>${duration(total)}</b></p>
     <div class="stagebar" aria-hidden="true">
       ${shownStages.map(([name, ms]) => html`<span class=${`stage ${name}`} style=${{ flexGrow: ms / whole }}></span>`)}
     </div>
@@ -49,7 +70,7 @@ function Options({ options, set, collection, rerankers, fields }) {
         ${rerankers.map((each) => html`<option value=${each.id}>${shown(each.id, 40)}</option>`)}
       </select></label>` : html`<span class="quiet">No reranker is served.</span>`}
     <label class="check"><input type="checkbox" checked=${options.exact}
-      onChange=${(e) => set({ exact: e.target.checked })} /> compare every row</label>
+      onChange=${(e) => set({ exact: e.target.checked })} /> Compare every row (exact)</label>
     <${FilterBuilder} known=${fields} conditions=${options.conditions} joinedBy=${options.joinedBy}
       onChange=${(conditions, joinedBy) => set({ conditions, joinedBy })} />
   </div>`;
@@ -80,6 +101,7 @@ export function Search({ collection, models, shared, onTab }) {
     weight: collection.model ? 0.5 : 1, k: 10, rerank: "", exact: false, conditions: [], joinedBy: "and",
   });
   const box = useRef(null);
+  const likeLine = useRef(null);
   const running = useRef(null);
   const rerankers = models.filter((each) => each.kind === "reranker");
 
@@ -128,22 +150,25 @@ export function Search({ collection, models, shared, onTab }) {
   const more = async (hit) => {
     try {
       const { value } = await ask(`${path}/rows/get`, { ids: [hit.id], with_vectors: true, text_limit: 0 });
-      if (value.rows[0]) setLike({ id: hit.id, vector: value.rows[0].vector, title: hit.text ?? String(hit.id) });
-      box.current?.focus();
+      if (!value.rows[0]) throw new Failure("This row is gone", "It was deleted since the search.");
+      setLike({ id: hit.id, vector: value.rows[0].vector, title: hit.text ?? String(hit.id) });
       scrollTo({ top: 0 });
     } catch (problem) {
       setError(problem);
     }
   };
+  // Keys go on from there, and a screen reader says whose likes these are.
+  useEffect(() => { likeLine.current?.focus({ preventScroll: true }); }, [like]);
   const copy = (kind, made) => setCopied({ title: `This search, as ${kind}`, text: made(`${path}/search`, body, server.needsKey) });
 
   return html`<div class="search">
     <form class="searchbar" role="search" onSubmit=${(e) => { e.preventDefault(); search(); }}>
-      <input ref=${box} type="search" value=${query} aria-label="Search" maxlength="20000" autocomplete="off"
-        placeholder=${collection.model ? "Search by meaning, words or both" : "This collection has vectors only"}
+      <input ref=${box} type="search" value=${query} aria-label="Search" disabled=${!collection.model} maxlength="20000" autocomplete="off"
+        placeholder=${collection.model ? "Search the texts" : "Vectors only"}
         onInput=${(e) => { setLike(null); setQuery(e.target.value); }} />
-      <button class="primary">Search</button>
+      <button class="primary" disabled=${!collection.model}>Search</button>
     </form>
+    <p class="unseen" role="status">${isBusy ? "Searching" : result && !error ? hitsOf(result.hits.length) : ""}</p>
     <div class="columns">
       <details class="side" open=${matchMedia("(min-width: 60rem)").matches}>
         <summary>Options</summary>
@@ -154,7 +179,7 @@ export function Search({ collection, models, shared, onTab }) {
           ${` searched ${info.search === "hnsw" ? "by graph" : "exactly"}.`}</p>` : null}
       </details>
       <section class="results" aria-label="Hits" aria-busy=${isBusy}>
-        ${like ? html`<p class="like">Rows like <bdi class="chip">${shown(like.title, 80)}</bdi>
+        ${like ? html`<p class="like" ref=${likeLine} tabindex="-1">Rows like <bdi class="chip">${shown(like.title, 80)}</bdi>
           <button type="button" class="small" onClick=${() => setLike(null)}>Back to the search</button></p>` : null}
         <${Problem} error=${error} onRetry=${search} />
         ${result && !error ? html`<div class="head">
@@ -164,10 +189,10 @@ export function Search({ collection, models, shared, onTab }) {
             <button type="button" class="small" onClick=${() => copy("a curl command", asCurl)}>Copy as curl</button>
             <button type="button" class="small" onClick=${() => copy("a Python program", asPython)}>Copy as Python</button>
           </div></div>` : null}
-        ${result && !result.hits.length && !error ? html`<${Empty} title="No row meets the filter">
-          <p>Loosen or remove a condition.</p><//>` : null}
-        ${!result && !error ? html`<${Empty} title=${isBusy ? "Searching" : "What are you looking for?"}>
-          <p>Type a word, a question or a sentence. Press <kbd>/</kbd> to come back to the box.</p><//>` : null}
+        ${result && !result.hits.length && !error ? html`<${Empty} title=${nothing(body)[0]}>
+          <p>${nothing(body)[1]}</p><//>` : null}
+        ${!result && !error ? isBusy ? html`<${Empty} title="Searching" />`
+          : html`<${Start} collection=${collection} info=${info} onTab=${onTab} />` : null}
         ${result && !error ? html`<ol class="hits">${result.hits.map((hit, i) => html`<${Hit} key=${typeof hit.id + hit.id}
           hit=${hit} rank=${i + 1} query=${result.query} isHybrid=${hit.word_score !== undefined}
           best=${result.hits[0].score} path=${path} onMore=${() => more(hit)} onDeleted=${search} />`)}</ol>` : null}

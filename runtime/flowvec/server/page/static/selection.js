@@ -30,9 +30,12 @@ export function Selection({ points, rowsOf, onClear, name }) {
     } catch (problem) { setError(problem); }
     setIsBusy(false);
   };
-  if (!points.length) return html`<p class="quiet selection">Draw around points with the lasso to see their rows as a list and as JSON.</p>`;
+  if (!points.length) {
+    return html`<section class="selection" aria-label="Selected rows"><div class="row"><div role="status">
+      <p class="quiet">Rows that you select are listed here, and can be had as JSON: use the lasso, or select what is in view.</p></div></div></section>`;
+  }
   return html`<section class="selection" aria-label="Selected rows">
-    <div class="row"><h2 role="status">${count(points.length)} ${points.length === 1 ? "row" : "rows"} selected</h2>
+    <div class="row"><div role="status"><h2>${count(points.length)} ${points.length === 1 ? "row" : "rows"} selected</h2></div>
       <button type="button" class="small" disabled=${isBusy} onClick=${() => asJson(COPIED, setJson)}>
         Copy as JSON${points.length > COPIED ? ` (the first ${COPIED})` : ""}</button>
       <button type="button" class="small" disabled=${isBusy} onClick=${() => asJson(MOST, (text) => download(`${name}.json`, "application/json", text))}>

@@ -52,7 +52,7 @@ function Side({ title, space, codes, texts, chosen, onChoose }) {
 }
 
 function Spectrum({ before, after }) {
-  const [width, height, left, bottom] = [720, 220, 44, 28];
+  const [width, height, left, bottom] = [innerWidth < 640 ? 350 : 600, 220, 44, 28];
   const most = Math.max(after.spectrum.length, before?.spectrum.length ?? 0);
   const path = (values) => values.map((v, i) => {
     const x = left + (i / Math.max(1, most - 1)) * (width - left - 8);
@@ -130,17 +130,17 @@ export function Space({ collection }) {
   }
   const side = { codes, texts: state.texts, chosen, onChoose: setChosen };
   const text = chosen >= 0 ? state.texts[chosen] : "";
+  const hint = state.before ? "Point at a text to see it on both sides." : "Point at one of them to read its text.";
+  const reader = html`<${Isolated} as="p" class="reader" role="status">${text ? shown(text, 200) : chosen >= 0 ? "(no text)" : hint}<//>`;
   return html`<div class="space">
     <div class="row head"><h2>${state.model ? html`The space of <bdi>${shown(state.model, 60)}</bdi>` : "The space of these vectors"}</h2>
       <button type="button" class="small" onClick=${() => { setState(null); follow({ again: true }); }}>Measure again</button></div>
     ${state.transform.length ? html`<p>Its transform: ${state.transform.map((step) => html`<code class="chip">${shown(step, 80)}</code> `)}</p>` : null}
     ${state.before ? null : html`<p class="note">${why(state)} These are the vectors as they are, of ${count(state.texts.length)} rows.</p>`}
-    <div class=${state.before ? "sides" : "sides one"}>
-      ${state.before ? html`<${Side} title="Before the transform" space=${state.before} ...${side} />` : null}
-      <${Side} title=${state.before ? "After the transform" : "Vectors"} space=${state.after} ...${side} />
-    </div>
-    <${Isolated} as="p" class="reader" role="status">${text ? shown(text, 200) : chosen >= 0 ? "(no text)" : "Point at a text to see it on both sides."}<//>
-    <${Spectrum} before=${state.before} after=${state.after} />
-    ${reading(state)}
+    ${state.before ? html`<div class="sides"><${Side} title="Before the transform" space=${state.before} ...${side} />
+        <${Side} title="After the transform" space=${state.after} ...${side} /></div>
+      ${reader}<div class="sides"><${Spectrum} before=${state.before} after=${state.after} /><div>${reading(state)}</div></div>`
+    : html`<div class="sides"><div><${Side} title="Vectors" space=${state.after} ...${side} />${reader}</div>
+        <div><${Spectrum} after=${state.after} />${reading(state)}</div></div>`}
   </div>`;
 }
