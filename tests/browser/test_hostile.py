@@ -11,7 +11,7 @@ import pytest
 
 from flowvec import Collection, Encoder
 from flowvec.server import Settings, create_app
-from tests.browser.conftest import Visitor, random_vectors
+from tests.browser.conftest import PHONE, Visitor, random_vectors
 from tests.runtime.server.conftest import Running, running
 
 SCRIPTS = [
@@ -182,6 +182,23 @@ def test_a_map_in_one_file(
         assert said.startswith(page.locator(".card b").inner_text())
     page.keyboard.press("Escape")
     assert not page.locator(".card").is_visible()
+    assert page.evaluate("window.ran") is None
+    # On a phone a tap shows a row, across the map, and a drag hides it.
+    visit = visitor(hostile, size=PHONE, has_touch=True)
+    page = visit.page
+    page.goto(out.as_uri())
+    visit.problems.clear()
+    frame = page.get_by_role("application")
+    frame.wait_for()
+    box = frame.bounding_box()
+    frame.focus()
+    page.keyboard.press("n")
+    ring = page.locator(".ring").bounding_box()
+    page.keyboard.press("Escape")
+    page.touchscreen.tap(ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2)
+    card = page.locator(".card.wide").bounding_box()
+    assert box["x"] <= card["x"] <= box["x"] + box["width"] - card["width"]
+    assert box["y"] <= card["y"] <= box["y"] + box["height"] - card["height"]
     assert page.evaluate("window.ran") is None
 
 

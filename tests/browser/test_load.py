@@ -140,7 +140,14 @@ def test_an_overloaded_server_is_said_to_be_one(
             page.get_by_role("button", name="Try again").click()
             visit.shows("1 of the first 50 hits are lit.")
             assert problem.count() == 0
+            # A server that is about to stop says so, until another has taken its place.
+            app.served.is_stopping = True
             visit.open("search")
+            page.get_by_role("searchbox", name="Search").fill("mat")
+            visit.shows("The server takes no work at the moment")
+            app.served.is_stopping = False
+            page.get_by_role("button", name="Try again").click()
+            page.locator(".hit").first.wait_for()
         # The server is gone: the page says so, and stays.
         page.get_by_role("searchbox", name="Search").fill("dog")
         visit.shows("The server does not answer")

@@ -14,7 +14,7 @@ from flowvec.collection.collection import Collection
 from flowvec.errors import InputValueError
 from flowvec.files import staged_file
 from flowvec.projection.collection_map import MAP_ROWS, MapFrame, map_frames
-from flowvec.projection.map_file import map_page
+from flowvec.projection.map_file import check_fields, map_page
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -46,7 +46,10 @@ def map_command(
     with Collection.open(directory) as collection:
         last: MapFrame | None = None
         with tqdm(total=100, unit="%", disable=None, bar_format="{l_bar}{bar}") as bar:
-            for last in map_frames(collection, rows=rows, seed=seed):
+            for frame in map_frames(collection, rows=rows, seed=seed):
+                if last is None:
+                    check_fields(collection, frame, color_by or ())
+                last = frame
                 bar.update(100 * last.progress - bar.n)
         assert last is not None
         page = map_page(

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.collection import Collection
+from flowvec.errors import InputValueError
 from flowvec.projection.collection_map import MapFrame
-from flowvec.projection.colours import point_colours
+from flowvec.projection.colours import PointColours, point_colours
 
-__all__ = ["map_page"]
+__all__ = ["check_fields", "map_page"]
 
 # Files of the page's folder that make up the script, in order.
 _SCRIPTS = ("colours.js", "cells.js", "drawing.js", "scatter.js", "walk.js", "map_file.js")
@@ -63,7 +64,7 @@ def map_page(
         has_texts: include the beginnings of texts. Without it, the file holds none.
 
     Raises:
-        InputValueError: a field's name cannot be used.
+        InputValueError: a field's name cannot be used, or no row on the map has a value in it.
     """
     data: dict[str, Any] = {
         "title": title,
@@ -73,7 +74,7 @@ def map_page(
     }
     with collection._access.reading():
         for name in fields:
-            found = point_colours(collection._store.field_values(name, frame.labels), frame.labels)
+            found = _colours(collection, frame.labels, name)
             data["fields"][name] = {**found.described(), "codes": _base64(found.codes)}
         data["ids"], texts = _rows(collection, frame.labels, has_texts)
     if has_texts:
@@ -87,6 +88,26 @@ def map_page(
         script_hash=_hash(script),
         data=_inert(data),
     )
+
+
+def check_fields(collection: Collection, frame: MapFrame, fields: Sequence[str]) -> None:
+    """Check that points can be coloured by fields, before a long layout.
+
+    Raises:
+        InputValueError: as of `map_page`.
+    """
+    with collection._access.reading():
+        for name in fields:
+            _colours(collection, frame.labels, name)
+
+
+def _colours(collection: Collection, labels: npt.NDArray[np.int64], field: str) -> PointColours:
+    values = collection._store.field_values(field, labels)
+    if len(labels) and not values:
+        raise InputValueError(
+            f"no row on the map has a text, number or flag in the field {field!r}"
+        )
+    return point_colours(values, labels)
 
 
 def _rows(

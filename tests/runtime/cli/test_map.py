@@ -60,4 +60,10 @@ def test_what_it_refuses(flowvec_here: RunCommand, tmp_path: Path) -> None:
     assert "the output is an .html file, not map.png" in done.stderr
     done = flowvec_here("map", "notes", "-o", "map.html", "--color-by", 'a"b')
     assert "cannot be filtered by" in done.stderr
+    with Collection.open(tmp_path / "notes") as notes:
+        notes.add_vectors([1, 2], np.eye(2), None, [{"n": 1, "list": [2]}] * 2)
+    for field in ("m", "list"):
+        done = flowvec_here("map", "notes", "-o", "map.html", "--color-by", field)
+        said = f"no row on the map has a text, number or flag in the field '{field}'"
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "map.html").exists()

@@ -75,7 +75,8 @@ box.addEventListener("input", () => {
 });
 
 const place = (event) => { const at = frame.getBoundingClientRect(); return [event.clientX - at.left, event.clientY - at.top]; };
-let held = null;
+const pointers = new Map(); // those that are down, with their places
+let start = null; // where the first came down
 let current = -1; // the point that the card shows
 let isByKey = false;
 function show(point, x, y) {
@@ -87,6 +88,13 @@ function show(point, x, y) {
   if (data.texts) card.append(made("span", { textContent: plain(data.texts[point], 300), dir: "auto" }));
   const dot = scatter.placeOf(point);
   Object.assign(ring.style, { left: `${dot.x}px`, top: `${dot.y}px` });
+  const isNarrow = frame.clientWidth < 480; // then it fills the half without the point
+  card.classList.toggle("wide", isNarrow);
+  if (isNarrow) {
+    const isLow = y > frame.clientHeight / 2;
+    Object.assign(card.style, { left: "8px", right: "8px", top: isLow ? "8px" : "", bottom: isLow ? "" : "8px" });
+    return;
+  }
   const isRight = x > frame.clientWidth / 2;
   Object.assign(card.style, { left: isRight ? "" : `${x + 12}px`, right: isRight ? `${frame.clientWidth - x + 12}px` : "", top: y > frame.clientHeight / 2 ? "" : `${y}px`, bottom: y > frame.clientHeight / 2 ? `${frame.clientHeight - y}px` : "" });
 }
@@ -119,16 +127,34 @@ function walkTo(dx, dy) {
     : outwards(positions, inView(), scatter.view)[0] ?? -1;
   if (point >= 0) come(point);
 }
-frame.addEventListener("pointerdown", (event) => { held = place(event); frame.setPointerCapture(event.pointerId); });
-frame.addEventListener("pointerup", () => { held = null; });
+frame.addEventListener("pointerdown", (event) => {
+  const at = place(event);
+  if (!pointers.size) start = at;
+  pointers.set(event.pointerId, at);
+  frame.setPointerCapture(event.pointerId);
+});
+function lifted(event) {
+  pointers.delete(event.pointerId);
+  const [x, y] = place(event);
+  // A tap shows a row; a drag does not.
+  const isTap = event.type === "pointerup" && event.pointerType === "touch" && Math.hypot(x - start[0], y - start[1]) < 8;
+  if (isTap && !pointers.size) show(scatter.pick(x, y), x, y);
+}
+frame.addEventListener("pointerup", lifted);
+frame.addEventListener("pointercancel", lifted);
 frame.addEventListener("pointermove", (event) => {
   const [x, y] = place(event);
-  if (held) {
-    scatter.pan(x - held[0], y - held[1]);
-    held = [x, y];
-  } else show(scatter.pick(x, y), x, y);
+  if (!pointers.has(event.pointerId)) { show(scatter.pick(x, y), x, y); return; }
+  const before = [...pointers.values()];
+  pointers.set(event.pointerId, [x, y]);
+  const now = [...pointers.values()];
+  if (now.length === 2) {
+    const gap = ([one, two]) => Math.hypot(one[0] - two[0], one[1] - two[1]) || 1;
+    scatter.zoom(gap(now) / gap(before), (now[0][0] + now[1][0]) / 2, (now[0][1] + now[1][1]) / 2);
+  } else if (now.length === 1) scatter.pan(now[0][0] - before[0][0], now[0][1] - before[0][1]);
+  if (event.pointerType === "touch" && Math.hypot(x - start[0], y - start[1]) >= 8) show(-1);
 });
-frame.addEventListener("pointerleave", () => isByKey || show(-1));
+frame.addEventListener("pointerleave", (event) => isByKey || event.pointerType === "touch" || show(-1));
 frame.addEventListener("wheel", (event) => { event.preventDefault(); scatter.zoom(Math.exp(-event.deltaY * 0.0015), ...place(event)); }, { passive: false });
 frame.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
