@@ -122,6 +122,12 @@ class Server(uvicorn.Server):
         """Listen, and load the models again at each SIGHUP."""
         await super().startup(sockets)
         self._heartbeat.start(partial(fault_of, self._served))
+        if self.servers and self._served.settings.page:
+            logger.info(
+                "the page: open http://%s:%d/ in a browser",
+                _address_of(self.config.host),
+                self.port,
+            )
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and hasattr(signal, "SIGHUP"):
             loop = asyncio.get_running_loop()
@@ -166,3 +172,10 @@ class Server(uvicorn.Server):
         left = self._grace - (time.monotonic() - began)
         self.config.timeout_graceful_shutdown = max(1, round(left))
         await super().shutdown(sockets)
+
+
+def _address_of(host: str) -> str:
+    """What a browser on this machine opens, for the address that a server listens on."""
+    if host in ("0.0.0.0", "::", ""):  # noqa: S104 - compared, not listened on
+        return "localhost"
+    return f"[{host}]" if ":" in host else host

@@ -309,7 +309,7 @@ def test_the_command_takes_all_kinds_in_one_list(
     tmp_path: Path, tiny_dir: Path, sparse_dir: Path, multi_vector_dir: Path, reranker_dir: Path
 ) -> None:
     words = ["mini", tiny_dir, f"splade={sparse_dir}", multi_vector_dir, reranker_dir]
-    with served(tmp_path, *words, "--provider", "cpu") as (url, _, _), httpx.Client() as client:
+    with served(tmp_path, *words, "--provider", "cpu") as (url, _, log), httpx.Client() as client:
         models = client.get(f"{url}/v1/models").json()["data"]
         assert [(each["id"], each["kind"]) for each in models] == [
             ("mini", "embedding"), ("tiny", "embedding"), ("splade", "sparse"),
@@ -321,6 +321,7 @@ def test_the_command_takes_all_kinds_in_one_list(
         ):  # fmt: skip
             answer = client.post(url + path, json=body)
             assert answer.status_code == 200, answer.text
+        assert f"the page: open {url}/ in a browser" in log.read_text()
 
 
 def test_a_model_for_reranker_must_be_one(sparse_dir: Path) -> None:
