@@ -67,6 +67,7 @@ class LoadedModel:
         require_kind(bundle, self._kind)
         self._proof_mode: ProofMode = proof
         self._bundle = bundle
+        self._fingerprint = bundle.fingerprint
         self._engine = engine
         self.max_batch_tokens = (
             self._default_max_batch_tokens() if max_batch_tokens is None else max_batch_tokens
@@ -265,7 +266,7 @@ class LoadedModel:
         Equal fingerprints mean equal vectors or scores. Variants and 8-bit ranges are no part of
         it.
         """
-        return self._bundle.fingerprint
+        return self._fingerprint
 
     @property
     def bundle(self) -> Bundle:
