@@ -71,7 +71,7 @@ def measured(
         score
         for dataset in read_retrieval(folder)
         for score in score_retrieval(
-            encoder, dataset, hybrid=True, reranker=reranker, rerank_from=rerank_from
+            encoder, dataset, hybrid=True, rerankers=[reranker], rerank_from=rerank_from
         )
     ]
 

@@ -29,7 +29,8 @@ from flowvec import Encoder
 from flowvec.vectors import top_k
 from flowvec_bench.quality.beir import RetrievalSet, read_retrieval
 from flowvec_bench.quality.isotropy import measure_isotropy
-from flowvec_bench.quality.retrieval import score_run, search_bm25, search_encoder, search_hybrid
+from flowvec_bench.quality.retrieval import score_run
+from flowvec_bench.quality.searching import search_bm25, search_encoder, search_hybrid
 from flowvec_bench.texts import natural_sentences
 from flowvec_export.sts import positive_pairs, read_sts, sentence_rows, spearman
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from tqdm import tqdm
 
-from flowvec import Encoder, Reranker
+from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.bundle.exported import open_bundle
 from flowvec.cli.options import MODEL_HELP, Compute, Format, Json, Provider, TextField, print_json
 from flowvec.collection.reranking import RERANK_FROM
+from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec.texts.inputs import read_rows
 
 if TYPE_CHECKING:
+    from flowvec_bench.quality.searching import Retriever
     from flowvec_bench.quality.word_frequency import WordFrequency
 
 app = typer.Typer(
@@ -48,9 +50,26 @@ def _load(bundle: str | Path, provider: str | None, compute: str) -> Encoder:
     return Encoder.load(bundle, provider=provider, compute=cast(Any, compute))
 
 
-def _describe(encoder: Encoder) -> dict[str, Any]:
+def _load_retriever(name: str, provider: str | None, compute: str) -> Retriever:
+    """A model that finds texts by itself, of the class that opens its bundle."""
+    loaded = open_bundle(name)
+    kinds = {"sparse": SparseEncoder, "multi_vector": MultiVectorEncoder}
+    if loaded.manifest.kind == "reranker":
+        raise InputValueError(f"{name} is a reranker, which finds nothing itself: give --rerank")
+    kind: Any = kinds.get(loaded.manifest.kind, Encoder)
+    model: Retriever = kind.load(loaded.path, provider=provider, compute=compute)
+    return model
+
+
+def _load_reranker(name: str) -> Reranker | MultiVectorEncoder:
+    loaded = open_bundle(name)
+    is_late = loaded.manifest.kind == "multi_vector"
+    return MultiVectorEncoder.load(loaded.path) if is_late else Reranker.load(loaded.path)
+
+
+def _describe(model: Retriever | Reranker) -> dict[str, Any]:
     """The model; a name instead of a path, since others read the result."""
-    info = asdict(encoder.info())
+    info = asdict(model.info())
     info["path"] = Path(info["path"]).name
     return info
 
@@ -139,9 +158,14 @@ def lexical(
     typer.echo(format_table(("task", "pairs", "n", "gold", *labels), lines, texts=2))
 
 
-@app.command(epilog="Example: flowvec eval retrieval mini ./retrieval")
+@app.command(epilog="Example: flowvec eval retrieval mini ./retrieval --hybrid")
 def retrieval(
-    bundle: BundleName,
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help=f"{MODEL_HELP} An embedder, or a sparse or multi-vector encoder.",
+        ),
+    ],
     folder: Annotated[
         Path,
         typer.Argument(
@@ -154,10 +178,19 @@ def retrieval(
             "--hybrid", help="Also score a collection's hybrid search, by vectors and words."
         ),
     ] = False,
-    rerank: Annotated[
+    sparse: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="A reranker: also score each system with its best hits reranked."
+            metavar="MODEL",
+            help="A sparse encoder: also score it, alone and fused with the model by ranks.",
+        ),
+    ] = None,
+    rerank: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A reranker or a multi-vector encoder: also score each system with its best hits "
+            "reranked. May be given several times.",
         ),
     ] = None,
     rerank_from: Annotated[
@@ -167,39 +200,50 @@ def retrieval(
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """nDCG@10, recall@10, recall@100 and MRR@10 of exact search, compared with BM25."""
+    """nDCG@10, recall@10, recall@100 and MRR@10 of exact search, compared with BM25.
+
+    A multi-vector encoder compares each query with every document, which suits small sets.
+    """
     require("flowvec eval", "cpu,bench", "ir_measures", "bm25s", "Stemmer", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.quality.beir import read_retrieval
-    from flowvec_bench.quality.retrieval import BM25_SETTINGS, score_retrieval
+    from flowvec_bench.quality.retrieval import score_retrieval
+    from flowvec_bench.quality.searching import BM25_SETTINGS
     from flowvec_bench.reports.tables import format_figure, format_table
 
     sets = read_retrieval(folder)
-    with (
-        _load(bundle, provider, compute) as encoder,
-        nullcontext() if rerank is None else Reranker.load(rerank) as reranker,
-    ):
+    with ExitStack() as stack:
+        model = _load_retriever(bundle, provider, compute)
+        stack.enter_context(model)
+        other = None if sparse is None else stack.enter_context(SparseEncoder.load(sparse))
+        rerankers = [_load_reranker(name) for name in rerank or ()]
+        for reranker in rerankers:
+            stack.enter_context(reranker)
         progress = tqdm(sets, desc="sets", disable=not sys.stderr.isatty())
         scores = [
             score
             for dataset in progress
             for score in score_retrieval(
-                encoder, dataset, hybrid=hybrid, reranker=reranker, rerank_from=rerank_from
+                model,
+                dataset,
+                hybrid=hybrid,
+                sparse=other,
+                rerankers=rerankers,
+                rerank_from=rerank_from,
             )
         ]
-        info = _describe(encoder)
-        second = (
-            None
-            if reranker is None
-            else {**asdict(reranker.info()), "path": reranker.bundle.path.name}
-        )
+        info = _describe(model)
+        sparse_info = None if other is None else _describe(other)
+        described = [_describe(reranker) for reranker in rerankers]
     warnings = {dataset.name: dataset.warnings for dataset in sets}
     if as_json:
         print_json(
             {
                 "evaluation": "retrieval",
                 "encoder": info,
-                "reranker": second,
+                "sparse": sparse_info,
+                "reranker": described[0] if described else None,
+                "rerankers": described,
                 "bm25": BM25_SETTINGS,
                 "machine": asdict(describe_machine()),
                 "warnings": warnings,

@@ -15,16 +15,19 @@ pytest.importorskip("ir_measures", reason="needs the extra [bench]")
 pytest.importorskip("bm25s", reason="needs the extra [bench]")
 pytest.importorskip("Stemmer", reason="needs the extra [bench]")
 
-from flowvec import Bundle, Encoder, Reranker
+from flowvec import Bundle, Encoder, MultiVectorEncoder, Reranker, SparseEncoder, maxsim
 from flowvec.errors import InputValueError
 from flowvec_bench.quality.beir import RetrievalSet, read_retrieval
-from flowvec_bench.quality.retrieval import (
+from flowvec_bench.quality.retrieval import score_retrieval, score_run
+from flowvec_bench.quality.searching import (
+    Timed,
+    fuse_ranks,
     rerank,
-    score_retrieval,
-    score_run,
     search_bm25,
     search_encoder,
     search_hybrid,
+    search_multi_vector,
+    search_sparse,
 )
 
 DOCUMENTS = [
@@ -253,7 +256,7 @@ def test_a_reranker_sorts_each_systems_first_documents(
     tmp_path: Path, tiny: Encoder, reranker: Reranker
 ) -> None:
     (retrieval_set,) = read_retrieval(write_set(tmp_path))
-    scores = score_retrieval(tiny, retrieval_set, hybrid=True, reranker=reranker, rerank_from=2)
+    scores = score_retrieval(tiny, retrieval_set, hybrid=True, rerankers=[reranker], rerank_from=2)
     systems = ["tiny", "BM25", "tiny, hybrid"]
     names = [name for system in systems for name in (system, f"{system}, reranked")]
     assert [score.system for score in scores] == names
@@ -277,6 +280,105 @@ def test_a_hybrid_search_is_scored_beside_both(tmp_path: Path, tiny: Encoder) ->
     assert [sorted(line) for line in ranking] == [[0, 1, 2, 3]] * len(retrieval_set.queries)
     # "stock" is in one document only, which no other can beat by its vector.
     assert ranking[1][0] == 1
+
+
+def test_a_sparse_encoder_searches_exactly_by_the_dot_product(
+    tmp_path: Path, sparse: SparseEncoder
+) -> None:
+    words = ["cat", "dog", "stocks fell", "a man eats red bread", "the woman runs fast", "blue"]
+    documents = [{"_id": f"d{i}", "text": f"{words[i % 6]} {i}"} for i in range(130)]
+    (retrieval_set,) = read_retrieval(write_set(tmp_path, documents=documents))
+    scores = sparse.similarity(
+        sparse.encode_query(retrieval_set.queries),
+        sparse.encode_document(retrieval_set.documents),
+    )
+    ranking = search_sparse(sparse, retrieval_set).ranking
+    for rows, line in zip(ranking, scores, strict=True):
+        assert len(rows) == len(set(rows)) == min(101, np.count_nonzero(line > 0))
+        np.testing.assert_allclose(line[rows], np.sort(line)[::-1][: len(rows)], rtol=1e-5)
+
+
+def test_token_vectors_are_compared_with_every_document(
+    tmp_path: Path, multi_vector: MultiVectorEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [{"_id": f"d{i}", "text": "cat " * (i % 7) + f"dog {i % 5}"} for i in range(130)]
+    (retrieval_set,) = read_retrieval(write_set(tmp_path, documents=documents))
+    scores = maxsim(
+        multi_vector.encode_query(retrieval_set.queries),
+        multi_vector.encode_document(retrieval_set.documents),
+    )
+    # Documents come in several blocks, and equal ones are ordered by their row.
+    monkeypatch.setattr("flowvec_bench.quality.searching._COMPARED", 17)
+    ranking = search_multi_vector(multi_vector, retrieval_set).ranking
+    for rows, line in zip(ranking, scores, strict=True):
+        assert len(rows) == len(set(rows)) == 101
+        np.testing.assert_allclose(line[rows], np.sort(line)[::-1][:101], atol=1e-4)
+        same = np.diff(line[rows]) == 0
+        assert same.any()
+        assert (np.diff(rows)[same] > 0).all()
+
+
+def test_ranks_are_fused_by_their_reciprocals() -> None:
+    first, second = Timed([[0, 1, 2, 3], [7]], 1.5), Timed([[3, 1], []], 2.0)
+    fused = fuse_ranks(first, second)
+    # 1/62 + 1/62 is more than 1/61 + 1/64 for two middle ranks, as for 1 beside 3.
+    expected = {0: 1 / 61, 1: 2 / 62, 2: 1 / 63, 3: 1 / 64 + 1 / 61}
+    assert fused.ranking == [sorted(expected, key=expected.__getitem__, reverse=True), [7]]
+    assert fused.seconds == 3.5
+    tied = fuse_ranks(Timed([[4, 5]], 0), Timed([[5, 4]], 0))
+    assert tied.ranking == [[4, 5]]
+
+
+def test_fused_rankings_are_no_longer_than_others() -> None:
+    halves = [Timed([list(range(start, start + 101))], 0.0) for start in (0, 101)]
+    assert len(fuse_ranks(*halves).ranking[0]) == 101
+
+
+def test_every_system_is_scored_with_every_reranker(
+    tmp_path: Path,
+    tiny: Encoder,
+    sparse: SparseEncoder,
+    multi_vector: MultiVectorEncoder,
+    reranker: Reranker,
+) -> None:
+    (retrieval_set,) = read_retrieval(write_set(tmp_path))
+    scores = score_retrieval(
+        tiny,
+        retrieval_set,
+        hybrid=True,
+        sparse=sparse,
+        rerankers=[reranker, multi_vector],
+        rerank_from=2,
+    )
+    name = sparse.info().name
+    systems = ["tiny", "BM25", "tiny, hybrid", name, f"tiny + {name}"]
+    after = ["", *(f", reranked by {model.info().name}" for model in (reranker, multi_vector))]
+    assert [score.system for score in scores] == [s + by for s in systems for by in after]
+    first = search_bm25(retrieval_set)
+    by_maxsim = rerank(multi_vector, retrieval_set, first, 2)
+    assert replace(scores[5], milliseconds=None) == score_run(
+        retrieval_set, scores[5].system, by_maxsim.ranking
+    )
+    for query, before, rows in zip(
+        retrieval_set.queries, first.ranking, by_maxsim.ranking, strict=True
+    ):
+        texts = [retrieval_set.documents[row] for row in before[:2]]
+        best = np.argsort(
+            -maxsim(multi_vector.encode_query(query), multi_vector.encode_document(texts))[0],
+            kind="stable",
+        )
+        assert rows == [before[i] for i in best]
+
+
+def test_what_cannot_be_joined_is_an_error(
+    tmp_path: Path, sparse: SparseEncoder, multi_vector: MultiVectorEncoder
+) -> None:
+    (retrieval_set,) = read_retrieval(write_set(tmp_path))
+    name = multi_vector.info().name
+    with pytest.raises(InputValueError, match=f"needs an Encoder; {name} is not one"):
+        score_retrieval(multi_vector, retrieval_set, hybrid=True)
+    with pytest.raises(InputValueError, match="is sparse too"):
+        score_retrieval(sparse, retrieval_set, sparse=sparse)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +416,35 @@ def test_the_eval_retrieval_command_prints_both_systems(flowvec, tmp_path: Path,
     assert len(shown["scores"]) == 4
     assert shown["scores"][1]["ndcg_at_10"] == pytest.approx(1)
     assert shown["bm25"]
+
+
+def test_the_command_takes_every_kind_of_model(
+    flowvec_here, tmp_path: Path, tiny_dir, sparse_dir, multi_vector_dir, reranker_dir
+) -> None:
+    write_set(tmp_path / "one")
+    shown = {}
+    for name, options in {
+        sparse_dir: [],
+        multi_vector_dir: ["--rerank", reranker_dir],
+        tiny_dir: ["--sparse", sparse_dir, "--rerank", multi_vector_dir, "--rerank", reranker_dir],
+    }.items():
+        done = flowvec_here("eval", "retrieval", name, "one", "--json", *options)
+        assert done.returncode == 0, done.stderr
+        shown[name.name] = json.loads(done.stdout)
+    systems = {
+        name: [score["system"] for score in result["scores"]] for name, result in shown.items()
+    }
+    sparse, late = (Bundle.load(path).manifest.name for path in (sparse_dir, multi_vector_dir))
+    assert systems["sparse"] == [sparse, "BM25"]
+    assert systems["multi_vector"] == [late, f"{late}, reranked", "BM25", "BM25, reranked"]
+    assert len(systems["tiny"]) == 4 * 3
+    assert shown["tiny"]["sparse"]["name"] == sparse
+    assert [info["name"] for info in shown["tiny"]["rerankers"]] == [late, "tiny-reranker"]
+    assert shown["tiny"]["reranker"] == shown["tiny"]["rerankers"][0]
+    assert (shown["sparse"]["reranker"], shown["sparse"]["rerankers"]) == (None, [])
+    done = flowvec_here("eval", "retrieval", reranker_dir, "one")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "give --rerank" in done.stderr
 
 
 def test_a_wrong_argument_is_one_line(flowvec_here, tmp_path: Path, tiny_dir) -> None:
