@@ -47,6 +47,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._size = 0
         self._is_refused = False
+        self._ends = False  # after the answer that is under way
         # Since when the headers of a request are expected; None while there is none.
         self._head_since: float | None = None
         self._unsent = 0
@@ -114,6 +115,26 @@ class Connection(HttpToolsProtocol):
         """The end of the body."""
         if not self._is_refused:
             super().on_message_complete()
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not HTTP, but never within another answer."""
+        self._is_refused = True
+        if self.pipeline or not (_is_idle(self) or self.cycle.more_body):
+            # They come after whole requests, of which the first is answered.
+            self.pipeline.clear()
+            self._ends = True
+        elif _is_idle(self) or not self.cycle.response_started:
+            super().send_400_response(msg)
+        else:  # in a body that is read while it is answered: the client finds the answer cut
+            self.transport.close()
+
+    @override
+    def on_response_complete(self) -> None:
+        """End a connection on which nothing more can be read."""
+        if self._ends:
+            self.transport.close()
+        super().on_response_complete()
 
     def _refuse(self) -> None:
         if not self._is_refused and not self.transport.is_closing():

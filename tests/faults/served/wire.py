@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-__all__ = ["Cut", "NotBegun", "Reply", "Wire", "request_bytes"]
+__all__ = ["Cut", "NotBegun", "NotHttp", "Reply", "Wire", "request_bytes"]
 
 _MOST_LINE = 1 << 20
 
@@ -21,6 +21,10 @@ class NotBegun(Exception):
 
 class Cut(Exception):
     """The connection ended within an answer."""
+
+
+class NotHttp(Exception):
+    """An answer cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class Wire:
         Raises:
             ConnectionRefusedError: nothing listens.
             NotBegun, Cut: the connection ended before the answer, or within it.
+            NotHttp: the answer is not HTTP.
         """
         await self.send(request_bytes(method, path, body, headers))
         return await self.reply()
@@ -101,7 +106,7 @@ class Wire:
         """Read an answer, with a pause before each of its pieces.
 
         Raises:
-            NotBegun, Cut: as `ask`.
+            NotBegun, Cut, NotHttp: as `ask`.
         """
         assert self.reader is not None
         begun = b""
@@ -115,6 +120,9 @@ class Wire:
         except (asyncio.IncompleteReadError, ConnectionError, NotBegun) as error:
             self.close()
             raise (Cut if begun else NotBegun)(repr(error)) from error
+        except ValueError as error:
+            self.close()
+            raise NotHttp(repr(error)) from error
         if headers.get("connection") == "close":
             self.close()
         return Reply(status, headers, body)

@@ -113,6 +113,38 @@ def test_an_idle_connection_makes_room_for_a_new_one(hasty: Running) -> None:
         connection.close()
 
 
+def test_garbage_after_a_whole_request_does_not_disturb_its_answer(hasty: Running) -> None:
+    body = json.dumps({"inputs": ["the cat"] * 50}).encode()
+    head = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    for requests in (1, 3):
+        with connect(hasty) as connection:
+            connection.sendall((head + body) * requests + b"\x00 no HTTP\r\n\r\n")
+            answer = all_of(connection)
+        assert answer.count(b"HTTP/1.1 ") == 1
+        first, _, rest = answer.partition(b"\r\n\r\n")
+        assert first.startswith(b"HTTP/1.1 200 ")
+        assert len(json.loads(rest)) == 50
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_garbage_in_a_body_never_comes_within_an_answer(hasty: Running, is_begun: bool) -> None:
+    path = b"/v1/embed-stream" if is_begun else b"/embed"
+    line = b'{"id": "1", "text": "the cat"}\n'
+    with connect(hasty) as connection:
+        connection.sendall(
+            b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % path
+        )
+        connection.sendall(b"%x\r\n%b\r\n" % (len(line), line))
+        begun = b""
+        while is_begun and b"embedding" not in begun:
+            begun += connection.recv(1 << 16)
+        connection.sendall(b"no length\r\n")
+        answer = begun + all_of(connection)
+    assert answer.startswith(b"HTTP/1.1 200 " if is_begun else b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert not answer.endswith(b"0\r\n\r\n")
+
+
 def test_garbage_harms_nobody(hasty: Running) -> None:
     draw = random.Random(0)
     starts: list[Any] = [b"POST /embed HTTP/1.1\r\nhost: x\r\n", b"GET /live HTTP/1.1\r\n", b""]
