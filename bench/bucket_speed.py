@@ -1,0 +1,78 @@
+"""How fast a bulk job writes into a bucket, beside the same job into a folder.
+
+    python bench/bucket_speed.py --texts wiki.txt.xz [--rows 1000000] [--rounds 2]
+
+The bucket is moto's server on loopback, which shares the processor with the job. Each round runs
+both jobs, one after the other. Memory is the job's own, without mapped files: its growth is from a
+quarter of the job's time to its most. Needs the extras [cpu], [bench] and [test-buckets].
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.faults.bucket_server import bucket_server
+
+from flowvec_bench.texts import natural_sentences
+
+_SENTENCES = 250_000
+
+
+def main() -> None:
+    """Run both jobs in turn, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--texts", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    arguments = parser.parse_args()
+    most = min(arguments.rows, _SENTENCES)
+    sentences = list(islice(natural_sentences(arguments.texts), most))
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder, bucket_server() as url:
+        texts = Path(folder) / "texts.txt"
+        with texts.open("w", encoding="utf-8") as file:
+            for row in range(arguments.rows):
+                file.write(f"{sentences[row % len(sentences)]} {row // len(sentences)}\n")
+        os.environ |= {
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": url,
+        }
+        for number in range(arguments.rounds):
+            for out in (f"{folder}/{number}", f"s3://bucket/{number}"):
+                seconds, growth = job(texts, out)
+                rate = arguments.rows / seconds
+                print(f"{out.partition(':')[0]:>10}", f"{seconds:.1f} s, {rate:,.0f} texts/s,",
+                      f"memory grew by {growth:.0f} MiB", flush=True)  # fmt: skip
+
+
+def job(texts: Path, out: str) -> tuple[float, float]:
+    """Seconds of a job, and MiB by which its memory grew."""
+    begun = time.perf_counter()
+    program = "from flowvec.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "encode", "mini", str(texts), "-o", out]
+    memory: list[float] = []
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: S603
+        while process.poll() is None:
+            found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+            memory.append(int(found[1]) / 1024 if found else 0.0)
+            time.sleep(0.2)
+    if process.returncode:
+        raise SystemExit(f"the job to {out} ended with {process.returncode}")
+    seconds = time.perf_counter() - begun
+    first = memory[len(memory) // 4]
+    return seconds, max(memory) - first
+
+
+if __name__ == "__main__":
+    main()
