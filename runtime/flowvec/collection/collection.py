@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,29 +13,24 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import choice, explaining, flag, text_or_none, whole_number
+from flowvec.arguments import explaining, flag, whole_number
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.access import Access
 from flowvec.collection.creation import create_store, is_unfinished
-from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
 from flowvec.collection.field_methods import FieldMethods
-from flowvec.collection.foreign import OF_ADD, OF_SEARCH
+from flowvec.collection.foreign import OF_ADD
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.model import (
     Model,
     check_model,
     check_same_settings,
-    matching_encoder,
     new_settings,
 )
 from flowvec.collection.parquet import read_parquet, write_parquet
-from flowvec.collection.query import Searcher, SearchOptions
-from flowvec.collection.reranking import RERANK_FROM
-from flowvec.collection.results import Added, CollectionInfo, Hit
-from flowvec.collection.row_methods import RowMethods
-from flowvec.collection.search_plan import SearchPlan
+from flowvec.collection.query import Searcher
+from flowvec.collection.results import Added
+from flowvec.collection.search_methods import SearchMethods
 from flowvec.collection.store.filters import Filter
-from flowvec.collection.store.full_text import TOKENIZERS, TextTokenizer
 from flowvec.collection.store.rows import Id, Rows, check_ids
 from flowvec.collection.store.settings import VectorDtype
 from flowvec.collection.store.store import FILE, Store
@@ -45,45 +39,35 @@ from flowvec.collection.validation import (
     Metadata,
     check_count,
     check_metadata,
-    check_share,
     check_vectors,
     checked_write_timeout,
     last_of_each,
     round_to_float16,
-    texts_of,
 )
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.pipeline import windows_of
 from flowvec.errors import (
-    CollectionBusyError,
     CollectionError,
-    CorruptCollectionError,
     InputValueError,
 )
-from flowvec.multi_vector.encoder import MultiVectorEncoder
-from flowvec.reranker.reranker import Reranker
-from flowvec.reranker.shared_reranker import SharedReranker
-from flowvec.sequences import as_list, refuse_single
+from flowvec.sequences import as_list
 from flowvec.texts.unicode import replace_surrogates, without_surrogates
 from flowvec.tokenizer.tokenizer import check_texts
 from flowvec.vectors import Metric
 
 __all__ = ["Collection"]
 
-logger = logging.getLogger(__name__)
-# Separate from `logger`, so that users can turn off this warning alone. It keeps its first name,
+# A logger of its own, so that users can turn off this warning alone. It keeps its first name,
 # because logging configurations may refer to it.
 _truncation_logger = logging.getLogger("flowvec.collection.truncation")
 
 Floats = npt.NDArray[np.float32]
 
-# A measured recall is reported until the collection grows or shrinks by more than this factor.
-_RECALL_VALID = 1.5
 _SALVAGE_ROWS = 4096
 
 
-class Collection(RowMethods, FieldMethods):
+class Collection(SearchMethods, FieldMethods):
     """A directory of vectors that can be searched.
 
     `collection.sqlite` holds all data; `graph-<n>.hnsw` is a cache, verified before it is used and
@@ -409,273 +393,7 @@ class Collection(RowMethods, FieldMethods):
         elif settings.fingerprint != encoder.fingerprint:
             check_model(self._path, settings, encoder)
 
-    # --- searching ------------------------------------------------------------------------------
-
-    @explaining(OF_SEARCH)
-    def search(
-        self,
-        query: str | npt.ArrayLike,
-        k: int = 10,
-        *,
-        text: str | None = None,
-        filter: Filter | None = None,
-        hybrid: bool = False,
-        vector_weight: float | None = None,
-        min_score: float | None = None,
-        exact: bool = False,
-        ef: int | None = None,
-        rerank: Reranker | SharedReranker | MultiVectorEncoder | None = None,
-        rerank_from: int = RERANK_FROM,
-        offset: int = 0,
-        group_by: str | None = None,
-        prefix: bool = False,
-        with_vectors: bool = False,
-    ) -> list[Hit]:
-        """The rows nearest to a text or a vector.
-
-        Args:
-            query: a text, embedded by `Encoder.encode_query`, or a float32 vector (dim,).
-            k: how many hits. You get min(k, eligible rows), or fewer with `min_score`.
-            text: the text of a query that is a vector: `hybrid` searches its words, and `rerank`
-                reads it. Nothing is embedded then.
-            filter: which rows are eligible by their metadata, id (`$id`) or text (`$text`), for
-                example `{"lang": "en", "year": {">=": 2020}, "$text": {"contains": "cat"}}`; see
-                `flowvec.collection.store.filters`.
-            hybrid: rank by words as well as by vectors. A hit's score is `vector_weight` times its
-                nearness (1 for a row equal to the query, 0 for the last of the 500 nearest) plus
-                the rest times its BM25 (1 for the row that matches best, 0 for rows that are not
-                among the 500 best). It does not depend on k and `offset`. Needs a text, in
-                `query` or `text`, and the full-text index of `index_texts`, which the first hybrid
-                search creates.
-            vector_weight: share of the vectors in a hybrid search: 0 (words only) to 1 (vectors
-                only). None is 0.5.
-            min_score: drop hits with a lower score; with `rerank`, with a lower score of the
-                reranker.
-            exact: compare every eligible row instead of asking the graph, which may miss some
-                (`tune_recall`). Small collections always do. It reads all rows.
-            ef: search depth in the graph. A larger one finds more of the true neighbours and takes
-                longer. None is the collection's own (`info().ef_search`).
-            rerank: a reranker or multi-vector encoder that reads the query and the text of each of
-                the best hits, and sorts them again. A hit's `score` is then the reranker's, and
-                `search_score` the one before. Needs a text, in `query` or `text`, and rows with
-                texts.
-            rerank_from: how many hits the reranker reads; at least offset + k.
-            offset: skip this many of the best hits: the next page of k hits has `offset=k`. A page
-                takes as long as one search for offset + k hits. Pages of one query fit together
-                while nothing is written, except that a graph may find other rows as offset + k
-                grows. Those of a hybrid search always do; above 500 hits it compares every row.
-            group_by: a field of the metadata, such as the parent of `Encoder.split_texts`: of the
-                rows with the same value only the best is a hit, so k hits have k values. More rows
-                are looked at until there are k, or no others. Rows without the field are hits of
-                their own. A reranker reads only the hits that are left.
-            prefix: in a hybrid search, the last word of the text is the beginning of a word, as
-                while a user types it; unless something follows it, such as a space. With the
-                tokenizer `trigram` every word is found as a part of words anyway.
-            with_vectors: whether hits have their vectors.
-
-        Returns:
-            Hits, best first.
-
-        Raises:
-            InputValueError: k is negative; the vector has another length, NaN or infinity; the
-                filter is not valid; `text` with a query that is a text, or without use.
-            CollectionError: the query is a text, and the collection was opened without an Encoder.
-        """
-        options = SearchOptions.checked(
-            k,
-            filter,
-            hybrid=hybrid,
-            vector_weight=vector_weight,
-            min_score=min_score,
-            exact=exact,
-            ef=ef,
-            offset=offset,
-            group_by=group_by,
-            prefix=prefix,
-            with_vectors=with_vectors,
-            is_reranked=rerank is not None,
-        )
-        plan = SearchPlan.checked(
-            [query],
-            None if text_or_none("text", text) is None else [text],
-            options,
-            name="query",
-            dim=self._dim,
-            rerank=rerank,
-            rerank_from=rerank_from,
-        )
-        return self._search(plan)[0]
-
-    @explaining(OF_SEARCH)
-    def search_batch(
-        self,
-        queries: Sequence[str] | npt.ArrayLike,
-        k: int = 10,
-        *,
-        texts: Sequence[str] | None = None,
-        filter: Filter | None = None,
-        hybrid: bool = False,
-        vector_weight: float | None = None,
-        min_score: float | None = None,
-        exact: bool = False,
-        ef: int | None = None,
-        rerank: Reranker | SharedReranker | MultiVectorEncoder | None = None,
-        rerank_from: int = RERANK_FROM,
-        offset: int = 0,
-        group_by: str | None = None,
-        prefix: bool = False,
-        with_vectors: bool = False,
-    ) -> list[list[Hit]]:
-        """`search` for many texts, or vectors float32 (queries, dim), at once.
-
-        `texts` has the text of each vector, as `text` of `search`.
-        """
-        refuse_single("queries", queries)
-        options = SearchOptions.checked(
-            k,
-            filter,
-            hybrid=hybrid,
-            vector_weight=vector_weight,
-            min_score=min_score,
-            exact=exact,
-            ef=ef,
-            offset=offset,
-            group_by=group_by,
-            prefix=prefix,
-            with_vectors=with_vectors,
-            is_reranked=rerank is not None,
-        )
-        plan = SearchPlan.checked(
-            queries,
-            None if texts is None else as_list("texts", texts),
-            options,
-            name="queries",
-            dim=self._dim,
-            rerank=rerank,
-            rerank_from=rerank_from,
-        )
-        return self._search(plan)
-
-    @explaining(OF_SEARCH)
-    def search_mmr(
-        self,
-        query: str | npt.ArrayLike,
-        k: int = 10,
-        *,
-        fetch_k: int = FETCH_K,
-        lambda_mult: float = LAMBDA_MULT,
-        filter: Filter | None = None,
-        exact: bool = False,
-        ef: int | None = None,
-        with_vectors: bool = False,
-    ) -> list[Hit]:
-        """Rows near to a text or a vector that differ from each other: maximal marginal relevance.
-
-            >>> with Collection.create("diverse", dim=2) as collection:
-            ...     collection.add_vectors(["a", "same as a", "b"], [[1, 0], [1, 0], [2, 1]])
-            ...     [hit.id for hit in collection.search_mmr([1, 0], k=2, lambda_mult=0.3)]
-            Added(rows=3, replaced=0, truncated=0)
-            ['a', 'b']
-
-        Of the `fetch_k` nearest rows, the nearest is the first hit. The next is always the row with
-        the largest `lambda_mult` x score - (1 - `lambda_mult`) x similarity, where the similarity
-        is the row's largest with a hit before it, by the collection's metric.
-
-        Args:
-            query: as for `search`.
-            k: how many hits. You get min(k, eligible rows).
-            fetch_k: how many of the nearest rows to choose from; at least k are.
-            lambda_mult: 1 is the order of `search`; 0 looks only at how hits differ from each
-                other.
-            filter: as for `search`.
-            exact: as for `search`.
-            ef: as for `search`.
-            with_vectors: as for `search`.
-
-        Returns:
-            Hits in the order of choice, with the scores of `search`.
-
-        Raises:
-            InputTypeError, InputValueError, CollectionError: as for `search`.
-        """
-        diversity = Diversity.checked(k, fetch_k, lambda_mult, with_vectors)
-        plan = diversity.plan(query, self._dim, filter, exact=exact, ef=ef)
-        return diversity(self._search(plan)[0], self._store.settings.metric)
-
-    def _search(self, plan: SearchPlan) -> list[list[Hit]]:
-        vectors = plan.vectors
-        if vectors is None:
-            vectors = self._checked_encoder().encode_query(plan.to_embed)
-        hits = self._first_stage(vectors, plan)
-        if plan.reranking is not None and plan.texts is not None:
-            hits = plan.reranking(plan.texts, hits, plan.options)
-        return plan.page(hits)
-
-    def _first_stage(self, vectors: Floats, plan: SearchPlan) -> list[list[Hit]]:
-        """The hits before reranking, from vectors of the queries, float32 (queries, dim)."""
-        options = plan.first_stage
-        if not options.hybrid or plan.texts is None:
-            return self._searcher.hits(vectors, options)
-        if not self._has_full_text():
-            self.index_texts()
-        return self._searcher.hybrid_hits(plan.texts, vectors, options)
-
-    def search_ids(
-        self,
-        queries: npt.ArrayLike,
-        k: int = 10,
-        *,
-        filter: Filter | None = None,
-        exact: bool = False,
-        ef: int | None = None,
-    ) -> tuple[list[list[Id]], Floats]:
-        """Only ids and scores of the nearest rows. Faster than `search`: no row is read from disk.
-
-        Args:
-            queries: float32 (queries, dim).
-            k: as for `search`.
-            filter: as for `search`.
-            exact: as for `search`.
-            ef: as for `search`.
-
-        Returns:
-            For each query min(k, eligible rows) ids, best first, and scores, float32 (queries,
-            min(k, eligible rows)).
-        """
-        self._access.check()
-        options = SearchOptions.checked(k, filter, exact=exact, ef=ef)
-        return self._searcher.ids(check_vectors(queries, self._dim, "queries"), options)
-
-    def info(self) -> CollectionInfo:
-        """The collection's settings and figures."""
-        self.refresh()
-        self._store.database.check_in_place()
-        with self._access.reading():
-            settings, rows = self._store.settings, self._store.meta.counts().rows
-            is_exact = self._index.is_exact
-            return CollectionInfo(
-                path=str(self._path),
-                rows=rows,
-                dim=settings.dim,
-                metric=settings.metric,
-                model=settings.model,
-                fingerprint=settings.fingerprint,
-                compute=settings.compute,
-                search="exact" if is_exact else "hnsw",
-                graph_rows=self._index.graph_rows,
-                vector_dtype=settings.vector_dtype,
-                full_text=self._store.full_text.tokenizer,
-                indexed_fields=tuple(self._store.field_indexes.fields()),
-                ef_search=self._index.ef_search,
-                recall=1.0 if is_exact else _measured_recall(self._store.meta.read(), rows),
-                bytes=_size_of(self._path),
-                memory_bytes=self._index.memory_bytes,
-                mapped_bytes=self._index.mapped_bytes,
-                created=settings.created,
-                created_by=settings.created_by,
-            )
-
-    # --- upkeep ---------------------------------------------------------------------------------
+    # --- Parquet files and salvage ---------------------------------------------------------------
 
     def to_parquet(self, path: str | Path, *, filter: Filter | None = None) -> int:
         """Write all rows to a Parquet file (extra `[files]`), and return how many.
@@ -770,44 +488,6 @@ class Collection(RowMethods, FieldMethods):
             raise
         return collection
 
-    def refresh(self) -> None:
-        """Read what other processes have committed; every search does this by itself."""
-        self._access.check()
-        self._index.refresh()
-
-    def verify(self) -> list[str]:
-        """Check each row's checksum, SQLite's structure, the full-text index and the graph's files.
-
-        Returns:
-            One message for each problem; an empty list if there is none. A damaged graph is rebuilt
-            by itself, and `compact` rebuilds a damaged full-text index. Damaged rows are lost:
-            `delete` removes them, or `salvage` creates a new collection of all other rows.
-        """
-        messages: list[str] = []
-        with self._access.reading():
-            for problems in (self._store.problems, self._index.problems):
-                try:
-                    messages.extend(problems())
-                except CorruptCollectionError as error:
-                    messages.append(str(error))
-        return messages
-
-    def prepare(self, stop: threading.Event | None = None) -> bool:
-        """Load what the first search needs, and wait until the graph holds all rows.
-
-        Searches do not need it: they compare rows that the graph does not hold yet exactly, while
-        it grows in the background. The graph is saved when it has grown by a quarter, and when the
-        collection is closed.
-
-        Args:
-            stop: set it to stop within seconds; a graph of a million rows takes minutes.
-
-        Returns:
-            Whether everything is in memory; False if it was stopped.
-        """
-        self._access.check()
-        return self._index.prepare(None if stop is None else stop.is_set)
-
     @classmethod
     def salvage(cls, path: str | Path, into: str | Path) -> int:
         """Create a new collection of all intact rows of a damaged one.
@@ -843,154 +523,6 @@ class Collection(RowMethods, FieldMethods):
         finally:
             store.close()
 
-    def index_texts(self, *, tokenizer: TextTokenizer | None = None) -> None:
-        """Create the full-text index that hybrid searches need; changes keep it up to date.
-
-        Args:
-            tokenizer: `unicode61` finds words, whatever their English ending, case and accents.
-                `trigram` finds parts of words and of texts without spaces, such as Chinese,
-                Japanese and Thai; the index is a few times larger. It is kept with the collection;
-                another one makes the index again, in one transaction. None keeps the one that is
-                there, or is `unicode61`.
-
-        Raises:
-            InputValueError: there is no such tokenizer.
-            CollectionError: the index has to be made, and the collection is read-only, or others
-                were writing longer than `write_timeout`; or its SQLite has no `trigram`.
-        """
-        if tokenizer is not None:
-            choice("tokenizer", tokenizer, TOKENIZERS)
-        self._access.check()
-        existing = self._store.full_text.tokenizer if self._has_full_text() else None
-        is_building = False
-        try:
-            with self._access.writing():
-                is_building = True
-                full_text = self._store.full_text
-                if not full_text.exists or tokenizer not in (None, full_text.tokenizer):
-                    logger.info("%s: creating the full-text index", self._path)
-                    with self._store.transaction():
-                        self._store.build_full_text(tokenizer)
-        except CollectionError as error:
-            if is_building:
-                raise
-            kind = type(error) if isinstance(error, CollectionBusyError) else CollectionError
-            raise kind(
-                f"the full-text index has the tokenizer {existing}, and it cannot be made again "
-                f"with {tokenizer} now: {error}"
-                if existing
-                else "hybrid searches need a full-text index; this collection has none, and it "
-                f"cannot be created now: {error}"
-            ) from error
-
-    def _has_full_text(self) -> bool:
-        with self._access.reading():
-            return self._store.full_text.exists
-
-    def compact(self) -> None:
-        """Rebuild the graph, the vectors file and the full-text index, and free disk space.
-
-        Searches go on meanwhile. Changes wait while files are written anew (seconds for a million
-        rows), but not while the graph is built.
-        """
-        with self._access.writing():
-            if self._store.full_text.exists_in_part:
-                with self._store.transaction():
-                    self._store.build_full_text()
-            self._index.compact_vectors()
-        self._index.compact_graph()
-        with self._access.writing():
-            self._store.database.vacuum()
-
-    def tune_recall(
-        self,
-        target: float = 0.95,
-        *,
-        queries: int | Sequence[str] | npt.ArrayLike = 500,
-        seed: int = 0,
-    ) -> float:
-        """Find the least search depth that reaches a recall, and use it for all searches.
-
-        Queries are searched both by the graph and exactly. Real queries are best. If you have none,
-        each query is made as the mean of three rows; that is about as hard for the graph as texts
-        that are in none of the rows, or a little harder.
-
-        Args:
-            target: share of the ten nearest rows that a search should find, above 0 and at most 1.
-            queries: texts, or vectors float32 (queries, dim), or how many queries to make.
-            seed: seed for the queries that are made.
-
-        Returns:
-            The recall that was reached: 1 for a collection that is searched exactly, and less than
-            the target if no setting reaches it.
-        """
-        share = check_share(target, "target")
-        seed = whole_number("seed", seed, 0, most=None)
-        vectors: int | Floats
-        if isinstance(queries, int | np.integer | float | str):
-            vectors = whole_number("queries", queries, most=None)
-        elif (texts := texts_of(queries)) is not None:
-            vectors = self._checked_encoder().encode_query(texts)
-        else:
-            vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, "queries")
-        if not isinstance(vectors, int) and not len(vectors):
-            raise InputValueError("there must be at least one query")
-        if len(self) and self.info().search == "exact":
-            return 1.0
-        self.prepare()
-        with self._access.reading():
-            rows = len(self)
-            ef, recall = self._index.measure_recall(share, vectors, seed)
-
-        def keep() -> None:
-            self._store.meta.write(
-                {"ef_search": str(ef), "recall": repr(recall), "recall rows": str(rows)}
-            )
-            self._store.meta.touch()
-            self._index.stage(ef_search=ef)
-
-        self._access.change(keep)
-        return recall
-
-    @property
-    def encoder(self) -> Encoder | None:
-        """The Encoder that embeds texts here, in the compute type of the vectors; None without one.
-
-        It embeds queries for searches by vector. Closing the collection may close it.
-        """
-        return self._encoder
-
-    # --- the encoder ----------------------------------------------------------------------------
-
-    def _checked_encoder(self, encoder: Encoder | None = None) -> Encoder:
-        """An Encoder, or the own one, after a check that it is the model that made the vectors."""
-        encoder = self._need_encoder() if encoder is None else encoder
-        settings = self._store.settings
-        if settings.fingerprint != encoder.fingerprint:  # the model was recorded after `open`
-            self._access.check()
-            check_model(self._path, settings, encoder)
-        return encoder
-
-    def _take_encoder(self, encoder: Encoder) -> None:
-        """Embed with an Encoder, or with one of its model in the compute type of the vectors.
-
-        Raises:
-            FingerprintMismatchError: it is another model.
-        """
-        settings = self._store.settings
-        self._encoder = matching_encoder(settings, encoder)
-        if self._encoder is not encoder:
-            self._own_encoder = self._encoder
-        check_model(self._path, settings, self._encoder)
-
-    def _need_encoder(self) -> Encoder:
-        if self._encoder is None:
-            raise CollectionError(
-                "this collection was opened without an encoder, so it takes vectors, not texts; "
-                "open it with Collection.open(path, encoder=...)"
-            )
-        return self._encoder
-
 
 def _embedded(encoder: Encoder, texts: list[str]) -> tuple[Floats, int]:
     """Vectors of documents, float32 (texts, dim), and how many of the texts were cut."""
@@ -1001,21 +533,3 @@ def _embedded(encoder: Encoder, texts: list[str]) -> tuple[Floats, int]:
 
 def _checked_exact_below(exact_below: object) -> int | None:
     return None if exact_below is None else whole_number("exact_below", exact_below, least=0)
-
-
-def _size_of(folder: Path) -> int:
-    size = 0
-    for file in folder.iterdir():
-        with suppress(FileNotFoundError):  # a writer has removed it
-            size += file.stat().st_size
-    return size
-
-
-def _measured_recall(meta: dict[str, str], rows: int) -> float | None:
-    """The recall that `tune_recall` measured; None if there is none, or the rows have changed."""
-    try:
-        recall, rows_then = float(meta["recall"]), int(meta["recall rows"])
-    except (KeyError, ValueError):
-        return None
-    is_valid = rows_then <= _RECALL_VALID * rows and rows <= _RECALL_VALID * rows_then
-    return recall if is_valid else None

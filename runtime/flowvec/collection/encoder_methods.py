@@ -1,0 +1,60 @@
+"""The Encoder of a Collection: the model that made its vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowvec.collection.access import Access
+from flowvec.collection.model import check_model, matching_encoder
+from flowvec.collection.store.store import Store
+from flowvec.encoder.encoder import Encoder
+from flowvec.errors import CollectionError
+
+__all__ = ["EncoderMethods"]
+
+
+class EncoderMethods:
+    """Which Encoder embeds texts here, checked against the collection's model."""
+
+    _path: Path
+    _store: Store
+    _access: Access
+    _encoder: Encoder | None
+    _own_encoder: Encoder | None
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """The Encoder that embeds texts here, in the compute type of the vectors; None without one.
+
+        It embeds queries for searches by vector. Closing the collection may close it.
+        """
+        return self._encoder
+
+    def _checked_encoder(self, encoder: Encoder | None = None) -> Encoder:
+        """An Encoder, or the own one, after a check that it is the model that made the vectors."""
+        encoder = self._need_encoder() if encoder is None else encoder
+        settings = self._store.settings
+        if settings.fingerprint != encoder.fingerprint:  # the model was recorded after `open`
+            self._access.check()
+            check_model(self._path, settings, encoder)
+        return encoder
+
+    def _take_encoder(self, encoder: Encoder) -> None:
+        """Embed with an Encoder, or with one of its model in the compute type of the vectors.
+
+        Raises:
+            FingerprintMismatchError: it is another model.
+        """
+        settings = self._store.settings
+        self._encoder = matching_encoder(settings, encoder)
+        if self._encoder is not encoder:
+            self._own_encoder = self._encoder
+        check_model(self._path, settings, self._encoder)
+
+    def _need_encoder(self) -> Encoder:
+        if self._encoder is None:
+            raise CollectionError(
+                "this collection was opened without an encoder, so it takes vectors, not texts; "
+                "open it with Collection.open(path, encoder=...)"
+            )
+        return self._encoder

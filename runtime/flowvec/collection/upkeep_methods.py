@@ -1,0 +1,235 @@
+"""Methods of a Collection that describe it, check it and keep it fast."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.arguments import choice, whole_number
+from flowvec.collection.encoder_methods import EncoderMethods
+from flowvec.collection.results import CollectionInfo
+from flowvec.collection.row_methods import RowMethods
+from flowvec.collection.store.full_text import TOKENIZERS, TextTokenizer
+from flowvec.collection.validation import check_share, check_vectors, texts_of
+from flowvec.errors import (
+    CollectionBusyError,
+    CollectionError,
+    CorruptCollectionError,
+    InputValueError,
+)
+
+__all__ = ["UpkeepMethods"]
+
+logger = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float32]
+
+# A measured recall is reported until the collection grows or shrinks by more than this factor.
+_RECALL_VALID = 1.5
+
+
+class UpkeepMethods(RowMethods, EncoderMethods):
+    """Figures, checks, indexes and the search depth."""
+
+    _dim: int
+
+    def info(self) -> CollectionInfo:
+        """The collection's settings and figures."""
+        self.refresh()
+        self._store.database.check_in_place()
+        with self._access.reading():
+            settings, rows = self._store.settings, self._store.meta.counts().rows
+            is_exact = self._index.is_exact
+            return CollectionInfo(
+                path=str(self._path),
+                rows=rows,
+                dim=settings.dim,
+                metric=settings.metric,
+                model=settings.model,
+                fingerprint=settings.fingerprint,
+                compute=settings.compute,
+                search="exact" if is_exact else "hnsw",
+                graph_rows=self._index.graph_rows,
+                vector_dtype=settings.vector_dtype,
+                full_text=self._store.full_text.tokenizer,
+                indexed_fields=tuple(self._store.field_indexes.fields()),
+                ef_search=self._index.ef_search,
+                recall=1.0 if is_exact else _measured_recall(self._store.meta.read(), rows),
+                bytes=_size_of(self._path),
+                memory_bytes=self._index.memory_bytes,
+                mapped_bytes=self._index.mapped_bytes,
+                created=settings.created,
+                created_by=settings.created_by,
+            )
+
+    def refresh(self) -> None:
+        """Read what other processes have committed; every search does this by itself."""
+        self._access.check()
+        self._index.refresh()
+
+    def verify(self) -> list[str]:
+        """Check each row's checksum, SQLite's structure, the full-text index and the graph's files.
+
+        Returns:
+            One message for each problem; an empty list if there is none. A damaged graph is rebuilt
+            by itself, and `compact` rebuilds a damaged full-text index. Damaged rows are lost:
+            `delete` removes them, or `salvage` creates a new collection of all other rows.
+        """
+        messages: list[str] = []
+        with self._access.reading():
+            for problems in (self._store.problems, self._index.problems):
+                try:
+                    messages.extend(problems())
+                except CorruptCollectionError as error:
+                    messages.append(str(error))
+        return messages
+
+    def prepare(self, stop: threading.Event | None = None) -> bool:
+        """Load what the first search needs, and wait until the graph holds all rows.
+
+        Searches do not need it: they compare rows that the graph does not hold yet exactly, while
+        it grows in the background. The graph is saved when it has grown by a quarter, and when the
+        collection is closed.
+
+        Args:
+            stop: set it to stop within seconds; a graph of a million rows takes minutes.
+
+        Returns:
+            Whether everything is in memory; False if it was stopped.
+        """
+        self._access.check()
+        return self._index.prepare(None if stop is None else stop.is_set)
+
+    def index_texts(self, *, tokenizer: TextTokenizer | None = None) -> None:
+        """Create the full-text index that hybrid searches need; changes keep it up to date.
+
+        Args:
+            tokenizer: `unicode61` finds words, whatever their English ending, case and accents.
+                `trigram` finds parts of words and of texts without spaces, such as Chinese,
+                Japanese and Thai; the index is a few times larger. It is kept with the collection;
+                another one makes the index again, in one transaction. None keeps the one that is
+                there, or is `unicode61`.
+
+        Raises:
+            InputValueError: there is no such tokenizer.
+            CollectionError: the index has to be made, and the collection is read-only, or others
+                were writing longer than `write_timeout`; or its SQLite has no `trigram`.
+        """
+        if tokenizer is not None:
+            choice("tokenizer", tokenizer, TOKENIZERS)
+        self._access.check()
+        existing = self._store.full_text.tokenizer if self._has_full_text() else None
+        is_building = False
+        try:
+            with self._access.writing():
+                is_building = True
+                full_text = self._store.full_text
+                if not full_text.exists or tokenizer not in (None, full_text.tokenizer):
+                    logger.info("%s: creating the full-text index", self._path)
+                    with self._store.transaction():
+                        self._store.build_full_text(tokenizer)
+        except CollectionError as error:
+            if is_building:
+                raise
+            kind = type(error) if isinstance(error, CollectionBusyError) else CollectionError
+            raise kind(
+                f"the full-text index has the tokenizer {existing}, and it cannot be made again "
+                f"with {tokenizer} now: {error}"
+                if existing
+                else "hybrid searches need a full-text index; this collection has none, and it "
+                f"cannot be created now: {error}"
+            ) from error
+
+    def _has_full_text(self) -> bool:
+        with self._access.reading():
+            return self._store.full_text.exists
+
+    def compact(self) -> None:
+        """Rebuild the graph, the vectors file and the full-text index, and free disk space.
+
+        Searches go on meanwhile. Changes wait while files are written anew (seconds for a million
+        rows), but not while the graph is built.
+        """
+        with self._access.writing():
+            if self._store.full_text.exists_in_part:
+                with self._store.transaction():
+                    self._store.build_full_text()
+            self._index.compact_vectors()
+        self._index.compact_graph()
+        with self._access.writing():
+            self._store.database.vacuum()
+
+    def tune_recall(
+        self,
+        target: float = 0.95,
+        *,
+        queries: int | Sequence[str] | npt.ArrayLike = 500,
+        seed: int = 0,
+    ) -> float:
+        """Find the least search depth that reaches a recall, and use it for all searches.
+
+        Queries are searched both by the graph and exactly. Real queries are best. If you have none,
+        each query is made as the mean of three rows; that is about as hard for the graph as texts
+        that are in none of the rows, or a little harder.
+
+        Args:
+            target: share of the ten nearest rows that a search should find, above 0 and at most 1.
+            queries: texts, or vectors float32 (queries, dim), or how many queries to make.
+            seed: seed for the queries that are made.
+
+        Returns:
+            The recall that was reached: 1 for a collection that is searched exactly, and less than
+            the target if no setting reaches it.
+        """
+        share = check_share(target, "target")
+        seed = whole_number("seed", seed, 0, most=None)
+        vectors: int | Floats
+        if isinstance(queries, int | np.integer | float | str):
+            vectors = whole_number("queries", queries, most=None)
+        elif (texts := texts_of(queries)) is not None:
+            vectors = self._checked_encoder().encode_query(texts)
+        else:
+            vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, "queries")
+        if not isinstance(vectors, int) and not len(vectors):
+            raise InputValueError("there must be at least one query")
+        if len(self) and self.info().search == "exact":
+            return 1.0
+        self.prepare()
+        with self._access.reading():
+            rows = len(self)
+            ef, recall = self._index.measure_recall(share, vectors, seed)
+
+        def keep() -> None:
+            self._store.meta.write(
+                {"ef_search": str(ef), "recall": repr(recall), "recall rows": str(rows)}
+            )
+            self._store.meta.touch()
+            self._index.stage(ef_search=ef)
+
+        self._access.change(keep)
+        return recall
+
+
+def _size_of(folder: Path) -> int:
+    size = 0
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # a writer has removed it
+            size += file.stat().st_size
+    return size
+
+
+def _measured_recall(meta: dict[str, str], rows: int) -> float | None:
+    """The recall that `tune_recall` measured; None if there is none, or the rows have changed."""
+    try:
+        recall, rows_then = float(meta["recall"]), int(meta["recall rows"])
+    except (KeyError, ValueError):
+        return None
+    is_valid = rows_then <= _RECALL_VALID * rows and rows <= _RECALL_VALID * rows_then
+    return recall if is_valid else None
