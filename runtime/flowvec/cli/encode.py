@@ -197,7 +197,9 @@ def encode(
         revision=revision,
     ) as encoder:
         if dry_run:
-            _print_estimate(encoder, inputs, common, as_json=as_json)
+            is_npy = out_format == "npy" or (out is not None and out.endswith(".npy"))
+            common["out_format"] = "npy" if is_npy else "parquet"
+            _print_estimate(encoder, inputs, common, into=into, as_json=as_json)
             return
         clean = nullcontext() if on_ray is None else _ray_says_nothing_more()
         with stopping() as stop, progress("encode") as on_progress, clean:
@@ -300,16 +302,31 @@ def _in_words(summary: BulkSummary, into: Path | None = None) -> str:
 
 
 def _print_estimate(
-    encoder: Encoder, inputs: list[str], common: dict[str, Any], *, as_json: bool
+    encoder: Encoder,
+    inputs: list[str],
+    common: dict[str, Any],
+    *,
+    into: Path | None,
+    as_json: bool,
 ) -> None:
     estimate = estimate_files(encoder, inputs, **common)
     if as_json:
         print_json(asdict(estimate))
         return
-    hours, seconds = divmod(estimate.seconds, 3600)
+    what = "" if into is None else " (adding them to the collection takes longer)"
     typer.echo(
-        f"{estimate.rows} rows, about {estimate.tokens:,} tokens: {hours:.0f} h "
-        f"{seconds / 60:.1f} min here, {estimate.bytes / 1e6:,.1f} MB of vectors in "
-        f"{estimate.shards} shards; of {estimate.sampled} sampled rows "
-        f"{estimate.dead_share:.1%} cannot be embedded"
+        f"{estimate.rows} rows, about {estimate.tokens:,} tokens: {_duration(estimate.seconds)} "
+        f"here{what}, after {_duration(estimate.survey_seconds)} to count the rows; "
+        f"{estimate.bytes / 1e6:,.1f} MB of vectors in {estimate.shards} shards; of "
+        f"{estimate.sampled} sampled rows {estimate.dead_share:.1%} cannot be embedded"
     )
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in words, such as `2 h 5 min`, `3.4 min` and `12.0 s`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.1f} min"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours} h {rest} min"
