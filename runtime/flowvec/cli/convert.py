@@ -54,10 +54,14 @@ def command(
     row_group_rows: Annotated[
         int, typer.Option(help="Rows of a row group of Parquet; fewer find an id faster.")
     ] = 8192,
-    m: Annotated[int, typer.Option("--m", help="hnswlib: links of a node.")] = 16,
+    m: Annotated[int, typer.Option("--m", help="hnswlib and pgvector: links of a node.")] = 16,
     ef_construction: Annotated[
-        int, typer.Option(help="hnswlib: search depth while the graph is built.")
+        int, typer.Option(help="hnswlib and pgvector: search depth for new nodes.")
     ] = 200,
+    table: Annotated[
+        str | None,
+        typer.Option(help="pgvector: TABLE or SCHEMA.TABLE; by default the target's name."),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a target that exists.")
     ] = False,
@@ -71,6 +75,8 @@ def command(
     **parquet**: one file, sorted by id, in small row groups, so that engines read only the row
     groups that can hold an id. **faiss**: a folder with an IndexIDMap over an IndexFlat.
     **hnswlib**: a folder with an index of hnswlib. Both have `rows.parquet` beside the index.
+    **pgvector**: a folder with `rows.copy`, which PostgreSQL's COPY reads, and `load.sql` for psql.
+    **lance**: a Lance dataset (extra `[lance]`).
 
     Vectors are kept bit for bit. Shards are checked against the manifest while they are read. The
     target appears whole or not at all.
@@ -87,6 +93,7 @@ def command(
             row_group_rows=row_group_rows,
             m=m,
             ef_construction=ef_construction,
+            table=table,
             overwrite=overwrite,
             on_progress=show,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flowvec.convert.collection_source import CollectionSource
 from flowvec.convert.faiss_index import write_faiss
 from flowvec.convert.hnswlib_index import write_hnswlib
 from flowvec.convert.job_source import JobSource
+from flowvec.convert.lance_dataset import write_lance
 from flowvec.convert.options import (
     FORMATS,
     Converted,
@@ -26,6 +28,7 @@ from flowvec.convert.options import (
     Labels,
 )
 from flowvec.convert.parquet_file import write_parquet
+from flowvec.convert.pgvector_files import write_pgvector
 from flowvec.convert.rows import Rows
 from flowvec.convert.source import Source
 from flowvec.convert.staging import check_target, staged
@@ -39,6 +42,8 @@ _WRITERS: dict[ConvertFormat, Callable[[Path, Rows], tuple[str, ...]]] = {
     "parquet": write_parquet,
     "faiss": write_faiss,
     "hnswlib": write_hnswlib,
+    "pgvector": write_pgvector,
+    "lance": write_lance,
 }
 
 
@@ -53,6 +58,7 @@ def convert(
     row_group_rows: int = 8192,
     m: int = 16,
     ef_construction: int = 200,
+    table: str | None = None,
     overwrite: bool = False,
     on_progress: Callable[[ConvertProgress], None] | None = None,
 ) -> Converted:
@@ -69,21 +75,24 @@ def convert(
     collection with their checksums. The target appears whole or not at all.
 
     Memory does not grow with the rows, except for hnswlib, whose graph is built in memory. Where
-    rows are sorted by id (Parquet, and labels that are ids), temporary files of about the size of
-    the source are written beside the target; a job without an id field is sorted already.
+    rows are sorted by id (Parquet, pgvector, and labels that are ids), temporary files of about the
+    size of the source are written beside the target; a job without an id field is sorted already.
 
     Args:
         source: the folder or URL of a complete bulk job, or the directory of a collection.
         target: the file (`parquet`) or the folder (all others) to write.
-        to: the format: `parquet`, `faiss` (an IndexIDMap over an IndexFlat) or `hnswlib`.
+        to: the format: `parquet`, `faiss` (an IndexIDMap over an IndexFlat), `hnswlib`,
+            `pgvector` (PostgreSQL's COPY in binary format, and a script for psql) or `lance`.
         metric: how the vectors are to be compared; None is the collection's, and `cosine` for a
             job. faiss and hnswlib compute cosines as inner products.
         normalize: divide each vector by its length, in float32.
         labels: what faiss and hnswlib return: the `ids`, or numbers of `rows` from 0. None takes
             the ids if all are whole numbers of at most 64 bits.
         row_group_rows: rows of a row group of Parquet files: fewer make it faster to find an id.
-        m: links of a node of hnswlib's graph.
+        m: links of a node of the HNSW graph of hnswlib and pgvector.
         ef_construction: search depth while that graph is built.
+        table: name of pgvector's table, `TABLE` or `SCHEMA.TABLE`; None takes the target's name, up
+            to its first dot.
         overwrite: replace a target that exists. A folder is replaced only if `convert` wrote it.
         on_progress: called with the progress after each block.
 
@@ -93,17 +102,19 @@ def convert(
             the format cannot hold the rows.
         BulkError: the source is neither a job nor a collection, or cannot be read.
         CollectionError: the collection cannot be read.
-        MissingDependencyError: pyarrow is not installed.
+        MissingDependencyError: pyarrow, or for a Lance dataset pylance, is not installed.
     """
     began = time.monotonic()
     choice("to", to, FORMATS)
     flag("overwrite", overwrite)
-    options = ConvertOptions(metric, normalize, labels, row_group_rows, m, ef_construction)
+    options = ConvertOptions(metric, normalize, labels, row_group_rows, m, ef_construction, table)
     imported_arrow("`flowvec convert`")
     if is_url(str(target)):
         raise ConvertError(f"a target is a file or folder of this machine, not {target}")
     path = absolute_path(path_of("the target", target))
     check_target(path, overwrite=overwrite)
+    if table is None:
+        options = replace(options, table=path.name.partition(".")[0] or "vectors")
     with _opened(source, metric) as opened:
         _check_apart(source, path)
         try:
@@ -113,7 +124,7 @@ def convert(
         except OSError as error:
             raise ConvertError(f"cannot write {target}: {_reason(error)}") from error
         info = opened.info
-    keeps_dtype = to == "parquet"
+    keeps_dtype = to in ("parquet", "pgvector", "lance")
     return Converted(
         target=str(target),
         format=to,

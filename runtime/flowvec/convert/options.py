@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from flowvec.arguments import choice, flag, whole_number
+from flowvec.arguments import choice, flag, text_or_none, whole_number
 from flowvec.vectors import METRICS, Metric
 
 __all__ = ["FORMATS", "ConvertFormat", "ConvertOptions", "ConvertProgress", "Converted", "Labels"]
 
-ConvertFormat = Literal["parquet", "faiss", "hnswlib"]
+ConvertFormat = Literal["parquet", "faiss", "hnswlib", "pgvector", "lance"]
 FORMATS: tuple[ConvertFormat, ...] = get_args(ConvertFormat)
 Labels = Literal["ids", "rows"]
 
@@ -27,8 +27,9 @@ class ConvertOptions:
         normalize: write vectors divided by their length.
         labels: what faiss and hnswlib return; None is `ids` where all ids are whole numbers.
         row_group_rows: rows of a row group of Parquet.
-        m: links of a node of hnswlib's graph.
+        m: links of a node of the HNSW graph of hnswlib and pgvector.
         ef_construction: search depth while that graph is built.
+        table: the name of pgvector's table; None takes the target's name.
     """
 
     metric: Metric | None = None
@@ -37,6 +38,7 @@ class ConvertOptions:
     row_group_rows: int = 8192
     m: int = 16
     ef_construction: int = 200
+    table: str | None = None
 
     def __post_init__(self) -> None:
         """Check all values.
@@ -52,6 +54,7 @@ class ConvertOptions:
         whole_number("row_group_rows", self.row_group_rows, 1, _MOST_ROWS)
         whole_number("m", self.m, 2, _MOST_M)
         whole_number("ef_construction", self.ef_construction, 1)
+        text_or_none("table", self.table)
 
 
 @dataclass(frozen=True, slots=True)

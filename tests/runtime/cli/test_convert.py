@@ -33,8 +33,8 @@ def test_mistakes_are_one_line(flowvec_quickly: Any, tmp_path: Path) -> None:
     write_job(tmp_path / "job", unit_vectors(5, 4))
     (tmp_path / "v.parquet").touch()
     for words, message in (
-        (("job", "out"), "name the format of out: --to parquet | faiss | hnswlib"),
-        (("job", "out", "--to", "csv"), "--to must be one of parquet, faiss, hnswlib"),
+        (("job", "out"), "name the format of out: --to parquet | faiss | hnswlib | pg"),
+        (("job", "out", "--to", "csv"), "--to must be one of parquet, faiss, hnswlib, pg"),
         (("job", "v.parquet"), "exists: name another target, or give --overwrite"),
         (("nothing", "w.parquet"), "nothing is neither the folder of a bulk job nor a collection"),
         (("job", "w.parquet", "--progress", "x"), "--progress must be one of bar, json"),

