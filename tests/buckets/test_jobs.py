@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flowvec.bulk.open_folder import folder_at
 from flowvec.bulk.records import ShardRecord
 from flowvec.errors import BulkError, InputValueError
 from flowvec.object_store import lease, s3
+from flowvec.object_store.s3 import S3Store
 from tests.faults.bucket_server import Bucket, url_of
 from tests.makers import contents, texts_of, write_jsonl
 
@@ -207,6 +209,35 @@ def test_a_worker_writes_only_for_the_process_that_has_the_lease(
         with folder_at(url).locked(), pytest.raises(BulkError, match="was taken over"):
             upload(record)
     assert bucket.objects(prefix) == {}
+
+
+def test_a_run_that_was_paused_leaves_no_journal(
+    tmp_path: Path,
+    tiny: Encoder,
+    rows: Path,
+    url: str,
+    bucket: Bucket,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is paused while it writes a line, and goes on when another one has finished the job."""
+    put, paused = S3Store._put, threading.Event()
+
+    def put_late(store: S3Store, name: str, content: bytes, **condition: str) -> str:
+        if "_journal" in name and not paused.is_set() and b"part-" in content:
+            paused.set()
+            bucket.put(f"{prefix}/_lease.json", b"{}")  # as if it had been lost,
+            time.sleep(2)
+            bucket.delete_one(f"{prefix}/_lease.json")
+            encode_files(tiny, rows, url, out_format="npy", **OPTIONS)  # and taken over
+        return put(store, name, content, **condition)
+
+    monkeypatch.setattr(S3Store, "_put", put_late)
+    with pytest.raises(BulkError, match="may have been taken over by another process"):
+        encode_files(tiny, rows, url, out_format="npy", **OPTIONS)
+    encode_files(tiny, rows, tmp_path / "local", out_format="npy", **OPTIONS)
+    assert bucket.objects(prefix) == contents(tmp_path / "local")
+    assert bucket.uploads(prefix) == []
 
 
 def test_the_journal_of_another_job_counts_for_nothing(

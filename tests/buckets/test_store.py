@@ -109,6 +109,29 @@ def test_an_upload_that_fails_leaves_nothing(
 
 
 @pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("passes", [0, 1])
+def test_nothing_appears_once_the_right_to_write_is_lost(
+    server: str, bucket: Bucket, prefix: str, tmp_path: Path, passes: int
+) -> None:
+    store = open_store(url_of(server, prefix))
+    left = passes
+
+    def check() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise BulkError("the lease is lost")
+
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    with pytest.raises(BulkError, match="the lease is lost"):
+        store.upload(tmp_path / "a", "a", check)
+    if passes == 0:
+        with pytest.raises(BulkError, match="the lease is lost"):
+            store.write("b", b"x", check)
+    assert (bucket.objects(prefix), bucket.uploads(prefix)) == ({}, [])
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_the_laws_hold_behind_a_connection_that_fails(tmp_path: Path) -> None:
     """Half of all requests fail: before the store sees them, in the middle, or afterwards."""
     with bucket_server(faults=0.5, seed=int(os.environ.get("FLOWVEC_SEED", "1"))) as address:

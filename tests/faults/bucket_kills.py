@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Result:
         different: objects with other bytes.
         orphans: objects of no use, and unfinished uploads.
         refused: children that ended with an error although nobody else ran the job.
+        named: the lost and different objects, and the orphans.
     """
 
     seed: int
@@ -62,15 +63,20 @@ class Result:
     different: int = 0
     orphans: int = 0
     refused: int = 0
+    named: list[str] = field(default_factory=list)
 
     def compare(self, bucket: Bucket, expected: dict[str, bytes]) -> None:
         """Compare a finished job's objects with the files of an undisturbed one."""
         objects = bucket.objects(_PREFIX)
         self.finished += 1
-        self.lost += len(expected.keys() - objects.keys())
-        self.orphans += len(objects.keys() - expected.keys()) + len(bucket.uploads(_PREFIX))
-        both = objects.keys() & expected.keys()
-        self.different += sum(objects[name] != expected[name] for name in both)
+        lost = sorted(expected.keys() - objects.keys())
+        orphans = [*sorted(objects.keys() - expected.keys()), *bucket.uploads(_PREFIX)]
+        both = sorted(objects.keys() & expected.keys())
+        different = [name for name in both if objects[name] != expected[name]]
+        self.lost += len(lost)
+        self.orphans += len(orphans)
+        self.different += len(different)
+        self.named += [*lost, *different, *map(str, orphans)]
 
 
 def run(inputs: list[Path], out: str | Path, out_format: Any) -> int:
@@ -121,7 +127,9 @@ class _Process:
             return status, file.read()
 
 
-def campaign(kills: int, seed: int, folder: Path, faults: float = 0.05) -> Result:
+def campaign(
+    kills: int, seed: int, folder: Path, faults: float = 0.05, pauses: float = 1 / 12
+) -> Result:
     """Kill children at random moments.
 
     Args:
@@ -129,6 +137,7 @@ def campaign(kills: int, seed: int, folder: Path, faults: float = 0.05) -> Resul
         seed: seed of the moments and of the failures.
         folder: folder to work in.
         faults: share of the requests that fail, 0 to 1.
+        pauses: share of the children that are paused instead of killed, 0 to 1.
     """
     result, rng = Result(seed), random.Random(seed)
     inputs = make_inputs(folder / "inputs")
@@ -142,7 +151,7 @@ def campaign(kills: int, seed: int, folder: Path, faults: float = 0.05) -> Resul
             begun = time.monotonic()
             child = _Process(*job, is_far=rng.random() < 1 / 3)
             time.sleep(rng.uniform(0, 1.1 * seconds))
-            if rng.random() < 1 / 12:
+            if rng.random() < pauses:
                 said = _pause(result, child, job)
                 status = 0
             else:
@@ -202,9 +211,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", type=float, default=0.05)
+    parser.add_argument("--pauses", type=float, default=1 / 12)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(campaign(arguments.kills, arguments.seed, Path(folder), arguments.faults))
+        result = campaign(
+            arguments.kills, arguments.seed, Path(folder), arguments.faults, arguments.pauses
+        )
+    print(result)
 
 
 if __name__ == "__main__":

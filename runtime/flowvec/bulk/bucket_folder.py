@@ -16,7 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ class BucketFolder(JobFolder):
 
         Args:
             record: the shard.
-            check: called before each upload; raises if this run has lost the right to write.
+            check: called before each write; raises if this run has lost the right to write.
         """
         names = [self.shard_dead_letters(record.shard)] if record.dead else []
         if record.map_sha256:
@@ -103,8 +103,7 @@ class BucketFolder(JobFolder):
         if record.texts_sha256:
             names.append(texts_name(record.file))
         for name in (*names, record.file):
-            check()
-            self._store.upload(self.path / name, name)
+            self._store.upload(self.path / name, name, check)
             (self.path / name).unlink()
 
     @override
@@ -120,8 +119,7 @@ class BucketFolder(JobFolder):
 
     @override
     def write(self, name: str, content: bytes) -> None:
-        self._lease.check()
-        self._store.write(name, content)
+        self._store.write(name, content, self._lease.check)
 
     @override
     def write_manifest(self, content: dict[str, Any]) -> None:
@@ -148,8 +146,7 @@ class BucketFolder(JobFolder):
         whole = self.path / name
         with whole.open("wb") as file:
             file.writelines(blocks)
-        self._lease.check()
-        self._store.upload(whole, name)
+        self._store.upload(whole, name, self._lease.check)
         whole.unlink()
 
     @override
@@ -271,9 +268,18 @@ class _JournalObjects:
     def _write_lines(self) -> None:
         if not self._lines:
             return
-        self._lease.check()
         content = b"".join((_first_line(self._job), b"\n", *self._lines))
-        self._store.write(self._folder.journal_object(self._run, self._number), content)
+        name = self._folder.journal_object(self._run, self._number)
+        self._store.write(name, content, self._lease.check)
+        try:
+            self._lease.check()
+        except BulkError:
+            if self._lease.is_lost:
+                # This process was paused while it wrote. Another one has taken the job over, and
+                # may have removed all journals already.
+                with suppress(Exception):
+                    self._store.delete([name])
+            raise
         if len(self._lines) >= _LINES:
             self._number += 1
             self._lines.clear()

@@ -88,6 +88,11 @@ class Lease:
         """What tells this lease apart from those of other processes."""
         return str(self._about["holder"])
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has taken it."""
+        return self._is_lost
+
     def is_held_by(self, holder: str) -> bool:
         """Whether the object says that another process has the lease.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -75,8 +75,12 @@ class S3Store(ObjectStore):
     # --- writing ----------------------------------------------------------------------------------
 
     @override
-    def write(self, name: str, content: bytes) -> None:
-        self._call(lambda: self._put(name, content), "write", name)
+    def write(self, name: str, content: bytes, check: Callable[[], object] = lambda: None) -> None:
+        def put() -> None:
+            check()
+            self._put(name, content)
+
+        self._call(put, "write", name)
 
     @override
     def create(self, name: str, content: bytes) -> str:
@@ -110,22 +114,25 @@ class S3Store(ObjectStore):
         return tag
 
     @override
-    def upload(self, path: Path, name: str) -> None:
+    def upload(self, path: Path, name: str, check: Callable[[], object] = lambda: None) -> None:
         size = path.stat().st_size
         if size <= PART_BYTES:
-            self.write(name, path.read_bytes())
+            self.write(name, path.read_bytes(), check)
             return
         place = {"Bucket": self._bucket, "Key": self._key(name)}
-        key: str = self._call(
-            lambda: self._system.call_s3("create_multipart_upload", **place)["UploadId"],
-            "write", name,
-        )  # fmt: skip
+
+        def begun() -> str:
+            check()
+            return str(self._system.call_s3("create_multipart_upload", **place)["UploadId"])
+
+        key: str = self._call(begun, "write", name)
         try:
             tags = [
                 self._call(lambda n=n, body=body: self._put_part(name, key, n, body), "write", name)
                 for n, body in enumerate(_parts(path), 1)
             ]
             parts = [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(tags, 1)]
+            check()
             self._complete(name, key, parts, size)
         except BaseException:
             with suppress(Exception):  # `unfinished_uploads` finds it, if it is still there

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,10 @@ from typing import Any, ClassVar
 from flowvec.object_store.retries import kind_of, retried
 
 __all__ = ["ConflictError", "ObjectStore", "Upload"]
+
+
+def _nothing() -> None:
+    """No check."""
 
 
 class ConflictError(Exception):
@@ -106,9 +110,20 @@ class ObjectStore:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write an object, whatever is there."""
-        self._call(lambda: self._system.pipe_file(self._path(name), content), "write", name)
+    def write(self, name: str, content: bytes, check: Callable[[], object] = _nothing) -> None:
+        """Write an object, whatever is there.
+
+        Args:
+            name: its name.
+            content: its content.
+            check: called before each attempt; raises a FlowvecError to give up.
+        """
+
+        def written() -> None:
+            check()
+            self._system.pipe_file(self._path(name), content)
+
+        self._call(written, "write", name)
 
     def create(self, name: str, content: bytes) -> str:
         """Write an object that must not be there; return its tag.
@@ -137,9 +152,20 @@ class ObjectStore:
         self.write(name, content)
         return _tag(content)
 
-    def upload(self, path: Path, name: str) -> None:
-        """Copy a file into an object."""
-        self._call(lambda: self._system.put_file(str(path), self._path(name)), "write", name)
+    def upload(self, path: Path, name: str, check: Callable[[], object] = _nothing) -> None:
+        """Copy a file into an object.
+
+        Args:
+            path: the file.
+            name: the object's name.
+            check: as for `write`.
+        """
+
+        def copied() -> None:
+            check()
+            self._system.put_file(str(path), self._path(name))
+
+        self._call(copied, "write", name)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; missing ones are ignored."""
