@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Encoder, Reranker
+from flowvec import Encoder, MultiVectorEncoder, Reranker
 from flowvec.engine.selection import available_providers
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -131,6 +131,12 @@ def provider(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def reranker(reranker_dir: Path) -> Iterator[Reranker]:
     with Reranker.load(reranker_dir, provider="cpu", streams=2) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="session")
+def multi_vector(multi_vector_dir: Path) -> Iterator[MultiVectorEncoder]:
+    with MultiVectorEncoder.load(multi_vector_dir, provider="cpu", streams=2) as loaded:
         yield loaded
 
 

@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvec import Collection, Encoder, InputTypeError, InputValueError, Reranker
+from flowvec import (
+    Collection,
+    Encoder,
+    InputTypeError,
+    InputValueError,
+    MultiVectorEncoder,
+    Reranker,
+)
 
 pytest.importorskip("haystack", reason="needs haystack, which has its environment")
 
@@ -262,6 +269,21 @@ def test_a_ranker_sorts_documents(reranker: Reranker) -> None:
     read = [f"{text[:5]} {text}" for text in TEXTS]
     best = reranker.rank("a cat", read)[0]
     assert titled.run("a cat", documents)["documents"][0].content == TEXTS[best["corpus_id"]]
+
+
+def test_a_multi_vector_encoder_sorts_documents(
+    multi_vector: MultiVectorEncoder, multi_vector_dir: Path
+) -> None:
+    documents = [Document(content=text) for text in TEXTS]
+    expected = multi_vector.rank("a cat", TEXTS, top_k=3)
+    named = FlowvecRanker(multi_vector_dir, top_k=3, load_options={"provider": "cpu"})
+    named = FlowvecRanker.from_dict(named.to_dict())
+    for ranker in (FlowvecRanker(multi_vector, top_k=3), named):
+        found = both(ranker, query="a cat", documents=documents)["documents"]
+        assert [d.content for d in found] == [TEXTS[row["corpus_id"]] for row in expected]
+        scores = [document.score for document in found]
+        assert scores == pytest.approx([row["score"] for row in expected], abs=1e-5)
+    named.close()
 
 
 def test_a_pipeline_can_be_written_and_read_again(

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from flowvec import (
+    BundleError,
     ClosedError,
     Collection,
     Encoder,
     FingerprintMismatchError,
+    InputTypeError,
     InputValueError,
+    MultiVectorEncoder,
     Reranker,
 )
 
@@ -331,3 +334,26 @@ def test_a_reranker_sorts_documents_and_scores_pairs(reranker: Reranker) -> None
     assert len(FlowvecReranker(reranker, top_n=None).compress_documents(documents, "a")) == 4
     pairs = [("a cat", text) for text in TEXTS]
     assert compressor.score(pairs) == pytest.approx(reranker.predict(pairs).tolist())
+
+
+def test_a_multi_vector_encoder_sorts_documents(
+    multi_vector: MultiVectorEncoder, multi_vector_dir: Path, tiny_dir: Path
+) -> None:
+    documents = [Document(page_content=text, metadata={"n": n}) for n, text in enumerate(TEXTS)]
+    expected = multi_vector.rank("a cat", TEXTS, top_k=3)
+    by_name = FlowvecReranker(str(multi_vector_dir), provider="cpu", streams=1)
+    for compressor in (FlowvecReranker(multi_vector), by_name):
+        assert isinstance(compressor.reranker, MultiVectorEncoder)
+        best = compressor.compress_documents(documents, "a cat")
+        assert [d.metadata["n"] for d in best] == [row["corpus_id"] for row in expected]
+        scores = [d.metadata["relevance_score"] for d in best]
+        assert scores == pytest.approx([row["score"] for row in expected], abs=1e-5)
+    pairs = [("a cat", text) for text in TEXTS]
+    assert compressor.score(pairs) == pytest.approx(multi_vector.predict(pairs).tolist(), abs=1e-5)
+    by_name.close()
+    with pytest.raises(InputValueError, match="streams cannot be set: the MultiVectorEncoder is"):
+        FlowvecReranker(multi_vector, streams=1)
+    with pytest.raises(InputTypeError, match="a directory, a Reranker or a MultiVectorEncoder,"):
+        FlowvecReranker(3)  # type: ignore[arg-type]
+    with pytest.raises(BundleError, match="is an embedder"):
+        FlowvecReranker(tiny_dir)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvec import Collection, Encoder, InputValueError, Reranker
+from flowvec import Collection, Encoder, InputValueError, MultiVectorEncoder, Reranker
 
 pytest.importorskip("llama_index.core", reason="needs llama_index, which has its environment")
 
@@ -207,6 +207,20 @@ def test_an_index_over_a_store(tmp_path: Path, mini: Encoder, reranker: Reranker
     again.close()
     with Collection.open(tmp_path / "c") as collection:
         assert collection.count({"n": {">=": 1}}) == 2
+
+
+def test_a_multi_vector_encoder_sorts_nodes(
+    multi_vector: MultiVectorEncoder, multi_vector_dir: Path
+) -> None:
+    nodes = [NodeWithScore(node=TextNode(text=text), score=0.5) for text in TEXTS]
+    expected = multi_vector.rank("a cat", TEXTS, top_k=2)
+    for model, options in ((multi_vector, None), (multi_vector_dir, {"provider": "cpu"})):
+        postprocessor = FlowvecRerank(model, top_n=2, load_options=options)
+        found = postprocessor.postprocess_nodes(nodes, query_str="a cat")
+        assert [n.node.get_content() for n in found] == [TEXTS[r["corpus_id"]] for r in expected]
+        scores = [n.score for n in found]
+        assert scores == pytest.approx([row["score"] for row in expected], abs=1e-5)
+        postprocessor.close()
 
 
 def test_a_reranker_sorts_nodes(reranker: Reranker) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec import CollectionError, Encoder, InputTypeError, InputValueError, Reranker
+from flowvec import (
+    CollectionError,
+    Encoder,
+    InputTypeError,
+    InputValueError,
+    MultiVectorEncoder,
+    Reranker,
+)
 
 pytest.importorskip("mteb", reason="needs mteb, which has its environment")
 
@@ -109,7 +116,10 @@ def search(mini: Encoder) -> Iterator[FlowvecSearch]:
 
 
 def test_models_have_mtebs_protocols(
-    mini: Encoder, search: FlowvecSearch, reranker: Reranker
+    mini: Encoder,
+    search: FlowvecSearch,
+    reranker: Reranker,
+    multi_vector: MultiVectorEncoder,
 ) -> None:
     encoder, cross = FlowvecEncoder(mini), FlowvecCrossEncoder(reranker)
     protocols = (EncoderProtocol, CrossEncoderProtocol, SearchProtocol)
@@ -120,6 +130,11 @@ def test_models_have_mtebs_protocols(
     assert (meta.embed_dim, meta.similarity_fn_name) == (384, "cosine")
     assert meta.experiment_kwargs == {"compute": "float32"}
     assert cross.mteb_model_meta.is_cross_encoder
+    late = FlowvecCrossEncoder(multi_vector)
+    assert isinstance(late, CrossEncoderProtocol)
+    about = late.mteb_model_meta
+    assert (about.model_type, about.similarity_fn_name) == (["late-interaction"], "MaxSim")
+    assert (about.embed_dim, about.revision) == (16, multi_vector.fingerprint)
     settings = search.mteb_model_meta.experiment_kwargs
     assert settings == {"compute": "float32", "search": "collection", "exact": True}
     hybrid = FlowvecSearch(mini, hybrid=True, rerank=reranker).mteb_model_meta
@@ -179,7 +194,11 @@ ABOUT: dict[str, Any] = {"task_metadata": None, "hf_split": "test", "hf_subset":
 OF_SEARCH = ABOUT | {"encode_kwargs": {}, "num_proc": None}
 
 
-def test_reranked_documents_come_first_and_others_follow(tiny: Encoder, reranker: Reranker) -> None:
+@pytest.mark.parametrize("kind", ["reranker", "multi_vector"])
+def test_reranked_documents_come_first_and_others_follow(
+    kind: str, tiny: Encoder, request: pytest.FixtureRequest
+) -> None:
+    reranker: Reranker | MultiVectorEncoder = request.getfixturevalue(kind)
     plain = FlowvecSearch(tiny)
     both = FlowvecSearch(tiny, rerank=reranker, rerank_from=3)
     for model in (plain, both):
@@ -206,7 +225,7 @@ def test_reranked_documents_come_first_and_others_follow(tiny: Encoder, reranker
 
 
 def test_texts_are_embedded_with_the_prompts_of_the_bundle(
-    tiny: Encoder, reranker: Reranker
+    tiny: Encoder, reranker: Reranker, multi_vector: MultiVectorEncoder
 ) -> None:
     encoder = FlowvecEncoder(tiny)
     texts = [row["text"] for row in CORPUS]
@@ -221,11 +240,11 @@ def test_texts_are_embedded_with_the_prompts_of_the_bundle(
     pairwise = encoder.similarity_pairwise(vectors, vectors[::-1])
     square = encoder.similarity(vectors, vectors[::-1])
     np.testing.assert_allclose(pairwise, np.diag(square), atol=1e-6)
-    cross = FlowvecCrossEncoder(reranker)
-    logits = cross.predict(batches, batches[::1], **ABOUT)
-    expected = reranker.predict(list(zip(texts, texts, strict=True)), activation="identity")
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    for model in (reranker, multi_vector):
+        scores = FlowvecCrossEncoder(model).predict(batches, batches[::1], **ABOUT)
+        expected = model.predict(list(zip(texts, texts, strict=True)), activation="identity")
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
     with pytest.raises(InputValueError, match="image"):
         encoder.encode([{"image": [1]}], **ABOUT)
-    with pytest.raises(InputTypeError, match="rerank must be a Reranker"):
+    with pytest.raises(InputTypeError, match="a Reranker or a MultiVectorEncoder, not str"):
         FlowvecSearch(tiny, rerank="my-reranker")  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from flowvec.arguments import path_of
 from flowvec.bundle.bundle import absolute_path
+from flowvec.bundle.exported import open_bundle
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.compat import override
@@ -16,41 +17,49 @@ from flowvec.encoder.async_encoder import AsyncEncoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import ClosedError, InputTypeError, InputValueError
+from flowvec.multi_vector.encoder import MultiVectorEncoder
+from flowvec.reranker.reranker import Reranker
 
-__all__ = ["LateCollection", "LateEncoder", "LateModel"]
+__all__ = ["AnyReranker", "LateCollection", "LateEncoder", "LateModel", "LateReranker"]
 
 M = TypeVar("M", bound=LoadedModel)
 
+# What sorts texts by how well they answer a query: both have `rank`, `predict` and `head`.
+AnyReranker = Reranker | MultiVectorEncoder
+
 # Those of `Collection.create` that `Collection.open` has not.
 _OF_CREATE = ("metric", "vector_dtype")
+# Those of `load` that say which bundle is opened, and how a checkpoint becomes one.
+_OF_OPENING = ("revision", "local_files_only", "trust_remote_code", "allow_pickle")
 
 
 class LateModel(Generic[M]):
     """A model that is loaded at its first use, once for all threads."""
 
     def __init__(
-        self, kind: type[M], model: str | Path | M, options: Mapping[str, Any] | None = None
+        self, *kinds: type[M], model: str | Path | M, options: Mapping[str, Any] | None = None
     ) -> None:
         """Remember what to load.
 
         Args:
-            kind: Encoder or Reranker.
-            model: what its `load` takes, or a loaded model, which `close` leaves open.
-            options: those of its `load`.
+            *kinds: classes of models that are accepted. A name or a directory is loaded by the
+                first one, unless a subclass chooses.
+            model: what their `load` takes, or a loaded model, which `close` leaves open.
+            options: those of `load`.
 
         Raises:
             InputTypeError: the model is neither.
             InputValueError: there are options for a loaded model.
         """
-        self._kind = kind
+        self._kinds = kinds
         self.options = dict(options or {})
         self._lock = threading.Lock()
         self._model: M | None = None
         self._is_own = False
-        if isinstance(model, kind):
+        if isinstance(model, kinds):
             if self.options:
                 raise InputValueError(
-                    f"{', '.join(self.options)} cannot be set: the {kind.__name__} is loaded"
+                    f"{', '.join(self.options)} cannot be set: the {type(model).__name__} is loaded"
                 )
             self._model = model
             self.name = str(model.bundle.handle)
@@ -58,7 +67,7 @@ class LateModel(Generic[M]):
             self.name = str(model)
         else:
             raise InputTypeError(
-                f"model must be a name, a directory or {_article(kind)}, not {type(model).__name__}"
+                f"model must be a name, a directory{_or(kinds)}, not {type(model).__name__}"
             )
 
     def get(self) -> M:
@@ -69,9 +78,12 @@ class LateModel(Generic[M]):
         """
         with self._lock:
             if self._model is None:
-                self._model = self._kind.load(self.name, **self.options)
+                self._model = self._load()
                 self._is_own = True
             return self._model
+
+    def _load(self) -> M:
+        return self._kinds[0].load(self.name, **self.options)
 
     def close(self) -> None:
         """Close the model if it was loaded here; twice is harmless."""
@@ -87,7 +99,7 @@ class LateEncoder(LateModel[Encoder]):
         self, model: str | Path | Encoder, options: Mapping[str, Any] | None = None
     ) -> None:
         """Arguments and errors are those of `LateModel`."""
-        super().__init__(Encoder, model, options)
+        super().__init__(Encoder, model=model, options=options)
         self._queue_lock = threading.Lock()
         self._asynchronous: AsyncEncoder | None = None
 
@@ -105,6 +117,25 @@ class LateEncoder(LateModel[Encoder]):
             if self._asynchronous is not None:
                 self._asynchronous.shared.close()
         super().close()
+
+
+class LateReranker(LateModel[AnyReranker]):
+    """A Reranker or a MultiVectorEncoder, whichever a bundle is, loaded at its first use."""
+
+    def __init__(
+        self, model: str | Path | AnyReranker, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Arguments and errors are those of `LateModel`."""
+        super().__init__(Reranker, MultiVectorEncoder, model=model, options=options)
+
+    @override
+    def _load(self) -> AnyReranker:
+        opening = {name: self.options[name] for name in _OF_OPENING if name in self.options}
+        others = {name: value for name, value in self.options.items() if name not in opening}
+        bundle = open_bundle(self.name, **opening)
+        if bundle.manifest.kind == "multi_vector":
+            return MultiVectorEncoder.load(bundle.path, **others)
+        return Reranker.load(bundle.path, **others)
 
 
 class LateCollection:
@@ -191,5 +222,7 @@ class LateCollection:
             raise ClosedError(f"the store of {self.path} is closed")
 
 
-def _article(kind: type[LoadedModel]) -> str:
-    return f"an {kind.__name__}" if kind.__name__[0] in "AEIOU" else f"a {kind.__name__}"
+def _or(kinds: tuple[type[LoadedModel], ...]) -> str:
+    """The end of a list: `, a Reranker or a MultiVectorEncoder`, or ` or an Encoder`."""
+    *first, last = [f"{'an' if k.__name__[0] in 'AEIOU' else 'a'} {k.__name__}" for k in kinds]
+    return "".join(f", {name}" for name in first) + f" or {last}"

@@ -1,4 +1,4 @@
-"""A Reranker as Haystack's ranker."""
+"""A Reranker or a MultiVectorEncoder as Haystack's ranker."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from haystack import Document, component, default_from_dict, default_to_dict
 
 from flowvec.arguments import whole_number
 from flowvec.integrations.haystack.documents import texts_to_embed
-from flowvec.integrations.late import LateModel
-from flowvec.reranker.reranker import Reranker
+from flowvec.integrations.late import AnyReranker, LateReranker
 
 __all__ = ["FlowvecRanker"]
 
 
 @component
 class FlowvecRanker:
-    """Sorts documents by how well they answer a query, read together by a Reranker."""
+    """Sorts documents by how well they answer a query.
+
+    A Reranker reads both together; a MultiVectorEncoder compares their token vectors.
+    """
 
     def __init__(
         self,
-        model: str | Path | Reranker,
+        model: str | Path | AnyReranker,
         top_k: int = 10,
         meta_fields_to_embed: list[str] | None = None,
         embedding_separator: str = "\n",
@@ -33,14 +35,16 @@ class FlowvecRanker:
         """Remember a model, which is loaded by `warm_up` or the first run.
 
         Args:
-            model: what `Reranker.load` takes, or a Reranker.
+            model: what `Reranker.load` or `MultiVectorEncoder.load` takes, or a loaded model. The
+                bundle says which of the two it is.
             top_k: most documents.
             meta_fields_to_embed: fields of the `meta` that are read before the content.
             embedding_separator: what stands between them.
-            score_threshold: drops documents with a lower score.
+            score_threshold: drops documents with a lower score. Scores of a MultiVectorEncoder
+                grow with the number of the query's tokens, so no threshold fits all queries.
             load_options: options of `Reranker.load`.
         """
-        self._late = LateModel(Reranker, model, load_options)
+        self._late = LateReranker(model, load_options)
         self._top_k = whole_number("top_k", top_k)
         self._fields = list(meta_fields_to_embed or [])
         self._separator = embedding_separator

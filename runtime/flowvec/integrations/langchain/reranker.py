@@ -1,4 +1,4 @@
-"""A Reranker as LangChain's document compressor and cross-encoder."""
+"""A Reranker or a MultiVectorEncoder as LangChain's document compressor and cross-encoder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pydantic import ConfigDict, PrivateAttr
 
 from flowvec.arguments import whole_number
 from flowvec.compat import override
-from flowvec.integrations.late import LateModel
-from flowvec.reranker.reranker import Reranker
+from flowvec.integrations.late import AnyReranker, LateReranker
 
 __all__ = ["FlowvecReranker"]
 
@@ -23,21 +22,23 @@ class FlowvecReranker(BaseDocumentCompressor, BaseCrossEncoder):
     """Sorts documents by how well they answer a query, and keeps the best.
 
     Each document that is kept is a copy, with the score in its metadata as `relevance_score`.
-    `score` gives the scores of pairs alone, as cross-encoders do.
+    `score` gives the scores of pairs alone, as cross-encoders do. Those of a MultiVectorEncoder
+    grow with the number of the query's tokens: compare them for one query only.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     top_n: int | None = 3
-    _late: LateModel[Reranker] = PrivateAttr()
+    _late: LateReranker = PrivateAttr()
 
     def __init__(
-        self, model: str | Path | Reranker, *, top_n: int | None = 3, **options: Any
+        self, model: str | Path | AnyReranker, *, top_n: int | None = 3, **options: Any
     ) -> None:
         """Load a reranker.
 
         Args:
-            model: what `Reranker.load` takes, or a Reranker, which `close` leaves open.
+            model: what `Reranker.load` or `MultiVectorEncoder.load` takes, or a loaded model,
+                which `close` leaves open. The bundle says which of the two it is.
             top_n: most documents that are kept; None keeps all.
             **options: those of `Reranker.load`.
 
@@ -47,12 +48,12 @@ class FlowvecReranker(BaseDocumentCompressor, BaseCrossEncoder):
         if top_n is not None:
             whole_number("top_n", top_n)
         super().__init__(top_n=top_n)
-        self._late = LateModel(Reranker, model, options)
+        self._late = LateReranker(model, options)
         self._late.get()
 
     @property
-    def reranker(self) -> Reranker:
-        """The Reranker."""
+    def reranker(self) -> AnyReranker:
+        """The Reranker or MultiVectorEncoder."""
         return self._late.get()
 
     @override

@@ -1,4 +1,4 @@
-"""An Encoder as LlamaIndex' embedding, and a Reranker as its postprocessor of nodes."""
+"""An Encoder as LlamaIndex' embedding, and a reranker as its postprocessor of nodes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from flowvec.arguments import whole_number
 from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
-from flowvec.integrations.late import LateEncoder, LateModel
-from flowvec.reranker.reranker import Reranker
+from flowvec.integrations.late import AnyReranker, LateEncoder, LateReranker
 
 __all__ = ["FlowvecEmbedding", "FlowvecRerank"]
 
@@ -99,11 +98,11 @@ class FlowvecRerank(BaseNodePostprocessor):
     """
 
     top_n: int = 5
-    _late: LateModel[Reranker] = PrivateAttr()
+    _late: LateReranker = PrivateAttr()
 
     def __init__(
         self,
-        model: str | Path | Reranker,
+        model: str | Path | AnyReranker,
         *,
         top_n: int = 5,
         load_options: dict[str, Any] | None = None,
@@ -112,7 +111,8 @@ class FlowvecRerank(BaseNodePostprocessor):
         """Load a reranker.
 
         Args:
-            model: what `Reranker.load` takes, or a Reranker, which `close` leaves open.
+            model: what `Reranker.load` or `MultiVectorEncoder.load` takes, or a loaded model,
+                which `close` leaves open. The bundle says which of the two it is.
             top_n: most nodes that are kept.
             load_options: options of `Reranker.load`.
             **options: fields of LlamaIndex' BaseNodePostprocessor.
@@ -121,7 +121,7 @@ class FlowvecRerank(BaseNodePostprocessor):
             FlowvecError: as `Reranker.load`.
         """
         super().__init__(top_n=whole_number("top_n", top_n), **options)
-        self._late = LateModel(Reranker, model, load_options)
+        self._late = LateReranker(model, load_options)
         self._late.get()
 
     @classmethod
@@ -130,8 +130,8 @@ class FlowvecRerank(BaseNodePostprocessor):
         return "FlowvecRerank"
 
     @property
-    def reranker(self) -> Reranker:
-        """The Reranker."""
+    def reranker(self) -> AnyReranker:
+        """The Reranker or MultiVectorEncoder."""
         return self._late.get()
 
     @override

@@ -18,8 +18,8 @@ def meta_of(model: LoadedModel, kind: str, settings: dict[str, Any]) -> ModelMet
     settings or of another compute type are others to MTEB.
 
     Args:
-        model: an Encoder or a Reranker.
-        kind: `dense`, `cross-encoder` or `hybrid`.
+        model: an Encoder, a Reranker or a MultiVectorEncoder.
+        kind: `dense`, `cross-encoder`, `late-interaction` or `hybrid`.
         settings: what else results depend on.
     """
     manifest = model.bundle.manifest
@@ -37,5 +37,8 @@ def meta_of(model: LoadedModel, kind: str, settings: dict[str, Any]) -> ModelMet
     }
     if kind != "cross-encoder":
         about["embed_dim"] = model.dim
-        about["similarity_fn_name"] = ScoringFunction(manifest.similarity)
+        is_late = kind == "late-interaction"
+        about["similarity_fn_name"] = (
+            ScoringFunction.MAX_SIM if is_late else ScoringFunction(manifest.similarity)
+        )
     return ModelMeta.create_empty(overwrites=about)

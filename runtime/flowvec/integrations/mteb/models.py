@@ -1,4 +1,4 @@
-"""An Encoder and a Reranker as models of MTEB."""
+"""An Encoder and a reranker as models of MTEB."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mteb.types import PromptType
 
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
-from flowvec.integrations.late import LateEncoder, LateModel
+from flowvec.integrations.late import AnyReranker, LateEncoder, LateReranker
 from flowvec.integrations.mteb.meta import meta_of
-from flowvec.reranker.reranker import Reranker
+from flowvec.multi_vector.encoder import MultiVectorEncoder
 
 __all__ = ["FlowvecCrossEncoder", "FlowvecEncoder"]
 
@@ -127,11 +127,11 @@ class FlowvecEncoder:
 
 
 class FlowvecCrossEncoder:
-    """A Reranker that MTEB evaluates."""
+    """A Reranker or a MultiVectorEncoder that MTEB evaluates by its scores of pairs."""
 
     def __init__(
         self,
-        model_name: str | Path | Reranker,
+        model_name: str | Path | AnyReranker,
         revision: str | None = None,
         *,
         device: str | None = None,
@@ -140,7 +140,8 @@ class FlowvecCrossEncoder:
         """Load a model.
 
         Args:
-            model_name: what `Reranker.load` takes, or a Reranker.
+            model_name: what `Reranker.load` or `MultiVectorEncoder.load` takes, or a loaded model.
+                The bundle says which of the two it is.
             revision: of a model on the hub.
             device: as for `Reranker.load`.
             **options: those of `Reranker.load`.
@@ -149,20 +150,21 @@ class FlowvecCrossEncoder:
             InputValueError: the reranker has several labels.
             FlowvecError: as `Reranker.load`.
         """
-        self._late = LateModel(Reranker, model_name, _given(options, revision, device))
+        self._late = LateReranker(model_name, _given(options, revision, device))
         labels = self._late.get().head.labels
         if len(labels) > 1:
             raise InputValueError(f"a reranker of one label is needed, not of {', '.join(labels)}")
 
     @property
-    def reranker(self) -> Reranker:
-        """The Reranker."""
+    def reranker(self) -> AnyReranker:
+        """The Reranker or MultiVectorEncoder."""
         return self._late.get()
 
     @property
     def mteb_model_meta(self) -> ModelMeta:
         """Name, fingerprint and figures of the model, which MTEB keeps with the results."""
-        return meta_of(self.reranker, "cross-encoder", {})
+        is_late = isinstance(self.reranker, MultiVectorEncoder)
+        return meta_of(self.reranker, "late-interaction" if is_late else "cross-encoder", {})
 
     def predict(
         self,
@@ -189,7 +191,7 @@ class FlowvecCrossEncoder:
             show_progress_bar: has no effect.
 
         Returns:
-            Logits, float32 (pairs,): a sigmoid makes ties of the best ones.
+            Logits or MaxSim, float32 (pairs,): a sigmoid makes ties of the best ones.
         """
         pairs = list(zip(texts_of(inputs1), texts_of(inputs2), strict=True))
         return self.reranker.predict(pairs, activation="identity")

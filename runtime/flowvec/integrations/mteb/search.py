@@ -15,9 +15,8 @@ from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import CollectionError, InputTypeError
-from flowvec.integrations.late import LateEncoder
+from flowvec.integrations.late import AnyReranker, LateEncoder
 from flowvec.integrations.mteb.meta import meta_of
-from flowvec.reranker.reranker import Reranker
 from flowvec.vectors import METRIC_OF_SIMILARITY
 
 __all__ = ["FlowvecSearch"]
@@ -41,7 +40,7 @@ class FlowvecSearch:
         self,
         model: str | Path | Encoder = "mini",
         *,
-        rerank: Reranker | None = None,
+        rerank: AnyReranker | None = None,
         rerank_from: int = RERANK_FROM,
         exact_below: int | None = None,
         load_options: Mapping[str, Any] | None = None,
@@ -51,8 +50,8 @@ class FlowvecSearch:
 
         Args:
             model: what `Encoder.load` takes, or an Encoder.
-            rerank: sorts the best documents again. Those that it does not read follow in the order
-                of the search.
+            rerank: a Reranker or a MultiVectorEncoder, which sorts the best documents again. Those
+                that it does not read follow in the order of the search.
             rerank_from: how many documents it reads.
             exact_below: as for `Collection.create`; 0 searches every corpus by its graph.
             load_options: options of `Encoder.load`.
@@ -62,8 +61,10 @@ class FlowvecSearch:
         Raises:
             FlowvecError: as `Encoder.load`.
         """
-        if rerank is not None and not isinstance(rerank, Reranker):
-            raise InputTypeError(f"rerank must be a Reranker, not {type(rerank).__name__}")
+        if rerank is not None and not isinstance(rerank, AnyReranker):
+            raise InputTypeError(
+                f"rerank must be a Reranker or a MultiVectorEncoder, not {type(rerank).__name__}"
+            )
         self._late = LateEncoder(model, load_options)
         self._rerank = rerank
         self._rerank_from = whole_number("rerank_from", rerank_from)
