@@ -100,7 +100,11 @@ def make_colbert(
 
 
 def make_pylate(folder: Path, **changes: Any) -> Path:
-    """A directory as PyLate 1 saves it: markers beside the prompts, and two modules."""
+    """A directory as PyLate 1 saves it: markers beside the prompts, and two modules.
+
+    A change to None leaves a key out. As in PyLate 1.0 and 1.1 is `model_type=None`; 1.0 wrote no
+    name of the similarity either.
+    """
     encoder = make_encoder(folder / "encoder", "bert")
     out = Path(shutil.copytree(encoder, folder / "pylate"))
     torch.manual_seed(1)
@@ -135,7 +139,8 @@ def make_pylate(folder: Path, **changes: Any) -> Path:
         "attend_to_expansion_tokens": False,
         "skiplist_words": list(string.punctuation),
     }
-    write_json(out / "config_sentence_transformers.json", **(about | changes))
+    kept = {key: value for key, value in (about | changes).items() if value is not None}
+    write_json(out / "config_sentence_transformers.json", **kept)
     return out
 
 

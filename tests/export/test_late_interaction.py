@@ -60,8 +60,10 @@ def test_vectors_are_those_of_sentence_transformers(kind: str, tmp_path: Path) -
         {},
         {"attend_to_expansion_tokens": True, "prompts": {"query": "the ", "document": ""}},
         {"do_query_expansion": False, "skiplist_words": []},
+        {"model_type": None},
+        {"model_type": None, "similarity_fn_name": None, "skiplist_words": None},
     ],
-    ids=["as saved", "attended", "not filled up"],
+    ids=["as saved", "attended", "not filled up", "PyLate 1.1", "PyLate 1.0"],
 )
 def test_pylates_layout(changes: dict[str, Any], tmp_path: Path) -> None:
     source = make_pylate(tmp_path, **changes)

@@ -38,6 +38,8 @@ __all__ = [
 
 _MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")
 _PYLATE_DENSE = "pylate.models.Dense.Dense"
+# PyLate's name of the similarity; sentence-transformers writes it in small letters.
+_PYLATE_SIMILARITY = "MaxSim"
 # Settings of the Transformer module that are read here.
 _OWN_SETTINGS = ("query_length", "document_length", "query_expansion")
 # What ColBERT fills queries up to, where a file does not say.
@@ -195,7 +197,8 @@ def is_late_interaction(root: Path, modules: Any) -> bool:
         return False
     about = read_json(root / "config_sentence_transformers.json", missing_ok=True) or {}
     kinds = {_last(module) for module in modules if isinstance(module, dict)}
-    return about.get("model_type") in _MODEL_TYPES or "MultiVectorMask" in kinds
+    is_named = about.get("model_type") in _MODEL_TYPES
+    return is_named or "MultiVectorMask" in kinds or _is_pylate(about, modules)
 
 
 def read_about_tokens(root: Path, modules: Any, origin: str) -> AboutTokens:
@@ -217,7 +220,7 @@ def read_about_tokens(root: Path, modules: Any, origin: str) -> AboutTokens:
     if config.get("similarity_fn_name") == "meanmaxsim":
         raise ExportError(f"{origin} compares by meanmaxsim, which is not supported")
     settings = read_settings(folders[0], origin, others=_OWN_SETTINGS)
-    is_pylate = config.get("model_type") == "ColBERT"
+    is_pylate = _is_pylate(config, modules)
     markers = _markers(config)
     prompts, _ = prompts_of(config, origin)
     for name, marker in markers.items():
@@ -266,6 +269,18 @@ def register_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) ->
                 added = tokenizers.AddedToken(token, normalized=False, special=True)
                 tokenizer.add_special_tokens([added])
             break
+
+
+def _is_pylate(config: dict[str, Any], modules: Any) -> bool:
+    """Whether PyLate saved a model.
+
+    Saved with sentence-transformers 5, the model says its type. Older ones have no type: they have
+    PyLate's own Dense layer, or its name of the similarity.
+    """
+    if config.get("model_type") is not None:
+        return bool(config["model_type"] == "ColBERT")
+    types = {module.get("type") for module in modules if isinstance(module, dict)}
+    return _PYLATE_DENSE in types or config.get("similarity_fn_name") == _PYLATE_SIMILARITY
 
 
 def _last(module: dict[str, Any]) -> str:
