@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Encoder, MultiVectorEncoder, Reranker
+from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.engine.selection import available_providers
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -137,6 +137,12 @@ def reranker(reranker_dir: Path) -> Iterator[Reranker]:
 @pytest.fixture(scope="session")
 def multi_vector(multi_vector_dir: Path) -> Iterator[MultiVectorEncoder]:
     with MultiVectorEncoder.load(multi_vector_dir, provider="cpu", streams=2) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="session")
+def sparse_encoder(sparse_dir: Path) -> Iterator[SparseEncoder]:
+    with SparseEncoder.load(sparse_dir, provider="cpu", streams=2) as loaded:
         yield loaded
 
 

@@ -8,15 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Encoder, FingerprintMismatchError, InputTypeError
+from flowvec import Encoder, FingerprintMismatchError, InputTypeError, SparseEncoder
 
 pytest.importorskip("chromadb", reason="needs chromadb, which has its environment")
 
 import chromadb
-from chromadb.api.types import validate_embedding_function
+from chromadb import K, Schema, SparseVectorIndexConfig
+from chromadb.api.types import (
+    validate_embedding_function,
+    validate_sparse_embedding_function,
+    validate_sparse_vectors,
+)
 from chromadb.utils.embedding_functions import config_to_embedding_function
 
-from flowvec.integrations.chroma import FlowvecEmbeddingFunction
+from flowvec.integrations.chroma import FlowvecEmbeddingFunction, FlowvecSparseEmbeddingFunction
 
 TEXTS = ["the cat sleeps", "a dog runs", "the red house", "the green garden"]
 
@@ -75,3 +80,36 @@ def test_a_collection_keeps_its_model(tmp_path: Path, tiny_dir: Path, mini: Enco
     with pytest.raises(FingerprintMismatchError, match="another collection"):
         function.validate_config_update(old | {"fingerprint": "another"}, old)
     function.close()
+
+
+def test_sparse_vectors_are_the_encoders(sparse_encoder: SparseEncoder) -> None:
+    function = FlowvecSparseEmbeddingFunction(sparse_encoder)
+    validate_sparse_embedding_function(function)
+    for found, expected in (
+        (function(TEXTS), sparse_encoder.encode_document(TEXTS)),
+        (function.embed_query(TEXTS), sparse_encoder.encode_query(TEXTS)),
+    ):
+        validate_sparse_vectors(found)
+        weights = [dict(zip(vector.indices, vector.values, strict=True)) for vector in found]
+        assert weights == expected.as_dicts()
+
+
+def test_a_schema_keeps_its_sparse_model(tmp_path: Path, sparse_dir: Path, tiny: Encoder) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(sparse_dir, model)
+    function = FlowvecSparseEmbeddingFunction(model, load_options={"provider": "cpu"})
+    index = SparseVectorIndexConfig(embedding_function=function, source_key=K.DOCUMENT)
+    schema = Schema().create_index(config=index, key="words")
+    # Chroma builds the function from what it stored.
+    read = Schema.deserialize_from_json(schema.serialize_to_json())
+    again = read.keys["words"].sparse_vector.sparse_vector_index.config.embedding_function
+    assert isinstance(again, FlowvecSparseEmbeddingFunction)
+    assert again.get_config() == function.get_config()
+    assert again(TEXTS) == function(TEXTS)
+    for made in (function, again):
+        made.close()
+    config = function.get_config() | {"fingerprint": "another"}
+    with pytest.raises(FingerprintMismatchError, match="cannot be compared"):
+        FlowvecSparseEmbeddingFunction.build_from_config(config)(TEXTS)
+    with pytest.raises(InputTypeError, match="a directory or a SparseEncoder, not Encoder"):
+        FlowvecSparseEmbeddingFunction(tiny)  # type: ignore[arg-type]

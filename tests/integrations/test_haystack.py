@@ -20,6 +20,7 @@ from flowvec import (
     InputValueError,
     MultiVectorEncoder,
     Reranker,
+    SparseEncoder,
 )
 
 pytest.importorskip("haystack", reason="needs haystack, which has its environment")
@@ -40,6 +41,8 @@ from flowvec.integrations.haystack import (
     FlowvecEmbeddingRetriever,
     FlowvecHybridRetriever,
     FlowvecRanker,
+    FlowvecSparseDocumentEmbedder,
+    FlowvecSparseTextEmbedder,
     FlowvecTextEmbedder,
 )
 from tests.runtime.collection.store.test_filters import found_by_sql
@@ -284,6 +287,48 @@ def test_a_multi_vector_encoder_sorts_documents(
         scores = [document.score for document in found]
         assert scores == pytest.approx([row["score"] for row in expected], abs=1e-5)
     named.close()
+
+
+def test_sparse_embedders_give_the_weights_of_the_model(
+    tmp_path: Path, sparse_encoder: SparseEncoder, sparse_dir: Path
+) -> None:
+    documents = [Document(content=text, meta={"title": text[:5]}) for text in TEXTS]
+    embedder = FlowvecSparseDocumentEmbedder(sparse_encoder)
+    found = both(embedder, documents=documents)["documents"]
+    expected = sparse_encoder.encode_document(TEXTS).as_dicts()
+    assert [weights_of(document) for document in found] == expected
+    assert all(document.sparse_embedding is None for document in documents)
+    # A store keeps them.
+    store = FlowvecDocumentStore(tmp_path / "c", embedding_dim=2)
+    store.write_documents(found)
+    kept = {document.content: weights_of(document) for document in store.filter_documents()}
+    assert kept == dict(zip(TEXTS, expected, strict=True))
+    store.close()
+    options = {"provider": "cpu"}
+    titled = FlowvecSparseDocumentEmbedder(sparse_dir, ["title"], " ", options)
+    again = FlowvecSparseDocumentEmbedder.from_dict(titled.to_dict())
+    read = [f"{text[:5]} {text}" for text in TEXTS]
+    for document, weights in zip(
+        again.run(documents)["documents"], sparse_encoder.encode(read).as_dicts(), strict=True
+    ):
+        assert weights_of(document) == pytest.approx(weights, abs=1e-5)
+    again.close()
+    pipeline = Pipeline()
+    pipeline.add_component("embedder", FlowvecSparseTextEmbedder(sparse_dir, options))
+    pipeline = Pipeline.loads(pipeline.dumps(), allowed_modules=["flowvec.integrations.*"])
+    (made,) = pipeline.run({"embedder": {"text": "a cat"}}).values()
+    (query,) = sparse_encoder.encode_query("a cat").as_dicts()
+    embedding = made["sparse_embedding"]
+    assert dict(zip(embedding.indices, embedding.values, strict=True)) == pytest.approx(query)
+    assert both(FlowvecSparseTextEmbedder(sparse_encoder), text="a cat")["meta"]
+    with pytest.raises(InputTypeError, match="FlowvecSparseDocumentEmbedder embeds documents"):
+        FlowvecSparseTextEmbedder(sparse_encoder).run(documents)  # type: ignore[arg-type]
+
+
+def weights_of(document: Document) -> dict[int, float]:
+    embedding = document.sparse_embedding
+    assert embedding is not None
+    return dict(zip(embedding.indices, embedding.values, strict=True))
 
 
 def test_a_pipeline_can_be_written_and_read_again(

@@ -12,12 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowvec import Collection, Encoder, InputValueError, MultiVectorEncoder, Reranker
+from flowvec import (
+    Collection,
+    Encoder,
+    InputValueError,
+    MultiVectorEncoder,
+    Reranker,
+    SparseEncoder,
+)
 
 pytest.importorskip("llama_index.core", reason="needs llama_index, which has its environment")
 
 from llama_index.core import Document, StorageContext, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.embeddings.base_sparse import BaseSparseEmbedding
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import (
     ImageNode,
@@ -42,6 +50,7 @@ from flowvec.integrations.filters import from_llama_index
 from flowvec.integrations.llama_index import (
     FlowvecEmbedding,
     FlowvecRerank,
+    FlowvecSparseEmbedding,
     FlowvecVectorStore,
 )
 from tests.makers import vectors
@@ -207,6 +216,27 @@ def test_an_index_over_a_store(tmp_path: Path, mini: Encoder, reranker: Reranker
     again.close()
     with Collection.open(tmp_path / "c") as collection:
         assert collection.count({"n": {">=": 1}}) == 2
+
+
+def test_a_sparse_embedding_gives_the_weights_of_the_model(
+    sparse_encoder: SparseEncoder, sparse_dir: Path
+) -> None:
+    embedding = FlowvecSparseEmbedding(sparse_encoder)
+    assert isinstance(embedding, BaseSparseEmbedding)
+    assert embedding.model_name == str(sparse_dir)
+    expected = sparse_encoder.encode_document(TEXTS).as_dicts()
+    (query,) = sparse_encoder.encode_query("a cat").as_dicts()
+    assert embedding.get_text_embedding_batch(TEXTS) == expected
+    assert asyncio.run(embedding.aget_text_embedding_batch(TEXTS)) == expected
+    one = embedding.get_text_embedding(TEXTS[0])
+    assert one == pytest.approx(expected[0], abs=1e-5)
+    assert asyncio.run(embedding.aget_text_embedding(TEXTS[0])) == one
+    assert embedding.get_query_embedding("a cat") == query
+    assert asyncio.run(embedding.aget_query_embedding("a cat")) == query
+    assert embedding.similarity(one, one) == pytest.approx(1.0)
+    named = FlowvecSparseEmbedding(sparse_dir, load_options={"provider": "cpu"})
+    assert named.get_query_embedding("a cat") == pytest.approx(query, abs=1e-5)
+    named.close()
 
 
 def test_a_multi_vector_encoder_sorts_nodes(

@@ -19,8 +19,16 @@ from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import ClosedError, InputTypeError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
+from flowvec.sparse.vectors import SparseVectors
 
-__all__ = ["AnyReranker", "LateCollection", "LateEncoder", "LateModel", "LateReranker"]
+__all__ = [
+    "AnyReranker",
+    "LateCollection",
+    "LateEncoder",
+    "LateModel",
+    "LateReranker",
+    "weights_of",
+]
 
 M = TypeVar("M", bound=LoadedModel)
 
@@ -220,6 +228,11 @@ class LateCollection:
     def _check(self) -> None:
         if self._is_closed:
             raise ClosedError(f"the store of {self.path} is closed")
+
+
+def weights_of(vectors: SparseVectors) -> list[tuple[list[int], list[float]]]:
+    """The token ids, which ascend, and the weights of each sparse vector, as plain lists."""
+    return [(row.indices.tolist(), row.values.tolist()) for row in vectors]
 
 
 def _or(kinds: tuple[type[LoadedModel], ...]) -> str:

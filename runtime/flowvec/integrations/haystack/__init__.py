@@ -16,6 +16,10 @@ from flowvec.integrations.haystack.retrievers import (  # noqa: E402
     FlowvecEmbeddingRetriever,
     FlowvecHybridRetriever,
 )
+from flowvec.integrations.haystack.sparse_embedders import (  # noqa: E402
+    FlowvecSparseDocumentEmbedder,
+    FlowvecSparseTextEmbedder,
+)
 
 __all__ = [
     "FlowvecDocumentEmbedder",
@@ -23,5 +27,7 @@ __all__ = [
     "FlowvecEmbeddingRetriever",
     "FlowvecHybridRetriever",
     "FlowvecRanker",
+    "FlowvecSparseDocumentEmbedder",
+    "FlowvecSparseTextEmbedder",
     "FlowvecTextEmbedder",
 ]

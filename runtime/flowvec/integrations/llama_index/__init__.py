@@ -1,4 +1,4 @@
-"""LlamaIndex: an embedding, a vector store, and a reranker (extra `[llama-index]`)."""
+"""LlamaIndex: embeddings, a vector store, and a reranker (extra `[llama-index]`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from flowvec.optional import require
 require("flowvec.integrations.llama_index", "llama-index", "llama_index")
 
 from flowvec.integrations.llama_index.models import FlowvecEmbedding, FlowvecRerank  # noqa: E402
+from flowvec.integrations.llama_index.sparse import FlowvecSparseEmbedding  # noqa: E402
 from flowvec.integrations.llama_index.vector_store import FlowvecVectorStore  # noqa: E402
 
-__all__ = ["FlowvecEmbedding", "FlowvecRerank", "FlowvecVectorStore"]
+__all__ = [
+    "FlowvecEmbedding",
+    "FlowvecRerank",
+    "FlowvecSparseEmbedding",
+    "FlowvecVectorStore",
+]
