@@ -17,6 +17,8 @@ from flowvec import (
     InputValueError,
     MultiVectorEncoder,
     Reranker,
+    SparseEncoder,
+    maxsim,
 )
 
 pytest.importorskip("mteb", reason="needs mteb, which has its environment")
@@ -29,11 +31,18 @@ from mteb.abstasks.sts import AbsTaskSTS
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.mocks.mock_tasks.classification import MockClassificationTask
 from mteb.mocks.mock_tasks.pair_classification import MockPairClassificationTask
+from mteb.mocks.mock_tasks.reranking import MockRerankingTask
+from mteb.mocks.mock_tasks.retrieval import MockRetrievalTask
 from mteb.models.models_protocols import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
 from mteb.types import PromptType
 from scipy.stats import spearmanr
 
-from flowvec.integrations.mteb import FlowvecCrossEncoder, FlowvecEncoder, FlowvecSearch
+from flowvec.integrations.mteb import (
+    FlowvecCrossEncoder,
+    FlowvecEncoder,
+    FlowvecExactSearch,
+    FlowvecSearch,
+)
 
 
 def metadata(name: str, kind: str, score: str, **more: Any) -> TaskMetadata:
@@ -248,3 +257,41 @@ def test_texts_are_embedded_with_the_prompts_of_the_bundle(
         encoder.encode([{"image": [1]}], **ABOUT)
     with pytest.raises(InputTypeError, match="a Reranker or a MultiVectorEncoder, not str"):
         FlowvecSearch(tiny, rerank="my-reranker")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["sparse_encoder", "multi_vector"])
+def test_sparse_and_multi_vector_encoders_find_documents(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    encoder: SparseEncoder | MultiVectorEncoder = request.getfixturevalue(kind)
+    model = FlowvecExactSearch(encoder)
+    assert isinstance(model, SearchProtocol)
+    with pytest.raises(CollectionError, match="call index first"):
+        model.search(QUERIES, top_k=3, **OF_SEARCH)
+    model.index(CORPUS, **OF_SEARCH)
+    keys, texts = [row["id"] for row in CORPUS], [row["text"] for row in CORPUS]
+    asked = ["a cat", "a house in red"]
+    if isinstance(encoder, SparseEncoder):
+        all_scores = encoder.similarity(encoder.encode_query(asked), encoder.encode_document(texts))
+    else:
+        all_scores = maxsim(encoder.encode_query(asked), encoder.encode_document(texts))
+    found = model.search(QUERIES, top_k=3, **OF_SEARCH)
+    eligible = {"q": ["d4", "d1", "elsewhere"], "r": []}
+    among = model.search(QUERIES, top_k=5, top_ranked=eligible, **OF_SEARCH)
+    for query, line in zip("qr", np.asarray(all_scores), strict=True):
+        best = np.argsort(-line, kind="stable")[:3]
+        assert list(found[query]) == [keys[i] for i in best]
+        assert list(found[query].values()) == pytest.approx(line[best], rel=1e-4)
+    assert among["q"] == pytest.approx({"d4": all_scores[0, 4], "d1": all_scores[0, 1]}, rel=1e-4)
+    assert among["r"] == {}
+    meta = model.mteb_model_meta
+    similarity = {"sparse": "dot", "late-interaction": "MaxSim"}
+    assert meta.similarity_fn_name == similarity[meta.model_type[0]]
+    assert (meta.revision, meta.embed_dim) == (encoder.fingerprint, encoder.dim)
+    for task in (MockRetrievalTask(), MockRerankingTask()):
+        result = mteb.evaluate(model, task, cache=None, show_progress_bar=False, co2_tracker=False)
+        assert 0 <= result.task_results[0].get_score() <= 1
+    model.close()
+    named = FlowvecExactSearch(encoder.bundle.path, load_options={"provider": "cpu"})
+    assert type(named.encoder) is type(encoder)
+    named.close()

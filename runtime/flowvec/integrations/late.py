@@ -27,6 +27,7 @@ __all__ = [
     "LateEncoder",
     "LateModel",
     "LateReranker",
+    "load_kind",
     "weights_of",
 ]
 
@@ -138,12 +139,8 @@ class LateReranker(LateModel[AnyReranker]):
 
     @override
     def _load(self) -> AnyReranker:
-        opening = {name: self.options[name] for name in _OF_OPENING if name in self.options}
-        others = {name: value for name, value in self.options.items() if name not in opening}
-        bundle = open_bundle(self.name, **opening)
-        if bundle.manifest.kind == "multi_vector":
-            return MultiVectorEncoder.load(bundle.path, **others)
-        return Reranker.load(bundle.path, **others)
+        kinds: dict[str, type[AnyReranker]] = {"multi_vector": MultiVectorEncoder}
+        return load_kind(self.name, self.options, kinds, Reranker)
 
 
 class LateCollection:
@@ -228,6 +225,26 @@ class LateCollection:
     def _check(self) -> None:
         if self._is_closed:
             raise ClosedError(f"the store of {self.path} is closed")
+
+
+def load_kind(
+    name: str, options: Mapping[str, Any], kinds: Mapping[str, type[M]], otherwise: type[M]
+) -> M:
+    """Load a model by the class that fits its bundle.
+
+    Args:
+        name: what `load` takes.
+        options: those of `load`.
+        kinds: classes by the kind in a manifest.
+        otherwise: the class for other kinds, which refuses what it cannot open.
+
+    Raises:
+        FlowvecError: as `load`.
+    """
+    opening = {key: options[key] for key in _OF_OPENING if key in options}
+    others = {key: value for key, value in options.items() if key not in opening}
+    bundle = open_bundle(name, **opening)
+    return kinds.get(bundle.manifest.kind, otherwise).load(bundle.path, **others)
 
 
 def weights_of(vectors: SparseVectors) -> list[tuple[list[int], list[float]]]:

@@ -18,8 +18,8 @@ def meta_of(model: LoadedModel, kind: str, settings: dict[str, Any]) -> ModelMet
     settings or of another compute type are others to MTEB.
 
     Args:
-        model: an Encoder, a Reranker or a MultiVectorEncoder.
-        kind: `dense`, `cross-encoder`, `late-interaction` or `hybrid`.
+        model: a model of any kind.
+        kind: `dense`, `cross-encoder`, `late-interaction`, `sparse` or `hybrid`.
         settings: what else results depend on.
     """
     manifest = model.bundle.manifest

@@ -19,7 +19,7 @@ from flowvec.integrations.late import AnyReranker, LateEncoder
 from flowvec.integrations.mteb.meta import meta_of
 from flowvec.vectors import METRIC_OF_SIMILARITY
 
-__all__ = ["FlowvecSearch"]
+__all__ = ["FlowvecSearch", "Row", "text_of_document", "text_of_query"]
 
 # Documents are added, and queries searched, so many at a time.
 _DOCUMENTS = 4096
@@ -123,7 +123,7 @@ class FlowvecSearch:
         texts: list[str] = []
         for document in corpus:
             ids.append(document["id"])
-            texts.append(_text_of(document))
+            texts.append(text_of_document(document))
             if len(ids) == _DOCUMENTS:
                 self.collection.add(ids, texts)
                 ids, texts = [], []
@@ -167,7 +167,7 @@ class FlowvecSearch:
         collection = self.collection
         if collection is None:
             raise CollectionError("nothing was indexed: call index first")
-        rows = [(query["id"], _query_of(query)) for query in queries]
+        rows = [(query["id"], text_of_query(query)) for query in queries]
         found: dict[str, dict[str, float]] = {}
         if top_ranked is not None:
             for key, text in rows:
@@ -207,13 +207,14 @@ class FlowvecSearch:
             self._folder = None
 
 
-def _text_of(document: Row) -> str:
+def text_of_document(document: Row) -> str:
     """A document as MTEB's own search reads it."""
     title = document.get("title") or ""
     return f"{title} {document['text']}".strip()
 
 
-def _query_of(query: Row) -> Any:
+def text_of_query(query: Row) -> Any:
+    """A query with its instruction, if it has one."""
     instruction = query.get("instruction")
     return query["text"] if instruction is None else f"{query['text']} {instruction}"
 
