@@ -21,46 +21,31 @@ measures the retrieval sets with BM25, hybrid search and `mini`, each with and w
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
 
 import torch
 import typer
-from datasets import Dataset, disable_progress_bars
 from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder import (
     CrossEncoderTrainer,
     CrossEncoderTrainingArguments,
 )
 from sentence_transformers.cross_encoder.losses import ListNetLoss
-from transformers import PrinterCallback, set_seed
+from transformers import set_seed
 
 import recipe
+import retrieval_recipe
 from flowvec import Encoder, Reranker
 from flowvec.errors import InputValueError
 from flowvec_bench.quality.beir import read_retrieval
 from flowvec_bench.quality.retrieval import RetrievalScore, score_retrieval
-from flowvec_bench.reports.tables import format_figure, format_table
 from flowvec_export import export
 from paragraph_lessons import make_data, read_paragraphs, split_lessons
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a lesson is trained; see the options of the recipes."""
-
-    batch_size: int
-    learning_rate: float
-    warmup: float
-    bf16: bool
-    seed: int
 
 
 def measured(
@@ -76,34 +61,6 @@ def measured(
     ]
 
 
-def train(
-    cross_encoder: CrossEncoder, data: Dataset, steps: int, settings: Settings
-) -> list[float]:
-    """Train on one lesson, and return about ten mean losses: ln 5 is a guess."""
-    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
-        arguments = CrossEncoderTrainingArguments(
-            output_dir=folder,
-            max_steps=steps,
-            per_device_train_batch_size=settings.batch_size,
-            learning_rate=settings.learning_rate,
-            warmup_steps=round(steps * settings.warmup),
-            bf16=settings.bf16,
-            use_cpu=not torch.cuda.is_available(),
-            seed=settings.seed,
-            save_strategy="no",
-            report_to="none",
-            logging_steps=max(1, steps // 10),
-            disable_tqdm=not sys.stderr.isatty(),
-            dataloader_pin_memory=torch.cuda.is_available(),
-        )
-        trainer = CrossEncoderTrainer(
-            model=cross_encoder, args=arguments, train_dataset=data, loss=ListNetLoss(cross_encoder)
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    return [round(entry["loss"], 4) for entry in trainer.state.log_history if "loss" in entry]
-
-
 def load(model: str, max_length: int) -> CrossEncoder:
     """A cross-encoder of one label without dropout, from an encoder or a cross-encoder."""
     cross_encoder = CrossEncoder(
@@ -113,20 +70,16 @@ def load(model: str, max_length: int) -> CrossEncoder:
         activation_fn=torch.nn.Sigmoid(),
         model_kwargs={"dtype": torch.float32},
     )
-    for module in cross_encoder.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # no text is seen twice
+    retrieval_recipe.without_dropout(cross_encoder)
     return cross_encoder
 
 
 @app.command()
 def main(
     model: recipe.Model,
-    corpus: Annotated[Path, typer.Option(help="A file with one paragraph per line.")],
+    corpus: retrieval_recipe.Corpus,
     out: recipe.Out,
-    retrieval: Annotated[
-        Path | None, typer.Option(help="A folder in BEIR's layout, or a folder of such folders.")
-    ] = None,
+    retrieval: retrieval_recipe.Retrieval = None,
     skip: Annotated[int, typer.Option(min=0, help="Paragraphs to leave out first.")] = 0,
     count: Annotated[int, typer.Option("--paragraphs", min=2, help="Paragraphs to use.")] = 40_000,
     easy: Annotated[float, typer.Option(min=0, max=1, help="Share of the easy lesson.")] = 0.25,
@@ -137,9 +90,7 @@ def main(
     learning_rate: recipe.LearningRate = 3e-4,
     warmup: recipe.Warmup = 0.1,
     max_length: recipe.MaxLength = 96,
-    rerank_from: Annotated[
-        int, typer.Option(min=1, help="Hits that are reranked in the retrieval sets.")
-    ] = 50,
+    rerank_from: retrieval_recipe.RerankFrom = 50,
     bf16: recipe.Bfloat16 = False,
     seed: recipe.Seed = 0,
 ) -> None:
@@ -151,16 +102,22 @@ def main(
     begun = perf_counter()
     found = read_paragraphs(corpus, skip, count)
     cross_encoder = load(model, max_length)
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    settings = Settings(batch_size, learning_rate, warmup, bf16, seed)
+    settings = retrieval_recipe.Settings(batch_size, learning_rate, warmup, bf16, seed)
     losses: dict[str, list[float]] = {}
     total = 0
     for lesson, part in split_lessons(found, easy, words):
         data = make_data(lesson, part, seed)
         share = None if steps is None else max(1, round(steps * len(part) / len(found)))
         lesson_steps = share or max(1, round(-(-len(part) // batch_size) * epochs))
-        losses[lesson.name] = train(cross_encoder, data, lesson_steps, settings)
+        losses[lesson.name] = retrieval_recipe.train(
+            CrossEncoderTrainer,
+            CrossEncoderTrainingArguments,
+            lesson_steps,
+            settings,
+            model=cross_encoder,
+            train_dataset=data,
+            loss=ListNetLoss(cross_encoder),
+        )  # a loss of ln 5 is a guess
         total += lesson_steps
         typer.echo(f"{lesson.name}: {lesson_steps} steps, {losses[lesson.name]}", err=True)
     seconds = round(perf_counter() - begun, 1)
@@ -171,34 +128,18 @@ def main(
     if retrieval is not None:
         with Reranker.load(bundle.path) as reranker, Encoder.load("mini") as encoder:
             scores = measured(reranker, retrieval, encoder, rerank_from)
-        typer.echo(table(scores))
-    report = {
-        "settings": {
+    retrieval_recipe.write_report(
+        out,
+        scores,
+        settings={
             "model": Path(model).name, "skip": skip, "paragraphs": len(found), "easy": easy,
             "words": words, "steps": total, "max_length": max_length, "rerank_from": rerank_from,
             **asdict(settings),
         },
-        "seconds": seconds,
-        "losses": losses,
-        "parity": bundle.manifest.parity,
-        "retrieval": [asdict(score) for score in scores],
-    }  # fmt: skip
-    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-
-
-def table(scores: list[RetrievalScore]) -> str:
-    """The figures of all sets and systems."""
-    rows = [
-        (
-            score.dataset,
-            score.system,
-            format_figure(score.ndcg_at_10, 4),
-            format_figure(score.mrr_at_10, 4),
-            format_figure(score.milliseconds, 1),
-        )
-        for score in scores
-    ]
-    return format_table(("set", "system", "nDCG@10", "MRR@10", "ms a query"), rows, texts=2)
+        seconds=seconds,
+        losses=losses,
+        parity=bundle.manifest.parity,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Lessons for a cross-encoder from paragraphs alone: which one did this sentence come from?"""
+"""Lessons in search from paragraphs alone: which one did this sentence come from?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowvec.errors import InputValueError
 from flowvec.texts.inputs import read_rows
 from flowvec.texts.sentences import split_sentences
 
-__all__ = ["LESSONS", "Lesson", "make_data", "read_paragraphs", "split_lessons"]
+__all__ = ["LESSONS", "Lesson", "make_data", "make_triplets", "read_paragraphs", "split_lessons"]
 
 # Documents of a query besides its own: drawn from the best by BM25, and from all.
 NEAR, RANDOM = 2, 2
@@ -103,6 +103,23 @@ def make_data(lesson: Lesson, found: list[list[str]], seed: int) -> Dataset:
     # ListNet compares softmaxes: that of a label of 10 is a certainty.
     labels = [[10.0] + [0.0] * (NEAR + RANDOM)] * len(documents)
     return Dataset.from_dict({"query": queries, "docs": documents, "labels": labels})
+
+
+def make_triplets(found: list[list[str]], taken_out: float, seed: int) -> Dataset:
+    """Queries, the paragraph of each, and another that is among the best for its words by BM25.
+
+    Args:
+        found: the sentences of at least four paragraphs.
+        taken_out: share of the queries whose sentence is taken out of its paragraph, 0 to 1.
+        seed: draws sentences, words, documents and the order of rows.
+    """
+    columns: dict[str, list[str]] = {"query": [], "positive": [], "negative": []}
+    for lesson, part in split_lessons(found, 0, 1 - taken_out):
+        data = make_data(lesson, part, seed)
+        columns["query"] += data["query"]
+        columns["positive"] += [documents[0] for documents in data["docs"]]
+        columns["negative"] += [documents[1] for documents in data["docs"]]
+    return Dataset.from_dict(columns).shuffle(seed=seed)
 
 
 def _best_others(queries: list[str], texts: list[str]) -> list[list[int]]:
