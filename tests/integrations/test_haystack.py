@@ -358,6 +358,8 @@ def test_a_pipeline_can_be_written_and_read_again(
 def test_wrong_arguments_are_named(store: FlowvecDocumentStore, tiny: Encoder) -> None:
     with pytest.raises(InputTypeError, match="must be a FlowvecDocumentStore"):
         FlowvecEmbeddingRetriever("store")  # type: ignore[arg-type]
+    with pytest.raises(InputTypeError, match="query_embedding must be a list of numbers"):
+        FlowvecEmbeddingRetriever(store).run("cats")  # type: ignore[arg-type]
     with pytest.raises(InputTypeError, match="FlowvecDocumentEmbedder embeds documents"):
         FlowvecTextEmbedder(tiny).run([Document(content="a")])  # type: ignore[arg-type]
     with pytest.raises(InputTypeError, match="a list of Documents"):

@@ -14,6 +14,7 @@ from flowvec import (
     BundleError,
     ClosedError,
     Collection,
+    CollectionError,
     Encoder,
     FingerprintMismatchError,
     InputTypeError,
@@ -357,3 +358,26 @@ def test_a_multi_vector_encoder_sorts_documents(
         FlowvecReranker(3)  # type: ignore[arg-type]
     with pytest.raises(BundleError, match="is an embedder"):
         FlowvecReranker(tiny_dir)
+
+
+def test_a_single_text_is_not_split_into_its_letters(tmp_path: Path) -> None:
+    store = FlowvecVectorStore(tmp_path / "store", "mini")
+    with pytest.raises(InputTypeError, match="texts must be a list, not a single str"):
+        store.add_texts("hello")
+    with pytest.raises(InputTypeError, match="texts must be a list, not a single str"):
+        store.embeddings.embed_documents("hello")  # type: ignore[arg-type]
+    assert not (tmp_path / "store").exists()
+    store.close()
+
+
+def test_a_store_embeds_with_a_model_by_name_and_says_what_it_cannot_take(tmp_path: Path) -> None:
+    store = FlowvecVectorStore.from_texts(["a cat"], "mini", collection=tmp_path / "store")
+    assert store.similarity_search("cats", k=1)[0].page_content == "a cat"
+    store.close()
+    with pytest.raises(
+        InputTypeError, match="embedding must be LangChain's Embeddings, an Encoder"
+    ):
+        FlowvecVectorStore(tmp_path / "store", 7)  # type: ignore[arg-type]
+    (tmp_path / "file").touch()
+    with pytest.raises(CollectionError, match="file is a file; a collection is a directory"):
+        FlowvecVectorStore(tmp_path / "file", "mini").similarity_search("x")

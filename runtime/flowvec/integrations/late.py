@@ -16,7 +16,7 @@ from flowvec.compat import override
 from flowvec.encoder.async_encoder import AsyncEncoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.loaded_model import LoadedModel
-from flowvec.errors import ClosedError, InputTypeError, InputValueError
+from flowvec.errors import ClosedError, CollectionError, InputTypeError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
 from flowvec.sparse.vectors import SparseVectors
@@ -187,6 +187,8 @@ class LateCollection:
         """
         with self._lock:
             self._check()
+            if self._collection is None and self.path.is_file():
+                raise CollectionError(f"{self.path} is a file; a collection is a directory")
             if self._collection is None and is_collection(self.path):
                 options = {k: v for k, v in self._options.items() if k not in _OF_CREATE}
                 self._collection = Collection.open(self.path, encoder=self._model(), **options)

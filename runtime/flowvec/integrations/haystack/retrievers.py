@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.document_stores.types import FilterPolicy, apply_filter_policy
@@ -52,12 +52,21 @@ class _Settings:
         }
 
     def search(
-        self, embedding: list[float], query: str | None, filters: Filters, top_k: int | None
+        self, embedding: object, query: str | None, filters: Filters, top_k: int | None
     ) -> partial[list[Document]]:
-        """The search of one run."""
+        """The search of one run.
+
+        Raises:
+            InputTypeError: the embedding is a text.
+        """
+        if isinstance(embedding, str):
+            raise InputTypeError(
+                "query_embedding must be a list of numbers, not a text: a FlowvecTextEmbedder "
+                "makes it"
+            )
         return partial(
             self.document_store.search,
-            embedding,
+            cast(list[float], embedding),
             query,
             filters=apply_filter_policy(self.filter_policy, self.filters, filters),
             top_k=self.top_k if top_k is None else top_k,

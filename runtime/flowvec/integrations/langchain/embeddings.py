@@ -10,6 +10,7 @@ from langchain_core.embeddings import Embeddings
 from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
 from flowvec.integrations.late import LateEncoder
+from flowvec.sequences import refuse_single
 
 __all__ = ["FlowvecEmbeddings"]
 
@@ -40,6 +41,7 @@ class FlowvecEmbeddings(Embeddings):
 
     @override
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        refuse_single("texts", texts)
         return self.encoder.encode_document(texts).tolist()  # type: ignore[no-any-return]
 
     @override
@@ -48,6 +50,7 @@ class FlowvecEmbeddings(Embeddings):
 
     @override
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        refuse_single("texts", texts)
         return (await self.late.asynchronous.encode_document(texts)).tolist()  # type: ignore[no-any-return]
 
     @override

@@ -15,11 +15,13 @@ from langchain_core.vectorstores import VectorStore
 
 from flowvec.collection.collection import Collection
 from flowvec.compat import override
+from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.integrations.filters import from_langchain
 from flowvec.integrations.langchain.embeddings import FlowvecEmbeddings
 from flowvec.integrations.langchain.retriever import FlowvecRetriever
 from flowvec.integrations.late import LateCollection
+from flowvec.sequences import refuse_single
 
 __all__ = ["FlowvecVectorStore"]
 
@@ -38,7 +40,7 @@ class FlowvecVectorStore(VectorStore):
     def __init__(
         self,
         collection: str | Path | Collection,
-        embedding: Embeddings | None = None,
+        embedding: Embeddings | Encoder | str | Path | None = None,
         **options: Any,
     ) -> None:
         """Remember a collection; nothing is opened yet.
@@ -46,12 +48,13 @@ class FlowvecVectorStore(VectorStore):
         Args:
             collection: its directory, or an open Collection, which `close` leaves open.
             embedding: embeds documents and queries. With `FlowvecEmbeddings` the collection
-                records the model, and refuses another one later. None embeds with the Encoder of
-                an open Collection.
+                records the model, and refuses another one later; an Encoder, or the name of a
+                model, stands for one. None embeds with the Encoder of an open Collection.
             **options: those of `Collection.create`: `metric`, `vector_dtype`, `exact_below` and
                 `write_timeout`.
 
         Raises:
+            InputTypeError: `embedding` is something else.
             InputValueError: there is nothing that embeds.
         """
         if embedding is None:
@@ -61,7 +64,14 @@ class FlowvecVectorStore(VectorStore):
                     "give embedding=, for example FlowvecEmbeddings('mini'), or a Collection that "
                     "was opened with an Encoder"
                 )
-            embedding = FlowvecEmbeddings(encoder)
+            embedding = encoder
+        if isinstance(embedding, str | Path | Encoder):
+            embedding = FlowvecEmbeddings(embedding)
+        if not isinstance(embedding, Embeddings):
+            raise InputTypeError(
+                "embedding must be LangChain's Embeddings, an Encoder or the name of a model, not "
+                f"{type(embedding).__name__}"
+            )
         self._embedding = embedding
         model = embedding.late if isinstance(embedding, FlowvecEmbeddings) else None
         self._late = LateCollection(collection, model, **options)
@@ -101,7 +111,12 @@ class FlowvecVectorStore(VectorStore):
 
         Returns:
             The ids.
+
+        Raises:
+            InputTypeError: the texts are a single text, or an id is not a text.
+            InputValueError: there are more or fewer ids than texts.
         """
+        refuse_single("texts", texts)
         items = list(texts)
         keys = _keys(ids, len(items))
         if items:
@@ -121,6 +136,7 @@ class FlowvecVectorStore(VectorStore):
         batch_size: int | None = None,
     ) -> list[str]:
         """As `add_texts`."""
+        refuse_single("texts", texts)
         items = list(texts)
         keys = _keys(ids, len(items))
         if items:
