@@ -211,7 +211,8 @@ def test_a_worker_writes_only_for_the_process_that_has_the_lease(
     assert bucket.objects(prefix) == {}
 
 
-def test_a_run_that_was_paused_leaves_no_journal(
+@pytest.mark.parametrize("place", ["_journal.", ".dead_letter.jsonl"])
+def test_a_run_that_was_paused_leaves_nothing(
     tmp_path: Path,
     tiny: Encoder,
     rows: Path,
@@ -219,12 +220,14 @@ def test_a_run_that_was_paused_leaves_no_journal(
     bucket: Bucket,
     prefix: str,
     monkeypatch: pytest.MonkeyPatch,
+    place: str,
 ) -> None:
-    """It is paused while it writes a line, and goes on when another one has finished the job."""
+    """It is paused while it writes, and goes on when another one has finished the job."""
     put, paused = S3Store._put, threading.Event()
 
     def put_late(store: S3Store, name: str, content: bytes, **condition: str) -> str:
-        if "_journal" in name and not paused.is_set() and b"part-" in content:
+        is_line = place != "_journal." or b"part-" in content
+        if place in name and is_line and not paused.is_set():
             paused.set()
             bucket.put(f"{prefix}/_lease.json", b"{}")  # as if it had been lost,
             time.sleep(2)

@@ -171,6 +171,17 @@ class BucketFolder(JobFolder):
             raise BulkError(f"shards of {self.out} have changed meanwhile; run the job again")
         super().finish(content, records)
 
+    def delete_late(self, record: ShardRecord) -> None:
+        """Delete what a run wrote for a shard after another one had completed the job.
+
+        That run was paused while it wrote. While another process works, nothing is deleted: that
+        process removes at its end what a complete job does not need.
+        """
+        with suppress(Exception):  # `flowvec verify --clean` deletes it, too
+            manifest = self.read_manifest()
+            if manifest is not None and manifest.get("shards") and not self._lease.is_taken():
+                self._store.delete([self.shard_dead_letters(record.shard)])
+
     # --- the journal ------------------------------------------------------------------------------
 
     @override
@@ -262,8 +273,13 @@ class _JournalObjects:
             pending.result()
 
     def _upload(self, record: ShardRecord) -> None:
-        self._folder.upload_shard(record, self._lease.check)
-        self.note(record)
+        try:
+            self._folder.upload_shard(record, self._lease.check)
+            self.note(record)
+        except BulkError:
+            if self._lease.is_lost:
+                self._folder.delete_late(record)
+            raise
 
     def _write_lines(self) -> None:
         if not self._lines:

@@ -93,6 +93,10 @@ class Lease:
         """Whether another process has taken it."""
         return self._is_lost
 
+    def is_taken(self) -> bool:
+        """Whether any process has the lease, dead or alive."""
+        return self._store.read(self._name) is not None
+
     def is_held_by(self, holder: str) -> bool:
         """Whether the object says that another process has the lease.
 
