@@ -16,6 +16,7 @@ import pytest
 from flowvec import Collection
 from flowvec.bulk import encode_files
 from flowvec.convert import ConvertError, convert
+from flowvec.convert.copy_format import HEADER, TRAILER, BadValueError, column_type, rows_bytes
 from flowvec.errors import InputValueError
 from tests.job_folders import write_job
 from tests.makers import unit_vectors, vectors
@@ -156,6 +157,39 @@ def test_columns_of_parquet_keep_their_types(tmp_path: Path, database: Database,
         first[4], "x", "\\x00ff", '[{"a": 1}]', "2026-11-27T06:30:00.123",
     ]  # fmt: skip
     assert second == [None] * 9
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "last"),
+    [
+        ("date32", -2_440_588, 2_145_042_905),
+        ("timestamp[s]", -210_866_803_200, 9_223_372_036_854),
+        ("timestamp[ms]", -210_866_803_200_000, 9_223_372_036_854_775),
+        ("timestamp[us]", -210_866_803_200_000_000, 2**63 - 1),
+        ("timestamp[ns]", -(2**63) + 1, 2**63 - 1),
+    ],
+)
+def test_the_first_and_the_last_time_are_loaded_and_others_refused(
+    database: Database, tmp_path: Path, kind: str, first: int, last: int
+) -> None:
+    import pyarrow as pa
+
+    types = {"date32": pa.date32()} | {
+        f"timestamp[{unit}]": pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")
+    }
+    whole = pa.int32() if kind == "date32" else pa.int64()
+    column = column_type(types[kind])
+    written = [column.fields(pa.array([first, last], whole).cast(types[kind]))]
+    (tmp_path / "times").write_bytes(HEADER + rows_bytes(written) + TRAILER)
+    (tmp_path / "load.sql").write_text(
+        f"CREATE TEMP TABLE times (t {column.name});\n"
+        "\\copy times FROM 'times' WITH (FORMAT binary)\n"
+    )
+    database.load(tmp_path)
+    for number, is_bad in ((first - 1, kind != "timestamp[ns]"), (last + 1, last < 2**63 - 1)):
+        if is_bad:
+            with pytest.raises(BadValueError, match="is not a time that PostgreSQL has"):
+                column.fields(pa.array([0, number], whole).cast(types[kind]))
 
 
 def test_what_has_no_index_is_loaded_all_the_same(tmp_path: Path, database: Database) -> None:

@@ -28,6 +28,12 @@ _NULL = struct.pack(">i", -1)
 # Days and microseconds from 1970-01-01 to PostgreSQL's epoch, 2000-01-01.
 _DAYS = 10_957
 _MICROSECONDS = _DAYS * 86_400_000_000
+# The first and the last day, and the first microsecond, that PostgreSQL has, from 1970-01-01. Its
+# last microsecond is later than 64 bits hold.
+_FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
+_FIRST_MICROSECOND = -210_866_803_200_000_000
+_MICROSECONDS_OF = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_NO_TIME = "is not a time that PostgreSQL has"
 # What jsonb cannot hold is written as an escape in JSON: U+0000, and lone surrogates.
 _SUSPECT = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -77,7 +83,7 @@ def column_type(kind: Any, *, is_json: bool = False) -> ColumnType:
     if types.is_floating(kind):
         return ColumnType("double precision", lambda values: _numbers(values, "float64", ">f8"))
     if types.is_date32(kind):
-        return ColumnType("date", lambda values: _numbers(values, "int32", ">i4", _DAYS))
+        return ColumnType("date", _dates)
     if types.is_timestamp(kind):
         name = "timestamptz" if kind.tz else "timestamp"
         return ColumnType(name, _timestamps)
@@ -139,11 +145,27 @@ def _numbers(values: Any, read: str, written: str, epoch: int = 0) -> Fields:
     return fields
 
 
+def _dates(values: Any) -> Fields:
+    _check_times(values, "int32", _FIRST_DAY, _LAST_DAY)
+    return _numbers(values, "int32", ">i4", _DAYS)
+
+
 def _timestamps(values: Any) -> Fields:
     pa = imported_arrow()
+    if values.type.unit in _MICROSECONDS_OF:  # those of nanoseconds are all in range
+        count = _MICROSECONDS_OF[values.type.unit]
+        least, most = -(-_FIRST_MICROSECOND // count), np.iinfo(np.int64).max // count
+        _check_times(values, "int64", least, most)
     # PostgreSQL has microseconds: those of finer columns are cut off.
     moments = values.cast(pa.timestamp("us", values.type.tz), safe=False)
     return _numbers(moments, "int64", ">i8", _MICROSECONDS)
+
+
+def _check_times(values: Any, read: str, least: int, most: int) -> None:
+    plain = values.cast(imported_arrow().from_numpy_dtype(np.dtype(read))).fill_null(0).to_numpy()
+    bad = (plain < least) | (plain > most)
+    if bad.any():
+        raise BadValueError(int(np.argmax(bad)), _NO_TIME)
 
 
 def _text_fields(values: Any) -> Fields:

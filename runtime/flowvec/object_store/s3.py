@@ -75,12 +75,8 @@ class S3Store(ObjectStore):
     # --- writing ----------------------------------------------------------------------------------
 
     @override
-    def write(self, name: str, content: bytes, check: Callable[[], object] = lambda: None) -> None:
-        def put() -> None:
-            check()
-            self._put(name, content)
-
-        self._call(put, "write", name)
+    def write(self, name: str, content: bytes, check: Callable[[], object] | None = None) -> None:
+        self._call(lambda: self._put(name, content), "write", name, check)
 
     @override
     def create(self, name: str, content: bytes) -> str:
@@ -114,26 +110,23 @@ class S3Store(ObjectStore):
         return tag
 
     @override
-    def upload(self, path: Path, name: str, check: Callable[[], object] = lambda: None) -> None:
+    def upload(self, path: Path, name: str, check: Callable[[], object] | None = None) -> None:
         size = path.stat().st_size
         if size <= PART_BYTES:
             self.write(name, path.read_bytes(), check)
             return
         place = {"Bucket": self._bucket, "Key": self._key(name)}
-
-        def begun() -> str:
-            check()
-            return str(self._system.call_s3("create_multipart_upload", **place)["UploadId"])
-
-        key: str = self._call(begun, "write", name)
+        key: str = self._call(
+            lambda: self._system.call_s3("create_multipart_upload", **place)["UploadId"],
+            "write", name, check,
+        )  # fmt: skip
         try:
             tags = [
                 self._call(lambda n=n, body=body: self._put_part(name, key, n, body), "write", name)
                 for n, body in enumerate(_parts(path), 1)
             ]
             parts = [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(tags, 1)]
-            check()
-            self._complete(name, key, parts, size)
+            self._complete(name, key, parts, size, check)
         except BaseException:
             with suppress(Exception):  # `unfinished_uploads` finds it, if it is still there
                 self.abort(Upload(name, key))
@@ -147,14 +140,21 @@ class S3Store(ObjectStore):
         tag: str = answer["ETag"]
         return tag
 
-    def _complete(self, name: str, key: str, parts: list[dict[str, Any]], size: int) -> None:
+    def _complete(
+        self,
+        name: str,
+        key: str,
+        parts: list[dict[str, Any]],
+        size: int,
+        check: Callable[[], object] | None,
+    ) -> None:
         try:
             self._call(
                 lambda: self._system.call_s3(
                     "complete_multipart_upload", Bucket=self._bucket, Key=self._key(name),
                     UploadId=key, MultipartUpload={"Parts": parts},
                 ),
-                "write", name,
+                "write", name, check,
             )  # fmt: skip
         except Exception as error:
             if kind_of(error) != "missing":

@@ -14,10 +14,6 @@ from flowvec.object_store.retries import kind_of, retried
 __all__ = ["ConflictError", "ObjectStore", "Upload"]
 
 
-def _nothing() -> None:
-    """No check."""
-
-
 class ConflictError(Exception):
     """An object is not as a conditional write expects it: another process wrote it."""
 
@@ -110,7 +106,7 @@ class ObjectStore:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def write(self, name: str, content: bytes, check: Callable[[], object] = _nothing) -> None:
+    def write(self, name: str, content: bytes, check: Callable[[], object] | None = None) -> None:
         """Write an object, whatever is there.
 
         Args:
@@ -118,12 +114,7 @@ class ObjectStore:
             content: its content.
             check: called before each attempt; raises a FlowvecError to give up.
         """
-
-        def written() -> None:
-            check()
-            self._system.pipe_file(self._path(name), content)
-
-        self._call(written, "write", name)
+        self._call(lambda: self._system.pipe_file(self._path(name), content), "write", name, check)
 
     def create(self, name: str, content: bytes) -> str:
         """Write an object that must not be there; return its tag.
@@ -152,7 +143,7 @@ class ObjectStore:
         self.write(name, content)
         return _tag(content)
 
-    def upload(self, path: Path, name: str, check: Callable[[], object] = _nothing) -> None:
+    def upload(self, path: Path, name: str, check: Callable[[], object] | None = None) -> None:
         """Copy a file into an object.
 
         Args:
@@ -160,12 +151,7 @@ class ObjectStore:
             name: the object's name.
             check: as for `write`.
         """
-
-        def copied() -> None:
-            check()
-            self._system.put_file(str(path), self._path(name))
-
-        self._call(copied, "write", name)
+        self._call(lambda: self._system.put_file(str(path), self._path(name)), "write", name, check)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; missing ones are ignored."""
@@ -195,9 +181,17 @@ class ObjectStore:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
-    def _call(self, call: Any, verb: str, name: str) -> Any:
+    def _call(
+        self, call: Any, verb: str, name: str, check: Callable[[], object] | None = None
+    ) -> Any:
         where = f"{self.url}/{name}" if name else self.url
-        return retried(call, f"{verb} {where}", self.renew_credentials)
+
+        def attempt() -> Any:
+            if check is not None:
+                check()
+            return call()
+
+        return retried(attempt, f"{verb} {where}", self.renew_credentials)
 
 
 def _tag(content: bytes) -> str:
