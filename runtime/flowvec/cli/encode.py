@@ -317,8 +317,8 @@ def _print_estimate(
     typer.echo(
         f"{estimate.rows} rows, about {estimate.tokens:,} tokens: {_duration(estimate.seconds)} "
         f"here{what}, after {_duration(estimate.survey_seconds)} to count the rows; "
-        f"{estimate.bytes / 1e6:,.1f} MB of vectors in {estimate.shards} shards; of "
-        f"{estimate.sampled} sampled rows {estimate.dead_share:.1%} cannot be embedded"
+        f"{estimate.bytes / 1e6:,.1f} MB of vectors in {counted(estimate.shards, 'shard')}; of "
+        f"{counted(estimate.sampled, 'sampled row')} {estimate.dead_share:.1%} cannot be embedded"
     )
 
 

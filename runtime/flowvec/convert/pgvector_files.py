@@ -76,7 +76,7 @@ def write_pgvector(out: Path, rows: Rows) -> tuple[str, ...]:
             **info.about,
         },
     )  # fmt: skip
-    return (f"cd {{target}} && psql -d DATABASE -f {SCRIPT}",)
+    return (f"in the folder {{target}}: psql -d DATABASE -f {SCRIPT}",)
 
 
 @dataclass(slots=True)
