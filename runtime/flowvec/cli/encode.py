@@ -315,8 +315,9 @@ def _print_estimate(
         return
     what = "" if into is None else " (adding them to the collection takes longer)"
     typer.echo(
-        f"{counted(estimate.rows, 'row')}, about {estimate.tokens:,} tokens: {_duration(estimate.seconds)} "
-        f"here{what}, after {_duration(estimate.survey_seconds)} to count the rows; "
+        f"{counted(estimate.rows, 'row')}, about {estimate.tokens:,} tokens: "
+        f"{_duration(estimate.seconds)} here{what}, "
+        f"after {_duration(estimate.survey_seconds)} to count the rows; "
         f"{estimate.bytes / 1e6:,.1f} MB of vectors in {counted(estimate.shards, 'shard')}; of "
         f"{counted(estimate.sampled, 'sampled row')} {estimate.dead_share:.1%} cannot be embedded"
     )
