@@ -1,4 +1,4 @@
-// The C interface of flowvec's HNSW graphs, which runtime/flowvec/hnsw calls by ctypes.
+// The C interface of flowvec's HNSW graphs and inverted files, which Python calls by ctypes.
 //
 // ctypes releases Python's lock in every call. Each function returns a status; `flowvec_hnsw_error`
 // says what went wrong in this thread's last call. Pointers are not checked: the Python module does.
@@ -12,6 +12,7 @@
 #include <shared_mutex>
 
 #include "graph_file.h"
+#include "postings.h"
 
 #ifdef _WIN32
 #define FLOWVEC_API extern "C" __declspec(dllexport)
@@ -82,7 +83,7 @@ void check_capacity(size_t capacity) {
 }  // namespace
 
 // Changes with every change of this interface.
-FLOWVEC_API int flowvec_hnsw_version() { return 1; }
+FLOWVEC_API int flowvec_hnsw_version() { return 2; }
 
 FLOWVEC_API const char* flowvec_hnsw_simd() { return flowvec::kernels().name; }
 
@@ -222,5 +223,23 @@ FLOWVEC_API int flowvec_hnsw_search(const Handle* handle, const float* queries, 
             handle->graph->search(queries + i * dim, k, ef, filter, labels + i * k,
                                   distances + i * k);
         });
+    });
+}
+
+// The k best rows of an inverted file for a query: rows and scores (k), and how many there are. See
+// `best_rows`.
+FLOWVEC_API int flowvec_hnsw_best_rows(const int32_t* rows, const float* weights,
+                                       const int64_t* starts, const int64_t* ends,
+                                       const float* factors, size_t lists, size_t count,
+                                       const uint8_t* allowed, size_t k, int32_t* best,
+                                       double* scores, size_t* found) {
+    return guarded([&] {
+        const auto hits = flowvec::best_rows({rows, weights, starts, ends, factors, lists}, count,
+                                             allowed, k);
+        for (size_t i = 0; i < hits.size(); i++) {
+            best[i] = hits[i].row;
+            scores[i] = hits[i].score;
+        }
+        *found = hits.size();
     });
 }

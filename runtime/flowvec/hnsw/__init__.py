@@ -1,9 +1,10 @@
-"""HNSW graphs: hnswlib's, in a library of flowvec's own (`native/` in the source).
+"""HNSW graphs, hnswlib's, and inverted files, in a library of flowvec's own (`native/`).
 
 Graph files are those of the package hnswlib 0.8, which can read and write them too.
 """
 
 from flowvec.hnsw.graph import HnswGraph, Space
+from flowvec.hnsw.inverted_file import best_rows
 from flowvec.hnsw.library import GraphFileError, HnswError
 
-__all__ = ["GraphFileError", "HnswError", "HnswGraph", "Space"]
+__all__ = ["GraphFileError", "HnswError", "HnswGraph", "Space", "best_rows"]

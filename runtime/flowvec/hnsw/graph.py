@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.hnsw.library import HnswError, check, library
+from flowvec.hnsw.library import HnswError, address, check, library
 
 __all__ = ["HnswGraph", "Space"]
 
@@ -143,9 +143,7 @@ class HnswGraph:
         """
         count = len(self)
         labels, deleted = np.empty(count, np.int64), np.empty(count, np.bool_)
-        check(
-            self._lib.flowvec_hnsw_labels(self._handle, _address(labels), _address(deleted), count)
-        )
+        check(self._lib.flowvec_hnsw_labels(self._handle, address(labels), address(deleted), count))
         return labels, deleted
 
     def resize(self, capacity: int) -> None:
@@ -175,7 +173,7 @@ class HnswGraph:
             raise HnswError(f"{labels.shape} labels for {len(vectors)} vectors")
         check(
             self._lib.flowvec_hnsw_add(
-                self._handle, _address(vectors), _address(labels), len(labels), threads
+                self._handle, address(vectors), address(labels), len(labels), threads
             )
         )
 
@@ -192,7 +190,7 @@ class HnswGraph:
         marked = np.empty(len(labels), np.bool_)
         check(
             self._lib.flowvec_hnsw_delete(
-                self._handle, _address(labels), _address(marked), len(labels)
+                self._handle, address(labels), address(marked), len(labels)
             )
         )
         return marked
@@ -232,10 +230,10 @@ class HnswGraph:
         distances = np.empty((len(queries), k), np.float32)
         check(
             self._lib.flowvec_hnsw_search(
-                self._handle, _address(queries), len(queries), k, max(1, ef), threads,
-                None if among is None else _address(among),
-                None if marks is None else _address(marks),
-                0 if among is None else len(among), _address(labels), _address(distances),
+                self._handle, address(queries), len(queries), k, max(1, ef), threads,
+                None if among is None else address(among),
+                None if marks is None else address(marks),
+                0 if among is None else len(among), address(labels), address(distances),
             )
         )  # fmt: skip
         return labels, distances
@@ -254,8 +252,3 @@ def _squared(space: Space) -> int:
     if space not in ("ip", "l2"):
         raise HnswError(f"space must be 'ip' or 'l2', not {space!r}")
     return int(space == "l2")
-
-
-def _address(array: npt.NDArray[np.generic]) -> int:
-    """Address of an array's first number; `array.ctypes` takes ten times as long."""
-    return int(array.__array_interface__["data"][0])

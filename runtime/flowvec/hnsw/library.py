@@ -13,13 +13,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from flowvec.errors import FlowvecError, MissingDependencyError
 
-__all__ = ["LIBRARY", "GraphFileError", "HnswError", "check", "library"]
+__all__ = ["LIBRARY", "GraphFileError", "HnswError", "address", "check", "library"]
 
 # The name says nothing of a Python version, since the library does not use Python.
 LIBRARY = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
-_VERSION = 1  # of the interface in native/hnsw.cpp
+_VERSION = 2  # of the interface in native/hnsw.cpp
 _BAD_ARGUMENT, _BAD_FILE, _SYSTEM, _NO_MEMORY = 1, 2, 3, 4
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -35,6 +38,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "search": (
         c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, c_size_t,
         c_void_p, c_void_p, c_size_t, c_void_p, c_void_p,
+    ),
+    "best_rows": (
+        c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t, c_void_p, c_size_t,
+        c_void_p, c_void_p, c_void_p,
     ),
 }  # fmt: skip
 
@@ -102,3 +109,8 @@ def check(status: int, path: str | None = None) -> None:
     if status == _BAD_FILE:
         raise GraphFileError(f"{path} is not a graph: {text}")
     raise HnswError(text)
+
+
+def address(array: npt.NDArray[np.generic]) -> int:
+    """Address of an array's first number; `array.ctypes` takes ten times as long."""
+    return int(array.__array_interface__["data"][0])
