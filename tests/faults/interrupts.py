@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from flowvec import Collection
-from flowvec.collection.query import SearchOptions
+from flowvec.collection.query import Queries, SearchOptions
 
 _DIM = 4
 _ROWS = 20
@@ -96,7 +96,8 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
                 collection.search_ids(query[None], k=3)
             else:
                 # The public search takes a text only with an encoder, and this has none.
-                collection._searcher.hybrid_hits(["a cat"], query[None], SearchOptions(3))
+                queries = Queries(query[None], ["a cat"])
+                collection._searcher.hits(queries, SearchOptions.checked(3, None, hybrid=True))
             result.done += 1
             signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:

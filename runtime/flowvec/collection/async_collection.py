@@ -19,6 +19,7 @@ from flowvec.collection.call_queue import CallStatistics
 from flowvec.collection.collection import Collection
 from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
 from flowvec.collection.foreign import OF_ADD, OF_ROWS, OF_SEARCH
+from flowvec.collection.hybrid import Fusion
 from flowvec.collection.query import SearchOptions
 from flowvec.collection.reranking import LOGITS, RERANK_FROM, pairs_of, sorted_again
 from flowvec.collection.results import Added, CollectionInfo, Hit, Row
@@ -36,6 +37,7 @@ from flowvec.reranker.async_reranker import AsyncReranker
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list, refuse_single
+from flowvec.sparse.vectors import SparseVectors
 from flowvec.unpicklable import OfOneProcess
 
 __all__ = ["AsyncCollection"]
@@ -50,6 +52,8 @@ class SearchKeywords(TypedDict, total=False):
     filter: Filter | None
     hybrid: bool
     vector_weight: float | None
+    sparse_weight: float | None
+    fusion: Fusion
     min_score: float | None
     exact: bool
     ef: int | None
@@ -211,6 +215,7 @@ class AsyncCollection(OfOneProcess):
         text: str | None = None,
         rerank: AnyReranker | None = None,
         rerank_from: int = RERANK_FROM,
+        sparse: SparseVectors | Any | None = None,
         **options: Unpack[SearchKeywords],
     ) -> builtins.list[Hit]:
         """The rows nearest to a text or a vector, as `Collection.search`.
@@ -223,8 +228,10 @@ class AsyncCollection(OfOneProcess):
             rerank: pairs of different tasks share batches in an `AsyncReranker`; a Reranker runs
                 in the thread of the search.
             rerank_from: how many hits the reranker reads.
-            **options: `filter`, `hybrid`, `vector_weight`, `min_score`, `exact`, `ef`, `offset`,
-                `group_by`, `prefix` and `with_vectors`.
+            sparse: the query's sparse vector, for a hybrid search; from a text a SparseEncoder
+                makes it in the thread of the search.
+            **options: `filter`, `hybrid`, `vector_weight`, `sparse_weight`, `fusion`, `min_score`,
+                `exact`, `ef`, `offset`, `group_by`, `prefix` and `with_vectors`.
 
         Raises:
             DeadlineError: the timeout passed.
@@ -234,10 +241,11 @@ class AsyncCollection(OfOneProcess):
         """
         given = None if text_or_none("text", text) is None else [text]
         async with self._calls.call(timeout):
-            checked = _checked_options(k, rerank, options)
-            return (
-                await self._search([query], given, checked, "query", _shared(rerank), rerank_from)
-            )[0]
+            checked = self._checked_options(k, rerank, sparse, options)
+            (hits,) = await self._search(
+                [query], given, checked, "query", _shared(rerank), rerank_from, sparse
+            )
+            return hits
 
     @explaining(OF_SEARCH)
     async def search_batch(
@@ -249,15 +257,44 @@ class AsyncCollection(OfOneProcess):
         texts: Sequence[str] | None = None,
         rerank: AnyReranker | None = None,
         rerank_from: int = RERANK_FROM,
+        sparse: SparseVectors | Any | None = None,
         **options: Unpack[SearchKeywords],
     ) -> builtins.list[builtins.list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once."""
         refuse_single("queries", queries)
         given = None if texts is None else as_list("texts", texts)
         async with self._calls.call(timeout):
-            checked = _checked_options(k, rerank, options)
+            checked = self._checked_options(k, rerank, sparse, options)
             return await self._search(
-                queries, given, checked, "queries", _shared(rerank), rerank_from
+                queries, given, checked, "queries", _shared(rerank), rerank_from, sparse
+            )
+
+    @explaining(OF_SEARCH)
+    async def search_sparse(
+        self,
+        query: str | SparseVectors | Any,
+        k: int = 10,
+        *,
+        timeout: float | None = None,
+        filter: Filter | None = None,
+        min_score: float | None = None,
+        offset: int = 0,
+        with_vectors: bool = False,
+    ) -> builtins.list[Hit]:
+        """The rows with the largest dot product of sparse vectors, as `Collection.search_sparse`.
+
+        A text is embedded in the thread of the search. Errors also as `search`.
+        """
+        async with self._calls.call(timeout):
+            return await self._calls.read(
+                lambda: self._collection.search_sparse(
+                    query,
+                    k,
+                    filter=filter,
+                    min_score=min_score,
+                    offset=offset,
+                    with_vectors=with_vectors,
+                )
             )
 
     @explaining(OF_SEARCH)
@@ -290,6 +327,7 @@ class AsyncCollection(OfOneProcess):
         name: str,
         rerank: object,
         rerank_from: int,
+        sparse: object,
     ) -> builtins.list[builtins.list[Hit]]:
         plan = SearchPlan.checked(
             queries,
@@ -299,8 +337,23 @@ class AsyncCollection(OfOneProcess):
             dim=self._collection._dim,
             rerank=rerank,
             rerank_from=rerank_from,
+            sparse=sparse,
+            sparse_dim=None if sparse is None else self._collection._sparse_dim(),
         )
         return await self._planned(plan)
+
+    def _checked_options(
+        self, k: int, rerank: object, sparse: object, options: SearchKeywords
+    ) -> SearchOptions:
+        given: dict[str, Any] = {"filter": None, **options}
+        for name in options.keys() - SearchKeywords.__annotations__.keys():
+            raise TypeError(f"a search got an unexpected keyword argument {name!r}")
+        return SearchOptions.checked(
+            k,
+            **given,
+            has_sparse=self._collection._has_sparse(sparse),
+            is_reranked=rerank is not None,
+        )
 
     async def _planned(self, plan: SearchPlan) -> builtins.list[builtins.list[Hit]]:
         self._calls.reads.check()  # before the texts are embedded for nothing
@@ -448,12 +501,13 @@ class AsyncCollection(OfOneProcess):
         texts: Sequence[str | None] | None = None,
         metadata: Metadata | None = None,
         *,
+        sparse: SparseVectors | Any | None = None,
         timeout: float | None = None,
     ) -> Added:
         """Add vectors made elsewhere, as `Collection.add_vectors`; errors also as `add`."""
         async with self._calls.call(timeout):
             return await self._calls.write(
-                lambda: self._collection.add_vectors(ids, vectors, texts, metadata)
+                lambda: self._collection.add_vectors(ids, vectors, texts, metadata, sparse=sparse)
             )
 
     @explaining(OF_ROWS)
@@ -546,10 +600,3 @@ def _check_kinds(collection: object, encoder: object) -> None:
 
 def _shared(rerank: object) -> object:
     return rerank.shared if isinstance(rerank, AsyncReranker) else rerank
-
-
-def _checked_options(k: int, rerank: object, options: SearchKeywords) -> SearchOptions:
-    given: dict[str, Any] = {"filter": None, **options}
-    for name in options.keys() - SearchKeywords.__annotations__.keys():
-        raise TypeError(f"a search got an unexpected keyword argument {name!r}")
-    return SearchOptions.checked(k, **given, is_reranked=rerank is not None)

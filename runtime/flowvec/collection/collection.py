@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,13 @@ from flowvec.collection.access import Access
 from flowvec.collection.creation import create_store, is_unfinished
 from flowvec.collection.field_methods import FieldMethods
 from flowvec.collection.foreign import OF_ADD
+from flowvec.collection.index.sparse_index import SparseIndex
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.model import (
     Model,
     check_model,
     check_same_settings,
+    check_sparse_encoder_or_none,
     new_settings,
 )
 from flowvec.collection.parquet import read_parquet, write_parquet
@@ -52,6 +54,9 @@ from flowvec.errors import (
     InputValueError,
 )
 from flowvec.sequences import as_list
+from flowvec.sparse.checking import checked_sparse, chosen_rows
+from flowvec.sparse.encoder import SparseEncoder
+from flowvec.sparse.vectors import SparseVectors
 from flowvec.texts.unicode import replace_surrogates, without_surrogates
 from flowvec.tokenizer.tokenizer import check_texts
 from flowvec.vectors import Metric
@@ -65,6 +70,11 @@ _truncation_logger = logging.getLogger("flowvec.collection.truncation")
 Floats = npt.NDArray[np.float32]
 
 _SALVAGE_ROWS = 4096
+# Settings that a Parquet file has in its schema.
+_KEPT = {
+    "metric", "model", "fingerprint", "compute", "created_by",
+    "sparse_dim", "sparse_model", "sparse_fingerprint",
+}  # fmt: skip
 
 
 class Collection(SearchMethods, FieldMethods):
@@ -99,10 +109,12 @@ class Collection(SearchMethods, FieldMethods):
         self._store = store
         self._encoder = encoder
         self._own_encoder: Encoder | None = None  # opened here, so closed here
+        self._sparse_encoder: SparseEncoder | None = None
         self._dim = store.settings.dim
         self._index = VectorIndex(store, path, exact_below)
         self._access = Access(path, store, self._index, checked_write_timeout(write_timeout))
-        self._searcher = Searcher(store, self._index, self._access.reading)
+        self._sparse_index = SparseIndex(store)
+        self._searcher = Searcher(store, self._index, self._sparse_index, self._access.reading)
         self._has_warned_of_truncation = False
 
     # --- opening and closing --------------------------------------------------------------------
@@ -113,6 +125,7 @@ class Collection(SearchMethods, FieldMethods):
         path: str | Path,
         *,
         encoder: Encoder | None = None,
+        sparse_encoder: SparseEncoder | None = None,
         dim: int | None = None,
         metric: Metric = "cosine",
         vector_dtype: VectorDtype = "float32",
@@ -125,6 +138,8 @@ class Collection(SearchMethods, FieldMethods):
         Args:
             path: a directory that does not exist, is empty, or holds an interrupted `create`.
             encoder: embeds texts. Its fingerprint is kept, and later Encoders must match it.
+            sparse_encoder: makes sparse vectors of texts beside the dense ones, for
+                `search_sparse` and hybrid searches. Its fingerprint is kept with the first.
             dim: length of the vectors, for a collection without an Encoder.
             metric: `cosine`, `ip` (inner product) or `l2` (Euclidean distance).
             vector_dtype: how vectors are stored: `float32`, or `float16` at half the size.
@@ -142,19 +157,26 @@ class Collection(SearchMethods, FieldMethods):
         flag("exist_ok", exist_ok)
         exact_below = _checked_exact_below(exact_below)
         checked_write_timeout(write_timeout)
+        check_sparse_encoder_or_none(sparse_encoder)
         settings = new_settings(encoder, dim, metric, vector_dtype)
         folder = absolute_path(path)
         store = create_store(folder, settings)
         if store is not None:
             try:
-                return cls(folder, store, encoder, exact_below, write_timeout)
+                collection = cls(folder, store, encoder, exact_below, write_timeout)
+                collection._sparse_encoder = sparse_encoder
+                return collection
             except BaseException:
                 store.close()
                 raise
         if not exist_ok:
             raise CollectionError(f"{folder} is not empty: it holds a collection")
         collection = cls.open(
-            folder, encoder=encoder, exact_below=exact_below, write_timeout=write_timeout
+            folder,
+            encoder=encoder,
+            sparse_encoder=sparse_encoder,
+            exact_below=exact_below,
+            write_timeout=write_timeout,
         )
         try:
             check_same_settings(collection._store.settings, settings, folder)
@@ -169,6 +191,7 @@ class Collection(SearchMethods, FieldMethods):
         path: str | Path,
         *,
         encoder: Encoder | None = None,
+        sparse_encoder: SparseEncoder | None = None,
         dim: int | None = None,
         metric: Metric = "cosine",
         vector_dtype: VectorDtype = "float32",
@@ -182,6 +205,7 @@ class Collection(SearchMethods, FieldMethods):
         return cls.create(
             path,
             encoder=encoder,
+            sparse_encoder=sparse_encoder,
             dim=dim,
             metric=metric,
             vector_dtype=vector_dtype,
@@ -201,6 +225,7 @@ class Collection(SearchMethods, FieldMethods):
         path: str | Path,
         *,
         encoder: Encoder | None = None,
+        sparse_encoder: SparseEncoder | None = None,
         exact_below: int | None = None,
         write_timeout: float | None = WRITE_TIMEOUT,
     ) -> Collection:
@@ -214,6 +239,8 @@ class Collection(SearchMethods, FieldMethods):
             encoder: needed to add or search texts. Without it, vectors can be added and searched.
                 If `Encoder.load` chose its compute type, and the vectors were made in another one,
                 the collection opens the model once more in that type.
+            sparse_encoder: needed to make sparse vectors of texts, which `add` then does, and
+                searches by sparse vectors of a text. Without it, sparse vectors can be given.
             exact_below: up to this many rows, searches compare every row and no graph is built;
                 None is 10,000. It applies to this object and is not kept on disk.
             write_timeout: how long a change waits while other threads and processes write, in
@@ -222,10 +249,11 @@ class Collection(SearchMethods, FieldMethods):
 
         Raises:
             CollectionError: there is no collection, or it is of another layout version.
-            FingerprintMismatchError: the Encoder is not the model that made the vectors.
+            FingerprintMismatchError: an Encoder is not the model that made the vectors.
             CorruptCollectionError: the database is damaged.
         """
         check_encoder_or_none(encoder)
+        check_sparse_encoder_or_none(sparse_encoder)
         exact_below = _checked_exact_below(exact_below)
         checked_write_timeout(write_timeout)
         folder = absolute_path(path)
@@ -234,6 +262,8 @@ class Collection(SearchMethods, FieldMethods):
             collection = cls(folder, store, encoder, exact_below, write_timeout)
             if encoder is not None:
                 collection._take_encoder(encoder)
+            if sparse_encoder is not None:
+                collection._take_sparse_encoder(sparse_encoder)
         except BaseException:
             store.close()
             raise
@@ -267,7 +297,8 @@ class Collection(SearchMethods, FieldMethods):
         Args:
             ids: strings or whole numbers; 1 and "1" are two ids. Of rows with equal ids the last is
                 kept.
-            texts: one text for each id, embedded by `Encoder.encode_document`.
+            texts: one text for each id, embedded by `Encoder.encode_document`, and where the
+                collection was opened with a SparseEncoder, by its `encode_document` too.
             metadata: for each id a dict that JSON can hold, or None; or a DataFrame (pandas or
                 polars) with one row for each id. Its columns become fields, missing values null,
                 and dates ISO 8601 strings.
@@ -303,6 +334,9 @@ class Collection(SearchMethods, FieldMethods):
         kept = last_of_each(keys)
         kept_texts = [items[i] for i in kept]
         vectors, truncated = embed(kept_texts)
+        sparse_encoder, sparse = self._sparse_encoder, None
+        if sparse_encoder is not None:
+            sparse = sparse_encoder.encode_document(kept_texts)
         if truncated and not self._has_warned_of_truncation:
             self._has_warned_of_truncation = True
             _truncation_logger.warning(
@@ -317,7 +351,9 @@ class Collection(SearchMethods, FieldMethods):
             vectors,
             kept_texts,
             [payload[i] for i in kept],
+            sparse,
             made_by=encoder,
+            sparse_made_by=sparse_encoder,
         )
         return Added(len(kept), replaced, truncated)
 
@@ -328,6 +364,8 @@ class Collection(SearchMethods, FieldMethods):
         vectors: npt.ArrayLike,
         texts: Sequence[str | None] | None = None,
         metadata: Metadata | None = None,
+        *,
+        sparse: SparseVectors | Any | None = None,
     ) -> Added:
         """Add vectors made elsewhere. Rows with the same ids are replaced. On disk when it returns.
 
@@ -336,6 +374,7 @@ class Collection(SearchMethods, FieldMethods):
             vectors: float32 (rows, dim); other number types are converted.
             texts: for each row a text or None, returned by searches.
             metadata: as in `add`.
+            sparse: for each row its sparse vector, as for `set_sparse`; None gives the rows none.
 
         Returns:
             How many rows were written and replaced.
@@ -350,12 +389,16 @@ class Collection(SearchMethods, FieldMethods):
         check_count("texts", len(items), len(keys))
         check_texts(["" if text is None else text for text in items])
         payload = check_metadata(metadata, len(keys))
+        given = None if sparse is None else checked_sparse("sparse", sparse)
+        if given is not None:
+            check_count("sparse vectors", len(given), len(keys))
         kept = last_of_each(keys)
         replaced = self._write(
             [keys[i] for i in kept],
             rows[kept],
             [items[i] for i in kept],
             [payload[i] for i in kept],
+            None if given is None else chosen_rows(given, kept),
         )
         return Added(len(kept), replaced, 0)
 
@@ -365,7 +408,9 @@ class Collection(SearchMethods, FieldMethods):
         vectors: Floats,
         texts: Sequence[str | None],
         metadata: Sequence[str | None],
+        sparse: SparseVectors | None = None,
         made_by: Encoder | None = None,
+        sparse_made_by: SparseEncoder | None = None,
     ) -> int:
         """Write rows, and return how many were replaced."""
         if not ids:
@@ -378,6 +423,8 @@ class Collection(SearchMethods, FieldMethods):
             if made_by is not None:
                 self._record_model(made_by)
             labels, replaced = self._store.upsert(ids, vectors, stored, metadata)
+            if sparse is not None:
+                self._put_sparse(labels, sparse, sparse_made_by)
             self._index.stage(replaced, labels, vectors, ids)
             return len(replaced)
 
@@ -409,14 +456,20 @@ class Collection(SearchMethods, FieldMethods):
             CorruptCollectionError: a row does not match its checksum.
             MissingDependencyError: pyarrow is not installed.
         """
-        settings = self._store.settings
-        kept = ("metric", "model", "fingerprint", "compute", "created_by")
-        about = {key: value for key, value in settings.as_meta().items() if key in kept}
         file = absolute_path(path)
         if file.suffix != ".parquet":
             raise InputValueError(f"to_parquet writes a .parquet file, not {file.name}")
         with self._access.reading():  # one state of all rows
-            return write_parquet(file, self.rows(filter), self._dim, settings.vector_dtype, about)
+            settings = self._store.meta.read_settings()
+            about = {key: value for key, value in settings.as_meta().items() if key in _KEPT}
+            return write_parquet(
+                file,
+                self.rows(filter),
+                self._dim,
+                settings.vector_dtype,
+                about,
+                None if settings.sparse_dim is None else self._store.sparse.read,
+            )
 
     @classmethod
     def from_parquet(
@@ -455,6 +508,7 @@ class Collection(SearchMethods, FieldMethods):
             dim=files.dim,
             metric=metric or cast(Metric, about.get("metric", "cosine")),
             vector_dtype=vector_dtype or cast(VectorDtype, files.dtype),
+            sparse_model=(about.get("sparse_model"), about.get("sparse_fingerprint")),
         )
 
     @classmethod
@@ -467,8 +521,12 @@ class Collection(SearchMethods, FieldMethods):
         dim: int,
         metric: Metric,
         vector_dtype: VectorDtype,
+        sparse_model: tuple[str | None, str | None],
     ) -> Collection:
-        """Create a collection of rows, and of the model that made their vectors."""
+        """Create a collection of rows, and of the models that made their vectors.
+
+        `sparse_model` is the name and the fingerprint of the one of the sparse vectors.
+        """
         existed = absolute_path(path).exists()
         collection = cls.create(path, dim=dim, metric=metric, vector_dtype=vector_dtype)
         try:
@@ -476,8 +534,10 @@ class Collection(SearchMethods, FieldMethods):
                 # Rows of earlier versions may hold lone surrogates, also in their metadata.
                 metadata = [without_surrogates(item) for item in rows.metadata]
                 collection.add_vectors(rows.ids, rows.vectors, rows.texts, metadata)
+                collection._add_sparse_of(rows)
             with collection._access.writing(), collection._store.transaction():
                 collection._store.meta.write_settings(model.as_meta())
+                collection._record_sparse(*sparse_model)
         except BaseException:
             # Remove the partial collection, so that the call can be repeated.
             collection.close()
@@ -510,13 +570,15 @@ class Collection(SearchMethods, FieldMethods):
             parts = iter(lambda: list(islice(intact, _SALVAGE_ROWS)), [])
             with cls._create_from(
                 into,
-                map(Rows.of, parts),
+                (Rows.of(part, store.sparse.intact([i.label for i in part])) for part in parts),
                 Model(settings.model, settings.fingerprint, settings.compute),
                 dim=settings.dim,
                 metric=settings.metric,
                 vector_dtype=settings.vector_dtype,
+                sparse_model=(settings.sparse_model, settings.sparse_fingerprint),
             ) as new:
                 kept = len(new)
+                new._warn_of_lost_sparse(store)
             with suppress(CollectionError):
                 return max(0, store.meta.counts().rows - kept)
             return 0

@@ -1,26 +1,28 @@
-"""The Encoder of a Collection: the model that made its vectors."""
+"""The Encoders of a Collection: the models that made its vectors."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from flowvec.collection.access import Access
-from flowvec.collection.model import check_model, matching_encoder
+from flowvec.collection.model import check_model, check_sparse_model, matching_encoder
 from flowvec.collection.store.store import Store
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import CollectionError
+from flowvec.sparse.encoder import SparseEncoder
 
 __all__ = ["EncoderMethods"]
 
 
 class EncoderMethods:
-    """Which Encoder embeds texts here, checked against the collection's model."""
+    """Which Encoders embed texts here, checked against the collection's models."""
 
     _path: Path
     _store: Store
     _access: Access
     _encoder: Encoder | None
     _own_encoder: Encoder | None
+    _sparse_encoder: SparseEncoder | None
 
     @property
     def encoder(self) -> Encoder | None:
@@ -58,3 +60,28 @@ class EncoderMethods:
                 "open it with Collection.open(path, encoder=...)"
             )
         return self._encoder
+
+    @property
+    def sparse_encoder(self) -> SparseEncoder | None:
+        """The SparseEncoder that makes sparse vectors here; None without one."""
+        return self._sparse_encoder
+
+    def _take_sparse_encoder(self, encoder: SparseEncoder) -> None:
+        """Make sparse vectors with a SparseEncoder.
+
+        Raises:
+            FingerprintMismatchError: it is another model.
+        """
+        check_sparse_model(self._path, self._store.meta.read_settings(), encoder)
+        self._sparse_encoder = encoder
+
+    def _checked_sparse_encoder(self) -> SparseEncoder:
+        encoder = self._sparse_encoder
+        if encoder is None:
+            raise CollectionError(
+                "this collection was opened without a sparse encoder, so it takes sparse vectors, "
+                "not texts; open it with Collection.open(path, sparse_encoder=...)"
+            )
+        with self._access.reading():  # the model may have been recorded after `open`
+            check_sparse_model(self._path, self._store.meta.read_settings(), encoder)
+        return encoder

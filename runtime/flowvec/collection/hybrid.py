@@ -1,18 +1,39 @@
-"""Hybrid search: plain text as a full-text query, and the fusion of two rankings.
+"""Hybrid search: plain text as a full-text query, and the fusion of two or three rankings.
 
-Both are pure functions; `store/full_text.py` has the index.
+All of it are pure functions; `store/full_text.py` has the index.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-__all__ = ["HYBRID_BEST", "fuse", "match_expression", "trigram_query"]
+__all__ = [
+    "FUSIONS",
+    "HYBRID_BEST",
+    "VECTORS_ALONE",
+    "Fusion",
+    "Shares",
+    "fuse",
+    "fuse_ranks",
+    "match_expression",
+    "rank_share",
+    "scaled",
+    "trigram_query",
+]
 
-# The score of a row that equals the query and matches its words best.
+Fusion = Literal["weights", "ranks"]
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
+
+# The score of a row that equals the query and matches its words and its sparse vector best.
 HYBRID_BEST = 1.0
+# Cormack, Clarke and Buettcher 2009, "Reciprocal rank fusion".
+_RANK_OFFSET = 60
+# Shares whose sum is so near to 1 leave nothing.
+_ROUNDING = 1e-9
 
 # Lucene's list for English: words in half of all texts, which say little and are slow to look up.
 # fmt: off
@@ -116,42 +137,119 @@ def _is_in_word(character: str) -> bool:
     return character == "_" or unicodedata.category(character)[0] in "LMN"
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The share of each ranking in a hybrid search. Their sum is 1.
+
+    Attributes:
+        vector: of the dense vectors.
+        sparse: of the sparse vectors.
+        words: of the words.
+    """
+
+    vector: float
+    sparse: float
+    words: float
+
+    @classmethod
+    def of(cls, vector: float | None, sparse: float | None, *, has_sparse: bool) -> Shares:
+        """Shares of two that are given; those that are not share the rest equally with the words.
+
+        Args:
+            vector: 0 to 1; None is not given.
+            sparse: 0 to 1; None is not given.
+            has_sparse: whether the search has sparse vectors.
+
+        Raises:
+            ValueError: the sum of both is above 1.
+        """
+        if not has_sparse:
+            sparse = 0.0
+        rest = 1.0 - (vector or 0.0) - (sparse or 0.0)
+        if rest < -_ROUNDING:
+            raise ValueError(f"{vector:g} + {sparse:g}")
+        rest = 0.0 if rest < _ROUNDING else rest
+        each = rest / (1 + (vector is None) + (sparse is None))
+        return cls(each if vector is None else vector, each if sparse is None else sparse, each)
+
+
+VECTORS_ALONE = Shares(1.0, 0.0, 0.0)
+
+
+def rank_share(weight: float, labels: Iterable[int]) -> dict[int, float]:
+    """What a ranking gives to the fused score of each of its rows, by label.
+
+    Args:
+        weight: share of the ranking. The best row gets all of it.
+        labels: rows, best first.
+    """
+    return {
+        label: weight * (_RANK_OFFSET + 1) / (_RANK_OFFSET + rank)
+        for rank, label in enumerate(labels, 1)
+    }
+
+
+def fuse_ranks(rankings: Sequence[Mapping[int, float]], k: int) -> list[tuple[int, float]]:
+    """The k rows with the largest sum of what the rankings give to each.
+
+    Args:
+        rankings: as `rank_share` makes them.
+        k: number of rows.
+
+    Returns:
+        (label, score), best first. A score is at most 1. Equal scores are in the order in which
+        the rankings have them.
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for label, share in ranking.items():
+            scores[label] = scores.get(label, 0.0) + share
+    return sorted(scores.items(), key=lambda pair: -pair[1])[:k]
+
+
 def fuse(
     score_by_label: Mapping[int, float],
-    bm25_by_label: Mapping[int, float],
+    others: Sequence[Mapping[int, float]],
     k: int,
     *,
     least: float,
     self_score: float,
     vector_weight: float,
 ) -> list[tuple[int, float]]:
-    """The k best rows by a weighted sum of their vector score and their BM25.
+    """The k best rows by a weighted sum of their scores in several rankings.
 
     The vector score is scaled: 0 for the last row of the vector ranking, 1 for a row equal to the
-    query. So it means the same for every model's range of cosines. BM25 is divided by the best
-    row's. Such a convex combination beats reciprocal ranks (Bruch, Gai and Ingber 2023, "An
-    analysis of fusion functions for hybrid retrieval").
+    query. So it means the same for every model's range of cosines. Such a convex combination beats
+    reciprocal ranks (Bruch, Gai and Ingber 2023, "An analysis of fusion functions for hybrid
+    retrieval").
 
     Args:
-        score_by_label: vector score of each row that either ranking found.
-        bm25_by_label: BM25 of each row that shares words with the query; 0 for other rows.
+        score_by_label: vector score of each row that any ranking found.
+        others: what each further ranking gives to a row's score, by label: its share for the best
+            row, 0 for rows that it did not find (`scaled`).
         k: number of rows.
         least: vector score of the last row of the vector ranking.
         self_score: vector score of the query with itself.
-        vector_weight: weight of the vector score, 0 to 1; the rest is the weight of BM25.
+        vector_weight: share of the vector score, 0 to 1.
 
     Returns:
         (label, score), best first. A score is at most 1; it is below 0 for a row that is farther
-        than all rows of the vector ranking and shares few words. Equal scores keep the order of
-        `score_by_label`.
+        than all rows of the vector ranking and which the others hardly found. Equal scores keep the
+        order of `score_by_label`.
     """
     span = max(self_score, max(score_by_label.values(), default=self_score)) - least
-    best_bm25 = max(bm25_by_label.values(), default=0.0)
 
     def fused(label: int, score: float) -> float:
         nearness = (score - least) / span if span > 0.0 else 1.0
-        words = bm25_by_label.get(label, 0.0) / best_bm25 if best_bm25 > 0.0 else 0.0
-        return vector_weight * nearness + (1.0 - vector_weight) * words
+        return vector_weight * nearness + sum(other.get(label, 0.0) for other in others)
 
     scores = {label: fused(label, score) for label, score in score_by_label.items()}
     return sorted(scores.items(), key=lambda pair: -pair[1])[:k]
+
+
+def scaled(weight: float, score_by_label: Mapping[int, float]) -> dict[int, float]:
+    """Scores above zero as shares of the best row's, which gets all of a ranking's weight."""
+    best = max(score_by_label.values(), default=0.0)
+    if best <= 0.0:
+        return {}
+    return {label: weight * (score / best) for label, score in score_by_label.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 from flowvec.arguments import choice, whole_number
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.index.hnsw import EF_CONSTRUCTION, M
+from flowvec.collection.store.meta import MetaTable
 from flowvec.collection.store.settings import VECTOR_DTYPES, CollectionSettings, VectorDtype
 from flowvec.collection.store.store import FILE, Store
 from flowvec.encoder.argument import check_encoder_or_none
@@ -17,9 +18,11 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.engine.providers import COMPUTES
 from flowvec.errors import (
     FingerprintMismatchError,
+    InputTypeError,
     InputValueError,
     ProviderUnavailableError,
 )
+from flowvec.sparse.encoder import SparseEncoder
 from flowvec.vectors import METRICS, Metric
 from flowvec.version import __version__
 
@@ -27,9 +30,12 @@ __all__ = [
     "Model",
     "check_model",
     "check_same_settings",
+    "check_sparse_encoder_or_none",
+    "check_sparse_model",
     "encoder_for",
     "matching_encoder",
     "new_settings",
+    "record_sparse_model",
 ]
 
 logger = logging.getLogger(__name__)
@@ -87,6 +93,58 @@ def check_model(path: Path, settings: CollectionSettings, encoder: Encoder) -> N
             path,
             settings.compute,
             encoder.engine.compute,
+        )
+
+
+def check_sparse_encoder_or_none(encoder: object) -> None:
+    """Check that an argument is a SparseEncoder or None.
+
+    Raises:
+        InputTypeError: it is neither.
+    """
+    if encoder is not None and not isinstance(encoder, SparseEncoder):
+        raise InputTypeError(
+            "sparse_encoder must be a SparseEncoder, as SparseEncoder.load returns, not "
+            f"{type(encoder).__name__}"
+        )
+
+
+def check_sparse_model(path: Path, settings: CollectionSettings, encoder: SparseEncoder) -> None:
+    """Check that a SparseEncoder is the model that made a collection's sparse vectors.
+
+    Where that is not known, any of their dimensions will do.
+
+    Raises:
+        FingerprintMismatchError: it is another model.
+    """
+    expected = settings.sparse_fingerprint
+    if expected == encoder.fingerprint:
+        return
+    if expected is None and settings.sparse_dim in (None, encoder.dim):
+        return
+    made_with = f"{settings.sparse_dim} dimensions, made elsewhere"
+    if expected is not None:
+        made_with = f"{settings.sparse_model} (fingerprint {expected[:12]})"
+    raise FingerprintMismatchError(
+        f"{path} has sparse vectors of {made_with}, and {encoder.bundle.manifest.name} is another "
+        f"model (fingerprint {encoder.fingerprint[:12]}): their vectors cannot be compared"
+    )
+
+
+def record_sparse_model(path: Path, meta: MetaTable, encoder: SparseEncoder) -> None:
+    """Record the model of the first sparse vectors that are made here; inside a transaction.
+
+    Raises:
+        FingerprintMismatchError: it is another model.
+    """
+    settings = meta.read_settings()
+    check_sparse_model(path, settings, encoder)
+    if settings.sparse_fingerprint is None:
+        meta.write_settings(
+            {
+                "sparse_model": encoder.bundle.handle,
+                "sparse_fingerprint": encoder.fingerprint,
+            }
         )
 
 

@@ -1,15 +1,16 @@
 """Rows of a collection to a Parquet file and back, for other search engines.
 
 Columns: `id` (text), `id_is_int`, `text`, `metadata` (JSON), and `vector`, a list of fixed length
-of float32 or float16. The schema's metadata holds the rest. Output of bulk jobs and files of other
-origin can be read too.
+of float32 or float16. A collection with sparse vectors has `sparse_indices` and `sparse_values`
+too, which are null for rows without one. The schema's metadata holds the rest. Output of bulk jobs
+and files of other origin can be read too.
 """
 
 from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,16 +25,24 @@ from flowvec.collection.store.values import scalar_of, storable
 from flowvec.errors import CollectionError, InputTypeError, InputValueError
 from flowvec.files import staged_file
 from flowvec.sequences import as_list
+from flowvec.sparse.checking import checked_sparse
+from flowvec.sparse.vectors import SparseVectors
 from flowvec.texts.compression import is_hidden
 
 __all__ = ["ParquetRows", "json_value", "read_parquet", "write_parquet"]
 
 _ROWS = 4096
 _KEY = b"flowvec"
+_SPARSE = ("sparse_indices", "sparse_values")
 
 
 def write_parquet(
-    path: Path, rows: Iterable[Item], dim: int, dtype: str, about: Mapping[str, str]
+    path: Path,
+    rows: Iterable[Item],
+    dim: int,
+    dtype: str,
+    about: Mapping[str, str],
+    sparse_of: Callable[[Sequence[int]], Mapping[int, SparseVectors]] | None = None,
 ) -> int:
     """Write rows at constant memory; the file is written atomically.
 
@@ -43,6 +52,7 @@ def write_parquet(
         dim: length of the vectors.
         dtype: how they are stored, `float32` or `float16`.
         about: kept in the schema's metadata.
+        sparse_of: gives sparse vectors by label; None if there are none.
 
     Returns:
         How many rows.
@@ -52,16 +62,17 @@ def write_parquet(
         MissingDependencyError: pyarrow is not installed.
     """
     pa = imported_arrow()
-    schema = pa.schema(
-        [
-            ("id", pa.string()),
-            ("id_is_int", pa.bool_()),
-            ("text", pa.string()),
-            ("metadata", pa.string()),
-            ("vector", pa.list_(pa.float16() if dtype == "float16" else pa.float32(), dim)),
-        ],
-        metadata={_KEY: json.dumps(dict(about))},
-    )
+    fields = [
+        ("id", pa.string()),
+        ("id_is_int", pa.bool_()),
+        ("text", pa.string()),
+        ("metadata", pa.string()),
+        ("vector", pa.list_(pa.float16() if dtype == "float16" else pa.float32(), dim)),
+    ]
+    if sparse_of is not None:
+        kinds = (pa.list_(pa.int32()), pa.list_(pa.float32()))
+        fields += zip(_SPARSE, kinds, strict=True)
+    schema = pa.schema(fields, metadata={_KEY: json.dumps(dict(about))})
     source, count = iter(rows), 0
     try:
         with staged_file(path) as partial, pa.parquet.ParquetWriter(partial, schema) as writer:
@@ -77,11 +88,27 @@ def write_parquet(
                     ),
                     pa.FixedSizeListArray.from_arrays(pa.array(flat), dim),
                 ]
+                if sparse_of is not None:
+                    sparse = sparse_of([item.label for item in items])
+                    columns += _sparse_columns(pa, [sparse.get(item.label) for item in items])
                 writer.write_batch(pa.record_batch(columns, schema=schema))
                 count += len(items)
     except (OSError, pa.ArrowException) as error:
         raise CollectionError(f"cannot write {path}: {error}") from error
     return count
+
+
+def _sparse_columns(pa: Any, sparse: Sequence[SparseVectors | None]) -> list[Any]:
+    lengths = np.array([0 if one is None else len(one.values) for one in sparse], np.int64)
+    missing = np.array([one is None for one in sparse])
+    offsets = pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), pa.int32())
+    there = [one for one in sparse if one is not None]
+    terms = np.concatenate([np.empty(0, np.int32), *(one.indices for one in there)])
+    weights = np.concatenate([np.empty(0, np.float32), *(one.values for one in there)])
+    return [
+        pa.ListArray.from_arrays(offsets, pa.array(flat), mask=pa.array(missing))
+        for flat in (terms, weights)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +269,7 @@ def _first_length(file: Any, path: Path) -> int:
 def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str]) -> Iterator[Rows]:
     first = 0
     as_json = set(json.loads(about.get("json_columns", "[]")))
+    sparse_dim = int(about.get("sparse_dim", 0))
     try:
         for batch in file.iter_batches(batch_size=_ROWS):
             columns = {name: batch.column(name).to_pylist() for name in batch.schema.names
@@ -254,17 +282,41 @@ def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str])
             none = [None] * len(batch)
             ids = _ids(columns.pop("id"), columns.pop("id_is_int", none), path, first)
             texts = columns.pop("text", none)
+            sparse = None
+            if sparse_dim:
+                terms, weights = (columns.pop(name, none) for name in _SPARSE)
+                sparse = _sparse(terms, weights, sparse_dim, f"{path}: rows from {first} on")
             yield Rows(
                 ids,
                 flat.reshape(len(batch), dim),
                 texts,
                 _metadata(columns.pop("metadata", none), columns, as_json, (path, first)),
+                sparse,
             )
             first += len(batch)
     except (OSError, pa.ArrowException, TypeError, ValueError) as error:
         if isinstance(error, InputTypeError | InputValueError):
             raise
         raise InputValueError(f"{path}: rows from {first} on cannot be read: {error}") from None
+
+
+def _sparse(
+    terms: list[Any], weights: list[Any], dim: int, where: str
+) -> list[SparseVectors | None]:
+    """Sparse vectors of rows; None where both columns are null."""
+    found: list[SparseVectors | None] = []
+    for indices, values in zip(terms, weights, strict=True):
+        if indices is None and values is None:
+            found.append(None)
+            continue
+        one = SparseVectors(
+            np.array([0, len(indices)], np.int64),
+            np.asarray(indices, np.int32),
+            np.asarray(values, np.float32),
+            dim,
+        )
+        found.append(checked_sparse(f"sparse vectors of {where}", one))
+    return found
 
 
 def _metadata(

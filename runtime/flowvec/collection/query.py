@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import flag, text_or_none, whole_number
+from flowvec.arguments import choice, flag, text_or_none, whole_number
 from flowvec.collection.grouping import best_of_groups, group_of
-from flowvec.collection.hybrid import HYBRID_BEST, fuse, match_expression, trigram_query
+from flowvec.collection.hybrid import (
+    FUSIONS,
+    HYBRID_BEST,
+    VECTORS_ALONE,
+    Fusion,
+    Shares,
+    fuse,
+    fuse_ranks,
+    match_expression,
+    rank_share,
+    scaled,
+    trigram_query,
+)
+from flowvec.collection.index.sparse_index import SparseIndex
 from flowvec.collection.index.vector_index import Nearest, VectorIndex
 from flowvec.collection.results import Hit
 from flowvec.collection.store.filter_columns import COLUMNS
@@ -21,17 +34,18 @@ from flowvec.collection.store.rows import Id, Item
 from flowvec.collection.store.store import Store
 from flowvec.collection.validation import check_k, check_score, check_weight
 from flowvec.errors import CorruptCollectionError, InputValueError
+from flowvec.sparse.vectors import SparseVectors
 
-__all__ = ["SearchOptions", "Searcher"]
+__all__ = ["Queries", "SearchOptions", "Searcher"]
 
 Floats = npt.NDArray[np.float32]
-# By label, the part of a fused score that the words gave.
-Words = dict[int, float]
+Ranked = list[tuple[int, float]]
 
 # A hybrid search fuses this many rows of each ranking. It does not depend on k, so that scores do
 # not either, and pages fit together. More rows cost time (most of it reads texts' vectors).
 _HYBRID_DEPTH = 500
-_VECTOR_WEIGHT = 0.5
+# How often a search begins again after a change between its rankings.
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,8 @@ class SearchOptions:
     condition: Condition | None = None
     min_score: float | None = None
     hybrid: bool = False
-    vector_weight: float = _VECTOR_WEIGHT
+    shares: Shares = VECTORS_ALONE
+    fusion: Fusion = "weights"
     exact: bool = False
     ef: int | None = None
     offset: int = 0
@@ -62,6 +77,9 @@ class SearchOptions:
         min_score: float | None = None,
         hybrid: bool = False,
         vector_weight: float | None = None,
+        sparse_weight: float | None = None,
+        has_sparse: bool = False,
+        fusion: Fusion = "weights",
         exact: bool = False,
         ef: int | None = None,
         offset: int = 0,
@@ -72,7 +90,8 @@ class SearchOptions:
     ) -> SearchOptions:
         """Check a caller's options.
 
-        With `is_reranked`, `min_score` is a score of a reranker.
+        With `is_reranked`, `min_score` is a score of a reranker. `has_sparse` says whether the
+        search has sparse vectors of its queries, or can make them.
 
         Raises:
             InputTypeError, InputValueError: one of them is not valid.
@@ -81,9 +100,9 @@ class SearchOptions:
         flag("hybrid", hybrid)
         if flag("prefix", prefix) and not hybrid:
             raise InputValueError("prefix is for the words of a hybrid search: add hybrid=True")
-        weight = _VECTOR_WEIGHT if vector_weight is None else check_weight(vector_weight)
-        if vector_weight is not None and not hybrid:
-            raise InputValueError("vector_weight is for a hybrid search: add hybrid=True")
+        shares = _checked_shares(hybrid, vector_weight, sparse_weight, has_sparse)
+        if choice("fusion", fusion, FUSIONS) != "weights" and not hybrid:
+            raise InputValueError("fusion is for a hybrid search: add hybrid=True")
         hits, skipped = check_k(k), check_k(offset, "offset")
         options = cls(
             k=hits and hits + skipped,
@@ -91,7 +110,8 @@ class SearchOptions:
             condition=None if filter is None else compile_filter(filter),
             min_score=check_score(min_score),
             hybrid=hybrid,
-            vector_weight=weight,
+            shares=shares,
+            fusion=fusion,
             exact=exact,
             ef=None if ef is None else whole_number("ef", ef),
             group_by=_checked_field(group_by),
@@ -107,6 +127,40 @@ class SearchOptions:
         return options
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Queries:
+    """What the rankings of a search compare rows with.
+
+    Attributes:
+        vectors: float32 (queries, dim).
+        texts: whose words a hybrid search looks up; None without.
+        sparse: a sparse vector for each query; None without.
+    """
+
+    vectors: Floats
+    texts: Sequence[str] | None = None
+    sparse: SparseVectors | None = None
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def some(self, places: Sequence[int]) -> Queries:
+        """The queries at some places, of which there is at least one."""
+        return Queries(
+            self.vectors[list(places)],
+            None if self.texts is None else [self.texts[i] for i in places],
+            None if self.sparse is None else SparseVectors.joined([self.sparse[i] for i in places]),
+        )
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What the rankings besides the vectors gave to the scores of one query, by label."""
+
+    words: dict[int, float] = field(default_factory=dict)
+    sparse: dict[int, float] = field(default_factory=dict)
+
+
 class Searcher:
     """Searches for any number of threads."""
 
@@ -114,6 +168,7 @@ class Searcher:
         self,
         store: Store,
         index: VectorIndex,
+        sparse: SparseIndex,
         reading: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """Search a store.
@@ -121,47 +176,65 @@ class Searcher:
         Args:
             store: the rows.
             index: finds the nearest rows.
+            sparse: finds rows by their sparse vectors.
             reading: makes all reads in its block see one state of the store.
         """
         self._store = store
         self._index = index
+        self._sparse = sparse
         self._reading = reading
 
-    def hits(self, vectors: Floats, options: SearchOptions) -> list[list[Hit]]:
-        """The k nearest rows of each vector, best first."""
-        return self._hits(None, vectors, options)
+    def hits(self, queries: Queries, options: SearchOptions) -> list[list[Hit]]:
+        """The k best rows of each query, best first: the nearest, or those of a hybrid search."""
+        parts: list[_Parts] = []
 
-    def hybrid_hits(
-        self, texts: Sequence[str], vectors: Floats, options: SearchOptions
-    ) -> list[list[Hit]]:
-        """The k rows of each text that rank highest by its vector and its words together."""
-        return self._hits(texts, vectors, options)
-
-    def _hits(
-        self, texts: Sequence[str] | None, vectors: Floats, options: SearchOptions
-    ) -> list[list[Hit]]:
-        words: list[Words] = [{} for _ in vectors]
-        with self._reading():
+        def rank() -> list[Ranked]:
+            parts[:] = [_Parts() for _ in range(len(queries))]
             if options.group_by is None:
-                ranked = self._ranked(texts, vectors, options, words)
-            else:
-                ranked = self._grouped(texts, vectors, options, words, options.group_by)
+                return self._ranked(queries, options, parts)
+            return self._grouped(queries, options, parts, options.group_by)
+
+        with self._reading():
+            ranked = rank() if queries.sparse is None else self._of_one_state(rank)
             items = self._items(sorted({label for line in ranked for label, _ in line}))
-        given = [None] * len(words) if texts is None else words
+        given = parts if options.hybrid else [None] * len(ranked)
         return [_hits(*line, items, options) for line in zip(ranked, given, strict=True)]
 
-    def _ranked(
-        self,
-        texts: Sequence[str] | None,
-        vectors: Floats,
-        options: SearchOptions,
-        words: Sequence[Words],
-    ) -> list[list[tuple[int, float]]]:
-        """Labels and scores of the k best rows of each query; hybrid searches have texts.
+    def sparse_hits(self, queries: SparseVectors, options: SearchOptions) -> list[list[Hit]]:
+        """The k rows of each query with the largest dot product of sparse vectors, best first."""
+        with self._reading():
+            ranked = self._of_one_state(
+                lambda: [list(line.items()) for line in self._by_sparse(queries, options)]
+            )
+            items = self._items(sorted({label for line in ranked for label, _ in line}))
+        return [_hits(line, None, items, options) for line in ranked]
 
-        What the words of each query gave is added to `words`.
+    def _of_one_state(self, rank: Callable[[], list[Ranked]]) -> list[Ranked]:
+        """Rankings that come from several parts of memory, all of the state that is then read.
+
+        Each part may renew this thread's view of the store, where another thread has brought it to
+        a newer state.
         """
-        if texts is None:
+        for _ in range(_ATTEMPTS):
+            before = self._store.meta.state()
+            ranked = rank()
+            if self._store.meta.state() == before:
+                return ranked
+        # Changes come faster than searches: the rows are of this state, and the rankings a little
+        # older.
+        labels = sorted({label for line in ranked for label, _ in line})
+        there = set(self._store.existing(np.asarray(labels, np.int64)).tolist())
+        return [[pair for pair in line if pair[0] in there] for line in ranked]
+
+    def _ranked(
+        self, queries: Queries, options: SearchOptions, parts: Sequence[_Parts]
+    ) -> list[Ranked]:
+        """Labels and scores of the k best rows of each query.
+
+        What the rankings of each query gave is added to `parts`.
+        """
+        vectors = queries.vectors
+        if not options.hybrid:
             nearest = self._nearest(vectors, options)
             lines = zip(nearest.labels.tolist(), nearest.scores.tolist(), strict=True)
             return [list(zip(*line, strict=True)) for line in lines]
@@ -170,10 +243,11 @@ class Searcher:
         if options.k > _HYBRID_DEPTH:
             # Exact: a graph may find other rows among the first if it is asked for more.
             further = self._scores_by_label(vectors, replace(options, exact=True))
-        return [
-            self._fused(*line, options)
-            for line in zip(texts, vectors, near, further, words, strict=True)
-        ]
+        for part, ranking in zip(parts, self._further_rankings(queries, options), strict=True):
+            part.words.update(ranking.words)
+            part.sparse.update(ranking.sparse)
+        fused = self._fused if options.fusion == "weights" else _fused_ranks
+        return [fused(*line, options) for line in zip(vectors, near, further, parts, strict=True)]
 
     def _scores_by_label(self, vectors: Floats, options: SearchOptions) -> list[dict[int, float]]:
         nearest = self._nearest(vectors, options)
@@ -181,35 +255,48 @@ class Searcher:
         return [dict(zip(*line, strict=True)) for line in lines]
 
     def _grouped(
-        self,
-        texts: Sequence[str] | None,
-        vectors: Floats,
-        options: SearchOptions,
-        words: Sequence[Words],
-        field: str,
-    ) -> list[list[tuple[int, float]]]:
+        self, queries: Queries, options: SearchOptions, parts: Sequence[_Parts], field: str
+    ) -> list[Ranked]:
         """`_ranked` with only the best row of each value of a field."""
 
-        def find(queries: Sequence[int], depth: int) -> list[list[tuple[int, float]]]:
-            some = None if texts is None else [texts[i] for i in queries]
+        def find(places: Sequence[int], depth: int) -> list[Ranked]:
             deeper = replace(options, k=depth)
-            return self._ranked(some, vectors[list(queries)], deeper, [words[i] for i in queries])
+            return self._ranked(queries.some(places), deeper, [parts[i] for i in places])
 
         def groups_of(labels: set[int]) -> dict[int, Hashable]:
             items = self._items(sorted(labels))
             return {label: group_of(item, field) for label, item in items.items()}
 
-        return best_of_groups(find, groups_of, len(vectors), options.k, options.min_score)
+        return best_of_groups(find, groups_of, len(queries), options.k, options.min_score)
+
+    def _further_rankings(self, queries: Queries, options: SearchOptions) -> Iterator[_Parts]:
+        """What words and sparse vectors give to the rows of each query in a hybrid search."""
+        shares = options.shares
+        by_words: list[dict[int, float]] = [{} for _ in range(len(queries))]
+        by_sparse = by_words
+        if shares.words > 0.0 and queries.texts is not None:
+            by_words = [self._worded(text, options) for text in queries.texts]
+        if shares.sparse > 0.0 and queries.sparse is not None:
+            by_sparse = self._by_sparse(queries.sparse, replace(options, k=_HYBRID_DEPTH))
+        give = scaled if options.fusion == "weights" else rank_share
+        for words, sparse in zip(by_words, by_sparse, strict=True):
+            yield _Parts(give(shares.words, words), give(shares.sparse, sparse))
+
+    def _by_sparse(self, queries: SparseVectors, options: SearchOptions) -> list[dict[int, float]]:
+        """Dot products of the k best rows of each query by their sparse vectors, by label."""
+        condition = options.condition
+        eligible = None if condition is None else self._index.eligible(condition)
+        state = self._sparse.state()
+        return [state.search(query, options.k, eligible) for query in queries]
 
     def _fused(
         self,
-        text: str,
         vector: Floats,
         score_by_label: dict[int, float],
         further: dict[int, float],
-        words: Words,
+        parts: _Parts,
         options: SearchOptions,
-    ) -> list[tuple[int, float]]:
+    ) -> Ranked:
         """Labels and scores of one query, from the scores of its nearest rows.
 
         `further` has the scores of the k nearest rows if k is above the depth. A row's score is the
@@ -217,8 +304,8 @@ class Searcher:
         rows even if a graph has missed them there.
         """
         least = min(score_by_label.values(), default=0.0)
-        bm25_by_label = self._worded(text, options) if options.vector_weight < 1.0 else {}
-        far = [label for label in bm25_by_label if label not in score_by_label]
+        found = parts.words | parts.sparse
+        far = [label for label in found if label not in score_by_label]
         if far:
             score_by_label |= self._scores_of(vector, far)
         score_by_label |= {
@@ -226,17 +313,13 @@ class Searcher:
             for label, score in further.items()
             if label not in score_by_label
         }
-        best = max(bm25_by_label.values(), default=0.0)
-        if best > 0.0:
-            share = (1.0 - options.vector_weight) / best
-            words.update({label: share * bm25 for label, bm25 in bm25_by_label.items()})
         return fuse(
             score_by_label,
-            bm25_by_label,
+            [parts.words, parts.sparse],
             options.k,
             least=least,
             self_score=self._index.scores(vector, vector[None])[0],
-            vector_weight=options.vector_weight,
+            vector_weight=options.shares.vector,
         )
 
     def _worded(self, text: str, options: SearchOptions) -> dict[int, float]:
@@ -287,6 +370,47 @@ class Searcher:
         return items
 
 
+def _fused_ranks(
+    _: Floats,
+    near: dict[int, float],
+    further: dict[int, float],
+    parts: _Parts,
+    options: SearchOptions,
+) -> Ranked:
+    """Labels and scores of one query, from the places of its rows in each ranking.
+
+    Rows of `further` get nothing from their place, so that no score depends on k.
+    """
+    places = dict.fromkeys(further, 0.0) | rank_share(options.shares.vector, near)
+    return fuse_ranks([places, parts.words, parts.sparse], options.k)
+
+
+def _checked_shares(
+    hybrid: bool, vector: float | None, sparse: float | None, has_sparse: bool
+) -> Shares:
+    """Shares of the rankings of a search, from what a caller gave.
+
+    Raises:
+        InputTypeError, InputValueError: they are not valid.
+    """
+    for name, weight in (("vector_weight", vector), ("sparse_weight", sparse)):
+        if weight is not None and check_weight(weight, name) >= 0 and not hybrid:
+            raise InputValueError(f"{name} is for a hybrid search: add hybrid=True")
+    if not hybrid:
+        return VECTORS_ALONE
+    if sparse and not has_sparse:
+        raise InputValueError(
+            "sparse_weight needs a sparse vector of the query: give it as sparse=, or open the "
+            "collection with sparse_encoder="
+        )
+    try:
+        return Shares.of(vector, sparse, has_sparse=has_sparse)
+    except ValueError as error:
+        raise InputValueError(
+            f"vector_weight and sparse_weight are together at most 1, not {error}"
+        ) from None
+
+
 def _checked_field(group_by: object) -> str | None:
     field = text_or_none("group_by", group_by)
     if field is not None and (field in COLUMNS or not all(field_names(field))):
@@ -296,7 +420,7 @@ def _checked_field(group_by: object) -> str | None:
 
 def _hits(
     line: Iterable[tuple[int, float]],
-    words: Words | None,
+    parts: _Parts | None,
     items: dict[int, Item],
     options: SearchOptions,
 ) -> list[Hit]:
@@ -307,9 +431,16 @@ def _hits(
             item.text,
             item.metadata,
             vector=item.vector if options.with_vectors else None,
-            word_score=None if words is None else words.get(label, 0.0),
+            word_score=None if parts is None else parts.words.get(label, 0.0),
+            sparse_score=_sparse_score(parts, label, options),
         )
         for label, score in line
         for item in [items[label]]
         if options.min_score is None or score >= options.min_score
     ]
+
+
+def _sparse_score(parts: _Parts | None, label: int, options: SearchOptions) -> float | None:
+    if parts is None or options.shares.sparse == 0.0:
+        return None
+    return parts.sparse.get(label, 0.0)

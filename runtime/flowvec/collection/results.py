@@ -52,9 +52,11 @@ class Hit:
         search_score: the score before reranking; None without a reranker.
         vector: float32 (dim,), as it was given; None without `with_vectors`. Hits are compared and
             printed without it and what follows.
-        word_score: the part of a hybrid search's score that the words gave; the vector gave the
+        word_score: the part of a hybrid search's score that the words gave; the vectors gave the
             rest. None for other searches.
         search_rank: the place before reranking, from 1; None without a reranker.
+        sparse_score: the part of a hybrid search's score that the sparse vector gave; None for
+            searches without one.
     """
 
     id: Id
@@ -65,6 +67,7 @@ class Hit:
     vector: npt.NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     word_score: float | None = field(default=None, compare=False, repr=False)
     search_rank: int | None = field(default=None, compare=False, repr=False)
+    sparse_score: float | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,11 @@ class CollectionInfo:
             system can take their memory back.
         created: when, ISO 8601.
         created_by: version of flowvec.
+        sparse_dim: dimensions of the sparse vectors; None before the first one.
+        sparse_rows: how many rows have a sparse vector.
+        sparse_model: name or directory of the bundle that made them; None if it is not known.
+        sparse_memory_bytes: memory of this handle's inverted file; 0 before the first search by
+            sparse vectors. It is not in `memory_bytes`.
     """
 
     path: str
@@ -146,3 +154,7 @@ class CollectionInfo:
     mapped_bytes: int
     created: str
     created_by: str
+    sparse_dim: int | None = None
+    sparse_rows: int = 0
+    sparse_model: str | None = None
+    sparse_memory_bytes: int = 0

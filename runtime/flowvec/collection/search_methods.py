@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +11,12 @@ import numpy.typing as npt
 from flowvec.arguments import explaining, text_or_none
 from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
 from flowvec.collection.foreign import OF_SEARCH
-from flowvec.collection.query import Searcher, SearchOptions
+from flowvec.collection.hybrid import Fusion
+from flowvec.collection.query import Queries, Searcher, SearchOptions
 from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.collection.search_plan import SearchPlan
+from flowvec.collection.sparse_methods import SparseMethods
 from flowvec.collection.store.filters import Filter
 from flowvec.collection.store.rows import Id
 from flowvec.collection.upkeep_methods import UpkeepMethods
@@ -22,13 +25,14 @@ from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list, refuse_single
+from flowvec.sparse.vectors import SparseVectors
 
 __all__ = ["SearchMethods"]
 
 Floats = npt.NDArray[np.float32]
 
 
-class SearchMethods(UpkeepMethods):
+class SearchMethods(UpkeepMethods, SparseMethods):
     """The rows nearest to texts and vectors."""
 
     _searcher: Searcher
@@ -43,6 +47,9 @@ class SearchMethods(UpkeepMethods):
         filter: Filter | None = None,
         hybrid: bool = False,
         vector_weight: float | None = None,
+        sparse: SparseVectors | Any | None = None,
+        sparse_weight: float | None = None,
+        fusion: Fusion = "weights",
         min_score: float | None = None,
         exact: bool = False,
         ef: int | None = None,
@@ -68,9 +75,17 @@ class SearchMethods(UpkeepMethods):
                 the rest times its BM25 (1 for the row that matches best, 0 for rows that are not
                 among the 500 best). It does not depend on k and `offset`. Needs a text, in
                 `query` or `text`, and the full-text index of `index_texts`, which the first hybrid
-                search creates.
+                search creates. With sparse vectors there are three rankings: see `sparse`.
             vector_weight: share of the vectors in a hybrid search: 0 (words only) to 1 (vectors
-                only). None is 0.5.
+                only). Shares that are not given are equal: without sparse vectors 0.5.
+            sparse: the query's sparse vector, for a hybrid search that ranks by sparse vectors
+                too: a row's dot product, divided by that of the best row, times `sparse_weight`.
+                A collection that was opened with `sparse_encoder` makes it from the text.
+            sparse_weight: share of the sparse vectors, 0 to 1; the words have what is left of 1.
+                Where it is not given it is as large as that of the words.
+            fusion: how a hybrid search makes one ranking of several. `weights` adds up scores as
+                above. `ranks` adds up places: a row gets share x 61 / (60 + place) from each
+                ranking in which it is among the 500 best (reciprocal rank fusion).
             min_score: drop hits with a lower score; with `rerank`, with a lower score of the
                 reranker.
             exact: compare every eligible row instead of asking the graph, which may miss some
@@ -108,6 +123,9 @@ class SearchMethods(UpkeepMethods):
             filter,
             hybrid=hybrid,
             vector_weight=vector_weight,
+            sparse_weight=sparse_weight,
+            has_sparse=self._has_sparse(sparse),
+            fusion=fusion,
             min_score=min_score,
             exact=exact,
             ef=ef,
@@ -125,6 +143,8 @@ class SearchMethods(UpkeepMethods):
             dim=self._dim,
             rerank=rerank,
             rerank_from=rerank_from,
+            sparse=sparse,
+            sparse_dim=None if sparse is None else self._sparse_dim(),
         )
         return self._search(plan)[0]
 
@@ -138,6 +158,9 @@ class SearchMethods(UpkeepMethods):
         filter: Filter | None = None,
         hybrid: bool = False,
         vector_weight: float | None = None,
+        sparse: SparseVectors | Any | None = None,
+        sparse_weight: float | None = None,
+        fusion: Fusion = "weights",
         min_score: float | None = None,
         exact: bool = False,
         ef: int | None = None,
@@ -150,7 +173,8 @@ class SearchMethods(UpkeepMethods):
     ) -> list[list[Hit]]:
         """`search` for many texts, or vectors float32 (queries, dim), at once.
 
-        `texts` has the text of each vector, as `text` of `search`.
+        `texts` has the text of each vector, as `text` of `search`, and `sparse` a sparse vector for
+        each query.
         """
         refuse_single("queries", queries)
         options = SearchOptions.checked(
@@ -158,6 +182,9 @@ class SearchMethods(UpkeepMethods):
             filter,
             hybrid=hybrid,
             vector_weight=vector_weight,
+            sparse_weight=sparse_weight,
+            has_sparse=self._has_sparse(sparse),
+            fusion=fusion,
             min_score=min_score,
             exact=exact,
             ef=ef,
@@ -175,6 +202,8 @@ class SearchMethods(UpkeepMethods):
             dim=self._dim,
             rerank=rerank,
             rerank_from=rerank_from,
+            sparse=sparse,
+            sparse_dim=None if sparse is None else self._sparse_dim(),
         )
         return self._search(plan)
 
@@ -236,11 +265,18 @@ class SearchMethods(UpkeepMethods):
     def _first_stage(self, vectors: Floats, plan: SearchPlan) -> list[list[Hit]]:
         """The hits before reranking, from vectors of the queries, float32 (queries, dim)."""
         options = plan.first_stage
-        if not options.hybrid or plan.texts is None:
-            return self._searcher.hits(vectors, options)
-        if not self._has_full_text():
+        if not options.hybrid or not len(vectors):
+            return self._searcher.hits(Queries(vectors), options)
+        sparse = plan.sparse
+        if options.shares.sparse > 0 and sparse is None and plan.texts is not None:
+            sparse = self._checked_sparse_encoder().encode_query(plan.texts)
+        if options.shares.words > 0 and not self._has_full_text():
             self.index_texts()
-        return self._searcher.hybrid_hits(plan.texts, vectors, options)
+        return self._searcher.hits(Queries(vectors, plan.texts, sparse), options)
+
+    def _has_sparse(self, sparse: object) -> bool:
+        """Whether a search has sparse vectors of its queries, or can make them."""
+        return sparse is not None or self._sparse_encoder is not None
 
     def search_ids(
         self,

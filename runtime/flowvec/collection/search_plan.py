@@ -14,6 +14,8 @@ from flowvec.collection.reranking import Reranking
 from flowvec.collection.results import Hit
 from flowvec.collection.validation import check_vectors, texts_of, texts_of_vectors
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.sparse.checking import checked_sparse
+from flowvec.sparse.vectors import SparseVectors
 
 __all__ = ["SearchPlan"]
 
@@ -28,6 +30,7 @@ class SearchPlan:
         texts: what a hybrid search and a reranker read; None if there are only vectors.
         options: of the whole search.
         reranking: the second stage; None without one.
+        sparse: sparse vectors of the queries; None without, or where the texts have to be encoded.
     """
 
     to_embed: list[str]
@@ -35,6 +38,7 @@ class SearchPlan:
     texts: list[str] | None
     options: SearchOptions
     reranking: Reranking | None
+    sparse: SparseVectors | None = None
 
     @classmethod
     def checked(
@@ -47,6 +51,8 @@ class SearchPlan:
         dim: int,
         rerank: object,
         rerank_from: int,
+        sparse: object = None,
+        sparse_dim: int | None = None,
     ) -> SearchPlan:
         """Check a caller's queries.
 
@@ -58,6 +64,8 @@ class SearchPlan:
             dim: length of the collection's vectors.
             rerank: the caller's reranker; None without.
             rerank_from: how many hits it reads.
+            sparse: the caller's sparse vectors of the queries; None without.
+            sparse_dim: dimensions of the collection's sparse vectors; None without any.
 
         Raises:
             InputTypeError, InputValueError: one of them is not valid.
@@ -71,16 +79,22 @@ class SearchPlan:
             is_used = options.hybrid or rerank is not None
             texts = texts_of_vectors(given, to_embed, name, is_used=is_used)
         reranking = Reranking.checked(rerank, rerank_from, texts)
+        given_sparse = None
+        if sparse is not None:
+            given_sparse = _checked_sparse(sparse, sparse_dim, options)
         if to_embed:
-            return cls(to_embed, None, texts, options, reranking)
+            _check_sparse_count(given_sparse, len(to_embed))
+            return cls(to_embed, None, texts, options, reranking, given_sparse)
         vectors = check_vectors(cast(npt.ArrayLike, queries), dim, name)
-        if options.hybrid and texts is None and len(vectors):
+        _check_sparse_count(given_sparse, len(vectors))
+        needs_text = options.shares.words > 0 or (options.shares.sparse > 0 and sparse is None)
+        if options.hybrid and needs_text and texts is None and len(vectors):
             raise InputValueError(
                 "a hybrid search needs a text: a vector has no words. Give them as text="
             )
         if texts is not None and len(texts) != len(vectors):
             raise InputValueError(f"{len(texts)} texts for {len(vectors)} queries")
-        return cls([], vectors, texts, options, reranking)
+        return cls([], vectors, texts, options, reranking, given_sparse)
 
     @property
     def first_stage(self) -> SearchOptions:
@@ -108,3 +122,28 @@ def _check_kinds(queries: object, name: str) -> None:
         raise InputTypeError(f"{name} must be {wanted}, not {type(queries).__name__}")
     if isinstance(queries, list | tuple) and any(query is None for query in queries):
         raise InputTypeError(f"{name} must be {wanted}, but holds None")
+
+
+def _checked_sparse(sparse: object, dim: int | None, options: SearchOptions) -> SparseVectors:
+    """A caller's sparse vectors of queries.
+
+    Raises:
+        InputTypeError, InputValueError: they are not valid, or have no use.
+    """
+    vectors = checked_sparse("sparse", sparse)
+    if not options.hybrid:
+        raise InputValueError(
+            "sparse is for a hybrid search: add hybrid=True, or search by sparse vectors alone "
+            "with search_sparse"
+        )
+    if dim not in (None, vectors.dim):
+        raise InputValueError(
+            f"sparse must have {dim} dimensions, as the collection's sparse vectors, and not "
+            f"{vectors.dim}"
+        )
+    return vectors
+
+
+def _check_sparse_count(sparse: SparseVectors | None, queries: int) -> None:
+    if sparse is not None and len(sparse) != queries:
+        raise InputValueError(f"{len(sparse)} sparse vectors for {queries} queries")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from flowvec.arguments import choice, whole_number
 from flowvec.collection.encoder_methods import EncoderMethods
+from flowvec.collection.index.sparse_index import SparseIndex
 from flowvec.collection.results import CollectionInfo
 from flowvec.collection.row_methods import RowMethods
 from flowvec.collection.store.full_text import TOKENIZERS, TextTokenizer
@@ -39,6 +40,7 @@ class UpkeepMethods(RowMethods, EncoderMethods):
     """Figures, checks, indexes and the search depth."""
 
     _dim: int
+    _sparse_index: SparseIndex
 
     def info(self) -> CollectionInfo:
         """The collection's settings and figures."""
@@ -67,6 +69,10 @@ class UpkeepMethods(RowMethods, EncoderMethods):
                 mapped_bytes=self._index.mapped_bytes,
                 created=settings.created,
                 created_by=settings.created_by,
+                sparse_dim=self._store.sparse.dim,
+                sparse_rows=self._store.sparse.count,
+                sparse_model=self._store.meta.read_settings().sparse_model,
+                sparse_memory_bytes=self._sparse_index.memory_bytes,
             )
 
     def refresh(self) -> None:
@@ -75,7 +81,7 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         self._index.refresh()
 
     def verify(self) -> list[str]:
-        """Check each row's checksum, SQLite's structure, the full-text index and the graph's files.
+        """Check all checksums, SQLite's structure, the full-text index and the graph's files.
 
         Returns:
             One message for each problem; an empty list if there is none. A damaged graph is rebuilt

@@ -176,16 +176,16 @@ def checked_write_timeout(value: object) -> float:
     return _NO_LIMIT if seconds is None else min(seconds, _NO_LIMIT)
 
 
-def check_weight(value: object) -> float:
-    """The share of the vectors in a hybrid search.
+def check_weight(value: object, name: str) -> float:
+    """The share of a ranking in a hybrid search.
 
     Raises:
         InputTypeError: it is not a number.
         InputValueError: it is not from 0 to 1.
     """
-    weight = number("vector_weight", value)
+    weight = number(name, value)
     if not 0.0 <= weight <= 1.0:
-        raise InputValueError(f"vector_weight must be from 0 to 1, but is {weight:g}")
+        raise InputValueError(f"{name} must be from 0 to 1, but is {weight:g}")
     return weight
 
 

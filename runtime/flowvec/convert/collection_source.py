@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from flowvec.errors import ConvertError
 from flowvec.vectors import Metric
 
 __all__ = ["CollectionSource"]
+
+logger = logging.getLogger(__name__)
 
 # Numbers of over 64 bits do not survive being cast to SQLite's integers.
 _KINDS = (
@@ -58,6 +61,11 @@ class CollectionSource(Source):
         except BaseException:
             self.close()
             raise
+        if settings.sparse_dim is not None:
+            logger.warning(
+                "%s: its sparse vectors are not converted; Collection.to_parquet writes them",
+                folder,
+            )
         about = {"model": settings.model, "fingerprint": settings.fingerprint,
                  "compute": settings.compute, "metric": metric or settings.metric}  # fmt: skip
         self.info = SourceInfo(

@@ -100,6 +100,22 @@ class Postings:
         offsets = np.concatenate([np.zeros(1, np.int64), ends[occurs]])
         return cls(first, terms[occurs], offsets, rows, weights)
 
+    def renumbered(self, numbers: Numbers) -> Postings:
+        """The same rows in another order.
+
+        Args:
+            numbers: the new number of each row, int32 (count,), each once.
+        """
+        rows, weights = np.empty_like(self.rows), np.empty_like(self.weights)
+        for first, last in self._blocks():
+            part = slice(self.offsets[first], self.offsets[last])
+            new = numbers[self.rows[part]]
+            lengths = np.diff(self.offsets[first : last + 1])
+            keys = np.repeat(np.arange(last - first) * self.count, lengths) + new
+            order = np.argsort(keys)
+            rows[part], weights[part] = new[order], self.weights[part][order]
+        return Postings(self.count, self.terms, self.offsets, rows, weights)
+
     def counted(self, live: Mask) -> Offsets:
         """How many live rows each term has, int64 (terms,)."""
         counts = np.zeros(len(self.terms), np.int64)
@@ -186,13 +202,15 @@ class Postings:
 
 def _ranked(terms: Terms) -> tuple[Terms, npt.NDArray[np.integer]]:
     """The distinct terms, ascending, and the place of each term among them."""
-    ranks: npt.NDArray[np.integer]
     if len(terms) and int(terms.max()) < min(_MOST_TABLE, 64 * len(terms)):
         occurs = np.zeros(int(terms.max()) + 1, np.bool_)
         occurs[terms] = True
         distinct = np.flatnonzero(occurs).astype(np.int32)
         places = np.cumsum(occurs, dtype=np.int32) - np.int32(1)
-        kind = np.uint16 if len(distinct) <= _MOST_RADIX else np.int32
-        return distinct, places.astype(kind)[terms]
+        return distinct, places.astype(_kind_of_ranks(len(distinct)))[terms]
     distinct, ranks = np.unique(terms, return_inverse=True)
-    return distinct, ranks.astype(np.uint16 if len(distinct) <= _MOST_RADIX else np.int32)
+    return distinct, np.asarray(ranks, _kind_of_ranks(len(distinct)))
+
+
+def _kind_of_ranks(count: int) -> npt.DTypeLike:
+    return np.uint16 if count <= _MOST_RADIX else np.int32

@@ -186,7 +186,7 @@ def test_index_and_search_end_to_end(flowvec, tmp_path, tiny_dir) -> None:
     hits = json.loads(done.stdout)
     assert len(hits) == 2
     always = {"id", "score", "text", "metadata"}
-    assert hits[0].keys() == always | {"search_score", "search_rank", "word_score"}
+    assert hits[0].keys() == always | {"search_score", "search_rank", "word_score", "sparse_score"}
     assert {hits[0][name] for name in hits[0].keys() - always} == {None}
 
     # The same rows again are left out; the model is remembered.

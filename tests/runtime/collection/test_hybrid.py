@@ -22,7 +22,7 @@ from flowvec import (
     InputValueError,
     Reranker,
 )
-from flowvec.collection.hybrid import fuse, match_expression
+from flowvec.collection.hybrid import fuse, match_expression, scaled
 from flowvec.collection.store.store import FILE, Store
 from flowvec.collection.store.writer_locks import WriterTurn
 from flowvec.encoder.postprocess import normalize
@@ -143,7 +143,7 @@ def test_pages_of_a_hybrid_search_are_parts_of_one_ranking(
 
 def test_hybrid_scores_are_fused_as_documented() -> None:
     near, worded = {7: 0.9, 8: 0.6, 9: 0.4, 5: 0.2}, {9: 6.0, 5: 3.0}
-    fused = fuse(near, worded, 9, least=0.4, self_score=1.0, vector_weight=0.25)
+    fused = fuse(near, [scaled(0.75, worded)], 9, least=0.4, self_score=1.0, vector_weight=0.25)
     assert [label for label, _ in fused] == [9, 5, 7, 8]
     assert dict(fused) == pytest.approx(
         {
@@ -153,27 +153,29 @@ def test_hybrid_scores_are_fused_as_documented() -> None:
             5: 0.25 * -2 / 6 + 0.75 / 2,
         }
     )
-    assert fuse(near, worded, 2, least=0.4, self_score=1.0, vector_weight=0.25) == fused[:2]
+    two = fuse(near, [scaled(0.75, worded)], 2, least=0.4, self_score=1.0, vector_weight=0.25)
+    assert two == fused[:2]
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(0.1, 0.8), (30.0, -5.0)])
 def test_the_range_of_scores_does_not_change_hybrid_ranks(scale: float, shift: float) -> None:
     near, worded = {1: 0.9, 2: 0.6, 3: 0.4}, {3: 2.0, 2: 1.0}
-    plain = fuse(near, worded, 3, least=0.4, self_score=1.0, vector_weight=0.5)
+    given = scaled(0.5, worded)
+    plain = fuse(near, [given], 3, least=0.4, self_score=1.0, vector_weight=0.5)
     other = {label: scale * score + shift for label, score in near.items()}
     moved = fuse(
-        other, worded, 3, least=scale * 0.4 + shift, self_score=scale + shift, vector_weight=0.5
+        other, [given], 3, least=scale * 0.4 + shift, self_score=scale + shift, vector_weight=0.5
     )
     assert dict(moved) == pytest.approx(dict(plain))
 
 
 def test_hybrid_fusion_accepts_no_rows_and_equal_scores() -> None:
-    assert fuse({}, {}, 3, least=0.0, self_score=1.0, vector_weight=0.5) == []
-    assert fuse({1: 2.0, 2: 2.0}, {}, 3, least=2.0, self_score=2.0, vector_weight=0.5) == [
+    assert fuse({}, [], 3, least=0.0, self_score=1.0, vector_weight=0.5) == []
+    assert fuse({1: 2.0, 2: 2.0}, [], 3, least=2.0, self_score=2.0, vector_weight=0.5) == [
         (1, 0.5), (2, 0.5),
     ]  # fmt: skip
     # An inner product may lie above the query's with itself.
-    assert fuse({1: 9.0, 2: 1.0}, {}, 1, least=1.0, self_score=2.0, vector_weight=1.0) == [(1, 1.0)]
+    assert fuse({1: 9.0, 2: 1.0}, [], 1, least=1.0, self_score=2.0, vector_weight=1.0) == [(1, 1.0)]
 
 
 @pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])

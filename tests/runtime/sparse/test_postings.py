@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,22 @@ def test_joined_parts_are_the_postings_of_their_live_rows(
         mine, its = getattr(joined, name), getattr(wanted, name)
         assert mine.dtype == its.dtype, name
         np.testing.assert_array_equal(mine, its, name)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ROWS, st.randoms(use_true_random=False), st.sampled_from([1, 1 << 20]))
+def test_rows_can_be_put_in_another_order(
+    rows: list[dict[int, float]], random: Random, at_once: int
+) -> None:
+    numbers = list(range(len(rows)))
+    random.shuffle(numbers)
+    moved = [row for _, row in sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postings, "_WEIGHTS_AT_ONCE", at_once)
+        mine = Postings.of_rows(*_sparse(rows).arrays).renumbered(np.array(numbers, np.int32))
+    wanted = Postings.of_rows(*_sparse(moved).arrays)
+    np.testing.assert_array_equal(mine.rows, wanted.rows)
+    np.testing.assert_array_equal(mine.weights, wanted.weights)
 
 
 def test_rows_of_several_blocks_are_ranked_together() -> None:

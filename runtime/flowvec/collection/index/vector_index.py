@@ -388,6 +388,15 @@ class VectorIndex:
         is_live[is_live] = table.live[slots[is_live]]
         return labels[is_live], table.vectors_of(slots[is_live])
 
+    def eligible(self, condition: Condition) -> Labels:
+        """Labels of the rows that meet a condition, ascending; inside the store's `reading`."""
+        self._masks.prepare(condition, self._store.meta.state())
+        with self._one_state() as state:
+            mask = self._masks.mask(condition, self._table, state)
+            table = self._table.snapshot()
+        labels: Labels = table.labels[eligible_slots(table, mask)]
+        return labels
+
     def scores(self, query: Floats, vectors: Floats) -> list[float]:
         """Scores of a query, float32 (dim,), with vectors, float32 (rows, dim)."""
         compared, rows = self._state.comparable(query[None]), self._state.comparable(vectors)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.sparse.vectors import SparseVectors
 from flowvec.texts.unicode import place_of_surrogate
 
 __all__ = [
@@ -64,21 +65,26 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows to add to a collection: ids, vectors float32 (rows, dim), texts, metadata."""
+    """Rows to add to a collection: ids, vectors float32 (rows, dim), texts, metadata.
+
+    `sparse` has their sparse vectors, each of one row; None where a row has none, or all.
+    """
 
     ids: list[Id]
     vectors: npt.NDArray[np.float32]
     texts: list[str | None]
     metadata: list[dict[str, Any] | None]
+    sparse: list[SparseVectors | None] | None = None
 
     @classmethod
-    def of(cls, items: Sequence[Item]) -> Rows:
-        """Rows of items; there must be at least one."""
+    def of(cls, items: Sequence[Item], sparse: Mapping[int, SparseVectors] | None = None) -> Rows:
+        """Rows of items, of which there is at least one, and sparse vectors by their labels."""
         return cls(
             [item.id for item in items],
             np.stack([item.vector for item in items]),
             [item.text for item in items],
             [item.metadata for item in items],
+            None if sparse is None else [sparse.get(item.label) for item in items],
         )
 
 

@@ -21,8 +21,8 @@ _KEYS = {"m": "M"}
 class CollectionSettings:
     """The settings of a collection.
 
-    They do not change after `create`, with one exception: if `create` got no model, the first added
-    texts set it.
+    They do not change after `create`, with two exceptions: if `create` got no model, the first
+    added texts set it, and the first sparse vectors set theirs.
 
     Attributes:
         dim: length of the vectors.
@@ -35,6 +35,9 @@ class CollectionSettings:
         model: name or directory of the bundle that made the vectors.
         fingerprint: that bundle's fingerprint; None for plain vectors.
         compute: compute type that the first vectors were made with.
+        sparse_dim: dimensions of the sparse vectors; None without any.
+        sparse_model: name or directory of the bundle that made them.
+        sparse_fingerprint: that bundle's fingerprint; None for sparse vectors made elsewhere.
     """
 
     dim: int
@@ -47,6 +50,9 @@ class CollectionSettings:
     model: str | None = None
     fingerprint: str | None = None
     compute: str | None = None
+    sparse_dim: int | None = None
+    sparse_model: str | None = None
+    sparse_fingerprint: str | None = None
 
     @classmethod
     def parse(cls, meta: Mapping[str, str]) -> CollectionSettings:
@@ -60,6 +66,7 @@ class CollectionSettings:
             dim, m, ef_construction = (int(values[k]) for k in ("dim", "m", "ef_construction"))
             if dim < 1:
                 raise ValueError(f"dim is {dim}")
+            sparse_dim = int(values["sparse_dim"]) if "sparse_dim" in values else None
             return cls(
                 dim=dim,
                 metric=METRICS[METRICS.index(values["metric"])],
@@ -73,6 +80,9 @@ class CollectionSettings:
                 model=values.get("model"),
                 fingerprint=values.get("fingerprint"),
                 compute=values.get("compute"),
+                sparse_dim=sparse_dim,
+                sparse_model=values.get("sparse_model"),
+                sparse_fingerprint=values.get("sparse_fingerprint"),
             )
         except KeyError as error:
             raise ValueError(f"{error} is missing") from None

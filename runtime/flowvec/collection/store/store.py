@@ -28,6 +28,7 @@ from flowvec.collection.store.metadata_changes import MetadataChanges
 from flowvec.collection.store.rows import Id, Item, Rows, checksum, id_sum, key_of
 from flowvec.collection.store.settings import CollectionSettings
 from flowvec.collection.store.snapshot_table import SnapshotTable
+from flowvec.collection.store.sparse_table import SparseTable
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CollectionError, CorruptCollectionError
 
@@ -88,6 +89,7 @@ class Store:
         field_indexes: its indexes over fields of the metadata.
         metadata_changes: which rows' metadata changed.
         deletions: which rows were deleted last.
+        sparse: sparse vectors of rows.
         dtype: how vectors are stored.
     """
 
@@ -106,6 +108,7 @@ class Store:
         self.field_indexes = FieldIndexes(self.database)
         self.metadata_changes = MetadataChanges(self.database, self.meta)
         self.deletions = Deletions(self.database, self.meta)
+        self.sparse = SparseTable(self.database, self.meta)
         try:
             if create is not None:
                 # One transaction: a kill leaves a file without tables, or a whole collection.
@@ -287,6 +290,7 @@ class Store:
         self._connection.executemany(
             "DELETE FROM items WHERE label = ?", ((label,) for label in labels)
         )
+        self.sparse.delete(labels)
         self.deletions.add(labels)
 
     def labels_of(self, ids: Sequence[Id]) -> list[tuple[Id, int]]:
@@ -578,6 +582,7 @@ class Store:
             yield f"{FILE}: it holds {seen} rows, but {expected.rows} were written"
         elif intact == seen and expected.id_sum not in (None, ids):
             yield f"{FILE}: the checksum over all ids does not match its rows"
+        yield from self.sparse.problems()
 
 
 def _scalar(kind: str, value: str) -> str | int | float | bool:
