@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,3 +78,29 @@ def test_searches_continue_while_another_thread_changes_everything(
         assert not wrong, wrong[:5]
         assert len(c) == 120 + 12 * 10
         assert len(c.search(fixed[0], k=1000)) == 240
+
+
+_EVERY_CALL = """
+import sys
+from flowvec import Collection
+with Collection.create(sys.argv[1], dim=2) as c:
+    before = set(sys.modules)
+    c.add_vectors(["a", "b"], [[1, 0], [0, 1]], ["a text", None], [{"n": 1}, None])
+    c.search([1, 0], filter={"n": 1})
+    c.search([1, 0], text="text", hybrid=True)
+    c.search_ids([[1, 0]])
+    c.search_mmr([1, 0])
+    c.update_metadata(["a"], {"n": 2})
+    c.get(["a"]), c.list(), c.ids(), c.count({"n": 2}), c.info()
+    c.delete(["b"])
+    print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_calls_import_nothing(tmp_path: Path) -> None:
+    """An import that Ctrl-C interrupts can block the other threads that need the module."""
+    done = subprocess.run(
+        [sys.executable, "-c", _EVERY_CALL, str(tmp_path / "c")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[]"
