@@ -32,7 +32,12 @@ def command(
             metavar="SOURCE", help="The folder of a bulk job, or its URL; or a collection."
         ),
     ],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The file or folder to write.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="The file or folder to write, or the URL of a Qdrant server."
+        ),
+    ],
     to: Annotated[
         str | None,
         typer.Option(help=f"{', '.join(FORMATS)}; by default the target's extension decides."),
@@ -54,13 +59,19 @@ def command(
     row_group_rows: Annotated[
         int, typer.Option(help="Rows of a row group of Parquet; fewer find an id faster.")
     ] = 8192,
-    m: Annotated[int, typer.Option("--m", help="hnswlib and pgvector: links of a node.")] = 16,
+    m: Annotated[
+        int, typer.Option("--m", help="hnswlib, pgvector and qdrant: links of a node.")
+    ] = 16,
     ef_construction: Annotated[
-        int, typer.Option(help="hnswlib and pgvector: search depth for new nodes.")
+        int, typer.Option(help="hnswlib, pgvector and qdrant: search depth for new nodes.")
     ] = 200,
     table: Annotated[
         str | None,
         typer.Option(help="pgvector: TABLE or SCHEMA.TABLE; by default the target's name."),
+    ] = None,
+    collection: Annotated[
+        str | None,
+        typer.Option(help="qdrant: name of the collection; by default the source's name."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a target that exists.")
@@ -76,7 +87,9 @@ def command(
     groups that can hold an id. **faiss**: a folder with an IndexIDMap over an IndexFlat.
     **hnswlib**: a folder with an index of hnswlib. Both have `rows.parquet` beside the index.
     **pgvector**: a folder with `rows.copy`, which PostgreSQL's COPY reads, and `load.sql` for psql.
-    **lance**: a Lance dataset (extra `[lance]`).
+    **lance**: a Lance dataset (extra `[lance]`). **qdrant**: a collection of a Qdrant server, whose
+    API key is in the environment variable QDRANT_API_KEY, or of a folder of qdrant-client's local
+    mode (extra `[qdrant]`).
 
     Vectors are kept bit for bit. Shards are checked against the manifest while they are read. The
     target appears whole or not at all.
@@ -94,6 +107,7 @@ def command(
             m=m,
             ef_construction=ef_construction,
             table=table,
+            collection=collection,
             overwrite=overwrite,
             on_progress=show,
         )
@@ -123,9 +137,10 @@ def _format_of(target: str, to: str | None) -> ConvertFormat:
 
 def _in_words(done: Converted) -> str:
     rate = f"{done.rows / done.seconds:,.0f} rows/s" if done.seconds else ""
+    size = "" if done.bytes is None else f", {done.bytes / 1e6:,.1f} MB"
     return (
-        f"{done.target}: {counted(done.rows, 'row')} of {done.dim} x {done.dtype}, "
-        f"{done.bytes / 1e6:,.1f} MB; {done.seconds:.1f} s, {rate}"
+        f"{done.target}: {counted(done.rows, 'row')} of {done.dim} x {done.dtype}{size}; "
+        f"{done.seconds:.1f} s, {rate}"
     )
 
 

@@ -10,6 +10,7 @@ Added(rows=2, replaced=0, truncated=0)
 
 from flowvec.convert.converting import convert
 from flowvec.convert.options import Converted, ConvertFormat, ConvertProgress, Labels
+from flowvec.convert.qdrant_points import point_id
 from flowvec.errors import ConvertError
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "Converted",
     "Labels",
     "convert",
+    "point_id",
 ]

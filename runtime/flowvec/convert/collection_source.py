@@ -75,6 +75,7 @@ class CollectionSource(Source):
             dtype=settings.vector_dtype,
             metric=metric or settings.metric,
             about={name: value for name, value in about.items() if value is not None},
+            has_unique_ids=True,
         )
         kinds = [("id", pa.int64() if self._is_number else pa.string())]
         kinds += [("id_is_int", pa.bool_())] if self._is_mixed else []

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from flowvec.arguments import choice, flag, path_of
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.verify import is_bulk_folder
-from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.creation import is_collection
 from flowvec.convert.collection_source import CollectionSource
-from flowvec.convert.faiss_index import write_faiss
-from flowvec.convert.hnswlib_index import write_hnswlib
+from flowvec.convert.file_target import FileTarget
 from flowvec.convert.job_source import JobSource
-from flowvec.convert.lance_dataset import write_lance
 from flowvec.convert.options import (
     FORMATS,
     Converted,
@@ -27,24 +22,15 @@ from flowvec.convert.options import (
     ConvertProgress,
     Labels,
 )
-from flowvec.convert.parquet_file import write_parquet
-from flowvec.convert.pgvector_files import write_pgvector
+from flowvec.convert.qdrant_target import QdrantTarget
 from flowvec.convert.rows import Rows
 from flowvec.convert.source import Source
-from flowvec.convert.staging import check_target, staged
+from flowvec.convert.target import Target
 from flowvec.errors import ConvertError
-from flowvec.texts.remote import is_url
+from flowvec.texts.remote import is_url, name_of
 from flowvec.vectors import Metric
 
 __all__ = ["convert"]
-
-_WRITERS: dict[ConvertFormat, Callable[[Path, Rows], tuple[str, ...]]] = {
-    "parquet": write_parquet,
-    "faiss": write_faiss,
-    "hnswlib": write_hnswlib,
-    "pgvector": write_pgvector,
-    "lance": write_lance,
-}
 
 
 def convert(
@@ -59,6 +45,7 @@ def convert(
     m: int = 16,
     ef_construction: int = 200,
     table: str | None = None,
+    collection: str | None = None,
     overwrite: bool = False,
     on_progress: Callable[[ConvertProgress], None] | None = None,
 ) -> Converted:
@@ -80,62 +67,83 @@ def convert(
 
     Args:
         source: the folder or URL of a complete bulk job, or the directory of a collection.
-        target: the file (`parquet`) or the folder (all others) to write.
+        target: the file (`parquet`) or the folder (all others) to write. For `qdrant`, the URL of
+            a server, whose API key is taken from the environment variable QDRANT_API_KEY, or the
+            folder of qdrant-client's local mode.
         to: the format: `parquet`, `faiss` (an IndexIDMap over an IndexFlat), `hnswlib`,
-            `pgvector` (PostgreSQL's COPY in binary format, and a script for psql) or `lance`.
+            `pgvector` (PostgreSQL's COPY in binary format, and a script for psql), `lance` or
+            `qdrant`.
         metric: how the vectors are to be compared; None is the collection's, and `cosine` for a
             job. faiss and hnswlib compute cosines as inner products.
         normalize: divide each vector by its length, in float32.
         labels: what faiss and hnswlib return: the `ids`, or numbers of `rows` from 0. None takes
             the ids if all are whole numbers of at most 64 bits.
         row_group_rows: rows of a row group of Parquet files: fewer make it faster to find an id.
-        m: links of a node of the HNSW graph of hnswlib and pgvector.
+        m: links of a node of the HNSW graph of hnswlib, pgvector and Qdrant.
         ef_construction: search depth while that graph is built.
         table: name of pgvector's table, `TABLE` or `SCHEMA.TABLE`; None takes the target's name, up
             to its first dot.
-        overwrite: replace a target that exists. A folder is replaced only if `convert` wrote it.
+        collection: name of Qdrant's collection; None takes the last part of the source's path.
+        overwrite: replace a target that exists. A folder, or a collection of Qdrant, is replaced
+            only if `convert` wrote it.
         on_progress: called with the progress after each block.
 
     Raises:
         InputTypeError, InputValueError: an argument is not valid.
-        ConvertError: the job is not complete or damaged, the target exists or cannot be written, or
-            the format cannot hold the rows.
+        ConvertError: the job is not complete or damaged, the target exists or cannot be written or
+            reached, or the format cannot hold the rows.
         BulkError: the source is neither a job nor a collection, or cannot be read.
         CollectionError: the collection cannot be read.
-        MissingDependencyError: pyarrow, or for a Lance dataset pylance, is not installed.
+        MissingDependencyError: pyarrow is not installed, or pylance for a Lance dataset, or
+            qdrant-client for Qdrant.
     """
     began = time.monotonic()
     choice("to", to, FORMATS)
     flag("overwrite", overwrite)
-    options = ConvertOptions(metric, normalize, labels, row_group_rows, m, ef_construction, table)
+    options = ConvertOptions(
+        metric, normalize, labels, row_group_rows, m, ef_construction, table, collection
+    )
     imported_arrow("`flowvec convert`")
-    if is_url(str(target)):
-        raise ConvertError(f"a target is a file or folder of this machine, not {target}")
-    path = absolute_path(path_of("the target", target))
-    check_target(path, overwrite=overwrite)
+    destination = _target(source, target, to, collection, overwrite=overwrite)
     if table is None:
-        options = replace(options, table=path.name.partition(".")[0] or "vectors")
+        options = replace(options, table=destination.name.partition(".")[0] or "vectors")
     with _opened(source, metric) as opened:
-        _check_apart(source, path)
-        try:
-            with staged(path, overwrite=overwrite) as (out, scratch):
-                rows = Rows(opened, options, scratch, on_progress)
-                notes = _WRITERS[to](out, rows)
-        except OSError as error:
-            raise ConvertError(f"cannot write {target}: {_reason(error)}") from error
+        _check_apart(source, destination.path)
+        with destination:
+            written = destination.write(lambda scratch: Rows(opened, options, scratch, on_progress))
         info = opened.info
-    keeps_dtype = to in ("parquet", "pgvector", "lance")
     return Converted(
         target=str(target),
         format=to,
         rows=info.rows,
         dim=info.dim,
-        dtype=info.dtype if keeps_dtype else "float32",
+        dtype=info.dtype if written.keeps_dtype else "float32",
         metric=info.metric,
-        bytes=_size(path),
+        bytes=written.bytes,
         seconds=time.monotonic() - began,
-        notes=tuple(note.replace("{target}", str(target)) for note in notes),
+        notes=written.notes,
     )
+
+
+def _target(
+    source: str | Path,
+    target: str | Path,
+    to: ConvertFormat,
+    collection: str | None,
+    *,
+    overwrite: bool,
+) -> Target:
+    """The target of a conversion.
+
+    Raises:
+        InputTypeError, InputValueError, ConvertError: it is not valid, or may not be replaced.
+    """
+    if to == "qdrant":
+        name = name_of(str(source)).rstrip("/").rpartition("/")[2] or "vectors"
+        return QdrantTarget(target, name if collection is None else collection, overwrite=overwrite)
+    if is_url(str(target)):
+        raise ConvertError(f"a target is a file or folder of this machine, not {target}")
+    return FileTarget(path_of("the target", target), to, overwrite=overwrite)
 
 
 def _opened(source: str | Path, metric: Metric | None) -> Source:
@@ -153,19 +161,9 @@ def _opened(source: str | Path, metric: Metric | None) -> Source:
     raise ConvertError(f"{name} is neither the folder of a bulk job nor a collection{missing}")
 
 
-def _check_apart(source: str | Path, target: Path) -> None:
-    if is_url(str(source)):
+def _check_apart(source: str | Path, target: Path | None) -> None:
+    if target is None or is_url(str(source)):
         return
     folder, place = Path(source).resolve(), target.resolve()
     if folder == place or folder in place.parents or place in folder.parents:
         raise ConvertError(f"the target {target} and the source {source} contain each other")
-
-
-def _size(path: Path) -> int:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(file.stat().st_size for file in files)
-
-
-def _reason(error: OSError) -> Any:
-    # pyarrow's errors have a number only in their text.
-    return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]

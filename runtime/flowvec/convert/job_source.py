@@ -75,6 +75,7 @@ class JobSource(Source):
             if self._format == "parquet"
             else (),
             is_sorted=self._id_field is None,
+            has_unique_ids=self._id_field is None,
         )
 
     def _open_first(self, precision: str) -> int:

@@ -10,7 +10,7 @@ from flowvec.vectors import METRICS, Metric
 
 __all__ = ["FORMATS", "ConvertFormat", "ConvertOptions", "ConvertProgress", "Converted", "Labels"]
 
-ConvertFormat = Literal["parquet", "faiss", "hnswlib", "pgvector", "lance"]
+ConvertFormat = Literal["parquet", "faiss", "hnswlib", "pgvector", "lance", "qdrant"]
 FORMATS: tuple[ConvertFormat, ...] = get_args(ConvertFormat)
 Labels = Literal["ids", "rows"]
 
@@ -27,9 +27,10 @@ class ConvertOptions:
         normalize: write vectors divided by their length.
         labels: what faiss and hnswlib return; None is `ids` where all ids are whole numbers.
         row_group_rows: rows of a row group of Parquet.
-        m: links of a node of the HNSW graph of hnswlib and pgvector.
+        m: links of a node of the HNSW graph of hnswlib, pgvector and Qdrant.
         ef_construction: search depth while that graph is built.
         table: the name of pgvector's table; None takes the target's name.
+        collection: the name of Qdrant's collection; None takes the source's name.
     """
 
     metric: Metric | None = None
@@ -39,6 +40,7 @@ class ConvertOptions:
     m: int = 16
     ef_construction: int = 200
     table: str | None = None
+    collection: str | None = None
 
     def __post_init__(self) -> None:
         """Check all values.
@@ -55,6 +57,7 @@ class ConvertOptions:
         whole_number("m", self.m, 2, _MOST_M)
         whole_number("ef_construction", self.ef_construction, 1)
         text_or_none("table", self.table)
+        text_or_none("collection", self.collection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class ConvertProgress:
     """How far a conversion is.
 
     Attributes:
-        stage: `sorting`, which only comes first where rows are sorted, or `writing`.
+        stage: `sorting`, which only comes first where rows are sorted; `checking`, which only
+            comes first where a target takes each id once; or `writing`.
         rows: rows of this stage that are done.
         total: all rows.
         seconds: since the conversion began.
@@ -85,7 +89,7 @@ class Converted:
         dim: length of a vector.
         dtype: type of its numbers in the output, `float32` or `float16`.
         metric: how the vectors are meant to be compared.
-        bytes: size of all files of the output.
+        bytes: size of all files of the output; None for a collection of Qdrant.
         seconds: how long it took.
         notes: what to do next, line by line.
     """
@@ -96,7 +100,7 @@ class Converted:
     dim: int
     dtype: str
     metric: Metric
-    bytes: int
+    bytes: int | None
     seconds: float
     notes: tuple[str, ...] = ()
 

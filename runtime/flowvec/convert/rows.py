@@ -87,6 +87,27 @@ class Rows:
             yield labels, block
             last = int(labels[-1]) if len(labels) else last
 
+    def check_unique(self, why: str) -> None:
+        """Read all ids, and refuse two rows with the same.
+
+        Args:
+            why: the end of the message, which says why this is refused.
+
+        Raises:
+            ConvertError: two rows have the same id, or the source is damaged.
+        """
+        if self.info.has_unique_ids:
+            return
+        schema = imported_arrow().schema([self.schema.field("id")])
+        blocks = self._counted("checking", self._source.checked_blocks())
+        last = None
+        ids = (block.select(["id"]) for block in blocks)
+        for block in sorted_by_id(ids, schema, self.scratch):
+            for key in block.column("id").to_pylist():
+                if key == last:
+                    raise ConvertError(f"{self.info.name}: two rows have the id {key!r}; {why}")
+                last = key
+
     @property
     def labels_are_ids(self) -> bool:
         """Whether labels are the ids, rather than numbers of the rows from 0.

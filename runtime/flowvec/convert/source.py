@@ -43,6 +43,7 @@ class SourceInfo:
         about: model, fingerprint and more, for the output's own description.
         json_columns: names of string columns that hold JSON, apart from `metadata`.
         is_sorted: the rows come in order of their ids.
+        has_unique_ids: no two rows have the same id, which needs no check.
     """
 
     name: str
@@ -53,6 +54,7 @@ class SourceInfo:
     about: Mapping[str, str]
     json_columns: tuple[str, ...] = ()
     is_sorted: bool = False
+    has_unique_ids: bool = False
 
 
 class Source(ABC):

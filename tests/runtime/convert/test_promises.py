@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec import BulkError, Collection, Encoder, InputTypeError, InputValueError
+from flowvec import (
+    BulkError,
+    Collection,
+    Encoder,
+    InputTypeError,
+    InputValueError,
+    MissingDependencyError,
+)
 from flowvec.bulk import encode_files
 from flowvec.convert import ConvertError, convert, staging
 from flowvec.convert.job_source import JobSource
@@ -97,6 +104,16 @@ def test_what_is_no_source_or_no_target_is_refused(tmp_path: Path, job: Path) ->
     with pytest.raises(InputTypeError, match="the source must be a path"):
         convert(7, tmp_path / "t", "parquet")  # type: ignore[arg-type]
     assert names(tmp_path) == ["folder", "job"]
+
+
+def test_the_extra_of_a_format_is_named(
+    tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for to, package in (("lance", "lance"), ("qdrant", "qdrant_client")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(MissingDependencyError, match=rf"needs {package}: .*\[{to}\]"):
+            convert(job, tmp_path / "out", to)  # type: ignore[arg-type]
+    assert names(tmp_path) == ["job"]
 
 
 @pytest.mark.parametrize("to", FORMATS)
