@@ -56,8 +56,8 @@ class SparseMethods(EncoderMethods):
 
         Args:
             ids: ids of the rows; unknown ones are ignored. Of equal ids the last is kept.
-            vectors: one for each id, as `SparseEncoder.encode_document` returns them, or a sparse
-                matrix of scipy, (rows, dim). All of a collection have the same dim.
+            vectors: one for each id, as `SparseEncoder.encode_document` returns them, a list of
+                them, or a sparse matrix of scipy, (rows, dim). All of a collection have one dim.
 
         Returns:
             How many rows there are with these ids.
@@ -186,6 +186,8 @@ class SparseMethods(EncoderMethods):
         """`search_sparse` for many texts or sparse vectors at once."""
         if isinstance(queries, str):
             raise InputTypeError("queries must be texts or sparse vectors, not one text")
+        if isinstance(queries, list | tuple) and not queries:
+            return []
         vectors = self._sparse_queries(queries, "queries")
         return self._search_sparse(vectors, k, filter, min_score, offset, with_vectors)
 

@@ -16,23 +16,27 @@ _MOST_DIM = (1 << 31) - 1
 
 
 def checked_sparse(name: str, value: object) -> SparseVectors:
-    """Sparse vectors from `SparseVectors` or a sparse matrix of scipy.
+    """Sparse vectors from `SparseVectors`, a list of them, or a sparse matrix of scipy.
 
     Args:
         name: what messages call them.
         value: the caller's.
 
     Raises:
-        InputTypeError: it is neither.
-        InputValueError: the arrays do not fit together, or hold NaN or infinity.
+        InputTypeError: it is none of these.
+        InputValueError: the arrays do not fit together, or hold NaN or infinity; those of a list
+            differ in `dim`.
     """
     if isinstance(value, SparseVectors):
         vectors = value
     elif hasattr(value, "tocsr"):
         vectors = SparseVectors.from_scipy(value)
+    elif isinstance(value, list) and value and all(isinstance(v, SparseVectors) for v in value):
+        vectors = SparseVectors.joined(value)
     else:
         raise InputTypeError(
-            f"{name} must be SparseVectors or a sparse matrix of scipy, not {type(value).__name__}"
+            f"{name} must be SparseVectors, a list of them or a sparse matrix of scipy, not "
+            f"{_described(value)}"
         )
     indptr, terms, weights = vectors.arrays
     if not 1 <= vectors.dim <= _MOST_DIM:
@@ -69,3 +73,11 @@ def chosen_rows(
     return SparseVectors(
         indptr, vectors.indices[places], vectors.values[places], vectors.dim, vectors.vocabulary
     )
+
+
+def _described(value: object) -> str:
+    """What messages call a value of the wrong type."""
+    if not isinstance(value, list):
+        return type(value).__name__
+    others = [type(v).__name__ for v in value if not isinstance(v, SparseVectors)]
+    return f"a list with {others[0]}" if others else "an empty list"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import signal
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from flowvec import (
+    AsyncCollection,
     Collection,
     CollectionError,
     CorruptCollectionError,
@@ -177,7 +179,11 @@ def test_filters_offsets_and_scores_choose_among_the_hits(tmp_path: Path) -> Non
             ranking[:9],
             c.search_sparse(_sparse({1: 1.0}), 9),
         ]
-        assert c.search_sparse_batch(both[:0], 9) == []
+        assert c.search_sparse_batch(both[:0], 9) == c.search_sparse_batch([], 9) == []
+        assert c.search_sparse_batch(list(both), 9) == c.search_sparse_batch(both, 9)
+        c.set_sparse([7, 8], [v for v in c.get_sparse([8, 7]) if v is not None])
+        swapped = [v.as_dicts()[0] for v in c.get_sparse([7, 8]) if v is not None]
+        assert swapped == [rows[8], rows[7]]
         (hit, *_) = c.search_sparse(query, 1, with_vectors=True)
         assert hit.vector is not None
         assert hit.vector.tolist() == _dense(200)[hit.id].tolist()
@@ -329,8 +335,11 @@ def test_wrong_sparse_vectors_change_nothing(tmp_path: Path) -> None:
                 c.set_sparse(["a"], given)
             with pytest.raises(InputValueError):
                 c.add_vectors(["b"], [[1, 0]], sparse=given)
-        for not_sparse in ([1.0], {1: 1.0}, np.ones((1, DIM)), "text"):
-            with pytest.raises(InputTypeError, match="SparseVectors or a sparse matrix of scipy"):
+        for not_sparse, named in (
+            ([1.0], "a list with float"), ([], "an empty list"), ({1: 1.0}, "dict"),
+            ([_sparse({}), None], "a list with NoneType"), (np.ones((1, DIM)), "ndarray"),
+        ):  # fmt: skip
+            with pytest.raises(InputTypeError, match=f"matrix of scipy, not {named}"):
                 c.set_sparse(["a"], not_sparse)
         assert (c.info().sparse_rows, c.list()) == before
         assert c.set_sparse(["unknown"], _sparse({1: 1.0})) == 0
@@ -524,6 +533,35 @@ def test_another_model_of_sparse_vectors_is_refused(
         c._store.meta.write_settings({"sparse_fingerprint": "0" * 64})
     with pytest.raises(FingerprintMismatchError, match="is another model"):
         Collection.open(tmp_path / "d", encoder=tiny, sparse_encoder=sparse_encoder)
+
+
+def test_tasks_find_what_threads_find(
+    tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder
+) -> None:
+    texts = ["A dog swims.", "Stocks fell today.", "Cats sleep all day."]
+    query, text = sparse_encoder.encode_query("A dog swims."), "A dog swims."
+
+    async def main() -> None:
+        async with AsyncCollection.open_or_create(
+            tmp_path / "c", encoder=tiny, sparse_encoder=sparse_encoder
+        ) as tasks:
+            c = tasks.collection
+            await tasks.add(["a", "b", "c"], texts)
+            vectors = tiny.encode_document(texts[:1])
+            await tasks.add_vectors(["d"], vectors, texts[:1], sparse=query)
+            assert [one is None for one in c.get_sparse(["a", "d", "e"])] == [False, False, True]
+            assert await tasks.search_sparse(text, 2) == c.search_sparse(text, 2)
+            assert await tasks.search_sparse(query, 2) == c.search_sparse(query, 2)
+            options: dict[str, Any] = {"hybrid": True, "fusion": "ranks", "sparse_weight": 0.6}
+            for given in ({}, {"sparse": query}):
+                mine = await tasks.search(text, **options, **given)
+                assert mine == c.search(text, **options, **given)
+                assert max(hit.sparse_score or 0.0 for hit in mine) == pytest.approx(0.6)
+            assert await tasks.search_batch([text], **options) == c.search_batch([text], **options)
+            with pytest.raises(InputValueError, match="sparse is for a hybrid search"):
+                await tasks.search(text, sparse=query)
+
+    asyncio.run(main())
 
 
 # --- threads --------------------------------------------------------------------------------------
