@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -44,6 +45,7 @@ from flowvec_bench.cli.peer_options import (
 )
 
 if TYPE_CHECKING:
+    from flowvec_bench.peers.kinds import Kind
     from flowvec_bench.peers.latency import Latency
     from flowvec_bench.peers.race import Race, Row
     from flowvec_bench.peers.registry import Forms
@@ -62,8 +64,11 @@ def peers(
     tokenizer: Tokenizer = None,
     only: Only = None,
     task: Annotated[
-        Literal["encode", "rerank"],
-        typer.Option(help="encode texts, or rerank the documents of queries by a cross-encoder."),
+        Literal["encode", "sparse", "multi-vector", "rerank"],
+        typer.Option(
+            help="encode texts; encode them by a sparse or a multi-vector encoder; or rerank the "
+            "documents of queries by a cross-encoder."
+        ),
     ] = "encode",
     queries: Annotated[
         int,
@@ -113,13 +118,40 @@ def peers(
     from flowvec_bench.peers.race import race
     from flowvec_bench.peers.registry import FLOWVEC, PEERS, STATIC, suited
     from flowvec_bench.reports.peers import write_peer_report
-    from flowvec_bench.texts import natural_sentences, read_paragraphs
-    from flowvec_export.sts import read_sts, sentence_rows
 
+    texts = partial(_texts_of, corpus, natural, long, sts, seed)
+    if task != "encode":
+        _race_kind(
+            task, model, corpus, tokenizer, only, texts, max_length, rounds, seed, name, json_out,
+            report,
+        )  # fmt: skip
+        return
     racers = chosen(only, {**FLOWVEC, **PEERS, **STATIC})
     check_model(model, tokenizer)
     check_corpus(corpus)
     check_outputs(json_out, report)
+    drawn = texts()
+    with opened_forms(model, tokenizer, max_length, racers) as (forms, folder):
+        if only is None:
+            racers = suited(racers, forms)
+        result = race(
+            racers, forms.paths, options_of(forms), drawn, folder, rounds=rounds, on_step=say()
+        )
+    for line in _race_lines(result):
+        typer.echo(line)
+    record = about_race("peers", name or Path(model).name, forms, corpus, seed) | asdict(result)
+    write_json(record, json_out)
+    if report is not None:
+        write_peer_report(result, record, report)
+
+
+def _texts_of(
+    corpus: Path, natural: int, long: int, sts: Path | None, seed: int
+) -> dict[str, list[str]]:
+    """The texts of a race, by kind."""
+    from flowvec_bench.texts import natural_sentences, read_paragraphs
+    from flowvec_export.sts import read_sts, sentence_rows
+
     texts: dict[str, list[str]] = {}
     if natural:
         texts["natural"] = sample(natural_sentences(corpus), natural, seed)
@@ -129,15 +161,45 @@ def peers(
     if sts is not None:
         sentences = list(sentence_rows(read_sts(sts)))
         texts["sts"] = sample(iter(sentences), len(sentences), seed)
-    with opened_forms(model, tokenizer, max_length, racers) as (forms, folder):
-        if only is None:
-            racers = suited(racers, forms)
-        result = race(
-            racers, forms.paths, options_of(forms), texts, folder, rounds=rounds, on_step=say()
+    return texts
+
+
+def _race_kind(
+    kind: Kind,
+    model: str,
+    corpus: Path,
+    tokenizer: Path | None,
+    only: str | None,
+    texts: Callable[[], dict[str, list[str]]],
+    max_length: int | None,
+    rounds: int,
+    seed: int,
+    name: str | None,
+    json_out: Path | None,
+    report: Path | None,
+) -> None:
+    """`flowvec bench peers --task sparse` and `--task multi-vector`."""
+    from flowvec_bench.peers.kinds import encoders_of, opened_kind, race_kind
+    from flowvec_bench.peers.model_forms import check_model
+    from flowvec_bench.reports.peers import write_peer_report
+
+    if tokenizer is not None:
+        what = f"flowvec bench peers --task {kind} with random weights"
+        require(what, f"{EXTRAS},train", "sentence_transformers")
+    racers = chosen(only, encoders_of(kind))
+    check_model(model, tokenizer)
+    check_corpus(corpus)
+    check_outputs(json_out, report)
+    drawn = texts()
+    with opened_kind(kind, model, tokenizer, max_length) as (forms, folder):
+        options = options_of(forms)
+        result = race_kind(
+            kind, racers, forms.paths, options, drawn, folder, rounds=rounds, on_step=say()
         )
     for line in _race_lines(result):
         typer.echo(line)
-    record = about_race("peers", name or Path(model).name, forms, corpus, seed) | asdict(result)
+    shown = f"{name or Path(model).name}, {kind} encoder"
+    record = about_race(kind, shown, forms, corpus, seed) | asdict(result)
     write_json(record, json_out)
     if report is not None:
         write_peer_report(result, record, report)

@@ -1,0 +1,216 @@
+"""Races sparse and multi-vector encoders on documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+
+from flowvec.errors import InputValueError
+from flowvec_bench.peers.model_forms import SHAPES
+from flowvec_bench.peers.race import Race, race
+from flowvec_bench.peers.registry import FLOWVEC, PEERS, Forms, Peer
+from flowvec_export import export
+from flowvec_export.sources.torch import quiet_transformers
+
+__all__ = [
+    "Kind",
+    "encoders_of",
+    "least_cosine_of_texts",
+    "least_mean_cosine",
+    "opened_kind",
+    "race_kind",
+]
+
+Kind = Literal["sparse", "multi-vector"]
+Floats = npt.NDArray[np.float32]
+
+WORKER = Path(__file__).parents[1] / "workers" / "kinds.py"
+# A row is void below this. bfloat16 gives .999 on sparse vectors, another model at most .9.
+LEAST_COSINE = 0.99
+_TOKEN_DIM = 128
+# Terms of a text of random weights, as a trained SPLADE model has about.
+_TERMS = 120
+_INITIAL = 0.05
+_MAX_LENGTH = 256
+_SAMPLE = "a man walks the dog in a park near the river while it rains"
+
+
+def encoders_of(kind: Kind) -> dict[str, Peer]:
+    """Peers with such an encoder. fastembed has both kinds, and takes no checkpoint of a user's."""
+    ours = [FLOWVEC[name] for name in ("flowvec", "flowvec-float32", "flowvec-openvino-float32")]
+    names = {peer.name: name for name, peer in {**FLOWVEC, **PEERS}.items()}
+    others = [PEERS[name] for name in ("st-default", "st-float32", "st-bfloat16")]
+    return {
+        names[peer.name]: replace(peer, options={**peer.options, "kind": kind})
+        for peer in (*ours, *others)
+    }
+
+
+def random_encoder(kind: Kind, shape: str, tokenizer: Path, max_length: int, folder: Path) -> Path:
+    """Write a random BERT as a directory of sentence-transformers' SparseEncoder or
+    MultiVectorEncoder."""
+    fast = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    fast.model_max_length = max_length
+    sizes: dict[str, Any] = {"vocab_size": len(fast), **SHAPES[shape]}
+    config = transformers.BertConfig(initializer_range=_INITIAL, **sizes)
+    torch.manual_seed(0)
+    inner = folder / "transformer"
+    model: Any
+    if kind == "sparse":
+        model = transformers.BertForMaskedLM(config)
+        _make_sparse(model, fast)
+    else:
+        model = transformers.BertModel(config, add_pooling_layer=False)
+    with quiet_transformers():
+        model.save_pretrained(inner)
+        fast.save_pretrained(inner)
+        opened = _opened(kind, inner, config.hidden_size, max_length)
+        opened.save_pretrained(str(folder / "source"))
+    return folder / "source"
+
+
+def _make_sparse(model: Any, tokenizer: Any) -> None:
+    """Lower the logits, so that a text has about as many weights as with trained weights."""
+    with torch.no_grad():
+        logits = model(**tokenizer(_SAMPLE, return_tensors="pt")).logits
+        largest = logits.amax(1).flatten().sort().values
+        model.cls.predictions.decoder.bias.fill_(-float(largest[-min(_TERMS, len(largest) // 4)]))
+        model.cls.predictions.bias = model.cls.predictions.decoder.bias
+
+
+def _opened(kind: Kind, inner: Path, width: int, max_length: int) -> Any:
+    from sentence_transformers import MultiVectorEncoder, SparseEncoder
+
+    if kind == "sparse":
+        return SparseEncoder(str(inner), device="cpu")
+    from sentence_transformers.base.modules import Dense, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    modules: list[Any] = [
+        Transformer(str(inner), document_length=max_length),
+        Dense(
+            width,
+            _TOKEN_DIM,
+            bias=False,
+            activation_function=torch.nn.Identity(),
+            module_input_name="token_embeddings",
+        ),
+        MultiVectorMask(),
+        Normalize(module_input_name="token_embeddings"),
+    ]
+    return MultiVectorEncoder(modules=modules, device="cpu")
+
+
+@contextmanager
+def opened_kind(
+    kind: Kind, model: str, tokenizer: Path | None, max_length: int | None
+) -> Iterator[tuple[Forms, Path]]:
+    """A sparse or multi-vector encoder in the forms that peers read, and a folder for files.
+
+    Raises:
+        InputValueError: a length is given for a multi-vector model, whose documents have their own.
+        ExportError: the model cannot be exported.
+    """
+    if kind == "multi-vector" and tokenizer is None and max_length is not None:
+        raise InputValueError(
+            "a multi-vector model has lengths of its own: --max-length is for random weights"
+        )
+    with TemporaryDirectory(prefix="flowvec-") as temporary:
+        folder = Path(temporary)
+        source = Path(model)
+        if tokenizer is not None:
+            max_length = max_length or _MAX_LENGTH
+            source = random_encoder(kind, model, tokenizer, max_length, folder / model)
+        bundle = export(source, folder / "bundle", max_length=max_length)
+        paths = {"source": source, "bundle": bundle.path}
+        yield Forms(paths, bundle.manifest.max_length, bundle.manifest.dim), folder
+
+
+def race_kind(
+    kind: Kind,
+    peers: Sequence[Peer],
+    models: Mapping[str, Path],
+    options: Mapping[str, Any],
+    texts: Mapping[str, Sequence[str]],
+    folder: Path,
+    *,
+    rounds: int,
+    on_step: Callable[[str], object] | None = None,
+) -> Race:
+    """Time peers in one run; arguments as `flowvec_bench.peers.race.race`.
+
+    Raises:
+        InputValueError: no peers, no texts or no rounds.
+        FlowvecError: the first peer fails.
+    """
+    return race(
+        peers,
+        models,
+        options,
+        texts,
+        folder,
+        rounds=rounds,
+        on_step=on_step,
+        worker=WORKER,
+        agreement=least_cosine_of_texts if kind == "sparse" else least_mean_cosine,
+        least=LEAST_COSINE,
+    )
+
+
+def least_cosine_of_texts(a: Floats, b: Floats) -> float:
+    """The smallest cosine of a text's sparse vectors in two tables; NaN if the texts differ.
+
+    Args:
+        a: float32 (weights, 3): number of the text, token id, weight.
+        b: likewise.
+    """
+    tables = [
+        {
+            text: dict(zip(rows[:, 1].tolist(), rows[:, 2].tolist(), strict=True))
+            for text, rows in _by_text(table)
+        }
+        for table in (a, b)
+    ]
+    left, right = tables
+    if left.keys() != right.keys():
+        return float("nan")
+    return min(_cosine(left[text], right[text]) for text in left)
+
+
+def _cosine(a: dict[float, float], b: dict[float, float]) -> float:
+    dot = sum(weight * b.get(term, 0.0) for term, weight in a.items())
+    norms = [np.sqrt(sum(weight * weight for weight in one.values())) for one in (a, b)]
+    return float(dot / (norms[0] * norms[1]))
+
+
+def least_mean_cosine(a: Floats, b: Floats) -> float:
+    """The smallest mean cosine of a text's token vectors; NaN if the tokens differ in number.
+
+    Args:
+        a: float32 (tokens, 1 + dim): number of the text, vector.
+        b: likewise.
+    """
+    if a.shape != b.shape or not np.array_equal(a[:, 0], b[:, 0]):
+        return float("nan")
+    left, right = a[:, 1:].astype(np.float64), b[:, 1:].astype(np.float64)
+    norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    cosines = (left * right).sum(axis=1) / norms
+    starts = np.flatnonzero(np.diff(a[:, 0], prepend=-1))
+    counts = np.diff(np.append(starts, len(a)))
+    return float((np.add.reduceat(cosines, starts) / counts).min())
+
+
+def _by_text(table: Floats) -> Iterator[tuple[int, Floats]]:
+    starts = np.flatnonzero(np.diff(table[:, 0], prepend=-1))
+    for rows in np.split(table, starts[1:]):
+        yield int(rows[0, 0]), rows
