@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvec import Collection
+from flowvec import Collection, SparseVectors
 from flowvec.collection.query import Queries, SearchOptions
 
 _DIM = 4
@@ -61,6 +61,9 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
     collection.add_vectors(list(range(100)), np.random.default_rng(0).random((100, _DIM)))
     collection.index_texts()
 
+    one = (np.arange(_ROWS + 1), np.zeros(_ROWS, np.int32), np.ones(_ROWS, np.float32))
+    sparse = SparseVectors(*one, 5)
+
     def search() -> None:
         while not end.is_set():
             try:
@@ -77,14 +80,15 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
     while result.interrupts < interrupts and not result.wrong:
         group = rng.randint(1, 5)
         ids = [1000 * group + i for i in range(_ROWS)]
-        kind = rng.choice(["add", "delete", "search", "hybrid", "ids"])
+        kind = rng.choice(["add", "delete", "search", "hybrid", "ids", "sparse"])
         delay = rng.random() ** 2 * 0.004 + 1e-6
         try:
             signal.setitimer(signal.ITIMER_REAL, delay)
             if kind == "add":
                 before = known[group]
                 known[group] = before | {True}
-                collection.add_vectors(ids, np.full((_ROWS, _DIM), group), texts)
+                vectors = np.full((_ROWS, _DIM), group)
+                collection.add_vectors(ids, vectors, texts, sparse=sparse)
                 known[group] = {True}
             elif kind == "delete":
                 known[group] = known[group] | {False}
@@ -92,6 +96,10 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
                 known[group] = {False}
             elif kind == "search":
                 collection.search(query, k=3)
+            elif kind == "sparse":
+                found = len(collection.search_sparse(sparse[0], k=1000))
+                if found % _ROWS:
+                    result.wrong.append(f"{found} rows have the term")
             elif kind == "ids":
                 collection.search_ids(query[None], k=3)
             else:

@@ -153,6 +153,23 @@ def test_parts_are_joined_as_they_grow(tmp_path: Path, monkeypatch) -> None:
         assert [(h.id, h.score) for h in hits] == [(e["corpus_id"], e["score"]) for e in expected]
 
 
+def test_old_states_do_not_hold_much_memory(tmp_path: Path, monkeypatch) -> None:
+    with Collection.create(tmp_path / "c", dim=3) as c:
+        for i in range(0, 40, 2):
+            c.add_vectors([i, i + 1], _dense(2), sparse=_sparse({1: 1.0, 2: 1.0}, {3: 1.0}))
+            c.search_sparse(_sparse({1: 1.0}))
+        index = c._sparse_index
+        assert len(index._states) == sparse_index._KEPT_STATES
+        monkeypatch.setattr(sparse_index, "_MOST_BESIDES", 0)
+        for i in range(4):
+            c.delete([i])  # which moves no row
+            c.search_sparse(_sparse({1: 1.0}))
+            newest = index._newest
+            assert newest is not None
+            assert all(state.besides(newest) == 0 for state in index._states.values())
+        assert len(index._states) > 1
+
+
 def test_filters_offsets_and_scores_choose_among_the_hits(tmp_path: Path) -> None:
     rng = random.Random(1)
     rows = [_random_row(rng) for _ in range(200)]

@@ -33,8 +33,10 @@ Mask = npt.NDArray[np.bool_]
 _GROWTH = 2
 # Parts are built of so many weights, which bounds the memory that building takes besides.
 _WEIGHTS_AT_ONCE = 1 << 22
-# States that are kept for searches that began before the last changes.
+# States that are kept for searches that began before the last changes, and how much memory each may
+# take that the newest one does not use.
 _KEPT_STATES = 4
+_MOST_BESIDES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,6 +148,11 @@ class SparseState:
         """Memory, in bytes."""
         return sum(part.nbytes for part in self.parts)
 
+    def besides(self, other: SparseState) -> int:
+        """Memory that this state takes and another one does not use, in bytes."""
+        held = {id(part.postings) for part in other.parts}
+        return sum(part.nbytes for part in self.parts if id(part.postings) not in held)
+
     def search(
         self, query: SparseVectors, k: int, eligible: Labels | None = None
     ) -> dict[int, float]:
@@ -206,9 +213,15 @@ class SparseIndex:
             if last is None or last.number != number:
                 last = self._followed(last, number)
                 self._states[number] = self._newest = last
-                while len(self._states) > _KEPT_STATES:
-                    self._states.popitem(last=False)
+                self._forget(last)
             return last
+
+    def _forget(self, newest: SparseState) -> None:
+        """Forget old states; a search that still needs one renews its view of the store."""
+        for number, state in list(self._states.items()):
+            too_old = len(self._states) > _KEPT_STATES
+            if state is not newest and (too_old or state.besides(newest) > _MOST_BESIDES):
+                del self._states[number]
 
     def _followed(self, last: SparseState | None, number: int) -> SparseState:
         """The state that this thread reads, from an earlier one if there is one."""
