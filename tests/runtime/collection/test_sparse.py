@@ -564,8 +564,9 @@ def test_tasks_find_what_threads_find(
         ) as tasks:
             c = tasks.collection
             await tasks.add(["a", "b", "c"], texts)
-            vectors = tiny.encode_document(texts[:1])
-            await tasks.add_vectors(["d"], vectors, texts[:1], sparse=query)
+            other = ["A bird sings."]
+            vectors = tiny.encode_document(other)
+            await tasks.add_vectors(["d"], vectors, other, sparse=query)
             assert [one is None for one in c.get_sparse(["a", "d", "e"])] == [False, False, True]
             assert await tasks.search_sparse(text, 2) == c.search_sparse(text, 2)
             assert await tasks.search_sparse(query, 2) == c.search_sparse(query, 2)
