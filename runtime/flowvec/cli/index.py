@@ -39,6 +39,7 @@ from flowvec.collection.store.full_text import TOKENIZERS
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BundleError, ExportError, InputValueError, MissingDependencyError
 from flowvec.sharded import index_shards
+from flowvec.sparse.encoder import SparseEncoder
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -99,6 +100,14 @@ def index(
         typer.Option(
             help="Make the full-text index of hybrid searches: unicode61 for words, trigram for "
             "parts of words and languages without spaces."
+        ),
+    ] = None,
+    sparse_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A sparse encoder: all texts of the collection whose rows have no sparse vector "
+            "get theirs.",
         ),
     ] = None,
     index_field: Annotated[
@@ -166,6 +175,7 @@ def index(
             "--split": split is not None,
             "--full-text": full_text is not None,
             "--index-field": bool(index_field),
+            "--sparse-model": sparse_model is not None,
             "--replace": replace,
             "--resume": resume,
         }
@@ -193,6 +203,8 @@ def index(
             _refuse_renumbering(directory)
     elif model is None:
         raise InputValueError(f"{directory} is not a collection yet; give --model to create one")
+    # Before the job, so that a wrong name is said at once.
+    sparse_encoder = None if sparse_model is None else SparseEncoder.load(sparse_model)
     with (
         encoder_of(directory, model, provider, compute, revision) as encoder,
         stopping() as stop,
@@ -226,7 +238,18 @@ def index(
                 collection.index_texts(tokenizer=cast(Any, full_text))
             for field in index_field or ():
                 collection.create_index(field)
-    print_summary(directory, summary, limit, as_json=as_json)
+    sparse_rows = None
+    if sparse_encoder is not None and is_collection(directory):
+        with (
+            stopping() as stop,
+            sparse_encoder,
+            Collection.open(directory, sparse_encoder=sparse_encoder) as collection,
+        ):
+            sparse_rows = collection.add_missing_sparse(stop=stop.event)
+    print_summary(directory, summary, limit, as_json=as_json, sparse_rows=sparse_rows)
+    if sparse_rows is not None and stop.event.is_set():
+        typer.echo("all rows are added; the same command makes the other sparse vectors", err=True)
+        raise typer.Exit(128 + stop.number)
     warn_of_absent_fields(summary.absent_fields)
     if stop.event.is_set():
         typer.echo("all rows are added; the first search builds the rest of the graph", err=True)

@@ -17,17 +17,33 @@ from flowvec.texts.window import DEAD_LETTERS
 __all__ = ["print_shards", "print_summary", "rows_of"]
 
 
-def print_summary(directory: Path, summary: BulkSummary, limit: int, *, as_json: bool) -> None:
-    """Print what a local job did; `limit` is the model's max_length."""
+def print_summary(
+    directory: Path,
+    summary: BulkSummary,
+    limit: int,
+    *,
+    as_json: bool,
+    sparse_rows: int | None = None,
+) -> None:
+    """Print what a local job did.
+
+    Args:
+        directory: the collection's.
+        summary: of the job.
+        limit: the model's max_length.
+        as_json: as one JSON object.
+        sparse_rows: how many rows got a sparse vector; None if none were asked for.
+    """
     rows = rows_of(directory)
     added, left_out = summary.rows - summary.unchanged, summary.unchanged + summary.duplicates
     if as_json:
+        sparse = {} if sparse_rows is None else {"sparse_vectors": sparse_rows}
         print_json(
             {"path": str(directory), "added": added, "replaced": summary.overwritten,
              "left_out": left_out, "unchanged": summary.unchanged,
              "duplicates": summary.duplicates, "dead_letters": summary.dead_letters,
              "pruned": summary.pruned, "chunks": summary.chunks, "truncated": summary.truncated,
-             "rows": rows, "dim": summary.dim}
+             "rows": rows, "dim": summary.dim, **sparse}
         )  # fmt: skip
         return
     counts = [
@@ -44,6 +60,8 @@ def print_summary(directory: Path, summary: BulkSummary, limit: int, *, as_json:
         f"{f'{summary.pruned} pruned, ' if summary.pruned else ''}"
         f"{rows} in all, {summary.dim} dimensions"
     )
+    if sparse_rows is not None:
+        typer.echo(f"{counted(sparse_rows, 'sparse vector')} added")
     if summary.truncated:
         typer.echo(f"{summary.truncated} texts have more than {limit} tokens, and were cut")
     if summary.dead_letters:

@@ -20,6 +20,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.reranker.reranker import Reranker
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
+from flowvec.sparse.encoder import SparseEncoder
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -39,6 +40,20 @@ def search(
     vector_weight: Annotated[
         float | None,
         typer.Option(min=0.0, max=1.0, help="Share of the vectors in --hybrid, 0 to 1 (0.5)."),
+    ] = None,
+    sparse_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="The sparse encoder of the collection's sparse vectors: rank by them alone, or "
+            "with --hybrid by them as well.",
+        ),
+    ] = None,
+    sparse_weight: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=1.0, help="Share of the sparse vectors in --hybrid (that of the words)."
+        ),
     ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Compare every row: slower, but misses none.")
@@ -77,11 +92,15 @@ def search(
         raise InputValueError("--prefix is for the words of a hybrid search: add --hybrid")
     if vector_weight is not None and not hybrid:
         raise InputValueError("--vector-weight is for a hybrid search: add --hybrid")
+    if sparse_weight is not None and not (hybrid and sparse_model is not None):
+        raise InputValueError("--sparse-weight needs --hybrid and --sparse-model")
     if is_sharded(directory):
         if hybrid:
             raise InputValueError("a collection in shards has no hybrid search")
         if rerank is not None:
             raise InputValueError("a collection in shards cannot be reranked")
+        if sparse_model is not None:
+            raise InputValueError("a collection in shards has no sparse vectors")
         if offset or group_by is not None:
             raise InputValueError("a collection in shards has no --offset and no --group-by")
         loaded = Encoder.load(
@@ -94,9 +113,27 @@ def search(
         least = -float("inf") if min_score is None else min_score
         _show([hit for hit in sharded_hits.hits[0] if hit.score >= least], as_json=as_json)
         return
+    if sparse_model is not None:
+        _check_has_sparse(directory)
+    if sparse_model is not None and not hybrid:
+        if rerank is not None or group_by is not None or exact or model is not None:
+            raise InputValueError(
+                "a search by sparse vectors alone has no --rerank, --group-by, --exact and "
+                "--model: add --hybrid"
+            )
+        with (
+            SparseEncoder.load(sparse_model) as sparse,
+            Collection.open(directory, sparse_encoder=sparse) as collection,
+        ):
+            hits = collection.search_sparse(
+                query, k, filter=wanted, min_score=min_score, offset=offset
+            )
+        _show(hits, as_json=as_json)
+        return
     with (
         encoder_of(directory, model, provider, compute) as encoder,
-        Collection.open(directory, encoder=encoder) as collection,
+        _sparse_encoder(sparse_model) as sparse_encoder,
+        Collection.open(directory, encoder=encoder, sparse_encoder=sparse_encoder) as collection,
         _reranker(rerank, provider, compute) as reranker,
     ):
         hits = collection.search(
@@ -105,6 +142,7 @@ def search(
             filter=wanted,
             hybrid=hybrid,
             vector_weight=vector_weight,
+            sparse_weight=sparse_weight,
             min_score=min_score,
             exact=exact,
             rerank=reranker,
@@ -114,6 +152,18 @@ def search(
             prefix=prefix,
         )
     _show(hits, as_json=as_json)
+
+
+def _check_has_sparse(directory: Path) -> None:
+    with Collection.open(directory) as collection:
+        if collection.info().sparse_rows == 0:
+            raise InputValueError(
+                f"{directory} has no sparse vectors: flowvec index with --sparse-model makes them"
+            )
+
+
+def _sparse_encoder(model: str | None) -> AbstractContextManager[SparseEncoder | None]:
+    return nullcontext() if model is None else SparseEncoder.load(model)
 
 
 def _reranker(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import builtins
 import logging
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from flowvec.arguments import explaining
 from flowvec.collection.encoder_methods import EncoderMethods
@@ -28,6 +32,8 @@ from flowvec.sparse.vectors import SparseVectors
 __all__ = ["SparseMethods"]
 
 logger = logging.getLogger(__name__)
+
+_ROWS_AT_ONCE = 1024
 
 
 class SparseMethods(EncoderMethods):
@@ -85,6 +91,55 @@ class SparseMethods(EncoderMethods):
             return len(labels)
 
         return self._access.change(change)
+
+    def add_missing_sparse(self, *, stop: threading.Event | None = None) -> int:
+        """Make sparse vectors of all texts whose rows have none, by the collection's SparseEncoder.
+
+        For collections that were made without one, and after rows were added without it. About a
+        thousand rows are made and stored at a time, so a call that is stopped or killed goes on
+        with the rest.
+
+            >>> with Collection.create("older", dim=2) as collection:
+            ...     collection.add_vectors(["a", "b"], [[1, 0], [0, 1]], ["A dog swims.", None])
+            Added(rows=2, replaced=0, truncated=0)
+            >>> sparse = SparseEncoder.load("my-sparse")
+            >>> with Collection.open("older", sparse_encoder=sparse) as collection:
+            ...     collection.add_missing_sparse()
+            1
+
+        Args:
+            stop: set it to stop after the rows that are being made.
+
+        Returns:
+            How many rows got one.
+
+        Raises:
+            CollectionError: the collection was opened without a SparseEncoder.
+            FingerprintMismatchError: another model made the sparse vectors that are there.
+        """
+        encoder = self._checked_sparse_encoder()
+        count = after = 0
+        while stop is None or not stop.is_set():
+            with self._access.reading():
+                labels = self._store.sparse.missing(after, _ROWS_AT_ONCE)
+                texts = [item.text or "" for item in self._store.read(labels).values()]
+            if not labels:
+                break
+            vectors = encoder.encode_document(texts)
+            count += self._access.change(partial(self._put_there, labels, vectors, encoder))
+            after = labels[-1]
+        return count
+
+    def _put_there(
+        self, labels: Sequence[int], vectors: SparseVectors, made_by: SparseEncoder
+    ) -> int:
+        """Write sparse vectors of those rows that are still there; inside a transaction."""
+        there = set(self._store.existing(np.asarray(labels, np.int64)).tolist())
+        places = [place for place, label in enumerate(labels) if label in there]
+        self._put_sparse([labels[i] for i in places], chosen_rows(vectors, places), made_by)
+        self._store.meta.touch()
+        self._index.stage()  # the same rows, in a state of another number
+        return len(places)
 
     def _put_sparse(
         self, labels: Sequence[int], vectors: SparseVectors, made_by: SparseEncoder | None

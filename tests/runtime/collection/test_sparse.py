@@ -531,6 +531,32 @@ def test_texts_get_both_vectors_of_models(
         Collection.open(tmp_path / "c", sparse_encoder=tiny)  # type: ignore[arg-type]
 
 
+def test_rows_without_a_sparse_vector_get_theirs(
+    tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder, monkeypatch
+) -> None:
+    monkeypatch.setattr("flowvec.collection.sparse_methods._ROWS_AT_ONCE", 3)
+    texts = [f"A text about number {i}." for i in range(8)]
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(range(8), texts)
+        c.add_vectors(["plain"], np.ones((1, tiny.dim)))
+        with pytest.raises(CollectionError, match="opened without a sparse encoder"):
+            c.add_missing_sparse()
+    stop = threading.Event()
+    stop.set()
+    with Collection.open(tmp_path / "c", encoder=tiny, sparse_encoder=sparse_encoder) as c:
+        assert c.add_missing_sparse(stop=stop) == 0
+        c.add([5], ["Another text."])
+        assert c.add_missing_sparse() == 7
+        assert c.add_missing_sparse() == 0
+        found = [one for one in c.get_sparse(range(8)) if one is not None]
+        expected = sparse_encoder.encode_document([*texts[:5], "Another text.", *texts[6:]])
+        assert [one.indices.tolist() for one in found] == [v.indices.tolist() for v in expected]
+        assert c.get_sparse(["plain"]) == [None]
+        assert c.info().sparse_model == sparse_encoder.bundle.handle
+        assert {hit.id for hit in c.search_sparse(texts[3])} == set(range(8))
+        assert c.verify() == []
+
+
 def test_another_model_of_sparse_vectors_is_refused(
     tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder
 ) -> None:

@@ -135,6 +135,19 @@ class SparseTable:
         labels.sort()
         return labels
 
+    def missing(self, after: int, most: int) -> list[int]:
+        """The next labels above one of rows that have a text and no sparse vector, ascending."""
+        lacks = "1"
+        if self.dim is not None:
+            lacks = "NOT EXISTS (SELECT 1 FROM sparse_vectors s WHERE s.label = items.label)"
+        statement = (
+            f"SELECT label FROM items WHERE label > ? AND text IS NOT NULL AND {lacks} "  # noqa: S608
+            "ORDER BY label LIMIT ?"
+        )
+        with self._database.translated():
+            rows = self._database.connection.execute(statement, (after, most)).fetchall()
+        return [int(label) for (label,) in rows]
+
     def read(self, labels: Sequence[int]) -> dict[int, SparseVectors]:
         """The sparse vectors of rows, by label; rows without one are left out.
 
