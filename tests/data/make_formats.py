@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvec import Collection, Encoder
-from flowvec.collection.store.locks import LOCK_FILE
+from flowvec import Collection, Encoder, SparseVectors
+from flowvec.collection.store.writer_locks import LOCK_FILES
 
 DATA = Path(__file__).resolve().parent
 FORMATS = DATA / "formats"
@@ -30,6 +30,16 @@ QUERY = "the dog sleeps"
 def vectors(rows: int, dim: int) -> np.ndarray:
     """Whole numbers, so that every machine has the same."""
     return np.random.default_rng(0).integers(-9, 10, size=(rows, dim)).astype(np.float32)
+
+
+def sparse(rows: int) -> SparseVectors:
+    """Whole numbers as weights; the last row has none."""
+    random = np.random.default_rng(1)
+    dense = random.integers(0, 4, size=(rows, 12)) * (random.random((rows, 12)) < 0.4)
+    dense[-1] = 0
+    row, term = np.nonzero(dense)
+    indptr = np.searchsorted(row, np.arange(rows + 1))
+    return SparseVectors(indptr, term.astype(np.int32), dense[row, term].astype(np.float32), 12)
 
 
 def main(version: str, bundle_version: str) -> None:
@@ -56,31 +66,48 @@ def main(version: str, bundle_version: str) -> None:
         collection.delete(range(0, 80, 9))
         _upgrade(collection, version)
         query = vectors(81, 6)[80]
-        collection.search(query)
+        collection.prepare()  # builds the graph
         _write(folder, _told(collection, query))
-    (folder / LOCK_FILE).unlink()
+    _tidy(folder)
 
 
 def _upgrade(collection: Collection, version: str) -> None:
     if version == "v3":  # what makes a file version 3
         collection.index_texts(tokenizer="trigram")
+    if version == "v4":
+        ids = [item.id for item in _rows(collection)][1:]  # the first row has none
+        collection.set_sparse(ids, sparse(len(ids)))
 
 
 def _rename_model(folder: Path, name: str) -> None:
     """Where the bundle lay when this was made is nobody's business."""
     with Collection.open(folder) as collection, collection._store.transaction():
         collection._store.meta.write_settings({"model": name})
+    _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
+    """Keep the rows and the graph: the copy of the vectors is large, and made again."""
     db = sqlite3.connect(folder / "collection.sqlite", isolation_level=None)
+    db.execute("DELETE FROM meta WHERE key LIKE 'vectors %'")
     db.execute("VACUUM")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
-    (folder / LOCK_FILE).unlink()
+    for file in folder.iterdir():
+        if file.suffix in (".lock", ".f32") or file.name in LOCK_FILES:
+            file.unlink()
 
 
 def _told(collection: Collection, query: np.ndarray) -> dict[str, Any]:
     rows = [[item.id, item.text, item.metadata, item.vector.tolist()] for item in _rows(collection)]
     hits = [[hit.id, hit.score] for hit in collection.search(query, k=5)]
-    return {"rows": rows, "query": query.tolist(), "hits": hits}
+    told: dict[str, Any] = {"rows": rows, "query": query.tolist(), "hits": hits}
+    if collection.info().sparse_rows:
+        found = collection.get_sparse([row[0] for row in rows])
+        told["sparse"] = [None if v is None else list(v.as_dicts()[0].items()) for v in found]
+        told["sparse_hits"] = [[h.id, h.score] for h in collection.search_sparse(sparse(2)[0], 5)]
+        told["sparse_query"] = list(sparse(2).as_dicts()[0].items())
+    return told
 
 
 def _rows(collection: Collection) -> list[Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from flowvec import Collection, Encoder, Reranker
+from flowvec import Collection, Encoder, Reranker, SparseVectors
 from flowvec.bundle.manifest import READABLE_VERSIONS
 from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.store.meta import LAYOUT_VERSIONS
@@ -43,6 +44,21 @@ def test_a_bundle_gives_the_same_results_as_before(name: str) -> None:
         )
 
 
+def _has_sparse(collection: Collection, ids: list[str | int], expected: dict[str, Any]) -> None:
+    found = collection.get_sparse(ids)
+    weights = [None if v is None else list(map(list, v.as_dicts()[0].items())) for v in found]
+    assert weights == expected["sparse"]
+    terms, values = zip(*expected["sparse_query"], strict=True)
+    query = SparseVectors(
+        np.array([0, len(terms)]),
+        np.array(terms, np.int32),
+        np.array(values, np.float32),
+        collection.info().sparse_dim or 0,
+    )
+    hits = [[hit.id, hit.score] for hit in collection.search_sparse(query, 5)]
+    assert hits == expected["sparse_hits"]
+
+
 @pytest.mark.parametrize("name", COLLECTIONS)
 def test_an_old_collection_keeps_its_rows_and_can_be_written(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -57,6 +73,9 @@ def test_an_old_collection_keeps_its_rows_and_can_be_written(
         np.testing.assert_allclose(
             [hit.score for hit in hits], [score for _, score in expected["hits"]], rtol=1e-5
         )
+        assert collection.info().sparse_rows == 0 or "sparse" in expected
+        if "sparse" in expected:  # layout 4
+            _has_sparse(collection, [row[0] for row in rows], expected)
         assert collection.verify() == []
         assert collection.info().full_text == ("trigram" if "v3" in name else None)
         collection.add_vectors(["new"], [expected["query"]], ["new"], [{"n": 3}])
