@@ -120,6 +120,12 @@ class Server(uvicorn.Server):
     @override
     async def startup(self, sockets: Any = None) -> None:
         """Listen, and load the models again at each SIGHUP."""
+        is_main = threading.current_thread() is threading.main_thread()
+        handles_hangup = is_main and hasattr(signal, "SIGHUP")
+        early: list[int] = []
+        if handles_hangup:
+            # Before the server says that it runs: until then the signal would end the process.
+            signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
         await super().startup(sockets)
         self._heartbeat.start(partial(fault_of, self._served))
         if self.servers and self._served.settings.page:
@@ -128,12 +134,13 @@ class Server(uvicorn.Server):
                 _address_of(self.config.host),
                 self.port,
             )
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and hasattr(signal, "SIGHUP"):
+        if handles_hangup:
             loop = asyncio.get_running_loop()
             begin = partial(loop.call_soon_threadsafe, self._begin_reload)
             # As uvicorn does with SIGTERM; with a handler of the loop as well, uvloop can crash.
             signal.signal(signal.SIGHUP, lambda *_: begin())
+            if early:
+                self._begin_reload()
 
     def _begin_reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -213,3 +215,37 @@ def test_sighup_loads_all_models_again(tmp_path: Path, tiny_dir: Path, reranker_
     lines = [json.loads(line) for line in logged.splitlines()]
     assert all(line["time"] and line["level"] and line["message"] for line in lines)
     assert "POST /embed" in [line.get("route") for line in lines]
+
+
+_SIGNALLED = """
+import logging, os, signal
+from flowvec.cli.main import main
+
+class Signals(logging.Handler):
+    def emit(self, record):
+        if "running on" in record.getMessage():
+            os.kill(os.getpid(), signal.SIGHUP)
+
+logging.root.addHandler(Signals())
+logging.getLogger("uvicorn.error").addHandler(Signals())
+main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_sighup_as_soon_as_the_server_runs_does_not_end_it(tmp_path: Path, tiny_dir: Path) -> None:
+    words = ("serve", f"one={tiny_dir}", "--streams", "1", "--port", "0")
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _SIGNALLED, *words], stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_until(lambda: process.poll() is not None or "was swapped" in log.read_text())
+        assert process.poll() is None, log.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait(60)
