@@ -13,10 +13,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Import and run `flowvec.cli.main.main`."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
     from flowvec.cli.main import main as run
 
-    signal.signal(signal.SIGINT, handler)
     run()

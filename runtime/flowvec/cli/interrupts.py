@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,15 @@ from typing import Any
 
 import typer
 
-__all__ = ["INTERRUPT_EXIT", "Stop", "interrupt", "stopping", "was_interrupted"]
+__all__ = [
+    "INTERRUPT_EXIT",
+    "Stop",
+    "interrupt",
+    "interruptible",
+    "starting",
+    "stopping",
+    "was_interrupted",
+]
 
 # The shell's exit code for a command that Ctrl-C ended.
 INTERRUPT_EXIT = 128 + signal.SIGINT
@@ -23,8 +32,48 @@ _INTERRUPTED = threading.Event()
 def interrupt(*_: object) -> None:
     """The first Ctrl-C lets the command clean up; the next one ends the process at once."""
     _INTERRUPTED.set()
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPT_EXIT))
+    signal.signal(signal.SIGINT, _end)
     raise KeyboardInterrupt
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Ctrl-C ends the process at once: before and after a command nothing is to be cleaned up.
+
+    A process that ignores the signal goes on ignoring it. The handlers of before are restored.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    handles = handler not in (signal.SIG_IGN, None)
+    hook = sys.unraisablehook
+
+    def unraisable(ignored: Any, /) -> None:
+        # Python prints and drops what a finalizer or the callback of a weak reference raises.
+        if _INTERRUPTED.is_set() and issubclass(ignored.exc_type, KeyboardInterrupt):
+            os._exit(INTERRUPT_EXIT)
+        hook(ignored)
+
+    if handles:
+        signal.signal(signal.SIGINT, _end)
+        sys.unraisablehook = unraisable
+    try:
+        yield
+    finally:
+        if handles:
+            sys.unraisablehook = hook
+            signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside `starting`: Ctrl-C raises KeyboardInterrupt, so that a command can clean up."""
+    handles = signal.getsignal(signal.SIGINT) is _end
+    if handles:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        if handles:
+            signal.signal(signal.SIGINT, _end)
 
 
 def was_interrupted() -> bool:

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from flowvec.cli.interrupts import INTERRUPT_EXIT, interrupt, was_interrupted
+from flowvec.cli.interrupts import INTERRUPT_EXIT, interruptible, starting, was_interrupted
 from flowvec.compat import override
 from flowvec.errors import FlowvecError
 from flowvec.version import __version__
@@ -61,7 +61,8 @@ class _LazyGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; Ctrl-C ends it without a message."""
         try:
-            return super().invoke(ctx)
+            with interruptible():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPT_EXIT) from None
 
@@ -97,11 +98,13 @@ def _root(
 
 def main() -> None:
     """Run the command line. A user's mistake is one line on stderr and exit code 2."""
+    with starting():
+        _run()
+
+
+def _run() -> None:
     # An exception rather than the default: `finally` blocks remove temporary files.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    interrupted = signal.getsignal(signal.SIGINT)
-    if interrupted is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # the terminal may not be able to show a text
             with suppress(OSError):  # the stream may not be seekable
@@ -119,8 +122,6 @@ def main() -> None:
             sys.exit(1)
         typer.echo(f"flowvec: {error}", err=True)
         sys.exit(2)
-    finally:
-        signal.signal(signal.SIGINT, interrupted)
 
 
 def _why(error: OSError) -> str:

@@ -37,6 +37,52 @@ def test_ctrl_c_during_startup_shows_no_traceback(tmp_path: Path, delay: float) 
     assert (process.returncode, b"Traceback" in told) == (130, False), told
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.parametrize(
+    ("file", "function", "event"),
+    [
+        ("flowvec/cli/main.py", "main", "call"),
+        ("typer/core.py", "main", "call"),
+        ("flowvec/cli/main.py", "invoke", "call"),
+        ("importlib._bootstrap>", "cb", "call"),  # a callback of a weak reference
+        ("flowvec/cli/info.py", "info", "return"),
+        ("flowvec/cli/main.py", "invoke", "return"),
+        ("typer/core.py", "main", "return"),
+        ("flowvec/cli/interrupts.py", "starting", "return"),
+        ("flowvec/cli/main.py", "main", "return"),
+    ],
+)
+def test_ctrl_c_before_and_after_a_command_shows_no_traceback(
+    tmp_path: Path, file: str, function: str, event: str
+) -> None:
+    """The signal comes as a function begins or ends, so the moment is the same in each run."""
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from flowvec_command import main\n"
+        "import flowvec.cli.main\n"
+        f"last = {function == 'starting'}\n"
+        "def look(frame, event, _):\n"
+        "    global last\n"
+        "    code = frame.f_code\n"
+        f"    if (event, code.co_name) == ({event!r}, {function!r}):\n"
+        f"        if code.co_filename.endswith({file!r}):\n"
+        "            if last:  # the generator returns twice, and the second time is the end\n"
+        "                last = False\n"
+        "                return\n"
+        "            sys.setprofile(None)\n"
+        "            os.write(2, b'sent')\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.setprofile(look)\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "info", "mini"], cwd=tmp_path, capture_output=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, b"sent"), done.stderr
+
+
 def test_an_interrupt_that_an_import_has_dropped_still_stops_a_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
