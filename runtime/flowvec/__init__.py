@@ -47,6 +47,7 @@ from flowvec.errors import (
     InputValueError,
     MissingDependencyError,
     NonFiniteError,
+    OutOfMemoryError,
     OverloadedError,
     ProviderUnavailableError,
 )
@@ -106,6 +107,7 @@ __all__ = [
     "MultiVectorEncoder",
     "MultiVectorInfo",
     "NonFiniteError",
+    "OutOfMemoryError",
     "OverloadedError",
     "Pair",
     "Proof",

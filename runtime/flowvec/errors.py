@@ -27,6 +27,7 @@ __all__ = [
     "InputValueError",
     "MissingDependencyError",
     "NonFiniteError",
+    "OutOfMemoryError",
     "OverloadedError",
     "ProviderUnavailableError",
     "first_line",
@@ -138,11 +139,23 @@ class EngineNotProvedError(ProviderUnavailableError):
 
 
 class EngineError(FlowvecError, RuntimeError):
-    """The engine failed while it ran a batch, for example because memory ran out.
+    """The engine failed while it ran a batch. Out of memory is an `OutOfMemoryError`.
 
     >>> try:
     ...     vectors = Encoder.load("mini").encode(["a text"])
     ... except EngineError as error:
+    ...     print("nothing was encoded:", error)
+    """
+
+
+class OutOfMemoryError(EngineError, MemoryError):
+    """The engine's device has too little memory for a batch, or for the model.
+
+    The message has the batch's shape. The next call works: only this batch was given up.
+
+    >>> try:
+    ...     vectors = Encoder.load("mini", max_batch_tokens=1 << 20).encode(["a text"])
+    ... except OutOfMemoryError as error:
     ...     print("try a smaller max_batch_tokens:", error)
     """
 

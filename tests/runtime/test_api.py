@@ -84,6 +84,8 @@ def test_errors_are_also_the_builtins_that_a_caller_expects() -> None:
         (flowvec.ProviderUnavailableError, RuntimeError),
         (flowvec.DeadlineError, TimeoutError),
         (flowvec.OverloadedError, RuntimeError),
+        (flowvec.OutOfMemoryError, MemoryError),
+        (flowvec.OutOfMemoryError, flowvec.EngineError),
         (flowvec.FingerprintMismatchError, flowvec.CollectionError),
     ]
     for error, builtin in pairs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
+from flowvec.engine.failures import is_out_of_memory, load_out_of_memory, run_failure
 from flowvec.engine.providers import CPU, CUDA, TENSORRT, Engine
 from flowvec.errors import (
     BundleError,
-    EngineError,
     MissingDependencyError,
     ProviderUnavailableError,
     first_line,
@@ -135,6 +136,7 @@ class Session:
 
         Raises:
             BundleError: ONNX Runtime cannot load the file, or the graph lacks its inputs.
+            OutOfMemoryError: the graph does not fit in the device's memory.
             ProviderUnavailableError: the provider was asked for, but does not really run.
         """
         ort = _onnxruntime()
@@ -154,6 +156,8 @@ class Session:
                 str(model), sess_options=options, providers=providers
             )
         except Exception as error:  # ONNX Runtime's exceptions have no common base
+            if is_out_of_memory(error):
+                raise load_out_of_memory(engine.provider, model, error) from error
             raise BundleError(f"{model} cannot be loaded: {first_line(error)}") from error
         active = self._session.get_providers()
         if not active or active[0] != engine.provider:
@@ -189,17 +193,43 @@ class Session:
             float32 (batch, dim): vectors, or a reranker's logits.
 
         Raises:
-            EngineError: the engine failed, for example because memory ran out.
+            OutOfMemoryError: the device has too little memory for this batch.
+            EngineError: the engine failed otherwise.
         """
-        named = dict(zip(self._inputs, feeds, strict=True))
         try:
-            output: npt.NDArray[np.float32] = self._session.run([self._output], named)[0]
+            return self._run(feeds)
         except Exception as error:
-            raise EngineError(
-                f"{self.engine.provider} failed on a batch of shape {feeds[0].shape}: "
-                f"{first_line(error)}"
-            ) from error
+            if not is_out_of_memory(error):
+                raise run_failure(self.engine.provider, feeds[0].shape, error) from error
+        # The arena may hold memory in pieces of other shapes' sizes: give them back, try again.
+        self._release_memory()
+        try:
+            return self._run(feeds)
+        except Exception as error:
+            self._release_memory()  # pieces of this batch, which the next one may not fit
+            raise run_failure(self.engine.provider, feeds[0].shape, error) from error
+
+    def _run(
+        self, feeds: Sequence[npt.NDArray[np.int64]], options: Any = None
+    ) -> npt.NDArray[np.float32]:
+        named = dict(zip(self._inputs, feeds, strict=True))
+        output: npt.NDArray[np.float32] = self._session.run([self._output], named, options)[0]
         return output
+
+    def _release_memory(self) -> None:
+        """Give memory that the arena does not use back to the device.
+
+        ONNX Runtime does so at the end of a run only, even of one that failed: this runs one token.
+        """
+        options = _onnxruntime().RunOptions()
+        options.log_severity_level = 4
+        device = "gpu:0" if self.engine.device == "cuda" else "cpu:0"
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", device)
+        one_token = np.ones((1, 1), dtype=np.int64)
+        try:
+            self._run([one_token] * len(self._inputs), options)
+        except Exception as error:
+            logger.debug("after running out of memory: %s", first_line(error))
 
 
 def _warn_if_experimental(engine: Engine) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
+from flowvec.engine.failures import is_out_of_memory, load_out_of_memory, run_failure
 from flowvec.engine.providers import OPENVINO, Engine, has_bfloat16
 from flowvec.engine.telemetry import import_openvino
-from flowvec.errors import BundleError, EngineError, ProviderUnavailableError, first_line
+from flowvec.errors import BundleError, ProviderUnavailableError, first_line
 from flowvec.machine import cpu_features
 from flowvec.optional import install_line
 
@@ -101,6 +102,8 @@ class OpenVinoSession:
                 lambda: _loaded(openvino, str(model), shared, engine)
             )
         except Exception as error:
+            if is_out_of_memory(error):
+                raise load_out_of_memory(engine.provider, model, error) from error
             raise BundleError(f"{model} cannot be compiled: {first_line(error)}") from error
         names = {port.get_any_name() for port in self._compiled.inputs}
         # A port has several names if the graph passes a value through unchanged.
@@ -140,10 +143,7 @@ class OpenVinoSession:
                 # With one stream, OpenVINO 2026.4.1 does not report some failures.
                 raise ValueError(f"an output of shape {output.shape}")
         except Exception as error:
-            raise EngineError(
-                f"{self.engine.provider} failed on a batch of shape {feeds[0].shape}: "
-                f"{first_line(error)}"
-            ) from error
+            raise run_failure(self.engine.provider, feeds[0].shape, error) from error
         self._idle.append(request)
         return output
 

@@ -24,6 +24,7 @@ _OPENAI_TYPE: dict[Reason, str] = {
     "unhealthy": "server_error",
     "model_failed": "server_error",
     "load_failed": "server_error",
+    "out_of_memory": "server_error",
     "internal": "server_error",
 }
 _OPENAI_CODE: dict[Reason, str] = {
@@ -37,6 +38,7 @@ _OPENAI_CODE: dict[Reason, str] = {
     "starting": "starting",
     "stopping": "stopping",
     "unhealthy": "unhealthy",
+    "out_of_memory": "out_of_memory",
 }
 # Text Embeddings Inference: `error_type`, and statuses of its own.
 _TEI_TYPE: dict[Reason, str] = {
@@ -46,6 +48,7 @@ _TEI_TYPE: dict[Reason, str] = {
     "stopping": "Unhealthy",
     "unhealthy": "Unhealthy",
     "model_failed": "Backend",
+    "out_of_memory": "Backend",
     "internal": "Backend",
     "late": "Overloaded",
     "no_such_model": "Backend",

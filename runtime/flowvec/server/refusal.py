@@ -13,6 +13,7 @@ from flowvec.errors import (
     FingerprintMismatchError,
     FlowvecError,
     MissingDependencyError,
+    OutOfMemoryError,
     OverloadedError,
 )
 
@@ -40,6 +41,7 @@ Reason = Literal[
     "unhealthy",
     "model_failed",
     "load_failed",  # a model could not be loaded again
+    "out_of_memory",  # the engine's device, for a batch
     "internal",
 ]
 
@@ -65,6 +67,7 @@ _STATUS: dict[Reason, int] = {
     "unhealthy": 503,
     "model_failed": 500,
     "load_failed": 500,
+    "out_of_memory": 503,
     "internal": 500,
 }
 # Seconds after which a server that stops is expected to have been replaced.
@@ -141,6 +144,13 @@ def refusal_of(error: FlowvecError) -> Refusal:
         return Refusal("overloaded", str(error), retry_after=1.0)
     if isinstance(error, CollectionBusyError):  # written by another process for too long
         return Refusal("busy", str(error), retry_after=1.0)
+    if isinstance(error, OutOfMemoryError):
+        # Other work may hold the memory at the moment. The engine's message has files and shapes.
+        return Refusal(
+            "out_of_memory",
+            "there is not enough memory to compute this now; try again, with shorter texts",
+            retry_after=1.0,
+        )
     if isinstance(error, FingerprintMismatchError):
         # Without the folder, which is nobody's business.
         _, _, models = str(error).partition(" was made with ")

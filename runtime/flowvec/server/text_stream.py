@@ -29,7 +29,7 @@ _LINES_AHEAD = 2048
 # Seconds between two looks at whether the server stops.
 _LOOK = 0.5
 # What is wrong with one text rather than with the stream.
-_OF_A_TEXT: tuple[Reason, ...] = ("invalid", "model_failed", "too_large")
+_OF_A_TEXT: tuple[Reason, ...] = ("invalid", "model_failed", "out_of_memory", "too_large")
 
 
 class TextStream:

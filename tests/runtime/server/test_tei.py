@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec import Encoder
+from flowvec import Encoder, OutOfMemoryError
 from tests.runtime.server.conftest import texts
 
 pytest.importorskip("msgspec", reason="needs the extra [serve]")
@@ -73,6 +73,25 @@ def test_errors_have_its_form(
     answer = client.post("/embed", json=body)
     assert (answer.status_code, answer.json()["error_type"]) == (status, kind), answer.text
     assert message in answer.json()["error"]
+
+
+def test_out_of_memory_is_said_in_every_dialect_and_the_next_request_is_answered(
+    client: Any, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise OutOfMemoryError("out of memory on a batch of shape (1, 3)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tiny, "_run_batch", fail)
+        tei = client.post("/embed", json={"inputs": "the cat"})
+        openai = client.post("/v1/embeddings", json={"model": "tiny", "input": "the cat"})
+    assert tei.status_code == openai.status_code == 503
+    assert tei.headers["retry-after"] == openai.headers["retry-after"] == "1"
+    assert tei.json()["error_type"] == "Backend"
+    assert openai.json()["error"]["code"] == "out_of_memory"
+    assert "not enough memory" in tei.json()["error"]
+    assert "shape" not in tei.text
+    assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200
 
 
 def test_an_error_names_the_item_of_the_whole_call(client: Any, tiny: Encoder) -> None:
