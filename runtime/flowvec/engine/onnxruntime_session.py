@@ -7,11 +7,8 @@ here the provider that was asked for runs, or an error is raised.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
 from flowvec.engine.failures import is_out_of_memory, load_out_of_memory, run_failure
+from flowvec.engine.gpus import why_no_gpu
 from flowvec.engine.providers import CPU, CUDA, TENSORRT, Engine
 from flowvec.errors import (
     BundleError,
@@ -103,8 +101,8 @@ def _gpu_status(ort: Any, provider: str) -> str | None:
     """Why a provider on an NVIDIA GPU cannot run, or None."""
     if provider not in ort.get_available_providers():
         return f"this ONNX Runtime has no {provider}: {_install_gpu()}"
-    if not _has_nvidia_gpu():
-        return "there is no NVIDIA GPU here that its driver can see"
+    if reason := why_no_gpu():
+        return reason
     if provider == TENSORRT:
         try:
             import tensorrt  # noqa: F401 - loads the libraries that the provider needs
@@ -112,20 +110,6 @@ def _gpu_status(ort: Any, provider: str) -> str | None:
             install = "python -m pip install tensorrt-cu13"
             return f"TensorRT's libraries are missing ({error}): {install}"
     return None
-
-
-def _has_nvidia_gpu() -> bool:
-    """Whether there is a GPU with NVIDIA's driver.
-
-    The driver is not initialized to find out, because a child that is forked later could not use
-    the GPU then. Whether the provider really runs shows when a session is opened.
-    """
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return False
-    if sys.platform == "win32":
-        return (Path(os.environ.get("SYSTEMROOT", "C:/Windows")) / "System32/nvcuda.dll").exists()
-    devices = Path("/dev")
-    return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()
 
 
 class Session:
