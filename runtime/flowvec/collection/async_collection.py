@@ -16,7 +16,7 @@ import numpy.typing as npt
 from flowvec.arguments import explaining, text_or_none
 from flowvec.collection.async_calls import WRITE_THREADS, AsyncCalls, Embedding
 from flowvec.collection.call_queue import CallStatistics
-from flowvec.collection.collection import Collection
+from flowvec.collection.collection import Collection, SparseAndModel
 from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
 from flowvec.collection.foreign import OF_ADD, OF_ROWS, OF_SEARCH
 from flowvec.collection.hybrid import Fusion
@@ -298,6 +298,31 @@ class AsyncCollection(OfOneProcess):
             )
 
     @explaining(OF_SEARCH)
+    async def search_sparse_batch(
+        self,
+        queries: Sequence[str] | SparseVectors | Any,
+        k: int = 10,
+        *,
+        timeout: float | None = None,
+        filter: Filter | None = None,
+        min_score: float | None = None,
+        offset: int = 0,
+        with_vectors: bool = False,
+    ) -> builtins.list[builtins.list[Hit]]:
+        """`search_sparse` for many texts or sparse vectors at once."""
+        async with self._calls.call(timeout):
+            return await self._calls.read(
+                lambda: self._collection.search_sparse_batch(
+                    queries,
+                    k,
+                    filter=filter,
+                    min_score=min_score,
+                    offset=offset,
+                    with_vectors=with_vectors,
+                )
+            )
+
+    @explaining(OF_SEARCH)
     async def search_mmr(
         self,
         query: str | npt.ArrayLike,
@@ -401,6 +426,14 @@ class AsyncCollection(OfOneProcess):
             return await self._calls.read(lambda: self._collection.get(ids))
 
     @explaining(OF_ROWS)
+    async def get_sparse(
+        self, ids: Sequence[Id], *, timeout: float | None = None
+    ) -> builtins.list[SparseVectors | None]:
+        """Sparse vectors of rows, as `Collection.get_sparse`; errors also as `search`."""
+        async with self._calls.call(timeout):
+            return await self._calls.read(lambda: self._collection.get_sparse(ids))
+
+    @explaining(OF_ROWS)
     async def count(self, filter: Filter | None = None, *, timeout: float | None = None) -> int:
         """How many rows meet a filter, as `Collection.count`; errors also as `search`."""
         async with self._calls.call(timeout):
@@ -482,6 +515,7 @@ class AsyncCollection(OfOneProcess):
         encoder: Encoder,
         vectors: Floats,
         truncated: int,
+        sparse: SparseAndModel,
         *,
         timeout: float | None,
     ) -> Added:
@@ -489,8 +523,29 @@ class AsyncCollection(OfOneProcess):
         async with self._calls.call(timeout):
             return await self._calls.write(
                 lambda: self._collection._add(
-                    ids, texts, metadata, encoder, lambda _: (vectors, truncated)
+                    ids,
+                    texts,
+                    metadata,
+                    encoder,
+                    lambda _: (vectors, truncated),
+                    lambda _: sparse,
                 )
+            )
+
+    async def _add_vectors(
+        self,
+        ids: Sequence[Id],
+        vectors: npt.ArrayLike,
+        texts: Sequence[str | None],
+        metadata: Metadata,
+        sparse: SparseAndModel,
+        *,
+        timeout: float | None,
+    ) -> Added:
+        """`add_vectors`, with sparse vectors that a SparseEncoder has made elsewhere."""
+        async with self._calls.call(timeout):
+            return await self._calls.write(
+                lambda: self._collection._add_vectors(ids, vectors, texts, metadata, *sparse)
             )
 
     @explaining(OF_ADD)
@@ -509,6 +564,14 @@ class AsyncCollection(OfOneProcess):
             return await self._calls.write(
                 lambda: self._collection.add_vectors(ids, vectors, texts, metadata, sparse=sparse)
             )
+
+    @explaining(OF_ROWS)
+    async def set_sparse(
+        self, ids: Sequence[Id], vectors: SparseVectors | Any, *, timeout: float | None = None
+    ) -> int:
+        """Give rows their sparse vectors, as `Collection.set_sparse`; errors also as `add`."""
+        async with self._calls.call(timeout):
+            return await self._calls.write(lambda: self._collection.set_sparse(ids, vectors))
 
     @explaining(OF_ROWS)
     async def delete(

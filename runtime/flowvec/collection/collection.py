@@ -68,6 +68,8 @@ __all__ = ["Collection"]
 _truncation_logger = logging.getLogger("flowvec.collection.truncation")
 
 Floats = npt.NDArray[np.float32]
+# Sparse vectors, and the SparseEncoder that made them; None for those that were made elsewhere.
+SparseAndModel = tuple[SparseVectors | None, SparseEncoder | None]
 
 _SALVAGE_ROWS = 4096
 # Settings that a Parquet file has in its schema.
@@ -321,10 +323,12 @@ class Collection(SearchMethods, FieldMethods):
         metadata: Metadata | None,
         encoder: Encoder,
         embed: Callable[[list[str]], tuple[Floats, int]],
+        embed_sparse: Callable[[list[str]], SparseAndModel] | None = None,
     ) -> Added:
         """`add` with an Encoder, and with a function that gives its vectors of documents.
 
-        The function returns float32 (texts, dim), and how many texts were cut.
+        The function returns float32 (texts, dim), and how many texts were cut. `embed_sparse` gives
+        the sparse vectors; without it the collection's own SparseEncoder makes them.
         """
         items = as_list("texts", texts)
         check_texts(items)
@@ -334,9 +338,7 @@ class Collection(SearchMethods, FieldMethods):
         kept = last_of_each(keys)
         kept_texts = [items[i] for i in kept]
         vectors, truncated = embed(kept_texts)
-        sparse_encoder, sparse = self._sparse_encoder, None
-        if sparse_encoder is not None:
-            sparse = sparse_encoder.encode_document(kept_texts)
+        sparse, sparse_made_by = (embed_sparse or self._embedded_sparse)(kept_texts)
         if truncated and not self._has_warned_of_truncation:
             self._has_warned_of_truncation = True
             _truncation_logger.warning(
@@ -353,9 +355,14 @@ class Collection(SearchMethods, FieldMethods):
             [payload[i] for i in kept],
             sparse,
             made_by=encoder,
-            sparse_made_by=sparse_encoder,
+            sparse_made_by=sparse_made_by,
         )
         return Added(len(kept), replaced, truncated)
+
+    def _embedded_sparse(self, texts: list[str]) -> SparseAndModel:
+        """Sparse vectors of documents by the own SparseEncoder; none without one."""
+        encoder = self._sparse_encoder
+        return (None, None) if encoder is None else (encoder.encode_document(texts), encoder)
 
     @explaining(OF_ADD)
     def add_vectors(
@@ -382,6 +389,18 @@ class Collection(SearchMethods, FieldMethods):
         Raises:
             InputTypeError, InputValueError: an argument is not valid; nothing was added.
         """
+        return self._add_vectors(ids, vectors, texts, metadata, sparse, None)
+
+    def _add_vectors(
+        self,
+        ids: Sequence[Id],
+        vectors: npt.ArrayLike,
+        texts: Sequence[str | None] | None,
+        metadata: Metadata | None,
+        sparse: SparseVectors | Any | None,
+        sparse_made_by: SparseEncoder | None,
+    ) -> Added:
+        """`add_vectors`, with the SparseEncoder that made the sparse vectors, if one did."""
         rows = check_vectors(vectors, self._dim, "vectors")
         keys = check_ids(as_list("ids", ids))
         check_count("vectors", len(rows), len(keys))
@@ -399,6 +418,7 @@ class Collection(SearchMethods, FieldMethods):
             [items[i] for i in kept],
             [payload[i] for i in kept],
             None if given is None else chosen_rows(given, kept),
+            sparse_made_by=sparse_made_by,
         )
         return Added(len(kept), replaced, 0)
 

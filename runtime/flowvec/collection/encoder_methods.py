@@ -75,8 +75,9 @@ class EncoderMethods:
         check_sparse_model(self._path, self._store.meta.read_settings(), encoder)
         self._sparse_encoder = encoder
 
-    def _checked_sparse_encoder(self) -> SparseEncoder:
-        encoder = self._sparse_encoder
+    def _checked_sparse_encoder(self, encoder: SparseEncoder | None = None) -> SparseEncoder:
+        """A SparseEncoder, or the own one, after a check that it made the sparse vectors."""
+        encoder = self._sparse_encoder if encoder is None else encoder
         if encoder is None:
             raise CollectionError(
                 "this collection was opened without a sparse encoder, so it takes sparse vectors, "
@@ -85,3 +86,8 @@ class EncoderMethods:
         with self._access.reading():  # the model may have been recorded after `open`
             check_sparse_model(self._path, self._store.meta.read_settings(), encoder)
         return encoder
+
+    def _sparse_fingerprint(self) -> str | None:
+        """Of the model that made the sparse vectors; None if it is not known."""
+        with self._access.reading():
+            return self._store.meta.read_settings().sparse_fingerprint

@@ -142,14 +142,17 @@ class StageTimes:
         self._seconds: dict[str, float] = {}
 
     def add(self, stage: str) -> None:
-        """The stage that ends now began when the one before it ended."""
-        self._seconds[stage] = time.perf_counter() - self._came - sum(self._seconds.values())
+        """The stage that ends now began when the one before it ended; of equal stages, the sum."""
+        self._add(stage, time.perf_counter() - self._came - sum(self._seconds.values()))
 
     def add_outcome(self, outcome: Outcome) -> None:
         """The stages of a model end now; waiting includes reading the body."""
-        self._seconds["tokenize"] = outcome.tokenize_seconds
-        self._seconds["compute"] = outcome.compute_seconds
+        self._add("tokenize", outcome.tokenize_seconds)
+        self._add("compute", outcome.compute_seconds)
         self.add("queue")
+
+    def _add(self, stage: str, seconds: float) -> None:
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
 
     def header(self) -> Header:
         """Milliseconds of each stage and of the whole."""

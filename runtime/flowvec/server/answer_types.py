@@ -235,6 +235,7 @@ class CollectionListed(TypedDict):
     object: Literal["collection"]
     dim: int
     model: str | None
+    sparse_model: str | None
 
 
 class Collections(TypedDict):
@@ -245,12 +246,27 @@ class Collections(TypedDict):
 
 
 class CollectionAbout(CollectionListed):
-    """A collection's settings and figures."""
+    """A collection's settings and figures.
+
+    `sparse_rows` rows have a sparse vector. `sparse_memory_bytes` is 0 before the first search by
+    sparse vectors. A model is null if it is not served.
+    """
 
     rows: int
     metric: str
     fingerprint: str | None
     search: str
+    memory_bytes: int
+    sparse_dim: int | None
+    sparse_rows: int
+    sparse_memory_bytes: int
+
+
+class SparseRow(TypedDict):
+    """A sparse vector; its indices ascend."""
+
+    indices: list[int]
+    values: list[float]
 
 
 class FoundRow(TypedDict):
@@ -263,6 +279,7 @@ class FoundRow(TypedDict):
     search_score: NotRequired[float]
     search_rank: NotRequired[int]
     word_score: NotRequired[float]
+    sparse_score: NotRequired[float]
     is_cut: NotRequired[bool]
     vector: NotRequired[list[float]]
 
@@ -296,6 +313,7 @@ class StoredRow(TypedDict):
     metadata: dict[str, Any] | None
     is_cut: NotRequired[bool]
     vector: NotRequired[list[float]]
+    sparse: NotRequired[SparseRow | None]
 
 
 class RowsById(TypedDict):

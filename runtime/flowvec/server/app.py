@@ -25,9 +25,10 @@ from flowvec.server.route import Route
 from flowvec.server.routes import Routes, routes_of
 from flowvec.server.served import Served
 from flowvec.server.served_collection import ServedCollection
-from flowvec.server.served_model import ServedEncoder
+from flowvec.server.served_model import ServedEncoder, ServedSparse
 from flowvec.server.settings import Settings
 from flowvec.server.tracing import Traces
+from flowvec.sparse.encoder import SparseEncoder
 
 __all__ = ["App", "create_app"]
 
@@ -59,7 +60,7 @@ def create_app(
             answers requests that name none.
         rerankers: more of them, only Rerankers.
         collections: open collections by name. One whose Encoder is among the models shares its
-            queue, and any other Encoder gets a queue of its own.
+            queue, and any other Encoder gets a queue of its own; likewise its SparseEncoder.
         settings: limits and deadlines.
         reload: loads the model of a name again, on a thread, for `POST /v1/admin/reload`. What it
             returns is closed when it is replaced, or by `close`.
@@ -83,7 +84,11 @@ def create_app(
         model = next((m for m in served.encoders.values() if m.encoder is encoder), None)
         if model is None and isinstance(encoder, Encoder):
             model = ServedEncoder(name, encoder, settings, is_shared=is_shared)
-        served.collections[name] = ServedCollection(name, collection, model)
+        encoder = getattr(collection, "sparse_encoder", None)
+        sparse = next((m for m in served.sparse_encoders.values() if m.encoder is encoder), None)
+        if sparse is None and isinstance(encoder, SparseEncoder):
+            sparse = ServedSparse(f"{name}.sparse", encoder, settings, is_shared=is_shared)
+        served.collections[name] = ServedCollection(name, collection, model, sparse)
     return App(served)
 
 

@@ -10,15 +10,19 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from flowvec.collection.hybrid import Fusion
 from flowvec.collection.query import SearchOptions
 from flowvec.collection.results import Hit, Row
 from flowvec.collection.store.rows import Item
 from flowvec.server.refusal import Refusal
+from flowvec.server.sparse_bodies import Dim, SparseChoice, SparseVector, sparse_as_json
 from flowvec.server.vector_bytes import number_rows
+from flowvec.sparse.vectors import SparseVectors
 
 __all__ = [
-    "ByFilter", "Change", "Get", "List", "NewRow", "NewRows", "Search", "SearchBatch",
-    "hit_as_json", "options_of", "row_as_json", "vectors_of",
+    "ByFilter", "Change", "Get", "List", "NewRow", "NewRows", "NewSparse", "Search", "SearchBatch",
+    "SearchSparse", "SearchSparseBatch", "hit_as_json", "options_of", "row_as_json",
+    "sparse_field", "sparse_options_of", "vectors_of",
 ]  # fmt: skip
 
 # Numbers, or float32 in base64, little-endian.
@@ -44,6 +48,8 @@ class _SearchOptions(_Body):
     filter: dict[str, Any] | None = None
     hybrid: bool = False
     vector_weight: float | None = None
+    sparse_weight: float | None = None
+    fusion: Fusion = "weights"
     min_score: float | None = None
     exact: bool = False
     ef: int | None = None
@@ -57,19 +63,50 @@ class _SearchOptions(_Body):
 
 
 class Search(_SearchOptions):
-    """One query: a text, or a vector and perhaps its text."""
+    """One query: a text, or a vector and perhaps its text.
+
+    `sparse`, of a hybrid search, is the query's sparse vector, or the name of the sparse encoder
+    that makes it of the text. Without it the collection's own does, if it has one; false is none.
+    """
 
     query: str | None = None
     vector: Vector | None = None
     text: str | None = None
+    sparse: SparseVector | SparseChoice | None = None
 
 
 class SearchBatch(_SearchOptions):
-    """Queries: texts, or vectors and perhaps their texts."""
+    """Queries: texts, or vectors and perhaps their texts; `sparse` as in a search for one."""
 
     queries: list[str] | None = None
     vectors: list[Vector] | None = None
     texts: list[str] | None = None
+    sparse: list[SparseVector] | SparseChoice | None = None
+
+
+class _SparseOptions(_Body):
+    """As `Collection.search_sparse`; `text_limit` as in other searches."""
+
+    k: int = 10
+    filter: dict[str, Any] | None = None
+    min_score: float | None = None
+    offset: int = 0
+    with_vectors: bool = False
+    text_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class SearchSparse(_SparseOptions):
+    """One query: a text, and perhaps the name of a sparse encoder; or a sparse vector."""
+
+    query: str | None = None
+    sparse: SparseVector | SparseChoice | None = None
+
+
+class SearchSparseBatch(_SparseOptions):
+    """Queries: texts, and perhaps the name of a sparse encoder; or sparse vectors."""
+
+    queries: list[str] | None = None
+    sparse: list[SparseVector] | SparseChoice | None = None
 
 
 class NewRow(_Body):
@@ -78,13 +115,29 @@ class NewRow(_Body):
     id: Id
     text: str | None = None
     vector: Vector | None = None
+    sparse: SparseVector | None = None
     metadata: dict[str, Any] | None = None
 
 
 class NewRows(_Body):
-    """Rows to add, each with a text that is embedded, or all with vectors."""
+    """Rows to add, each with a text that is embedded, or all with vectors.
+
+    All rows have a sparse vector, of `sparse_dim` dimensions, or none has. Then `sparse` says which
+    sparse encoder makes them of the texts: a name, or true for the collection's own; false is none.
+    Without it, the collection's own makes them for rows without vectors.
+    """
 
     rows: list[NewRow]
+    sparse: SparseChoice | None = None
+    sparse_dim: Dim | None = None
+
+
+class NewSparse(_Body):
+    """Rows by id, and a sparse vector for each, of `sparse_dim` dimensions."""
+
+    ids: list[Id]
+    sparse: list[SparseVector]
+    sparse_dim: Dim | None = None
 
 
 class Get(_Body):
@@ -92,6 +145,7 @@ class Get(_Body):
 
     ids: list[Id]
     with_vectors: bool = False
+    with_sparse: bool = False
     text_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
@@ -115,6 +169,7 @@ class List(_Body):
     limit: int = 100
     after: int | None = None
     with_vectors: bool = False
+    with_sparse: bool = False
 
     def __post_init__(self) -> None:
         """Check the limit, which msgspec reports as it does a wrong type."""
@@ -122,27 +177,30 @@ class List(_Body):
             raise ValueError(f"limit must be from 0 to {_MOST_ROWS:,}, but is {self.limit}")
 
 
-def options_of(body: Search | SearchBatch, queries: int) -> SearchOptions:
+def options_of(
+    body: Search | SearchBatch, queries: int, *, has_sparse: bool = False
+) -> SearchOptions:
     """Checked options of a search.
+
+    Args:
+        body: of the request.
+        queries: how many there are.
+        has_sparse: whether the queries have sparse vectors, or can be given them.
 
     Raises:
         Refusal: the answer would be too large.
         InputTypeError, InputValueError: one is not valid.
     """
-    rows = (max(body.k, 0) + max(body.offset, 0), max(body.rerank_from, 0) * bool(body.rerank))
-    if max(rows) * queries > _MOST_ROWS:
-        raise Refusal(
-            "invalid",
-            f"an answer has at most {_MOST_ROWS:,} rows: ask for fewer queries at a time, or for "
-            "less than this k, offset or rerank_from",
-            "k",
-        )
+    _check_rows(body, queries, body.rerank_from if body.rerank else 0)
     return SearchOptions.checked(
         body.k,
         body.filter,
         min_score=body.min_score,
         hybrid=body.hybrid,
         vector_weight=body.vector_weight,
+        sparse_weight=body.sparse_weight,
+        has_sparse=has_sparse,
+        fusion=body.fusion,
         exact=body.exact,
         ef=body.ef,
         offset=body.offset,
@@ -151,6 +209,27 @@ def options_of(body: Search | SearchBatch, queries: int) -> SearchOptions:
         with_vectors=body.with_vectors,
         is_reranked=bool(body.rerank),
     )
+
+
+def sparse_options_of(body: SearchSparse | SearchSparseBatch, queries: int) -> dict[str, Any]:
+    """Options of a search by sparse vectors alone, which the collection checks.
+
+    Raises:
+        Refusal: the answer would be too large.
+    """
+    _check_rows(body, queries, 0)
+    names = ("filter", "min_score", "offset", "with_vectors")
+    return {"k": body.k} | {name: getattr(body, name) for name in names}
+
+
+def _check_rows(body: _SearchOptions | _SparseOptions, queries: int, rerank_from: int) -> None:
+    if max(max(body.k, 0) + max(body.offset, 0), rerank_from) * queries > _MOST_ROWS:
+        raise Refusal(
+            "invalid",
+            f"an answer has at most {_MOST_ROWS:,} rows: ask for fewer queries at a time, or for "
+            "less than this k, offset or rerank_from",
+            "k",
+        )
 
 
 def vectors_of(given: Iterable[Vector]) -> list[Any]:
@@ -181,10 +260,15 @@ def row_as_json(
     return fields
 
 
+def sparse_field(vector: SparseVectors | None) -> dict[str, Any]:
+    """The field of a row's sparse vector; null for a row that has none."""
+    return {"sparse": None if vector is None else sparse_as_json(vector)}
+
+
 def hit_as_json(hit: Hit, text_limit: int | None = None) -> dict[str, Any]:
     """A hit of an answer."""
     fields: dict[str, Any] = {"id": hit.id, "score": hit.score, **_content(hit, text_limit)}
-    for name in ("search_score", "search_rank", "word_score"):
+    for name in ("search_score", "search_rank", "word_score", "sparse_score"):
         if (value := getattr(hit, name)) is not None:
             fields[name] = value
     if hit.vector is not None:

@@ -153,8 +153,11 @@ def refusal_of(error: FlowvecError) -> Refusal:
         )
     if isinstance(error, FingerprintMismatchError):
         # Without the folder, which is nobody's business.
-        _, _, models = str(error).partition(" was made with ")
-        return Refusal("conflict", f"the collection was made with {models or 'another model'}")
+        for verb in ("was made with", "has sparse vectors of"):
+            _, _, models = str(error).partition(f" {verb} ")
+            if models:
+                return Refusal("conflict", f"the collection {verb} {models}")
+        return Refusal("conflict", "the collection was made with another model")
     if isinstance(error, DeadlineError):
         return Refusal("late", str(error))
     if isinstance(error, ClosedError):

@@ -137,8 +137,10 @@ def _check_collections(served: Served, old: ServedModel, new: LoadedModel) -> No
     if before == after:
         return
     names = [
-        name for name, each in served.collections.items() if each.fingerprint == before
-    ]  # fmt: skip
+        name
+        for name, each in served.collections.items()
+        if before in (each.fingerprint, each.sparse_fingerprint)
+    ]
     if names:
         raise Refusal(
             "conflict",

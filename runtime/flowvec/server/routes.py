@@ -6,6 +6,8 @@ from typing import Any
 
 from flowvec.server import (
     cohere,
+    collection_add,
+    collection_search,
     collections,
     embed_stream,
     health,
@@ -79,9 +81,14 @@ ROUTES: list[Route] = [
     Route("POST", "/v1/embed-stream", embed_stream.embed_stream),
     _get("/v1/collections", collections.collections),
     _get("/v1/collections/{name}", collections.collection),
-    Route("POST", "/v1/collections/{name}/search", collections.search),
-    Route("POST", "/v1/collections/{name}/search_batch", collections.search_batch),
-    Route("POST", "/v1/collections/{name}/rows", collections.add),
+    Route("POST", "/v1/collections/{name}/search", collection_search.search),
+    Route("POST", "/v1/collections/{name}/search_batch", collection_search.search_batch),
+    Route("POST", "/v1/collections/{name}/search_sparse", collection_search.search_sparse),
+    Route(
+        "POST", "/v1/collections/{name}/search_sparse_batch", collection_search.search_sparse_batch
+    ),
+    Route("POST", "/v1/collections/{name}/rows", collection_add.add),
+    Route("POST", "/v1/collections/{name}/rows/set_sparse", collection_add.set_sparse),
     Route("POST", "/v1/collections/{name}/rows/get", collections.get),
     Route("POST", "/v1/collections/{name}/rows/list", collections.list_rows),
     Route("POST", "/v1/collections/{name}/rows/count", collections.count),

@@ -94,9 +94,14 @@ class Served:
         return _of(ServedReranker, self.models)
 
     @property
+    def sparse_encoders(self) -> dict[str, ServedSparse]:
+        """Sparse encoders by name."""
+        return _of(ServedSparse, self.models)
+
+    @property
     def queues(self) -> list[ServedModel]:
         """All models, also those that serve a collection only."""
-        own = (c.model for c in self.collections.values() if c.model is not None)
+        own = (model for each in self.collections.values() for model in each.models)
         return list(dict.fromkeys([*self.models, *own]))
 
     def encoder(self, name: str | None) -> ServedEncoder:
@@ -175,10 +180,8 @@ class Served:
         """Serve a model in the place of one of the same name, which is closed when the last
         request that has begun is answered."""
         self.models = [new if model is old else model for model in self.models]
-        if isinstance(new, ServedEncoder):
-            for collection in self.collections.values():
-                if collection.model is old:
-                    collection.take(new)
+        for collection in self.collections.values():
+            collection.take(old, new)
         self.owned.add(new.model)
         task = asyncio.get_running_loop().create_task(self._close(old))
         self.closing.add(task)

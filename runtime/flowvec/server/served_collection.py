@@ -10,7 +10,7 @@ from flowvec.collection.async_collection import AsyncCollection
 from flowvec.collection.collection import Collection
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.server.background_job import BackgroundJob
-from flowvec.server.served_model import ServedEncoder
+from flowvec.server.served_model import ServedEncoder, ServedModel, ServedSparse
 
 __all__ = ["ServedCollection"]
 
@@ -24,16 +24,24 @@ class ServedCollection:
         name: in the paths of its routes.
         rows: its rows, for the event loop.
         model: embeds its texts; None for a collection of vectors.
+        sparse: makes its sparse vectors; None without one, or until it is known.
         jobs: long work over its rows, by kind.
     """
 
-    def __init__(self, name: str, collection: Collection, model: ServedEncoder | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        collection: Collection,
+        model: ServedEncoder | None,
+        sparse: ServedSparse | None = None,
+    ) -> None:
         """Serve an open Collection; closing this does not close it.
 
         Args:
             name: letters, digits and `._-`.
             collection: the collection.
             model: serves the collection's own Encoder; None without one.
+            sparse: serves its own SparseEncoder; None without one.
 
         Raises:
             InputTypeError: it is not a Collection.
@@ -49,6 +57,7 @@ class ServedCollection:
             )
         self.name = name
         self.model = model
+        self.sparse = sparse
         self.rows = AsyncCollection(collection)
         self.jobs: dict[str, BackgroundJob[Any]] = {}
 
@@ -57,10 +66,26 @@ class ServedCollection:
         """Of the model that made its vectors; None if there are none of a model."""
         return self.rows.collection._store.settings.fingerprint
 
-    def take(self, model: ServedEncoder) -> None:
-        """Embed with another Encoder of the same model."""
-        self.model = model
-        self.rows.collection._encoder = model.encoder
+    @property
+    def sparse_fingerprint(self) -> str | None:
+        """Of the model that made its sparse vectors; None if it is not known."""
+        return self.rows.collection._sparse_fingerprint()
+
+    @property
+    def models(self) -> list[ServedModel]:
+        """What embeds its texts."""
+        return [model for model in (self.model, self.sparse) if model is not None]
+
+    def take(self, old: ServedModel, new: ServedModel) -> None:
+        """Embed with another model of the same kind, if this embeds with the old one."""
+        collection = self.rows.collection
+        if self.model is old and isinstance(new, ServedEncoder):
+            self.model = new
+            collection._encoder = new.encoder
+        if self.sparse is old and isinstance(new, ServedSparse):
+            self.sparse = new
+            if collection._sparse_encoder is not None:
+                collection._sparse_encoder = new.encoder
 
     def described(self) -> dict[str, Any]:
         """What lists of collections say."""
@@ -69,6 +94,7 @@ class ServedCollection:
             "object": "collection",
             "dim": self.rows.collection._dim,
             "model": None if self.model is None else self.model.name,
+            "sparse_model": None if self.sparse is None else self.sparse.name,
         }
 
     @property

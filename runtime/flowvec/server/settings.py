@@ -24,6 +24,7 @@ class Settings:
         max_body_bytes: most bytes of a request's body.
         max_text_characters: most characters of a text. Longer ones are refused; texts above the
             model's length are cut, so there is no use for them.
+        max_sparse_terms: most indices of a sparse vector in a body. Vectors with more are refused.
         timeout: seconds after which a request is answered with 504; a client may ask for less.
         body_timeout: seconds in which a request's body must arrive; a large one has longer.
         max_unsent_bytes: most bytes of computed vectors that clients have not read yet; new work is
@@ -50,6 +51,7 @@ class Settings:
     max_waiting_tokens: int = 2_000_000
     max_body_bytes: int = 32 << 20
     max_text_characters: int = 2_000_000
+    max_sparse_terms: int = 1 << 16
     timeout: float = 300.0
     body_timeout: float = 30.0
     max_unsent_bytes: int = 1 << 30
@@ -77,7 +79,8 @@ class Settings:
             raise InputValueError("page_may_write is for the page, which page=False leaves out")
         choice("metrics_names", self.metrics_names, get_args(MetricsNames))
         for name in (
-            "max_waiting_tokens", "max_body_bytes", "max_text_characters", "max_unsent_bytes",
+            "max_waiting_tokens", "max_body_bytes", "max_text_characters", "max_sparse_terms",
+            "max_unsent_bytes",
         ):  # fmt: skip
             whole_number(name, getattr(self, name), most=None)
         for name in ("timeout", "body_timeout", "stall_timeout"):

@@ -213,8 +213,9 @@ def test_changes_are_those_of_the_collection(collection: Collection, tiny: Encod
 
 @pytest.mark.parametrize(
     "name",
-    ["search", "search_batch", "search_mmr", "get", "count", "ids", "list", "add", "add_vectors",
-     "delete", "update_metadata"],
+    ["search", "search_batch", "search_mmr", "search_sparse", "search_sparse_batch", "get",
+     "get_sparse", "count", "ids", "list", "add", "add_vectors", "set_sparse", "delete",
+     "update_metadata"],
 )  # fmt: skip
 def test_methods_take_what_those_of_the_collection_take(name: str) -> None:
     taken = set(inspect.signature(getattr(AsyncCollection, name)).parameters)

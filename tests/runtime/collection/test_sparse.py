@@ -596,6 +596,11 @@ def test_tasks_find_what_threads_find(
             assert [one is None for one in c.get_sparse(["a", "d", "e"])] == [False, False, True]
             assert await tasks.search_sparse(text, 2) == c.search_sparse(text, 2)
             assert await tasks.search_sparse(query, 2) == c.search_sparse(query, 2)
+            assert await tasks.search_sparse_batch([text]) == c.search_sparse_batch([text])
+            assert await tasks.set_sparse(["b", "none"], sparse_encoder.encode(["a", "b"])) == 1
+            (read, *_) = await tasks.get_sparse(["b"])
+            assert read is not None
+            assert read.as_dicts() == sparse_encoder.encode("a").as_dicts()
             options: dict[str, Any] = {"hybrid": True, "fusion": "ranks", "sparse_weight": 0.6}
             for given in ({}, {"sparse": query}):
                 mine = await tasks.search(text, **options, **given)

@@ -21,6 +21,7 @@ from flowvec.server import create_app
 from flowvec.server.answer_types import ERRORS
 from flowvec.server.described import description_of
 from flowvec.server.routes import ROUTES
+from flowvec.sparse import SparseEncoder
 from tests.runtime.server.test_openapi import BODIES, path_of
 
 ROUTES_WITH_BODIES = [route for route in ROUTES if description_of(route.run).takes]
@@ -33,13 +34,20 @@ SCALARS = (
     | st.sampled_from([0.5, -0.0, 1e308, -1e39, 1e-320])
     | ODD_TEXTS
 )
+# Sparse vectors, of which some are valid.
+SPARSE = st.fixed_dictionaries(
+    {
+        "indices": st.lists(st.sampled_from([0, 1, 5, 105, -1, 106, (1 << 31) - 1, 1 << 63, 0.5])),
+        "values": st.lists(st.sampled_from([1, -2.5, 0.0, 1e308, 1e-320, None, "1"])),
+    }
+)
 VALUES = st.recursive(
-    SCALARS,
+    SCALARS | SPARSE,
     lambda values: (
         st.lists(values, max_size=4)
         | st.dictionaries(
             st.sampled_from(
-                ["a", "id", "text", "vector", "$id", "and", "not", "in", "<", "x.y", ""]
+                ["a", "id", "text", "vector", "sparse", "$id", "and", "not", "in", "<", "x.y", ""]
             ),
             values,
             max_size=3,
@@ -51,10 +59,15 @@ VALUES = st.recursive(
 
 @pytest.fixture(scope="module")
 def client(
-    tiny: Encoder, mini: Encoder, reranker: Reranker, tmp_path_factory: pytest.TempPathFactory
+    tiny: Encoder,
+    mini: Encoder,
+    sparse_encoder: SparseEncoder,
+    reranker: Reranker,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Any]:
     with Collection.create(tmp_path_factory.mktemp("h") / "notes", encoder=mini) as notes:
-        app = create_app({"tiny": tiny, "mini": mini}, {"sorts": reranker}, {"notes": notes})
+        models = {"tiny": tiny, "mini": mini, "words": sparse_encoder}
+        app = create_app(models, {"sorts": reranker}, {"notes": notes})
         with TestClient(app, raise_server_exceptions=False) as client:
             yield client
 
@@ -83,6 +96,39 @@ def test_any_body_has_an_answer(client: Any, route: Any, data: st.DataObject) ->
         msgspec.convert(
             answer.json(), errors[route.path == "/rerank" and "detail" in answer.json()]
         )
+
+
+SPARSE_BODIES = {
+    "rows": lambda sparse: {"rows": [{"id": 1, "vector": [1] * 384, "sparse": sparse}]},
+    "rows/set_sparse": lambda sparse: {"ids": [1], "sparse": [sparse]},
+    "search": lambda sparse: {"query": "a", "hybrid": True, "sparse": sparse},
+    "search_batch": lambda sparse: {"queries": ["a"], "hybrid": True, "sparse": [sparse]},
+    "search_sparse": lambda sparse: {"sparse": sparse},
+    "search_sparse_batch": lambda sparse: {"sparse": [sparse, sparse]},
+}
+
+
+@pytest.mark.parametrize("path", SPARSE_BODIES)
+@settings(max_examples=60, deadline=None)
+@given(sparse=SPARSE)
+def test_a_sparse_vector_is_taken_or_refused_for_what_it_is(
+    client: Any, path: str, sparse: dict[str, Any]
+) -> None:
+    body = SPARSE_BODIES[path](sparse)
+    if path.startswith("rows"):
+        body["sparse_dim"] = 106
+    else:  # so that there are some
+        row = {"id": 1, "text": "a"}
+        client.post("/v1/collections/notes/rows", json={"rows": [row], "sparse": True})
+    answer = client.post(f"/v1/collections/notes/{path}", content=msgspec.json.encode(body))
+    indices, values = sparse["indices"], sparse["values"]
+    is_valid = (
+        len(indices) == len(values) == len(set(indices))
+        and all(isinstance(i, int) and 0 <= i < 106 for i in indices)
+        and all(isinstance(v, int | float) and abs(v) < 1e38 for v in values)
+    )
+    assert (answer.status_code == 200) == is_valid, (body, answer.text)
+    assert answer.status_code in (200, 400)
 
 
 @settings(max_examples=300, deadline=None)

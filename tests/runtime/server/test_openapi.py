@@ -26,6 +26,9 @@ from flowvec.server.described import description_of
 from flowvec.server.keys import Key, Keys
 from flowvec.server.routes import ROUTES
 
+# A sparse vector, and the dimensions of the sparse encoder that is served.
+SPARSE: dict[str, Any] = {"indices": [7, 2], "values": [0.5, 1.5]}
+SPARSE_DIM = 106
 # A body for each route that takes one.
 BODIES: dict[str, dict[str, Any]] = {
     "/": {"inputs": ["a", "b"]},
@@ -48,11 +51,18 @@ BODIES: dict[str, dict[str, Any]] = {
     "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
     "/tokenize": {"inputs": ["a cat"]},
     "/decode": {"ids": [1, 2]},
-    "/v1/collections/{name}/rows": {"rows": [{"id": 1, "text": "a", "metadata": {"n": 1}}]},
+    "/v1/collections/{name}/rows": {"rows": [{"id": 1, "text": "a", "metadata": {"n": 1}}],
+                                    "sparse": True},
+    "/v1/collections/{name}/rows/set_sparse": {"ids": [1], "sparse": [SPARSE],
+                                               "sparse_dim": SPARSE_DIM},
     "/v1/collections/{name}/search": {"query": "a", "with_vectors": True, "rerank": True},
-    "/v1/collections/{name}/search_batch": {"queries": ["a", "b"]},
-    "/v1/collections/{name}/rows/get": {"ids": [1, "x"], "with_vectors": True},
-    "/v1/collections/{name}/rows/list": {"filter": {"n": 1}},
+    "/v1/collections/{name}/search_batch": {"queries": ["a", "b"], "hybrid": True,
+                                            "sparse": [SPARSE, SPARSE]},
+    "/v1/collections/{name}/search_sparse": {"query": "a", "sparse": "words"},
+    "/v1/collections/{name}/search_sparse_batch": {"sparse": [SPARSE, SPARSE]},
+    "/v1/collections/{name}/rows/get": {"ids": [1, "x"], "with_vectors": True,
+                                        "with_sparse": True},
+    "/v1/collections/{name}/rows/list": {"filter": {"n": 1}, "with_sparse": True},
     "/v1/collections/{name}/rows/count": {},
     "/v1/collections/{name}/rows/update": {"ids": [1], "changes": {"n": 2}},
     "/v1/collections/{name}/rows/delete": {"filter": {}},

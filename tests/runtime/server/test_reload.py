@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from flowvec import Collection, Encoder, Reranker
 from flowvec.errors import BundleError
+from flowvec.sparse import SparseEncoder
 from tests.runtime.server.conftest import Running, running, texts
 from tests.serving import served
 from tests.waiting import wait_until
@@ -149,6 +151,52 @@ def test_another_model_is_refused_where_a_collection_has_its_vectors(
         assert not is_closed(loads.loaded[0])
         dim = len(client.post("/embed", json={"inputs": "a"}).json()[0])
         assert dim == loads.loaded[0].dim
+
+
+def test_collections_go_on_with_a_new_sparse_encoder(
+    tiny: Encoder, sparse_dir: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(sparse_dir, tmp_path / "words")
+
+    def load_sparse(name: str) -> SparseEncoder:
+        assert name == "words"
+        loaded.append(SparseEncoder.load(folder, provider="cpu", streams=1))
+        return loaded[-1]
+
+    loaded: list[SparseEncoder] = []
+    first = load_sparse("words")
+    with (
+        Collection.create(tmp_path / "own", encoder=tiny, sparse_encoder=first) as own,
+        Collection.create(tmp_path / "later", encoder=tiny) as later,
+    ):
+        app = create_app(
+            {"words": first, "tiny": tiny}, collections={"own": own, "later": later},
+            settings=Settings(keys=KEYS), reload=load_sparse,
+        )  # fmt: skip
+        app.served.owned.add(first)
+        with running(app) as server, server.client(headers=OPS) as client:
+
+            def add(item: int) -> None:
+                for name in ("own", "later"):
+                    body = {"rows": [{"id": item, "text": "a cat"}], "sparse": True}
+                    answer = client.post(f"/v1/collections/{name}/rows", json=body)
+                    assert answer.status_code == 200, answer.text
+
+            add(1)
+            (about,) = client.post(PATH, json={"model": "words"}).json()["models"]
+            assert (about["status"], about["kind"]) == ("swapped", "sparse")
+            wait_until(lambda: first._pipeline.closed)
+            add(2)
+            assert own.info().sparse_rows == later.info().sparse_rows == 2
+            # Another model is refused, because there are vectors of the old one.
+            manifest = json.loads((folder / "manifest.json").read_text())
+            (folder / "manifest.json").write_text(json.dumps(manifest | {"max_active_dims": 5}))
+            answer = client.post(PATH, json={"model": "words"})
+            assert answer.status_code == 409
+            assert "own, later" in answer.json()["error"]["message"]
+            add(3)
+    for encoder in loaded:
+        encoder.close()
 
 
 def test_another_model_is_allowed_elsewhere(loads: Loads, mini: Encoder) -> None:

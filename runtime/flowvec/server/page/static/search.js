@@ -76,12 +76,15 @@ function Options({ options, set, collection, rerankers, fields }) {
   </div>`;
 }
 
-function bodyOf(query, like, options, fields) {
+function bodyOf(query, like, options, fields, collection) {
   const body = like ? { vector: like.vector } : { query };
   body.k = options.k + (like ? 1 : 0);
   const filter = filterOf(options.conditions, options.joinedBy, fields);
   if (filter) body.filter = filter;
-  if (!like && options.weight < 1) Object.assign(body, { hybrid: true, vector_weight: options.weight });
+  if (!like && options.weight < 1) {
+    Object.assign(body, { hybrid: true, vector_weight: options.weight });
+    if (collection.sparse_model) body.sparse = false; // the words have the rest of the score
+  }
   if (!like && options.rerank) Object.assign(body, { rerank: options.rerank, rerank_from: 50 });
   if (options.exact) body.exact = true;
   return body;
@@ -120,7 +123,7 @@ export function Search({ collection, models, shared, onTab }) {
     return () => { removeEventListener("keydown", slash); running.current?.abort(); };
   }, []);
 
-  const body = bodyOf(query.trim(), like, options, fields);
+  const body = bodyOf(query.trim(), like, options, fields, collection);
   const isAsked = like || query.trim();
   const search = async () => {
     running.current?.abort();
