@@ -21,7 +21,7 @@ def store(request: pytest.FixtureRequest, server: str, prefix: str) -> ObjectSto
 
 
 def test_what_is_written_is_read(store: ObjectStore, tmp_path: Path) -> None:
-    assert store.sizes() == {}
+    assert store.sizes() == store.all_sizes() == {}
     assert store.read("a") is None
     with pytest.raises(FileNotFoundError):
         store.download("a", tmp_path / "a")
@@ -30,7 +30,11 @@ def test_what_is_written_is_read(store: ObjectStore, tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"")
     store.upload(tmp_path / "b", "b b.npy")
     store.write("below/c", b"c")
+    store.write("below/d/e", b"de")
     assert store.sizes() == {"a": 5, "b b.npy": 0, "below": -1}
+    assert store.all_sizes() == {"a": 5, "b b.npy": 0, "below/c": 1, "below/d/e": 2}
+    names = ("a", "b b.npy", "below", "below/c", "below/d", "bel", "below/c/d")
+    assert [store.size_of(name) for name in names] == [5, 0, -1, 1, -1, None, None]
     assert (store.read("a"), store.read("b b.npy")) == (b"other", b"")
     store.download("a", tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"other"
@@ -91,13 +95,30 @@ def test_a_large_file_is_uploaded_in_parts(
 
 
 @pytest.mark.usefixtures("small_parts")
+def test_a_huge_file_has_larger_parts_rather_than_too_many(
+    server: str, bucket: Bucket, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "MOST_PARTS", 3)
+    (tmp_path / "a").write_bytes(content := os.urandom(1000))
+    sent: list[int] = []
+    store = open_store(url_of(server, prefix))
+    staged = store.stage(tmp_path / "a", "a", on_bytes=sent.append)
+    assert (bucket.objects(prefix), len(bucket.uploads(prefix))) == ({}, 1)
+    assert [upload.name for upload in store.unfinished_uploads("a")] == ["a"]
+    assert store.unfinished_uploads("b") == []
+    staged.complete()
+    assert sent == [334, 334, 332]
+    assert bucket.objects(prefix) == {"a": content}
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_an_upload_that_fails_leaves_nothing(
     server: str, bucket: Bucket, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(url_of(server, prefix))
     (tmp_path / "a").write_bytes(b"x" * 1000)
 
-    def stopped(_: Path):
+    def stopped(*_: object):
         yield b"x" * 100
         assert bucket.uploads(prefix)
         raise KeyboardInterrupt
@@ -160,8 +181,9 @@ def test_the_laws_hold_behind_a_connection_that_fails(tmp_path: Path) -> None:
     [
         ("s3://", InputValueError, "does not name a place"),
         ("s3://b/x?endpoint=y", InputValueError, "endpoint_override, region, scheme, not endpoint"),
+        ("s3://key:secret@b/x", InputValueError, "^(?!.*secret).*has no keys"),
         ("nowhere://b/x", InputValueError, "fsspec does not know nowhere://"),
-        ("gs://b/x", MissingDependencyError, "cannot write to gs://b/x: .*gcsfs"),
+        ("gs://b/x", MissingDependencyError, "cannot open gs://b/x: .*gcsfs"),
     ],
 )
 def test_a_url_that_cannot_be_opened_is_named(url: str, error: type, message: str) -> None:

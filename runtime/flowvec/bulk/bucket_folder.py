@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -160,8 +159,8 @@ class BucketFolder(JobFolder):
     @override
     @contextmanager
     def local(self, name: str) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
-            copy = Path(folder) / name
+        with scratch_folder() as folder:
+            copy = folder / name
             self._store.download(name, copy)
             yield copy
 

@@ -18,6 +18,7 @@ from flowvec.cli.options import Json, counted, print_json
 from flowvec.convert import Converted, ConvertProgress, Labels, convert
 from flowvec.convert.options import FORMATS, ConvertFormat
 from flowvec.errors import InputValueError
+from flowvec.texts.remote import name_of
 from flowvec.vectors import Metric
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -35,7 +36,8 @@ def command(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="The file or folder to write, or the URL of a Qdrant server."
+            metavar="TARGET",
+            help="The file or folder to write, or its URL (s3://...), or that of a Qdrant server.",
         ),
     ],
     to: Annotated[
@@ -128,11 +130,11 @@ def _format_of(target: str, to: str | None) -> ConvertFormat:
     if to is not None:
         name: ConvertFormat = choice("--to", to, FORMATS)
         return name
-    extension = Path(target).suffix.removeprefix(".")
+    extension = Path(name_of(target)).suffix.removeprefix(".")
     for name in FORMATS:
         if name == extension:
             return name
-    raise InputValueError(f"name the format of {target}: --to {' | '.join(FORMATS)}")
+    raise InputValueError(f"name the format of {name_of(target)}: --to {' | '.join(FORMATS)}")
 
 
 def _in_words(done: Converted) -> str:

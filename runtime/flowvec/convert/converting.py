@@ -11,6 +11,7 @@ from flowvec.arguments import choice, flag, path_of
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.verify import is_bulk_folder
 from flowvec.collection.creation import is_collection
+from flowvec.convert.bucket_target import BucketTarget, bucket_target
 from flowvec.convert.collection_source import CollectionSource
 from flowvec.convert.file_target import FileTarget
 from flowvec.convert.job_source import JobSource
@@ -67,7 +68,9 @@ def convert(
 
     Args:
         source: the folder or URL of a complete bulk job, or the directory of a collection.
-        target: the file (`parquet`) or the folder (all others) to write. For `qdrant`, the URL of
+        target: the file (`parquet`) or the folder (all others) to write, or its URL in an object
+            store, such as `s3://bucket/vectors.parquet`. It is built in the temporary folder
+            (TMPDIR) and then uploaded. For `qdrant`, the URL of
             a server, whose API key is taken from the environment variable QDRANT_API_KEY, or the
             folder of qdrant-client's local mode.
         to: the format: `parquet`, `faiss` (an IndexIDMap over an IndexFlat), `hnswlib`,
@@ -92,10 +95,11 @@ def convert(
         InputTypeError, InputValueError: an argument is not valid.
         ConvertError: the job is not complete or damaged, the target exists or cannot be written or
             reached, or the format cannot hold the rows.
-        BulkError: the source is neither a job nor a collection, or cannot be read.
+        BulkError: the source is neither a job nor a collection, or cannot be read; or the object
+            store cannot be reached, refuses access, or is lost to another process.
         CollectionError: the collection cannot be read.
         MissingDependencyError: pyarrow is not installed, or pylance for a Lance dataset, or
-            qdrant-client for Qdrant.
+            qdrant-client for Qdrant, or the library of an object store.
     """
     began = time.monotonic()
     choice("to", to, FORMATS)
@@ -108,12 +112,12 @@ def convert(
     if table is None:
         options = replace(options, table=destination.name.partition(".")[0] or "vectors")
     with _opened(source, metric) as opened:
-        _check_apart(source, destination.path)
+        _check_apart(str(source), str(target), destination)
         with destination:
             written = destination.write(lambda scratch: Rows(opened, options, scratch, on_progress))
         info = opened.info
     return Converted(
-        target=str(target),
+        target=name_of(str(target)),
         format=to,
         rows=info.rows,
         dim=info.dim,
@@ -142,7 +146,7 @@ def _target(
         name = name_of(str(source)).rstrip("/").rpartition("/")[2] or "vectors"
         return QdrantTarget(target, name if collection is None else collection, overwrite=overwrite)
     if is_url(str(target)):
-        raise ConvertError(f"a target is a file or folder of this machine, not {target}")
+        return bucket_target(str(target), to, overwrite=overwrite)
     return FileTarget(path_of("the target", target), to, overwrite=overwrite)
 
 
@@ -161,9 +165,21 @@ def _opened(source: str | Path, metric: Metric | None) -> Source:
     raise ConvertError(f"{name} is neither the folder of a bulk job nor a collection{missing}")
 
 
-def _check_apart(source: str | Path, target: Path | None) -> None:
-    if target is None or is_url(str(source)):
+def _check_apart(source: str, target: str, destination: Target) -> None:
+    """Refuse a target that contains the source, or is in it.
+
+    Raises:
+        ConvertError: it does.
+    """
+    if is_url(source) and isinstance(destination, BucketTarget):
+        parts = [name_of(url).rstrip("/").split("/") for url in (source, target)]
+        are_apart = any(one != other for one, other in zip(*parts, strict=False))
+    elif is_url(source) or destination.path is None:
         return
-    folder, place = Path(source).resolve(), target.resolve()
-    if folder == place or folder in place.parents or place in folder.parents:
-        raise ConvertError(f"the target {target} and the source {source} contain each other")
+    else:
+        folder, place = Path(source).resolve(), destination.path.resolve()
+        are_apart = folder != place and folder not in place.parents and place not in folder.parents
+    if not are_apart:
+        raise ConvertError(
+            f"the target {name_of(target)} and the source {name_of(source)} contain each other"
+        )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NAME", "describe", "is_ours"]
+__all__ = ["NAME", "describe", "is_description", "is_ours"]
 
 NAME = "flowvec.json"
 _VERSION = 1
@@ -24,7 +24,15 @@ def is_ours(folder: Path) -> bool:
     if (folder / "_versions").is_dir() and (folder / "data").is_dir():
         return True
     try:
-        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return is_description((folder / NAME).read_bytes())
+    except OSError:
         return False
-    return isinstance(content, dict) and "flowvec_convert" in content
+
+
+def is_description(content: bytes) -> bool:
+    """Whether a file's content is a description by `flowvec convert`."""
+    try:
+        described = json.loads(content)
+    except ValueError:
+        return False
+    return isinstance(described, dict) and "flowvec_convert" in described

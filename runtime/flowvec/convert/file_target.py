@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from flowvec.bundle.bundle import absolute_path
 from flowvec.compat import override
@@ -20,16 +19,17 @@ from flowvec.convert.staging import check_target, staged
 from flowvec.convert.target import Target, Written
 from flowvec.errors import ConvertError
 
-__all__ = ["FileTarget"]
+__all__ = ["KEEP_DTYPE", "WRITERS", "FileTarget", "reason_of"]
 
-_WRITERS: Mapping[ConvertFormat, Callable[[Path, Rows], tuple[str, ...]]] = {
+# What writes a format to a path, and which formats keep float16.
+WRITERS: Mapping[ConvertFormat, Callable[[Path, Rows], tuple[str, ...]]] = {
     "parquet": write_parquet,
     "faiss": write_faiss,
     "hnswlib": write_hnswlib,
     "pgvector": write_pgvector,
     "lance": write_lance,
 }
-_KEEP_DTYPE = ("parquet", "pgvector", "lance")
+KEEP_DTYPE = ("parquet", "pgvector", "lance")
 
 
 class FileTarget(Target):
@@ -59,11 +59,11 @@ class FileTarget(Target):
     def write(self, rows_with: Callable[[Path], Rows]) -> Written:
         try:
             with staged(self.path, overwrite=self._overwrite) as (out, scratch):
-                notes = _WRITERS[self._to](out, rows_with(scratch))
+                notes = WRITERS[self._to](out, rows_with(scratch))
         except OSError as error:
-            raise ConvertError(f"cannot write {self._shown}: {_reason(error)}") from error
+            raise ConvertError(f"cannot write {self._shown}: {reason_of(error)}") from error
         notes = tuple(note.replace("{target}", str(self._shown)) for note in notes)
-        return Written(_size(self.path), self._to in _KEEP_DTYPE, notes)
+        return Written(_size(self.path), self._to in KEEP_DTYPE, notes)
 
 
 def _size(path: Path) -> int:
@@ -71,6 +71,11 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _reason(error: OSError) -> Any:
+def reason_of(error: OSError) -> str:
+    """What the system says, without the name of a file.
+
+    Args:
+        error: its error, as Python or pyarrow raised it.
+    """
     # pyarrow's errors have a number only in their text.
     return os.strerror(error.errno) if error.errno else str(error).splitlines()[0]

@@ -55,11 +55,13 @@ class JobSource(Source):
                 f"{self._folder.where(self._folder.manifest)} does not describe its job"
             ) from None
         if self._format not in ("parquet", "npy"):
-            raise ConvertError(f"{path} is the job of a collection: name the collection")
+            raise ConvertError(
+                f"{self._folder.out} is the job of a collection: name the collection"
+            )
         if precision not in _PRECISIONS:
             raise ConvertError(
-                f"{path} holds vectors of {precision}; only {' and '.join(_PRECISIONS)} can be "
-                "converted"
+                f"{self._folder.out} holds vectors of {precision}; only "
+                f"{' and '.join(_PRECISIONS)} can be converted"
             )
         self._keeps = bool(keep)
         self._columns = columns

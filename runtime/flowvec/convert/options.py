@@ -66,8 +66,9 @@ class ConvertProgress:
 
     Attributes:
         stage: `sorting`, which only comes first where rows are sorted; `checking`, which only
-            comes first where a target takes each id once; or `writing`.
-        rows: rows of this stage that are done.
+            comes first where a target takes each id once; `writing`; or `uploading`, which comes
+            last where a target below a URL has large files.
+        rows: rows of this stage that are done; of `uploading`, in proportion to the bytes.
         total: all rows.
         seconds: since the conversion began.
     """

@@ -155,11 +155,29 @@ class Rows:
         columns[place] = pa.FixedSizeListArray.from_arrays(flat, type=self.schema.field(place).type)
         return pa.record_batch(columns, schema=self.schema)
 
+    def uploading(self, total: int) -> Callable[[int], None]:
+        """What to call with the bytes of each part of the output that was uploaded.
+
+        Args:
+            total: bytes of the output.
+        """
+        sent = 0
+
+        def show(size: int) -> None:
+            nonlocal sent
+            sent += size
+            self._show("uploading", self.info.rows * sent // max(1, total))
+
+        return show
+
     def _counted(self, stage: str, blocks: Iterator[Any]) -> Iterator[Any]:
         rows = 0
         for block in blocks:
             yield block
             rows += len(block)
-            if self._on_progress is not None:
-                seconds = time.monotonic() - self._began
-                self._on_progress(ConvertProgress(stage, rows, self.info.rows, seconds))
+            self._show(stage, rows)
+
+    def _show(self, stage: str, rows: int) -> None:
+        if self._on_progress is not None:
+            seconds = time.monotonic() - self._began
+            self._on_progress(ConvertProgress(stage, rows, self.info.rows, seconds))

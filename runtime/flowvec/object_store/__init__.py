@@ -5,6 +5,6 @@
 
 from flowvec.object_store.lease import Lease
 from flowvec.object_store.opening import open_store
-from flowvec.object_store.store import ConflictError, ObjectStore, Upload
+from flowvec.object_store.store import ConflictError, ObjectStore, StagedUpload, Upload
 
-__all__ = ["ConflictError", "Lease", "ObjectStore", "Upload", "open_store"]
+__all__ = ["ConflictError", "Lease", "ObjectStore", "StagedUpload", "Upload", "open_store"]

@@ -37,13 +37,15 @@ SETTLE_SECONDS = 2.0
 class Lease:
     """The right to write; `with` acquires and releases it."""
 
-    def __init__(self, store: ObjectStore, name: str) -> None:
+    def __init__(self, store: ObjectStore, name: str, out: str | None = None) -> None:
         """Name the object, without touching it.
 
         Args:
             store: where it is.
             name: its name.
+            out: what it gives the right to write, for messages; None is the store's URL.
         """
+        self._out = store.url if out is None else out
         self._store = store
         self._name = name
         self._seconds = LEASE_SECONDS
@@ -89,6 +91,11 @@ class Lease:
         return str(self._about["holder"])
 
     @property
+    def is_held(self) -> bool:
+        """Whether this process has taken it, and not ended it."""
+        return self._thread is not None
+
+    @property
     def is_lost(self) -> bool:
         """Whether another process has taken it."""
         return self._is_lost
@@ -120,20 +127,25 @@ class Lease:
             self._ended.wait(0.05)
         if self._is_lost or self._is_overdue():
             raise BulkError(
-                f"{self._store.url} may have been taken over by another process, because this one "
-                "could not renew its lease in time; the same command continues"
+                f"{self._out} may have been taken over by another process, because this one "
+                f"could not renew its lease in time; {self._store.again}"
             )
 
     def _is_overdue(self) -> bool:
         return time.monotonic() - self._renewed > self._seconds * 0.8
 
+    def abandon(self) -> None:
+        """End without deleting the object, as a kill does: the next process takes it over."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
     def release(self) -> None:
         """Delete the object, if it is still this process's. Twice is harmless."""
-        self._ended.set()
         if self._thread is None:
             return
-        self._thread.join()
-        self._thread = None
+        self.abandon()
         with suppress(BulkError):  # others take it over in a moment
             if self.is_held_by(self.holder):
                 self._store.delete([self._name])
@@ -164,14 +176,14 @@ class Lease:
                 return False
             if there[1] != first[1]:
                 raise BulkError(
-                    f"{self._store.url} is being written by another process "
+                    f"{self._out} is being written by another process "
                     f"({holder.get('pid')} on {holder.get('host')})"
                 )
         sent = time.monotonic()
         try:
             self._tag = self._store.replace(self._name, self._content(), first[1])
         except ConflictError:
-            raise BulkError(f"{self._store.url} is being written by another process") from None
+            raise BulkError(f"{self._out} is being written by another process") from None
         self._renewed = sent
         return True
 
@@ -184,7 +196,7 @@ class Lease:
         time.sleep(SETTLE_SECONDS)
         there = self._store.read(self._name)
         if there != self._content():
-            raise BulkError(f"{self._store.url} is being written by another process")
+            raise BulkError(f"{self._out} is being written by another process")
 
     def _renew(self) -> None:
         while not self._ended.wait(self._seconds / _RENEWALS):

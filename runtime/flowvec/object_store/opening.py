@@ -14,6 +14,7 @@ from flowvec.texts.remote import name_of
 __all__ = ["open_store"]
 
 _S3 = ("s3", "s3a")
+_KEYS = re.compile(r"//[^/@]*:[^/@]*@")
 # Options of s3:// URLs, as those of inputs by URL.
 _S3_OPTIONS = ("endpoint_override", "region", "scheme")
 # Seconds until a connection, or an answer, is given up and tried again.
@@ -37,12 +38,18 @@ def open_store(url: str) -> ObjectStore:
     options = _options_of(url[len(base) + 1 :])
     scheme = base.partition("://")[0].lower()
     is_s3 = scheme in _S3
+    if is_s3 and _KEYS.search(base):
+        raise InputValueError(
+            f"an {scheme}:// URL has no keys: they come from the environment, a profile or the "
+            "machine's role"
+        )
+    base = _KEYS.sub("//", base)
     if not base.partition("://")[2].strip("/"):
-        raise InputValueError(f"{base} does not name a place to write to, as {scheme}://bucket/dir")
+        raise InputValueError(f"{base} does not name a place, such as {scheme}://bucket/dir")
     if is_s3:
-        require(f"writing to {scheme}://", "s3", "fsspec", "s3fs")
+        require(f"{scheme}://", "s3", "fsspec", "s3fs")
     else:
-        require(f"writing to {scheme}://", "files", "fsspec")
+        require(f"{scheme}://", "files", "fsspec")
     import fsspec
 
     if scheme not in fsspec.available_protocols():
@@ -51,7 +58,7 @@ def open_store(url: str) -> ObjectStore:
         system = _s3_system(options) if is_s3 else fsspec.filesystem(scheme, **options)
         root = str(system._strip_protocol(base))
     except ImportError as error:
-        raise MissingDependencyError(f"cannot write to {base}: {first_line(error)}") from None
+        raise MissingDependencyError(f"cannot open {base}: {first_line(error)}") from None
     except InputValueError:
         raise
     except Exception as error:

@@ -15,13 +15,15 @@ from typing import Literal, TypeVar
 
 from flowvec.errors import BulkError, FlowvecError, first_line
 
-__all__ = ["PATIENCE", "Kind", "kind_of", "retried"]
+__all__ = ["PATIENCE", "SAME_COMMAND_CONTINUES", "Kind", "kind_of", "retried"]
 
 T = TypeVar("T")
 Kind = Literal["missing", "conflict", "expired", "denied", "passing", "lasting"]
 
 # How long one call is tried again before it fails, in seconds.
 PATIENCE = 180.0
+# What messages say of running the same command again; it is true of bulk jobs.
+SAME_COMMAND_CONTINUES = "the same command continues"
 # The first pause, and the longest; each is between half of it and all of it, at random.
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 15.0
@@ -90,6 +92,7 @@ def retried(
     what: str,
     renew: Callable[[], object] = lambda: None,
     stop: threading.Event | None = None,
+    again: str = SAME_COMMAND_CONTINUES,
 ) -> T:
     """Call, and call again with growing pauses while the failure is one that passes.
 
@@ -98,6 +101,7 @@ def retried(
         what: what it does, for messages, such as `write s3://bucket/part-000000.npy`.
         renew: reads the credentials again; it is called once after they expired.
         stop: set it to give up instead of pausing.
+        again: what the message says of running the same command again.
 
     Raises:
         BulkError: the credentials expired, or access is refused, or the failure lasts.
@@ -120,8 +124,7 @@ def retried(
                 continue
             if kind == "expired":
                 raise BulkError(
-                    f"cannot {what}: the credentials have expired ({why}); renew them, and give "
-                    "the same command again: it continues"
+                    f"cannot {what}: the credentials have expired ({why}); renew them, then {again}"
                 ) from error
             if kind == "denied":
                 raise BulkError(f"cannot {what}: access is refused ({why})") from error
@@ -130,7 +133,7 @@ def retried(
             spent = time.monotonic() - started
             if spent > PATIENCE or (stop is not None and stop.is_set()):
                 raise BulkError(
-                    f"cannot {what}: {why} (tried for {spent:.0f} s); the same command continues"
+                    f"cannot {what}: {why} (tried for {spent:.0f} s); {again}"
                 ) from error
             _logger.debug("cannot %s: %s; trying again in up to %.1f s", what, why, pause)
         wait = pause * random.uniform(0.5, 1.0)

@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 
 from flowvec.compat import override
 from flowvec.object_store.retries import kind_of
-from flowvec.object_store.store import ConflictError, ObjectStore, Upload
+from flowvec.object_store.store import ConflictError, ObjectStore, StagedUpload, Upload
 
 __all__ = ["S3Store"]
 
-# Larger files are uploaded in parts of this size; S3 takes from 5 MiB, and at most 10,000 parts.
+# Larger files are uploaded in parts of at least this size; S3 takes from 5 MiB, and at most 10,000
+# parts.
 PART_BYTES = 16 << 20
+MOST_PARTS = 10_000
 _MOST_DELETED = 1000  # of one request
 
 
@@ -48,6 +50,39 @@ class S3Store(ObjectStore):
                 names[one["Key"].removeprefix(below)] = int(one["Size"])
         names.pop("", None)  # the marker of a folder, which some tools create
         return names
+
+    @override
+    def all_sizes(self) -> dict[str, int]:
+        below = f"{self._prefix}/" if self._prefix else ""
+        pages = self._pages("list_objects_v2", ("ContinuationToken",), Prefix=below)
+        names = {
+            one["Key"].removeprefix(below): int(one["Size"])
+            for page in pages
+            for one in page.get("Contents", ())
+        }
+        names.pop("", None)
+        return names
+
+    @override
+    def size_of(self, name: str) -> int | None:
+        def described() -> int:
+            answer = self._system.call_s3("head_object", Bucket=self._bucket, Key=self._key(name))
+            return int(answer["ContentLength"])
+
+        try:
+            size: int = self._call(described, "read", name)
+        except Exception as error:
+            if kind_of(error) != "missing":
+                raise
+        else:
+            return size
+        page = self._call(
+            lambda: self._system.call_s3(
+                "list_objects_v2", Bucket=self._bucket, Prefix=f"{self._key(name)}/", MaxKeys=1
+            ),
+            "list", name,
+        )  # fmt: skip
+        return -1 if page.get("Contents") else None
 
     @override
     def read_tagged(self, name: str) -> tuple[bytes, str] | None:
@@ -110,27 +145,39 @@ class S3Store(ObjectStore):
         return tag
 
     @override
-    def upload(self, path: Path, name: str, check: Callable[[], object] | None = None) -> None:
+    def put_file(self, path: Path, name: str, check: Callable[[], object] | None = None) -> None:
+        self.write(name, path.read_bytes(), check)
+
+    @override
+    def stage(
+        self,
+        path: Path,
+        name: str,
+        check: Callable[[], object] | None = None,
+        on_bytes: Callable[[int], object] = lambda size: None,
+    ) -> StagedUpload:
         size = path.stat().st_size
         if size <= PART_BYTES:
-            self.write(name, path.read_bytes(), check)
-            return
+            return StagedUpload(self, path, name)
         place = {"Bucket": self._bucket, "Key": self._key(name)}
         key: str = self._call(
             lambda: self._system.call_s3("create_multipart_upload", **place)["UploadId"],
             "write", name, check,
         )  # fmt: skip
+        parts: list[dict[str, Any]] = []
+        staged = _StagedParts(self, path, name, key, parts, size)
         try:
-            tags = [
-                self._call(lambda n=n, body=body: self._put_part(name, key, n, body), "write", name)
-                for n, body in enumerate(_parts(path), 1)
-            ]
-            parts = [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(tags, 1)]
-            self._complete(name, key, parts, size, check)
+            for n, body in enumerate(_parts(path, size), 1):
+                tag = self._call(
+                    lambda n=n, body=body: self._put_part(name, key, n, body), "write", name
+                )
+                parts.append({"PartNumber": n, "ETag": tag})
+                on_bytes(len(body))
         except BaseException:
             with suppress(Exception):  # `unfinished_uploads` finds it, if it is still there
-                self.abort(Upload(name, key))
+                staged.abort()
             raise
+        return staged
 
     def _put_part(self, name: str, key: str, number: int, body: bytes) -> str:
         answer = self._system.call_s3(
@@ -140,19 +187,30 @@ class S3Store(ObjectStore):
         tag: str = answer["ETag"]
         return tag
 
-    def _complete(
+    def complete(
         self,
-        name: str,
-        key: str,
+        upload: Upload,
         parts: list[dict[str, Any]],
         size: int,
         check: Callable[[], object] | None,
     ) -> None:
+        """Make an object of the parts of an upload.
+
+        Args:
+            upload: the upload.
+            parts: numbers and tags of its parts.
+            size: size of all parts in bytes.
+            check: as for `write`.
+
+        Raises:
+            ConnectionError: the object has another size.
+        """
+        name = upload.name
         try:
             self._call(
                 lambda: self._system.call_s3(
                     "complete_multipart_upload", Bucket=self._bucket, Key=self._key(name),
-                    UploadId=key, MultipartUpload={"Parts": parts},
+                    UploadId=upload.key, MultipartUpload={"Parts": parts},
                 ),
                 "write", name, check,
             )  # fmt: skip
@@ -160,23 +218,8 @@ class S3Store(ObjectStore):
             if kind_of(error) != "missing":
                 raise
             # It was completed before, and the answer was lost.
-        if (written := self.sizes_of(name)) != size:
+        if (written := self.size_of(name)) != size:
             raise ConnectionError(f"{self.url}/{name} has {written} bytes, and should have {size}")
-
-    def sizes_of(self, name: str) -> int | None:
-        """The size of an object in bytes; None if there is none."""
-        try:
-            answer = self._call(
-                lambda: self._system.call_s3(
-                    "head_object", Bucket=self._bucket, Key=self._key(name)
-                ),
-                "read", name,
-            )  # fmt: skip
-        except Exception as error:
-            if kind_of(error) == "missing":
-                return None
-            raise
-        return int(answer["ContentLength"])
 
     @override
     def delete(self, names: Iterable[str]) -> None:
@@ -193,12 +236,12 @@ class S3Store(ObjectStore):
     # --- uploads that were not completed ----------------------------------------------------------
 
     @override
-    def unfinished_uploads(self) -> Sequence[Upload]:
+    def unfinished_uploads(self, start: str = "") -> Sequence[Upload]:
         below = f"{self._prefix}/" if self._prefix else ""
         markers = ("KeyMarker", "UploadIdMarker")
         return [
             Upload(one["Key"].removeprefix(below), one["UploadId"])
-            for page in self._pages("list_multipart_uploads", markers, Prefix=below)
+            for page in self._pages("list_multipart_uploads", markers, Prefix=below + start)
             for one in page.get("Uploads", ())
         ]
 
@@ -243,9 +286,38 @@ class S3Store(ObjectStore):
         return f"{self._prefix}/{name}" if self._prefix else name
 
 
-def _parts(path: Path) -> Iterator[bytes]:
+class _StagedParts(StagedUpload):
+    """An upload of which S3 has all parts."""
+
+    _store: S3Store
+
+    def __init__(
+        self,
+        store: S3Store,
+        path: Path,
+        name: str,
+        key: str,
+        parts: list[dict[str, Any]],
+        size: int,
+    ) -> None:
+        super().__init__(store, path, name)
+        self._upload = Upload(name, key)
+        self._parts = parts
+        self._size = size
+
+    @override
+    def complete(self, check: Callable[[], object] | None = None) -> None:
+        self._store.complete(self._upload, self._parts, self._size, check)
+
+    @override
+    def abort(self) -> None:
+        self._store.abort(self._upload)
+
+
+def _parts(path: Path, size: int) -> Iterator[bytes]:
+    step = max(PART_BYTES, -(-size // MOST_PARTS))
     with path.open("rb") as file:
-        while body := file.read(PART_BYTES):
+        while body := file.read(step):
             yield body
 
 

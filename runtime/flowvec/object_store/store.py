@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flowvec.object_store.retries import kind_of, retried
+from flowvec.object_store.retries import SAME_COMMAND_CONTINUES, kind_of, retried
 
-__all__ = ["ConflictError", "ObjectStore", "Upload"]
+__all__ = ["ConflictError", "ObjectStore", "StagedUpload", "Upload"]
 
 
 class ConflictError(Exception):
@@ -26,8 +26,32 @@ class Upload:
     key: str
 
 
+class StagedUpload:
+    """A file that is about to become an object: `complete` makes it one, in as short as it can.
+
+    S3 has received all parts of a large file by then. Other stores receive the file in `complete`.
+    """
+
+    def __init__(self, store: ObjectStore, path: Path, name: str) -> None:
+        """Name the file and the object."""
+        self._store = store
+        self._path = path
+        self._name = name
+
+    def complete(self, check: Callable[[], object] | None = None) -> None:
+        """Make it an object, whatever is there.
+
+        Args:
+            check: called before each attempt; raises a FlowvecError to give up.
+        """
+        self._store.put_file(self._path, self._name, check)
+
+    def abort(self) -> None:
+        """Delete what the store has received, unless it is an object already."""
+
+
 class ObjectStore:
-    """Objects directly below a URL, by name.
+    """Objects below a URL, by name. A name may have slashes.
 
     Every call is tried again while the store or the network fails, see `retries`. An object appears
     whole: readers see the old one, or none, until its last byte is written.
@@ -36,6 +60,7 @@ class ObjectStore:
         url: the URL, without options.
         has_conditions: whether `create` and `replace` are atomic. If not, two processes that do
             the same at the same moment may both succeed.
+        again: what a message says of running the same command again.
     """
 
     has_conditions: ClassVar[bool] = False
@@ -51,11 +76,15 @@ class ObjectStore:
         self.url = url.rstrip("/")
         self._system = system
         self._root = root.rstrip("/")
+        self.again = SAME_COMMAND_CONTINUES
 
     # --- reading ----------------------------------------------------------------------------------
 
     def sizes(self) -> dict[str, int]:
-        """Names of all objects, with their sizes in bytes; -1 for names with objects below."""
+        """Names directly below the URL, with their sizes in bytes; -1 for names with objects below.
+
+        See `all_sizes` for objects at any depth.
+        """
 
         def listed() -> list[dict[str, Any]]:
             self._system.invalidate_cache()
@@ -73,6 +102,42 @@ class ObjectStore:
             name = str(entry["name"]).rstrip("/").rpartition("/")[2]
             names[name] = -1 if entry["type"] == "directory" else int(entry["size"] or 0)
         return names
+
+    def all_sizes(self) -> dict[str, int]:
+        """Names of all objects below the URL, at any depth, with their sizes in bytes."""
+
+        def listed() -> dict[str, dict[str, Any]]:
+            self._system.invalidate_cache()
+            entries: dict[str, dict[str, Any]] = self._system.find(self._root, detail=True)
+            return entries
+
+        try:
+            entries = self._call(listed, "list", "")
+        except Exception as error:
+            if kind_of(error) == "missing":
+                return {}
+            raise
+        below = self._root.strip("/") + "/"
+        return {
+            path.strip("/").removeprefix(below): int(entry["size"] or 0)
+            for path, entry in entries.items()
+        }
+
+    def size_of(self, name: str) -> int | None:
+        """The size of an object in bytes; -1 for a name with objects below; None if neither."""
+
+        def described() -> dict[str, Any]:
+            self._system.invalidate_cache()
+            entry: dict[str, Any] = self._system.info(self._path(name))
+            return entry
+
+        try:
+            entry = self._call(described, "read", name)
+        except Exception as error:
+            if kind_of(error) == "missing":
+                return None
+            raise
+        return -1 if entry["type"] == "directory" else int(entry["size"] or 0)
 
     def read(self, name: str) -> bytes | None:
         """An object's content; None if there is none."""
@@ -151,6 +216,33 @@ class ObjectStore:
             name: the object's name.
             check: as for `write`.
         """
+        staged = self.stage(path, name, check)
+        try:
+            staged.complete(check)
+        except BaseException:
+            with suppress(Exception):  # `unfinished_uploads` finds it, if it is still there
+                staged.abort()
+            raise
+
+    def stage(
+        self,
+        path: Path,
+        name: str,
+        check: Callable[[], object] | None = None,
+        on_bytes: Callable[[int], object] = lambda size: None,
+    ) -> StagedUpload:
+        """Send as much of a file as can be sent before it becomes an object.
+
+        Args:
+            path: the file, which must stay as it is until the upload is completed.
+            name: the object's name.
+            check: as for `write`.
+            on_bytes: called with the number of bytes of each part that was sent.
+        """
+        return StagedUpload(self, path, name)
+
+    def put_file(self, path: Path, name: str, check: Callable[[], object] | None = None) -> None:
+        """Copy a file into an object in one call; see `upload`."""
         self._call(lambda: self._system.put_file(str(path), self._path(name)), "write", name, check)
 
     def delete(self, names: Iterable[str]) -> None:
@@ -165,8 +257,12 @@ class ObjectStore:
         except KeyError:  # of fsspec's file system in memory
             raise FileNotFoundError(name) from None
 
-    def unfinished_uploads(self) -> Sequence[Upload]:
-        """Multipart uploads that were not completed, also those that are still under way."""
+    def unfinished_uploads(self, start: str = "") -> Sequence[Upload]:
+        """Multipart uploads that were not completed, also those that are still under way.
+
+        Args:
+            start: only those of names that start with it.
+        """
         return ()
 
     def abort(self, upload: Upload) -> None:
@@ -191,7 +287,7 @@ class ObjectStore:
                 check()
             return call()
 
-        return retried(attempt, f"{verb} {where}", self.renew_credentials)
+        return retried(attempt, f"{verb} {where}", self.renew_credentials, again=self.again)
 
 
 def _tag(content: bytes) -> str:

@@ -93,7 +93,6 @@ def test_what_is_no_source_or_no_target_is_refused(tmp_path: Path, job: Path) ->
     (tmp_path / "folder" / "notes.txt").touch()
     refused(tmp_path / "nothing", tmp_path / "t", "neither the folder .*: there is nothing")
     refused(tmp_path / "folder", tmp_path / "t", "neither the folder of a bulk job nor a coll")
-    refused(job, "s3://bucket/v.parquet", "a target is a file or folder of this machine")
     refused(job, job / "v.parquet", "contain each other")
     refused(job, tmp_path / "folder", "exists: name another target, or give --overwrite")
     refused(job, tmp_path / "folder", "convert` did not write, so", overwrite=True, to="faiss")
@@ -113,6 +112,9 @@ def test_the_extra_of_a_format_is_named(
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(MissingDependencyError, match=rf"needs {package}: .*\[{to}\]"):
             convert(job, tmp_path / "out", to)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(MissingDependencyError, match=r"s3:// needs .*\[s3\]"):
+        convert(job, "s3://bucket/v.parquet", "parquet")
     assert names(tmp_path) == ["job"]
 
 
