@@ -18,6 +18,7 @@ import pytest
 
 from flowvec import Collection, Encoder, Reranker
 from flowvec.demo import load_passages
+from flowvec.sparse import SparseEncoder
 from tests.runtime.server.conftest import Running, running
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra [browser]")
@@ -130,13 +131,19 @@ def picture() -> Callable[[Visit, str], None]:
 
 @pytest.fixture(scope="session")
 def server(
-    mini: Encoder, tiny: Encoder, reranker: Reranker, tmp_path_factory: pytest.TempPathFactory
+    mini: Encoder,
+    tiny: Encoder,
+    sparse_encoder: SparseEncoder,
+    reranker: Reranker,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Running]:
-    """`demo` of mini, `dense` of a model with a transform, and `empty`."""
+    """`demo` of mini, `dense` of a model with a transform, `both` with sparse vectors too, and
+    `empty`."""
     folder = tmp_path_factory.mktemp("browser")
     with (
         Collection.create(folder / "demo", encoder=mini) as demo,
         Collection.create(folder / "dense", encoder=tiny) as dense,
+        Collection.create(folder / "both", encoder=tiny, sparse_encoder=sparse_encoder) as both,
         Collection.create(folder / "empty", dim=2) as empty,
     ):
         passages = load_passages()
@@ -154,8 +161,10 @@ def server(
             ],
         )
         dense.add(range(120), [passage.text[:200] for passage in passages[:120]])
-        collections = {"demo": demo, "dense": dense, "empty": empty}
-        app = create_app({"mini": mini, "tiny": tiny}, {"sorts": reranker}, collections)
+        both.add(range(40), [passage.text[:200] for passage in passages[:40]])
+        collections = {"demo": demo, "dense": dense, "empty": empty, "both": both}
+        models = {"mini": mini, "tiny": tiny, "words": sparse_encoder}
+        app = create_app(models, {"sorts": reranker}, collections)
         with running(app) as server:
             yield server
 

@@ -46,7 +46,7 @@ async () => {
     return numbers(getComputedStyle(probe).color);
   };
   for (const ground of ["panel", "bg"].map(named)) {
-    for (const name of ["accent", "quiet", "words", "meaning", "s-queue", "s-tokenize", "s-compute", "s-search", "s-rerank"]) {
+    for (const name of ["accent", "quiet", "words", "sparse", "meaning", "s-queue", "s-tokenize", "s-compute", "s-search", "s-rerank"]) {
       check(name, named(name), ground, 3);
     }
   }

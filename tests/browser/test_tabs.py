@@ -70,6 +70,38 @@ def test_search(server: Running, visitor: Visitor, picture: Any, dark: bool) -> 
     visit.shows("No row has one of these words")
 
 
+def test_search_by_sparse_vectors(server: Running, visitor: Visitor, picture: Any) -> None:
+    visit = visitor(server)
+    page = visit.page
+    visit.open("search")
+    page.get_by_role("combobox", name="Collection").select_option("both")
+    page.get_by_role("searchbox", name="Search").fill("the cat")
+    page.locator(".hit").first.wait_for()
+    assert "sparse" not in page.locator(".score .quiet").first.inner_text()
+    ranking = page.get_by_role("combobox", name="Rank by")
+    ranking.select_option("three")
+    side, box = page.locator(".side").bounding_box(), ranking.bounding_box()
+    assert box["x"] + box["width"] <= side["x"] + side["width"]
+    page.locator(".score .quiet", has_text="sparse").first.wait_for()
+    assert page.get_by_role("slider").count() == 0
+    picture(visit, "search-three")
+    ranking.select_option("sparse")
+    wait_until(lambda: page.locator(".score .quiet").count() == 0)
+    assert page.locator(".hit").count() == 10
+    assert page.get_by_role("combobox", name="Rerank").count() == 0
+    page.get_by_role("button", name="Copy as Python").click()
+    program = page.locator("dialog textarea").input_value()
+    assert "/search_sparse" in program
+    assert _printed(program).count("\n") == 10
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="More like hit 1", exact=True).click()
+    visit.shows("Rows like")
+    # A collection without a sparse encoder has no such choice.
+    page.get_by_role("combobox", name="Collection").select_option("demo")
+    page.get_by_role("slider").wait_for()
+    assert ranking.count() == 0
+
+
 def test_filters_stay_inside_their_box(server: Running, visitor: Visitor) -> None:
     visit = visitor(server)
     page = visit.page

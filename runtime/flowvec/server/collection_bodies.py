@@ -191,7 +191,7 @@ def options_of(
         Refusal: the answer would be too large.
         InputTypeError, InputValueError: one is not valid.
     """
-    _check_rows(body, queries, body.rerank_from if body.rerank else 0)
+    _check_rows(body, queries, max(body.rerank_from, 0) if body.rerank else 0)
     return SearchOptions.checked(
         body.k,
         body.filter,
@@ -217,13 +217,14 @@ def sparse_options_of(body: SearchSparse | SearchSparseBatch, queries: int) -> d
     Raises:
         Refusal: the answer would be too large.
     """
-    _check_rows(body, queries, 0)
+    _check_rows(body, queries, 1)  # a query costs something without hits, too
     names = ("filter", "min_score", "offset", "with_vectors")
     return {"k": body.k} | {name: getattr(body, name) for name in names}
 
 
-def _check_rows(body: _SearchOptions | _SparseOptions, queries: int, rerank_from: int) -> None:
-    if max(max(body.k, 0) + max(body.offset, 0), rerank_from) * queries > _MOST_ROWS:
+def _check_rows(body: _SearchOptions | _SparseOptions, queries: int, least: int) -> None:
+    """Refuse an answer of too many rows, where each query counts as this many at least."""
+    if max(max(body.k, 0) + max(body.offset, 0), least) * queries > _MOST_ROWS:
         raise Refusal(
             "invalid",
             f"an answer has at most {_MOST_ROWS:,} rows: ask for fewer queries at a time, or for "

@@ -420,6 +420,7 @@ def test_numbers_that_no_float32_holds_are_refused(http: Any, number: str) -> No
         ("notes/search_sparse", {"sparse": {"indices": [106], "values": [1]}}, 400, "below 106"),
         ("notes/search_sparse_batch", {}, 400, "give either queries"),
         ("notes/search_sparse_batch", {"sparse": [ONE] * 2000}, 400, "at most 10,000 rows"),
+        ("notes/search_sparse_batch", {"queries": ["a"] * 10_001, "k": 0}, 400, "at most 10,000"),
         ("nothing/search_sparse", {"query": "a"}, 404, "no collection 'nothing'"),
         (
             "notes/rows",

@@ -6,24 +6,30 @@ import { Isolated, marked, shown, visible } from "./text.js";
 const FIRST = 420;
 const MOST_FIELDS = 40;
 
-// A bar of the score: with shares of words and meaning, unless a reranker gave it.
+// A bar of the score: with shares of words, sparse vectors and meaning, unless a reranker gave it.
 function Score({ hit, best, isHybrid }) {
   const isReranked = hit.search_rank !== undefined;
   const first = hit.search_score ?? hit.score;
   const span = Math.max(Math.abs(best), Math.abs(hit.score), 1e-9);
   const width = Math.max(0, Math.min(1, hit.score / span));
-  const words = isHybrid && first > 0 ? Math.max(0, Math.min(1, hit.word_score / first)) : 0;
+  const share = (part) => (isHybrid && first > 0 ? Math.max(0, Math.min(1, part / first)) : 0);
+  const bySparse = hit.sparse_score ?? 0;
+  const words = share(hit.word_score), sparse = Math.min(share(bySparse), 1 - words);
   const before = isReranked ? "before reranking: " : "";
-  const said = isHybrid ? `score ${hit.score.toFixed(3)}; of the search's score, ${Math.round(words * 100)} % came from words`
+  const percent = (part) => `${Math.round(part * 100)} %`;
+  const ofSparse = hit.sparse_score === undefined ? "" : ` and ${percent(sparse)} from sparse vectors`;
+  const said = isHybrid ? `score ${hit.score.toFixed(3)}; of the search's score, ${percent(words)} came from words${ofSparse}`
     : `score ${hit.score.toFixed(3)}`;
   return html`<div class="score" title=${said}>
     <b>${hit.score.toFixed(3)}</b>
     <span class="bar" role="img" aria-label=${said}>
       ${isReranked ? html`<span class="rerank" style=${{ width: `${width * 100}%` }}></span>` : html`
         <span class="words" style=${{ width: `${width * words * 100}%` }}></span>
-        <span class="meaning" style=${{ width: `${width * (1 - words) * 100}%` }}></span>`}
+        <span class="sparse" style=${{ width: `${width * sparse * 100}%` }}></span>
+        <span class="meaning" style=${{ width: `${width * (1 - words - sparse) * 100}%` }}></span>`}
     </span>
-    ${isHybrid ? html`<span class="quiet">${before}words ${hit.word_score.toFixed(2)} · meaning ${(first - hit.word_score).toFixed(2)}</span>` : null}
+    ${isHybrid ? html`<span class="quiet">${before}words ${hit.word_score.toFixed(2)} ·${
+      hit.sparse_score === undefined ? "" : ` sparse ${bySparse.toFixed(2)} ·`} meaning ${(first - hit.word_score - bySparse).toFixed(2)}</span>` : null}
   </div>`;
 }
 

@@ -18,8 +18,9 @@ const STAGES = {
 const hitsOf = (found) => `${count(found)} ${found === 1 ? "hit" : "hits"}`;
 
 // Why a search found nothing.
-function nothing(body) {
+function nothing(body, isBySparse) {
   if (body.filter) return ["No row meets the filter", "Loosen or remove a condition."];
+  if (isBySparse) return ["No row shares a term with this", "Use other words, or rank by meaning too."];
   if (body.vector_weight === 0) return ["No row has one of these words", "Move the slider towards meaning, or use other words."];
   return ["No hits", "This collection may have no rows yet."];
 }
@@ -51,12 +52,20 @@ function Stages({ stages, total, found }) {
   </div>`;
 }
 
+// How hits are ranked where rows have sparse vectors, too.
+const RANKINGS = { two: "words and meaning", sparse: "sparse vectors", three: "all three" };
+
 function Options({ options, set, collection, rerankers, fields }) {
   const words = Math.round((1 - options.weight) * 100);
   const mix = options.weight === 1 ? "meaning alone" : options.weight === 0 ? "words alone"
     : `${words} % words, ${100 - words} % meaning`;
+  const isAlone = options.ranking === "sparse";
   return html`<div class="options">
-    ${collection.model ? html`<label class="slider"><span>Words or meaning</span> <b>${mix}</b>
+    ${collection.sparse_model ? html`<label class="compact"><span>Rank by</span>
+      <select value=${options.ranking} onChange=${(e) => set({ ranking: e.target.value })}>
+        ${Object.entries(RANKINGS).map(([value, name]) => html`<option value=${value}>${name}</option>`)}
+      </select></label>` : null}
+    ${collection.model && options.ranking === "two" ? html`<label class="slider"><span>Words or meaning</span> <b>${mix}</b>
       <span class="ends"><span aria-hidden="true">words</span>
       <input type="range" min="0" max="1" step="0.05" value=${options.weight} aria-valuetext=${mix}
         onInput=${(e) => set({ weight: Number(e.target.value) })} />
@@ -64,24 +73,28 @@ function Options({ options, set, collection, rerankers, fields }) {
     <label class="compact"><span>Hits</span>
       <select value=${options.k} onChange=${(e) => set({ k: Number(e.target.value) })}>
         ${[5, 10, 20, 50, 100].map((k) => html`<option value=${k}>${k}</option>`)}</select></label>
-    ${rerankers.length ? html`<label class="compact"><span>Rerank</span>
+    ${isAlone ? null : rerankers.length ? html`<label class="compact"><span>Rerank</span>
       <select value=${options.rerank} onChange=${(e) => set({ rerank: e.target.value })}>
         <option value="">off</option>
         ${rerankers.map((each) => html`<option value=${each.id}>${shown(each.id, 40)}</option>`)}
       </select></label>` : html`<span class="quiet">No reranker is served.</span>`}
-    <label class="check"><input type="checkbox" checked=${options.exact}
-      onChange=${(e) => set({ exact: e.target.checked })} /> Compare every row (exact)</label>
+    ${isAlone ? null : html`<label class="check"><input type="checkbox" checked=${options.exact}
+      onChange=${(e) => set({ exact: e.target.checked })} /> Compare every row (exact)</label>`}
     <${FilterBuilder} known=${fields} conditions=${options.conditions} joinedBy=${options.joinedBy}
       onChange=${(conditions, joinedBy) => set({ conditions, joinedBy })} />
   </div>`;
 }
+
+const isBySparse = (like, options) => !like && options.ranking === "sparse";
 
 function bodyOf(query, like, options, fields, collection) {
   const body = like ? { vector: like.vector } : { query };
   body.k = options.k + (like ? 1 : 0);
   const filter = filterOf(options.conditions, options.joinedBy, fields);
   if (filter) body.filter = filter;
-  if (!like && options.weight < 1) {
+  if (isBySparse(like, options)) return body;
+  if (!like && options.ranking === "three") body.hybrid = true;
+  else if (!like && options.weight < 1) {
     Object.assign(body, { hybrid: true, vector_weight: options.weight });
     if (collection.sparse_model) body.sparse = false; // the words have the rest of the score
   }
@@ -101,7 +114,7 @@ export function Search({ collection, models, shared, onTab }) {
   const [isBusy, setIsBusy] = useState(false);
   const [copied, setCopied] = useState(null);
   const [options, setOptions] = useState({
-    weight: collection.model ? 0.5 : 1, k: 10, rerank: "", exact: false, conditions: [], joinedBy: "and",
+    weight: collection.model ? 0.5 : 1, ranking: "two", k: 10, rerank: "", exact: false, conditions: [], joinedBy: "and",
   });
   const box = useRef(null);
   const likeLine = useRef(null);
@@ -124,6 +137,7 @@ export function Search({ collection, models, shared, onTab }) {
   }, []);
 
   const body = bodyOf(query.trim(), like, options, fields, collection);
+  const route = `${path}/${isBySparse(like, options) ? "search_sparse" : "search"}`;
   const isAsked = like || query.trim();
   const search = async () => {
     running.current?.abort();
@@ -133,7 +147,7 @@ export function Search({ collection, models, shared, onTab }) {
     setIsBusy(true);
     const began = performance.now();
     try {
-      const { value, stages } = await ask(`${path}/search`, { ...body, text_limit: TEXT_LIMIT }, { signal: own.signal });
+      const { value, stages } = await ask(route, { ...body, text_limit: TEXT_LIMIT }, { signal: own.signal });
       const hits = like ? value.hits.filter((hit) => hit.id !== like.id).slice(0, options.k) : value.hits;
       setResult({ hits, stages, total: performance.now() - began, query: like ? "" : query });
       Object.assign(shared, { collection: collection.id, hits: hits.map((hit) => hit.id), query });
@@ -144,7 +158,7 @@ export function Search({ collection, models, shared, onTab }) {
     }
     if (running.current === own) setIsBusy(false);
   };
-  const asked = JSON.stringify(body);
+  const asked = route + JSON.stringify(body);
   useEffect(() => {
     const timer = setTimeout(search, TYPING);
     return () => clearTimeout(timer);
@@ -162,7 +176,7 @@ export function Search({ collection, models, shared, onTab }) {
   };
   // Keys go on from there, and a screen reader says whose likes these are.
   useEffect(() => { likeLine.current?.focus({ preventScroll: true }); }, [like]);
-  const copy = (kind, made) => setCopied({ title: `This search, as ${kind}`, text: made(`${path}/search`, body, server.needsKey) });
+  const copy = (kind, made) => setCopied({ title: `This search, as ${kind}`, text: made(route, body, server.needsKey) });
 
   return html`<div class="search">
     <form class="searchbar" role="search" onSubmit=${(e) => { e.preventDefault(); search(); }}>
@@ -192,8 +206,8 @@ export function Search({ collection, models, shared, onTab }) {
             <button type="button" class="small" onClick=${() => copy("a curl command", asCurl)}>Copy as curl</button>
             <button type="button" class="small" onClick=${() => copy("a Python program", asPython)}>Copy as Python</button>
           </div></div>` : null}
-        ${result && !result.hits.length && !error ? html`<${Empty} title=${nothing(body)[0]}>
-          <p>${nothing(body)[1]}</p><//>` : null}
+        ${result && !result.hits.length && !error ? html`<${Empty} title=${nothing(body, isBySparse(like, options))[0]}>
+          <p>${nothing(body, isBySparse(like, options))[1]}</p><//>` : null}
         ${!result && !error ? isBusy ? html`<${Empty} title="Searching" />`
           : html`<${Start} collection=${collection} info=${info} onTab=${onTab} />` : null}
         ${result && !error ? html`<ol class="hits">${result.hits.map((hit, i) => html`<${Hit} key=${typeof hit.id + hit.id}
