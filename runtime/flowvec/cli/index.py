@@ -40,13 +40,19 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BundleError, ExportError, InputValueError, MissingDependencyError
 from flowvec.sharded import index_shards
 from flowvec.sparse.encoder import SparseEncoder
+from flowvec.texts.remote import is_url, name_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command(epilog="Example: flowvec index ./notes notes.jsonl --model mini --id-field id")
 def index(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR", help="The collection's directory; with --engine ray also a URL."
+        ),
+    ],
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -185,10 +191,10 @@ def index(
             model, provider=provider, compute=cast(Any, compute), revision=revision
         ) as encoder:
             done = index_shards(
-                encoder, inputs, directory, shards=shards,
+                encoder, inputs, place, shards=shards,
                 workers=RayWorkers(workers or shards, address=address), **common,
             )  # fmt: skip
-        print_shards(directory, done, as_json=as_json)
+        print_shards(place, done, as_json=as_json)
         # A shard of few rows may lack a field that others have.
         warn_of_absent_fields(
             name for name in wanted if all(name in one.absent_fields for one in done)
@@ -198,6 +204,12 @@ def index(
         raise InputValueError(f"--engine is local or ray, not {engine}")
     if shards is not None or workers is not None or address is not None:
         raise InputValueError("--shards, --workers and --address are for Ray: give --engine ray")
+    if is_url(place):
+        raise InputValueError(
+            f"a collection is a directory of a file system, not {name_of(place)}; below a URL it "
+            "is in shards: give --engine ray and --shards"
+        )
+    directory = Path(place)
     if is_collection(directory):
         if id_field is None and not (replace or resume):
             _refuse_renumbering(directory)

@@ -12,6 +12,7 @@ from flowvec.cli.jobs import first_dead_letters, rejected_in_words
 from flowvec.cli.options import counted, print_json
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
+from flowvec.texts.remote import name_of
 from flowvec.texts.window import DEAD_LETTERS
 
 __all__ = ["print_shards", "print_summary", "rows_of"]
@@ -79,11 +80,13 @@ def rows_of(directory: Path) -> int:
         return len(collection)
 
 
-def print_shards(directory: Path, done: list[BulkSummary], *, as_json: bool) -> None:
+def print_shards(place: str, done: list[BulkSummary], *, as_json: bool) -> None:
     """Print what the jobs of all shards did."""
     if as_json:
         print_json([asdict(one) for one in done])
         return
     for one in done:
-        typer.echo(f"{Path(one.out).name}: {one.rows} rows, {one.dead_letters} dead letters")
-    typer.echo(f"{directory}: {sum(one.rows for one in done)} rows in {len(done)} shards")
+        dead = counted(one.dead_letters, "dead letter")
+        typer.echo(f"{Path(one.out).name}: {counted(one.rows, 'row')}, {dead}")
+    total = sum(one.rows for one in done)
+    typer.echo(f"{name_of(place)}: {total} rows in {counted(len(done), 'shard')}")

@@ -21,13 +21,19 @@ from flowvec.errors import InputValueError
 from flowvec.reranker.reranker import Reranker
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
 from flowvec.sparse.encoder import SparseEncoder
+from flowvec.texts.remote import is_url
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command(epilog='Example: flowvec search ./notes "how do plants make food" -k 5')
 def search(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR", help="The collection's directory, or the URL of one in shards."
+        ),
+    ],
     query: Annotated[str, typer.Argument(help="The text to search for.")],
     k: Annotated[int, typer.Option("-k", min=0, help="How many rows to show.")] = 10,
     condition: Where = None,
@@ -94,7 +100,7 @@ def search(
         raise InputValueError("--vector-weight is for a hybrid search: add --hybrid")
     if sparse_weight is not None and not (hybrid and sparse_model is not None):
         raise InputValueError("--sparse-weight needs --hybrid and --sparse-model")
-    if is_sharded(directory):
+    if is_url(place) or is_sharded(place):
         if hybrid:
             raise InputValueError("a collection in shards has no hybrid search")
         if rerank is not None:
@@ -104,15 +110,16 @@ def search(
         if offset or group_by is not None:
             raise InputValueError("a collection in shards has no --offset and no --group-by")
         loaded = Encoder.load(
-            model or shards_model(directory), provider=provider, compute=cast(Any, compute)
+            model or shards_model(place), provider=provider, compute=cast(Any, compute)
         )
-        with loaded as encoder, ShardedSearcher(directory, encoder=encoder) as searcher:
+        with loaded as encoder, ShardedSearcher(place, encoder=encoder) as searcher:
             sharded_hits = searcher.search(query, k, filter=wanted, exact=exact)
         for name, reason in sharded_hits.missing.items():
             typer.echo(f"{name} is missing: {reason}", err=True)
         least = -float("inf") if min_score is None else min_score
         _show([hit for hit in sharded_hits.hits[0] if hit.score >= least], as_json=as_json)
         return
+    directory = Path(place)
     if sparse_model is not None:
         _check_has_sparse(directory)
     if sparse_model is not None and not hybrid:

@@ -13,6 +13,7 @@ from flowvec.bulk.verify import is_bulk_folder
 from flowvec.cli.options import Json, counted, print_json
 from flowvec.collection.collection import Collection
 from flowvec.errors import CorruptCollectionError, InputValueError
+from flowvec.sharded import is_sharded, verify_shards
 from flowvec.texts.remote import is_url
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -23,7 +24,11 @@ _AGAIN = "delete what is damaged and start the job again: it restores what is mi
 def verify(
     directory: Annotated[
         str,
-        typer.Argument(metavar="DIR", help="A collection, or the folder of a bulk job or its URL."),
+        typer.Argument(
+            metavar="DIR",
+            help="A collection, one in shards, or the folder of a bulk job; or the URL of the last "
+            "two.",
+        ),
     ],
     salvage: Annotated[
         Path | None,
@@ -33,26 +38,36 @@ def verify(
         bool,
         typer.Option(
             "--clean",
-            help="For a bulk job's folder: first delete what killed jobs left and nothing needs.",
+            help="For a bulk job's folder, and shards below a URL: first delete what killed jobs "
+            "left and nothing needs.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Check every row's checksum, SQLite's structure, the full-text index and the graph.
 
-    For a bulk job's folder: that it is complete, and each shard's size, SHA-256 and rows.
+    For a bulk job's folder: that it is complete, and each shard's size, SHA-256 and rows. For a
+    collection in shards below a URL: the size and SHA-256 of each file.
 
     The exit code is 1 if something is wrong. The next search rebuilds a damaged graph, and `flowvec
     compact` rebuilds a damaged full-text index. A damaged row is lost; --salvage saves all other
     rows.
     """
+    if is_sharded(directory):
+        if salvage is not None:
+            raise InputValueError("--salvage is for one collection; give a shard's folder")
+        _verify_shards(directory, clean, as_json)
+        return
     if is_bulk_folder(directory):
         if salvage is not None:
             raise InputValueError(f"--salvage is for collections; {_AGAIN}")
         _verify_bulk(directory, clean, as_json)
         return
     if clean or is_url(directory):
-        raise InputValueError(f"{directory} is not the folder of a bulk job")
+        raise InputValueError(
+            f"{directory} is not the folder of a bulk job"
+            f"{', and not a collection in shards' if is_url(directory) else ''}"
+        )
     rows: int | None = None
     try:
         with Collection.open(directory) as collection:
@@ -84,5 +99,20 @@ def _verify_bulk(directory: str, clean: bool, as_json: bool) -> None:
         for name in check.removed:
             typer.echo(f"removed {name}")
         typer.echo("\n".join((*check.problems, _AGAIN)) if check.problems else whole)
+    if check.problems:
+        raise typer.Exit(1)
+
+
+def _verify_shards(directory: str, clean: bool, as_json: bool) -> None:
+    if clean and not is_url(directory):
+        raise InputValueError("--clean is for shards below a URL: in a folder nothing is left over")
+    check = verify_shards(directory, clean=clean)
+    if as_json:
+        print_json(asdict(check))
+    else:
+        for name in check.removed:
+            typer.echo(f"removed {name}")
+        whole = f"{directory}: {check.rows} rows in {counted(check.shards, 'shard')}, all well"
+        typer.echo("\n".join(check.problems) or whole)
     if check.problems:
         raise typer.Exit(1)

@@ -1,28 +1,20 @@
-"""Collections that are too large for one machine: built and searched in shards on Ray.
-
-    out/shards.json      number of shards, and their model
-    out/shard-000 ...    one Collection each
-    out/shard-000.job    journal and dead letters of the job that filled it
-
-Every shard holds the rows of some blocks of the input, so it can be built without the other shards.
-A search asks all shards and merges their answers by score.
-"""
+"""`ShardedSearcher`: searches a collection in shards on Ray."""
 
 from __future__ import annotations
 
-import json
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import whole_number
-from flowvec.bulk import BulkSummary, RayWorkers, encode_files
-from flowvec.bulk.ray_workers import cause_of, connected_ray, cpus_of
+from flowvec.bulk import RayWorkers
+from flowvec.bulk.ray_workers import connected_ray
 from flowvec.collection.collection import Collection
 from flowvec.collection.results import Hit
 from flowvec.collection.store.filters import Filter
@@ -30,22 +22,22 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import (
     ClosedError,
     CollectionError,
-    FingerprintMismatchError,
+    FlowvecError,
     InputValueError,
     first_line,
 )
-from flowvec.files import write_file
-from flowvec.texts.remote import from_anywhere
+from flowvec.sharded.manifest import place_of, read_manifest, shard_name
+from flowvec.sharded.shard_cache import CachedShard
+from flowvec.texts.remote import is_url, name_of
 
-__all__ = ["ShardedHits", "ShardedSearcher", "index_shards", "is_sharded", "shards_model"]
-
-_FILE = "shards.json"
-_VERSION = 1
+__all__ = ["ShardedHits", "ShardedSearcher"]
 
 # Searches that a shard serves at the same time. It must be more than one: an actor with one thread
 # takes calls by number, and a call that was cancelled before it was sent leaves a gap, which delays
 # later calls for 30 seconds and then fails them (seen with Ray 2.60).
 _AT_A_TIME = 4
+# Seconds before a shard that could not be opened is opened again.
+_PAUSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,7 @@ class ShardedHits:
 
     Attributes:
         hits: hits of each query, best first.
-        missing: shards that were not searched, by folder name, and why.
+        missing: shards that were not searched, by name, and why.
     """
 
     hits: list[list[Hit]]
@@ -66,143 +58,59 @@ class ShardedHits:
         return bool(self.missing)
 
 
-def is_sharded(path: Path) -> bool:
-    """Whether a folder is a collection in shards."""
-    return (path / _FILE).is_file()
-
-
-def shards_model(path: Path) -> str:
-    """Name or directory of the bundle that made the vectors of the shards.
-
-    Raises:
-        CollectionError: the folder is not a collection in shards.
-    """
-    return str(_read(path)["model"])
-
-
-def index_shards(
-    encoder: Encoder,
-    inputs: Sequence[str | Path],
-    out: str | Path,
-    *,
-    shards: int,
-    workers: RayWorkers,
-    **options: Any,
-) -> list[BulkSummary]:
-    """Build a collection in shards, each in a Ray task. Call it again to complete what is missing.
-
-    Ids must be distinct over the whole input: a row only replaces a row with the same id in its own
-    shard.
-
-    Args:
-        encoder: tasks load its bundle on the same provider, in the same compute type.
-        inputs: as in `encode_files`.
-        out: the folder that holds the shards.
-        shards: number of shards.
-        workers: how many tasks run at a time, with how many cores.
-        options: other arguments of `encode_files`: `text_field`, `id_field`, `keep` and so on.
-
-    Returns:
-        A summary of each shard.
-
-    Raises:
-        InputValueError: the folder has another number of shards; or as `encode_files`.
-        FingerprintMismatchError: the folder is of another model.
-        MissingDependencyError: Ray is not installed.
-    """
-    whole_number("shards", shards)
-    ray = connected_ray(workers)
-    folder = Path(out).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {"flowvec_shards": _VERSION, "shards": shards, "model": encoder.bundle.handle,
-             "fingerprint": encoder.fingerprint}  # fmt: skip
-    if is_sharded(folder):
-        before = _read(folder)
-        if before["shards"] != shards:
-            raise InputValueError(f"{folder} has {before['shards']} shards, not {shards}")
-        if before["fingerprint"] != encoder.fingerprint:
-            raise FingerprintMismatchError(f"{folder} was made with another model")
-    else:
-        write_file(folder / _FILE, (json.dumps(about, indent=1) + "\n").encode())
-    engine = encoder.engine
-    cpus = cpus_of(ray, workers, min(shards, workers.workers))
-    arguments = {
-        "provider": engine.provider,
-        "compute": engine.compute,
-        "max_batch_tokens": encoder.max_batch_tokens,
-        "streams": max(1, int(cpus)) if engine.device == "cpu" else None,
-    }
-    task = ray.remote(_build).options(num_cpus=cpus, num_gpus=workers.gpus, max_retries=3)
-    paths = [from_anywhere(str(one)) for one in inputs]
-    waiting = [
-        task.remote(encoder.bundle.handle, arguments, paths, str(folder), number, shards, options)
-        for number in range(shards)
-    ]
-    try:
-        return [BulkSummary(**summary) for summary in ray.get(waiting)]
-    except ray.exceptions.RayError as error:
-        for one in waiting:
-            with suppress(Exception):
-                ray.cancel(one)
-        raise CollectionError(f"a shard was not built: {cause_of(error)}") from error
-
-
-def _build(
-    bundle: str,
-    engine: dict[str, Any],
-    inputs: list[str],
-    folder: str,
-    number: int,
-    shards: int,
-    options: dict[str, Any],
-) -> dict[str, Any]:
-    """Fill or continue one shard, in a Ray process."""
-    with Encoder.load(bundle, **engine) as encoder:
-        done = encode_files(
-            encoder,
-            inputs,
-            Path(folder) / _name(number),
-            out_format="collection",
-            share=(number + 1, shards),
-            **options,
-        )
-    return asdict(done)
-
-
-def _name(number: int) -> str:
-    return f"shard-{number:03}"
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CollectionError(f"{folder} is not a collection in shards: {error}") from None
-    if not isinstance(manifest, dict) or manifest.get("flowvec_shards") != _VERSION:
-        raise CollectionError(f"{folder / _FILE} was written by another version of flowvec")
-    return manifest
-
-
 class _Shard:
-    """A Ray actor with one open Collection."""
+    """A Ray actor with one open Collection.
 
-    def __init__(self, path: str) -> None:
-        self._collection = Collection.open(path)
+    A shard that cannot be opened is opened again by a later call: it may come back.
+    """
+
+    def __init__(self, place: str, name: str, cache: str | None) -> None:
+        self._place, self._name = place, name
+        self._cache = None if cache is None else Path(cache)
+        self._lock = threading.Lock()
+        self._collection: Collection | None = None
+        self._cached: CachedShard | None = None
+        self._failure: FlowvecError | None = None
+        self._failed = 0.0
 
     def search(
         self, vectors: npt.NDArray[np.float32], k: int, condition: Filter | None, exact: bool
     ) -> list[list[Hit]]:
-        return self._collection.search_batch(vectors, k, filter=condition, exact=exact)
+        return self.opened().search_batch(vectors, k, filter=condition, exact=exact)
 
     def rows(self) -> int:
-        return len(self._collection)
+        return len(self.opened())
+
+    def prepare(self) -> None:
+        """Open the shard; a failure is told to the calls that follow."""
+        with suppress(FlowvecError):
+            self.opened()
+
+    def opened(self) -> Collection:
+        with self._lock:
+            if self._collection is not None:
+                return self._collection
+            if self._failure is not None and time.monotonic() - self._failed < _PAUSE_SECONDS:
+                raise CollectionError(str(self._failure))
+            try:
+                if is_url(self._place):
+                    self._cached = CachedShard(self._place, self._name, self._cache)
+                    self._collection = self._cached.collection
+                else:
+                    self._collection = Collection.open(Path(self._place) / self._name)
+            except FlowvecError as error:
+                self._failure, self._failed = error, time.monotonic()
+                raise
+            return self._collection
 
 
 class ShardedSearcher:
     """Searches all shards of a collection, each kept open by a Ray actor.
 
-    An actor that dies is restarted; until then its shard is missing from results, which say so. An
-    actor serves four searches at a time. Any number of threads may search.
+    Below a URL, each machine downloads the shards of its actors into a cache, verifies them, and
+    keeps them for the next start. An actor that dies is restarted, and a shard that cannot be
+    opened is tried again; until then it is missing from results, which say so. An actor serves four
+    searches at a time. Any number of threads may search.
     """
 
     def __init__(
@@ -213,36 +121,42 @@ class ShardedSearcher:
         timeout: float = 10.0,
         address: str | None = None,
         cpus_per_shard: float = 0.5,
+        cache: str | Path | None = None,
     ) -> None:
         """Open the shards.
 
         Args:
-            path: the folder that `index_shards` filled, visible to all machines.
+            path: the folder that `index_shards` filled, visible to all machines, or its URL.
             encoder: embeds queries; without it, queries must be vectors.
             timeout: seconds that a shard may take to answer.
             address: address of the Ray cluster; None is a running one, or a new one on this
                 machine.
             cpus_per_shard: cores that Ray reserves for each shard.
+            cache: where each machine keeps the shards of a URL; None is the folder `shards` in
+                flowvec's cache folder (FLOWVEC_CACHE).
 
         Raises:
             CollectionError: the folder is not a collection in shards.
             FingerprintMismatchError: they were made with another model.
             MissingDependencyError: Ray is not installed.
         """
-        folder = Path(path).absolute()
-        about = _read(folder)
-        if encoder is not None and encoder.fingerprint != about["fingerprint"]:
-            raise FingerprintMismatchError(f"{folder} was made with another model")
+        place = place_of(path)
+        about = read_manifest(place)
+        if encoder is not None:
+            about.check_model(encoder, name_of(place))
         self._ray = ray = connected_ray(RayWorkers(1, address=address))
         self._encoder = encoder
         self._timeout = timeout
         actor = ray.remote(_Shard).options(
             num_cpus=cpus_per_shard, max_restarts=-1, max_concurrency=_AT_A_TIME
         )
-        self._shards = {
-            _name(number): actor.remote(str(folder / _name(number)))
-            for number in range(about["shards"])
+        kept_in = None if cache is None else str(Path(cache).expanduser().absolute())
+        self._shards: dict[str, Any] = {
+            shard_name(number): actor.remote(place, shard_name(number), kept_in)
+            for number in range(about.shards)
         }
+        for shard in self._shards.values():
+            shard.prepare.remote()
 
     def __enter__(self) -> ShardedSearcher:
         return self

@@ -1,0 +1,204 @@
+"""A collection in shards that is built and searched on machines that share nothing but a bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="needs the extra [ray]")
+pytest.importorskip("s3fs", reason="needs the extra [s3]")
+pytest.importorskip("moto", reason="needs the extra [test-buckets]")
+
+import ray
+
+from flowvec import Encoder
+from flowvec.bulk import RayWorkers
+from flowvec.errors import (
+    CollectionError,
+    FingerprintMismatchError,
+    InputValueError,
+)
+from flowvec.sharded import ShardedSearcher, index_shards, verify_shards
+from tests.faults.bucket_server import Bucket, bucket_server, url_of
+from tests.makers import WORDS
+
+TWO = RayWorkers(2, cpus=1)
+OPTIONS: dict[str, Any] = {"id_field": "id", "keep": ["n"], "rows_per_shard": 100}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch, bucket_server() as address:
+        patch.setenv("AWS_ACCESS_KEY_ID", "a")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        yield address
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(server: str) -> Iterator[None]:
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = random.Random(1)
+    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(3, 14))) + f" {i}" for i in range(800)]
+    lines = [{"id": f"t{i}", "text": text, "n": i % 5} for i, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def url(server: str, mini: Encoder, file: Path) -> str:
+    """Three shards of 800 rows."""
+    url = url_of(server, "notes")
+    done = index_shards(mini, [file], url, shards=3, workers=TWO, **OPTIONS)
+    assert sum(one.rows for one in done) == 800
+    return url
+
+
+@pytest.fixture
+def bucket(server: str) -> Bucket:
+    return Bucket(server)
+
+
+def until(happens: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether something happens within some seconds."""
+    end = time.monotonic() + seconds
+    while not happens():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def test_shards_in_a_bucket_find_what_shards_in_a_folder_find(
+    tmp_path: Path, mini: Encoder, file: Path, url: str, bucket: Bucket
+) -> None:
+    index_shards(mini, [file], tmp_path / "here", shards=3, workers=TWO, **OPTIONS)
+    queries = [f"{a} {b}" for a in WORDS[:4] for b in WORDS[5:]]
+    with (
+        ShardedSearcher(url, encoder=mini, cpus_per_shard=0.1, timeout=60,
+                        cache=tmp_path / "cache") as there,
+        ShardedSearcher(tmp_path / "here", encoder=mini, cpus_per_shard=0.1, timeout=60) as here,
+    ):  # fmt: skip
+        assert there.rows() == here.rows() == 800
+        for condition in (None, {"n": 2}):
+            expected = here.search_batch(queries, 10, filter=condition, exact=True)
+            assert there.search_batch(queries, 10, filter=condition, exact=True) == expected
+    assert verify_shards(url).problems == verify_shards(tmp_path / "here").problems == ()
+    assert bucket.uploads("notes") == []
+    assert "_lease.json" not in bucket.objects("notes")
+
+
+def test_the_same_job_does_nothing_and_another_is_refused(
+    tmp_path: Path, mini: Encoder, tiny: Encoder, file: Path, url: str, bucket: Bucket
+) -> None:
+    before = bucket.objects("notes")
+    again = index_shards(mini, [file], url, shards=3, workers=TWO, **OPTIONS)
+    assert [one.encoded for one in again] == [0, 0, 0]
+    assert sum(one.rows for one in again) == 800
+    with pytest.raises(InputValueError, match="has 3 shards, not 2"):
+        index_shards(mini, [file], url, shards=2, workers=TWO, **OPTIONS)
+    with pytest.raises(FingerprintMismatchError):
+        index_shards(tiny, [file], url, shards=3, workers=TWO, **OPTIONS)
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"id": "a", "text": "a"}\n')
+    with pytest.raises(CollectionError, match="inputs"):
+        index_shards(mini, [other], url, shards=3, workers=TWO, **OPTIONS)
+    assert bucket.objects("notes") == before
+
+
+def test_a_lost_shard_is_named_and_comes_back(
+    tmp_path: Path, mini: Encoder, url: str, bucket: Bucket
+) -> None:
+    record = bucket.objects("notes")["shard-001.json"]
+    bucket.delete_one("notes/shard-001.json")
+    try:
+        with ShardedSearcher(url, encoder=mini, cpus_per_shard=0.1, timeout=60,
+                             cache=tmp_path / "cache") as searcher:  # fmt: skip
+            hits = searcher.search("the cat", 5)
+            assert set(hits.missing) == {"shard-001"}
+            assert "shard-001.json is missing" in hits.missing["shard-001"]
+            assert len(hits.hits[0]) == 5
+            bucket.put("notes/shard-001.json", record)
+            assert until(lambda: not searcher.search("the cat", 5).partial)
+            assert searcher.rows() == 800
+    finally:
+        bucket.put("notes/shard-001.json", record)
+
+
+def test_an_actor_that_dies_comes_back_from_the_cache(
+    tmp_path: Path, mini: Encoder, url: str, server: str, bucket: Bucket
+) -> None:
+    objects = bucket.objects("notes")
+    copy = url_of(server, "copy")
+    for name, content in objects.items():
+        bucket.put(f"copy/{name}", content)
+    with ShardedSearcher(copy, encoder=mini, cpus_per_shard=0.1, timeout=60,
+                         cache=tmp_path / "cache") as searcher:  # fmt: skip
+        assert searcher.rows() == 800
+        for name in objects:
+            if not name.endswith(".json") or ".job." in name:
+                bucket.delete_one(f"copy/{name}")
+        ray.kill(searcher._shards["shard-001"], no_restart=False)
+        assert until(lambda: not searcher.search("the cat", 5).partial)
+        assert searcher.rows() == 800
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX's")
+def test_a_job_that_is_killed_is_completed_by_the_same_command(
+    flowvec: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    server: str,
+    file: Path,
+    bucket: Bucket,
+) -> None:
+    url = url_of(server, "killed")
+    words = ["index", url, str(file), "--model", "mini", "--id-field", "id",
+             "--engine", "ray", "--shards", "4", "--workers", "2"]  # fmt: skip
+    # A Ray of its own: the tests' cluster must outlive it.
+    environment = {**os.environ, "RAY_ADDRESS": "local"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "flowvec", *words], cwd=tmp_path, start_new_session=True,
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as job:  # fmt: skip
+        assert until(lambda: any(n.startswith("shard-") for n in bucket.objects("killed")), 90)
+        os.killpg(job.pid, signal.SIGKILL)
+    bucket.put("killed/shard-003.0123456789ab.vectors", b"as a kill leaves it")
+    done = flowvec(*words)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"killed: 800 rows in 4 shards", done.stdout), done.stdout
+    checked = flowvec("verify", url, "--clean")
+    assert (checked.returncode, "all well" in checked.stdout) == (0, True), checked
+    assert "removed" not in checked.stdout
+    assert bucket.uploads("killed") == []
+    found = flowvec("search", url, "the cat", "-k", "3", "--json")
+    assert found.returncode == 0, found.stderr
+    assert len(json.loads(found.stdout)) == 3
+
+
+def test_the_commands_say_what_is_wrong(
+    flowvec: Callable[..., subprocess.CompletedProcess[str]], server: str, file: Path
+) -> None:
+    nothing = url_of(server, "nothing")
+    local = flowvec("index", nothing, str(file), "--model", "mini")
+    assert (local.returncode, "give --engine ray and --shards" in local.stderr) == (2, True)
+    searched = flowvec("search", nothing, "the cat")
+    assert (searched.returncode, "is not a collection in shards" in searched.stderr) == (2, True)
+    verified = flowvec("verify", nothing)
+    assert (verified.returncode, "not a collection in shards" in verified.stderr) == (2, True)
