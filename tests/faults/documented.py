@@ -72,6 +72,8 @@ def aim(case: Any, draw: random.Random) -> None:
             case.body["model"] = "mini"
         else:
             del case.body["model"]
+    if isinstance(case.body, dict) and isinstance(case.body.get("sparse"), str):
+        case.body["sparse"] = "words"
 
 
 def check(case: Any, session: requests.Session, url: str, result: Result) -> None:

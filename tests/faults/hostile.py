@@ -35,7 +35,11 @@ __all__ = ["WORDS", "Result", "campaign"]
 
 # What `flowvec serve` gets, besides a collection `notes`.
 TINY = RERANKER.parent / "tiny"
-WORDS = (f"tiny={TINY}", "mini", "--reranker", f"sorts={RERANKER}", "--provider", "cpu")
+SPARSE = RERANKER.parent / "sparse"
+WORDS = (
+    f"tiny={TINY}", "mini", f"words={SPARSE}", "--reranker", f"sorts={RERANKER}",
+    "--provider", "cpu",
+)  # fmt: skip
 # Connections at a time.
 _AT_ONCE = 32
 # A request whose end is missing gets no answer before the server cuts it.

@@ -468,6 +468,11 @@ class AsyncCollection(OfOneProcess):
         async with self._calls.call(timeout):
             return await self._calls.read(self._collection.info)
 
+    async def _sparse_figures(self, *, timeout: float | None) -> tuple[int, int]:
+        """Rows with a sparse vector, and bytes of the inverted file in memory."""
+        async with self._calls.call(timeout):
+            return await self._calls.read(self._collection._sparse_figures)
+
     async def prepare(self, *, timeout: float | None = None) -> None:
         """Load or build now what the first search would need; errors as `search`.
 

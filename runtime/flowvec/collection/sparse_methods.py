@@ -15,6 +15,7 @@ import numpy as np
 from flowvec.arguments import explaining
 from flowvec.collection.encoder_methods import EncoderMethods
 from flowvec.collection.foreign import OF_ROWS, OF_SEARCH
+from flowvec.collection.index.sparse_index import SparseIndex
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.model import record_sparse_model
 from flowvec.collection.query import Searcher, SearchOptions
@@ -40,6 +41,7 @@ class SparseMethods(EncoderMethods):
     """Sparse vectors beside the dense ones: written, read and searched."""
 
     _index: VectorIndex
+    _sparse_index: SparseIndex
     _searcher: Searcher
 
     @explaining(OF_ROWS)
@@ -274,6 +276,11 @@ class SparseMethods(EncoderMethods):
                 )
             return vectors
         return self._checked_sparse_encoder().encode_query(texts)
+
+    def _sparse_figures(self) -> tuple[int, int]:
+        """How many rows have a sparse vector, and bytes of the inverted file in memory."""
+        with self._access.reading():
+            return self._store.sparse.count, self._sparse_index.memory_bytes
 
     def _sparse_dim(self) -> int | None:
         with self._access.reading():

@@ -11,7 +11,7 @@ from typing import Any
 
 from flowvec.collection.results import Row
 from flowvec.collection.store.rows import Item
-from flowvec.errors import CollectionError
+from flowvec.errors import FlowvecError
 from flowvec.server.answer import Answer, json_answer
 from flowvec.server.answer_types import (
     CollectionAbout,
@@ -66,7 +66,7 @@ async def collection(served: Served, request: Request) -> Answer:
 
 def _described(served: Served, chosen: ServedCollection) -> dict[str, Any]:
     """What lists of collections say, with the models that are served."""
-    with suppress(CollectionError):  # a damaged collection is listed too
+    with suppress(FlowvecError):  # a damaged collection is listed too
         own_sparse(served, chosen)
     return chosen.described()
 

@@ -45,8 +45,8 @@ async def metrics(served: Served, request: Request) -> Answer:
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
     from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-    rows = await _rows(served)
-    families = [*_requests(served), *_models(served), *_collections(rows)]
+    figures = await _figures(served)
+    families = [*_requests(served), *_models(served), *_collections(figures)]
     if served.settings.metrics_names == "tei":
         families += _teis(served)
 
@@ -62,15 +62,18 @@ async def metrics(served: Served, request: Request) -> Answer:
     return Answer(generate_latest(registry), kind=CONTENT_TYPE_LATEST.encode())
 
 
-async def _rows(served: Served) -> dict[str, int]:
-    """Rows of each collection that can be read at once."""
-    rows: dict[str, int] = {}
+async def _figures(served: Served) -> dict[str, tuple[int, int, int]]:
+    """Of each collection that can be read at once: rows, those with a sparse vector, and bytes of
+    its inverted file."""
+    figures: dict[str, tuple[int, int, int]] = {}
     for name, collection in served.collections.items():
         try:
-            rows[name] = await collection.rows.count(timeout=_PATIENCE)
+            rows = await collection.rows.count(timeout=_PATIENCE)
+            sparse = await collection.rows._sparse_figures(timeout=_PATIENCE)
         except FlowvecError:
             continue
-    return rows
+        figures[name] = (rows, *sparse)
+    return figures
 
 
 # --- our names ----------------------------------------------------------------------------------
@@ -140,13 +143,19 @@ def _models(served: Served) -> Iterator[Any]:
         yield _histograms(f"flowvec_{name}", about, "model", pairs)
 
 
-def _collections(rows: dict[str, int]) -> Iterator[Any]:
+def _collections(figures: dict[str, tuple[int, int, int]]) -> Iterator[Any]:
     from prometheus_client.core import GaugeMetricFamily
 
-    gauge = GaugeMetricFamily("flowvec_collection_rows", "Rows.", labels=["collection"])
-    for name, number in rows.items():
-        gauge.add_metric([name], number)
-    yield gauge
+    names = (
+        ("rows", "Rows."),
+        ("sparse_rows", "Rows with a sparse vector."),
+        ("sparse_bytes", "Memory of the sparse vectors' inverted file; 0 before the first search."),
+    )
+    for place, (name, about) in enumerate(names):
+        gauge = GaugeMetricFamily(f"flowvec_collection_{name}", about, labels=["collection"])
+        for collection, numbers in figures.items():
+            gauge.add_metric([collection], numbers[place])
+        yield gauge
 
 
 def _histograms(name: str, about: str, label: str, pairs: Iterable[tuple[str, Histogram]]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,6 +71,8 @@ _STATUS: dict[Reason, int] = {
     "out_of_memory": 503,
     "internal": 500,
 }
+# The folders of a model that is named by its path, in a message.
+_FOLDERS = re.compile(r"^(?:/|[A-Za-z]:[/\\])(?:(?:(?! \(fingerprint ).)*[/\\])?", re.DOTALL)
 # Seconds after which a server that stops is expected to have been replaced.
 _RESTART = 1.0
 
@@ -152,11 +155,11 @@ def refusal_of(error: FlowvecError) -> Refusal:
             retry_after=1.0,
         )
     if isinstance(error, FingerprintMismatchError):
-        # Without the folder, which is nobody's business.
+        # Without folders, which are nobody's business.
         for verb in ("was made with", "has sparse vectors of"):
             _, _, models = str(error).partition(f" {verb} ")
             if models:
-                return Refusal("conflict", f"the collection {verb} {models}")
+                return Refusal("conflict", f"the collection {verb} {_FOLDERS.sub('', models)}")
         return Refusal("conflict", "the collection was made with another model")
     if isinstance(error, DeadlineError):
         return Refusal("late", str(error))

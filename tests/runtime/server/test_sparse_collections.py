@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from tests.runtime.server.conftest import running, texts
 pytest.importorskip("msgspec", reason="needs the extra [serve]")
 
 from flowvec.server import Settings, create_app
+from flowvec.server.answer import StageTimes
+from flowvec.server.model_queue import Outcome
 
 NOTES = texts(60, seed=5)
 QUERIES = ["the cat sleeps", "a river"]
@@ -28,6 +31,23 @@ MOST_TERMS = 106  # of the sparse encoder
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sparse")
+
+
+def changed(sparse_dir: Path, into: Path, **manifest: Any) -> Path:
+    """A copy of a bundle with another manifest, and so with another fingerprint."""
+    shutil.copytree(sparse_dir, into)
+    file = into / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | manifest))
+    return into
+
+
+@pytest.fixture(scope="module")
+def sparse_encoder(folder: Path, sparse_dir: Path) -> Iterator[SparseEncoder]:
+    """One that reads queries otherwise than documents."""
+    prompts = {"query": "the red ", "document": "a blue "}
+    bundle = changed(sparse_dir, folder / "words", prompts=prompts)
+    with SparseEncoder.load(bundle, provider="cpu", streams=2) as encoder:
+        yield encoder
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +235,18 @@ def test_the_stages_of_both_models_are_added_up(http: Any) -> None:
     assert stages["queue"] + stages["search"] <= stages["total"]
 
 
+def test_equal_stages_are_added_up() -> None:
+    times = StageTimes(time.perf_counter() - 10.0)
+    for _ in range(2):
+        times.add_outcome(Outcome(None, 0, 0, 1.0, 0.0, 2.0))
+    name, header = times.header()
+    parts = [part.split(b";dur=") for part in header.split(b", ")]
+    stages = {stage: float(ms) for stage, ms in parts}
+    assert (name, stages[b"tokenize"], stages[b"compute"]) == (b"server-timing", 2000.0, 4000.0)
+    assert stages[b"queue"] >= 4000.0
+    assert sum(stages.values()) - stages[b"total"] <= stages[b"total"]
+
+
 # --- rows ---------------------------------------------------------------------------------------
 
 
@@ -242,6 +274,10 @@ def test_the_life_of_sparse_vectors(http: Any) -> None:
     about = ok(http.get("/plain"))
     assert (about["sparse_rows"], about["sparse_dim"], about["sparse_model"]) == (5, DIM, None)
     assert about["sparse_memory_bytes"] >= 8 * len(weights.values)
+    metrics = http.get(str(http.base_url).split("/v1/")[0] + "/metrics").text
+    assert 'flowvec_collection_sparse_rows{collection="plain"} 5.0' in metrics
+    in_memory = f'_sparse_bytes{{collection="plain"}} {float(about["sparse_memory_bytes"])}'
+    assert in_memory in metrics
 
     # A row that is replaced without one has none.
     assert post("rows", {"rows": [{"id": 3, "vector": vectors[3]}]})["replaced"] == 1
@@ -483,10 +519,7 @@ def test_the_first_sparse_vectors_say_how_many_dimensions_they_have(
 def test_sparse_vectors_of_another_model_are_a_conflict(
     tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder, sparse_dir: Path
 ) -> None:
-    other = shutil.copytree(sparse_dir, tmp_path / "other")
-    manifest = json.loads((other / "manifest.json").read_text())
-    manifest["max_active_dims"] = 5  # other vectors, so another fingerprint
-    (other / "manifest.json").write_text(json.dumps(manifest))
+    other = changed(sparse_dir, tmp_path / "other", max_active_dims=5)
     folder = tmp_path / "secret"
     with (
         SparseEncoder.load(other, provider="cpu", streams=1) as another,
@@ -500,14 +533,19 @@ def test_sparse_vectors_of_another_model_are_a_conflict(
             ("search_sparse", {"query": "a cat", "sparse": "another"}),
             ("rows", {"rows": [{"id": 2, "text": "a dog"}], "sparse": "another"}),
         )
-        with Collection.open(folder, encoder=tiny) as served:
-            app = create_app(models, collections={"notes": served})
+        with (
+            Collection.open(folder, encoder=tiny) as served,
+            Collection.create(tmp_path / "e", encoder=tiny, sparse_encoder=sparse_encoder) as empty,
+        ):
+            app = create_app(models, collections={"notes": served, "empty": empty})
             with running(app) as server, server.client() as client:
                 path = f"{server.url}/v1/collections/notes"
                 for route, body in bodies:
                     answer = client.post(f"{path}/{route}", json=body)
                     assert answer.status_code == 409, (route, answer.text)
                     assert "words" in answer.json()["error"]["message"]
+                answer = client.post(f"{server.url}/v1/collections/empty/rows", json=bodies[-1][1])
+                assert (answer.status_code, len(empty)) == (409, 0)
                 # Without a name it is the model that made them, though another is the first.
                 hits = ok(
                     client.post(f"{path}/search_sparse", json={"query": "a cat", "sparse": True})
@@ -524,6 +562,7 @@ def test_sparse_vectors_of_another_model_are_a_conflict(
                     message = answer.json()["error"]["message"]
                     assert sparse_encoder.fingerprint[:12] in message
                     assert "secret" not in message
+                    assert str(sparse_encoder.bundle.path.parent) not in message
                 assert ok(client.get(path))["sparse_model"] is None
                 body = {"query": "a cat", "hybrid": True}  # by vectors and words
                 assert "sparse_score" not in ok(client.post(f"{path}/search", json=body))["hits"][0]
