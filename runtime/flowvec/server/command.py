@@ -24,6 +24,7 @@ from flowvec.server.keys import Keys
 from flowvec.server.model_kinds import load_model
 from flowvec.server.running import Server
 from flowvec.server.settings import Settings
+from flowvec.server.sparse_models import own_sparse
 
 __all__ = ["ServeOptions", "serve"]
 
@@ -156,6 +157,14 @@ def _application(options: ServeOptions, settings: Settings, stack: ExitStack) ->
 
     app = create_app(models, rerankers, collections, settings=settings, reload=load)
     app.served.owned |= {*models.values(), *rerankers.values()}
+    for name, each in app.served.collections.items():
+        if each.sparse_fingerprint is not None and own_sparse(app.served, each) is None:
+            logger.warning(
+                "collection %s: the model of its sparse vectors, %s, is not served, so new rows "
+                "get none",
+                name,
+                each.rows.collection.info().sparse_model,
+            )
     return app
 
 

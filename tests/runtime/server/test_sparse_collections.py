@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ pytest.importorskip("msgspec", reason="needs the extra [serve]")
 
 from flowvec.server import Settings, create_app
 from flowvec.server.answer import StageTimes
+from flowvec.server.command import ServeOptions, _application
 from flowvec.server.model_queue import Outcome
 
 NOTES = texts(60, seed=5)
@@ -514,6 +517,30 @@ def test_the_first_sparse_vectors_say_how_many_dimensions_they_have(
         assert (refused.status_code, len(new)) == (404, 0)
         ok(client.post("/rows", json=_row(ONE)))
         assert ok(client.post("/rows", json=body))["replaced"] == 1
+
+
+def test_the_command_finds_the_model_of_sparse_vectors(
+    folder: Path,
+    notes: Collection,
+    tiny: Encoder,
+    sparse_encoder: SparseEncoder,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for models in ([f"words={sparse_encoder.bundle.path}"], []):
+        with ExitStack() as stack:
+            options = ServeOptions(
+                models=[str(tiny.bundle.path), *models], rerankers=[], host="", port=0,
+                collections=[str(folder / "notes")], health_port=None, grace=0, ready_delay=0,
+                key_file=None, allow_hosts=[], is_insecure=False, is_demo=False,
+                engine={"provider": "cpu", "streams": 1},
+            )  # fmt: skip
+            app = _application(options, Settings(), stack)
+            stack.callback(lambda app: asyncio.run(app.close()), app)
+            sparse = app.served.collections["notes"].sparse
+            assert (sparse and sparse.name) == ("words" if models else None)
+    warnings = [each.getMessage() for each in caplog.records if "not served" in each.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("collection notes: the model of its sparse vectors, ")
 
 
 def test_sparse_vectors_of_another_model_are_a_conflict(
