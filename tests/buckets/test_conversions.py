@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -130,6 +131,45 @@ def test_every_format_is_written_below_a_url(
     assert bucket.objects(prefix) == objects
 
 
+@pytest.mark.parametrize("to", ["parquet", "faiss", "lance"])
+def test_another_scheme_is_written_too(tmp_path: Path, job: Path, prefix: str, to: Any) -> None:
+    """fsspec's file system in memory: without conditions on writes, and without parts."""
+    import fsspec
+
+    needs(to)
+    url, system = f"memory://{prefix}/out", fsspec.filesystem("memory")
+    for overwrite in (False, True):
+        done = convert(job, url, to, overwrite=overwrite)
+        objects = {
+            name.removeprefix(f"/{prefix}/"): system.cat_file(name)
+            for name in system.find(f"/{prefix}")
+        }
+        assert read_back(to, objects, tmp_path) == expected()
+        assert sum(map(len, objects.values())) == done.bytes
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+    with pytest.raises(ConvertError, match=rf"memory://{prefix}/out exists"):
+        convert(job, url, to)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_dry_run_checks_and_writes_nothing(
+    tmp_path: Path, job: Path, url: str, bucket: Bucket, prefix: str, to: Any, flowvec_here: Any
+) -> None:
+    needs(to)
+    words = ("convert", job, url, "--to", to, "--dry-run")
+    done = flowvec_here(*words)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == f"s3://bucket/{prefix}/out: 250 rows of 8 x float32; nothing was written"
+    assert second.startswith(f"it takes at least 0.0 MB; {tmp_path / 'tmp'} has ")
+    assert bucket.objects(prefix) == {}
+    convert(job, url, to)
+    done = flowvec_here(*words)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert f"s3://bucket/{prefix}/out exists: name another" in done.stderr
+    assert is_empty(tmp_path / "tmp")
+
+
 def test_lance_opens_the_dataset_in_the_bucket(job: Path, server: str, prefix: str) -> None:
     lance = pytest.importorskip("lance", reason="needs the extra [lance]")
     convert(job, url_of(server, f"{prefix}/v.lance"), "lance")
@@ -230,6 +270,7 @@ def test_conversions_go_through_a_connection_that_fails(tmp_path: Path, job: Pat
         url, bucket = url_of(address, "flaky/out"), Bucket(address)
         for overwrite in (False, True):
             convert(job, url, to, overwrite=overwrite)
+            assert bucket.uploads("flaky") == []  # of those whose beginning was not answered
         assert read_back(to, bucket.objects("flaky"), tmp_path) == expected()
 
 
@@ -388,6 +429,7 @@ def test_mistakes_are_one_line_and_name_the_url(
         ((job, "file:///tmp/x", "--to", "faiss"), "file:// is not an object store"),
         ((job, "https://host/x.parquet"), "https:// is not an object store"),
         ((job, "s3://bucket", "--to", "faiss"), "needs a name: s3://BUCKET/NAME"),
+        ((job, nobody, "--to", "faiss", "--dry-run"), f"cannot list {shown}: "),
         ((job, url), f"name the format of s3://bucket/{prefix}/out: --to parquet"),
         ((job, "s3://b/x.parquet?secret=hush"), "endpoint_override, region, scheme, not secret"),
         ((job, "s3://key:hush@bucket/x.parquet"), "an s3:// URL has no keys"),
@@ -437,3 +479,52 @@ def test_a_full_temporary_folder_is_a_clear_error_and_leaves_nothing(
     ), done.stderr
     assert (bucket.objects(prefix), bucket.uploads(prefix)) == ({}, [])
     assert is_empty(tmp_path / "tmp")
+
+
+ROOM = """
+import sys
+from flowvec.convert import ConvertError, convert
+try:
+    convert(*sys.argv[1:])
+except ConvertError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to mount a tmpfs")
+@pytest.mark.parametrize(("size", "is_begun"), [("100k", False), ("160k", True)])
+def test_a_small_temporary_folder_is_refused(
+    tmp_path: Path, url: str, bucket: Bucket, prefix: str, size: str, is_begun: bool
+) -> None:
+    job = write_job(tmp_path / "large", unit_vectors(4000, 8))  # 128,000 bytes
+    folder = tmp_path / "tmp"
+    mount = f"mount -t tmpfs -o size={size} tmpfs {shlex.quote(str(folder))}"
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*inside, mount], capture_output=True, check=False).returncode:
+        pytest.skip("this system does not let the tests mount a tmpfs")
+    words = [sys.executable, "-c", ROOM, str(job), url, "pgvector"]
+    done = subprocess.run(
+        [*inside, f"{mount} && {shlex.join(words)}"], capture_output=True, text=True, check=False
+    )
+    shown = f"the files of s3://bucket/{prefix}/out "
+    expected = (
+        f"cannot write {shown}to the temporary folder {folder}: No space left on device; set TMPDIR"
+        if is_begun
+        else f"{shown}take at least 0.1 MB, and the temporary folder {folder} has 0.1 MB free; set "
+    )
+    assert done.stdout.startswith(expected), (done.stdout, done.stderr)
+    assert (bucket.objects(prefix), bucket.uploads(prefix)) == ({}, [])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of files")
+def test_a_shard_that_does_not_fit_into_the_temporary_folder_is_named(
+    tmp_path: Path, job: Path, server: str, bucket: Bucket, prefix: str
+) -> None:
+    for name, content in contents(job).items():
+        bucket.put(f"{prefix}/{name}", content)
+    words = [sys.executable, "-c", FULL.replace("ConvertError as", "Exception as"),
+             url_of(server, prefix), str(tmp_path / "v.parquet"), "parquet", "2000"]  # fmt: skip
+    done = subprocess.run(words, timeout=60, check=False, capture_output=True, text=True)
+    part = f"s3://bucket/{prefix}/part-000000.npy"
+    assert done.stdout.startswith(f"cannot copy {part} into {tmp_path / 'tmp'}/"), done.stderr
+    assert done.stdout.endswith(": File too large; set TMPDIR to a folder with space for it\n")

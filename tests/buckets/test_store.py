@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,7 +105,17 @@ def test_a_huge_file_has_larger_parts_rather_than_too_many(
     (tmp_path / "a").write_bytes(content := os.urandom(1000))
     sent: list[int] = []
     store = open_store(url_of(server, prefix))
+    call, digests = store._system.call_s3, []
+
+    def watched(method: str, **given: Any) -> Any:
+        if method == "upload_part":
+            digest = base64.b64encode(hashlib.md5(given["Body"]).digest()).decode()
+            digests.append(given["ContentMD5"] == digest)
+        return call(method, **given)
+
+    monkeypatch.setattr(store._system, "call_s3", watched)
     staged = store.stage(tmp_path / "a", "a", on_bytes=sent.append)
+    assert digests == [True] * 3  # the store compares them
     assert (bucket.objects(prefix), len(bucket.uploads(prefix))) == ({}, 1)
     assert [upload.name for upload in store.unfinished_uploads("a")] == ["a"]
     assert store.unfinished_uploads("b") == []

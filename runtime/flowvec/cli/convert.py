@@ -78,6 +78,10 @@ def command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a target that exists.")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check the source and the target, and write nothing."),
+    ] = False,
     progress: Annotated[
         str, typer.Option(help="bar: on a terminal only; json: lines of JSON on stderr.")
     ] = "bar",
@@ -111,12 +115,13 @@ def command(
             table=table,
             collection=collection,
             overwrite=overwrite,
+            dry_run=dry_run,
             on_progress=show,
         )
     if as_json:
         print_json(done.plain())
         return
-    typer.echo(_in_words(done))
+    typer.echo(f"{_rows(done)}; nothing was written" if dry_run else _in_words(done))
     for note in done.notes:
         typer.echo(note)
 
@@ -140,10 +145,11 @@ def _format_of(target: str, to: str | None) -> ConvertFormat:
 def _in_words(done: Converted) -> str:
     rate = f"{done.rows / done.seconds:,.0f} rows/s" if done.seconds else ""
     size = "" if done.bytes is None else f", {done.bytes / 1e6:,.1f} MB"
-    return (
-        f"{done.target}: {counted(done.rows, 'row')} of {done.dim} x {done.dtype}{size}; "
-        f"{done.seconds:.1f} s, {rate}"
-    )
+    return f"{_rows(done)}{size}; {done.seconds:.1f} s, {rate}"
+
+
+def _rows(done: Converted) -> str:
+    return f"{done.target}: {counted(done.rows, 'row')} of {done.dim} x {done.dtype}"
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from flowvec.convert.description import NAME as DESCRIPTION
 from flowvec.convert.description import is_description
 from flowvec.convert.file_target import KEEP_DTYPE, WRITERS, reason_of
 from flowvec.convert.options import ConvertFormat
+from flowvec.convert.room import free_bytes, in_words, vector_bytes
 from flowvec.convert.rows import Rows
 from flowvec.convert.target import Target, Written
 from flowvec.errors import ConvertError, InputValueError
@@ -33,6 +34,7 @@ __all__ = ["BucketTarget", "bucket_target"]
 _NOT_STORES = ("file", "local", "http", "https", "data")
 _LEASE = "_converting.json"
 _AGAIN = "the same command starts again"
+_SET_TMPDIR = "set TMPDIR to a folder with space for them"
 _MANIFEST = re.compile(r"_versions/.*\.manifest")
 # Names in folders that `convert` writes; Lance has further folders, whose names start with _.
 _FILES = frozenset(
@@ -103,10 +105,10 @@ class BucketTarget(Target):
             self._lease.acquire()
             try:
                 self._check()
-                for store, upload in self._unfinished():
-                    store.abort(upload)
+                self._abort_unfinished()
                 rows, out = rows_with(folder / "scratch"), folder / "new"
                 with self._naming_scratch():
+                    self._check_room(rows)
                     notes = WRITERS[self._to](out, rows)
                 files = _files(out)
                 size = sum(path.stat().st_size for path in files.values())
@@ -114,6 +116,7 @@ class BucketTarget(Target):
                     self._upload(files, rows.uploading(size))
                 except OSError as error:
                     raise ConvertError(f"cannot write {self.url}: {reason_of(error)}") from error
+                self._abort_unfinished()  # begun, and the answer was lost
             finally:
                 self._lease.release()
         return Written(size, self._to in KEEP_DTYPE, tuple(map(self._note, notes)))
@@ -126,6 +129,29 @@ class BucketTarget(Target):
                 (folder / "scratch").mkdir()
             yield folder
 
+    @property
+    @override
+    def work(self) -> Path:
+        return Path(tempfile.gettempdir())
+
+    def _check_room(self, rows: Rows) -> None:
+        """Refuse a temporary folder that cannot hold the vectors alone, before hours of work.
+
+        Raises:
+            ConvertError: it cannot.
+        """
+        least, free = vector_bytes(rows.info, self._to), free_bytes(self.work)
+        if free < least:
+            raise ConvertError(
+                f"the files of {self.url} take at least {in_words(least)}, and the temporary "
+                f"folder {self.work} has {in_words(free)} free; {_SET_TMPDIR}"
+            )
+
+    def _abort_unfinished(self) -> None:
+        """Delete uploads to this target that were not completed; needs the lease."""
+        for store, upload in self._unfinished():
+            store.abort(upload)
+
     @contextmanager
     def _naming_scratch(self) -> Iterator[None]:
         """Name the temporary folder in errors of the system, such as a full disk."""
@@ -134,8 +160,7 @@ class BucketTarget(Target):
         except OSError as error:
             raise ConvertError(
                 f"cannot write the files of {self.url} to the temporary folder "
-                f"{tempfile.gettempdir()}: {reason_of(error)}; set TMPDIR to a folder with space "
-                "for them"
+                f"{self.work}: {reason_of(error)}; {_SET_TMPDIR}"
             ) from error
 
     def _note(self, note: str) -> str:
@@ -160,7 +185,7 @@ class BucketTarget(Target):
 
     @abstractmethod
     def _unfinished(self) -> Iterable[tuple[ObjectStore, Upload]]:
-        """Uploads that a killed conversion to this target left."""
+        """Uploads to this target that were not completed."""
 
     @abstractmethod
     def _upload(self, files: dict[str, Path], on_bytes: Callable[[int], object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from flowvec.bulk.verify import is_bulk_folder
 from flowvec.collection.creation import is_collection
 from flowvec.convert.bucket_target import BucketTarget, bucket_target
 from flowvec.convert.collection_source import CollectionSource
-from flowvec.convert.file_target import FileTarget
+from flowvec.convert.file_target import KEEP_DTYPE, FileTarget
 from flowvec.convert.job_source import JobSource
 from flowvec.convert.options import (
     FORMATS,
@@ -24,14 +25,19 @@ from flowvec.convert.options import (
     Labels,
 )
 from flowvec.convert.qdrant_target import QdrantTarget
+from flowvec.convert.room import free_bytes, in_words, vector_bytes
 from flowvec.convert.rows import Rows
 from flowvec.convert.source import Source
-from flowvec.convert.target import Target
-from flowvec.errors import ConvertError
+from flowvec.convert.target import Target, Written
+from flowvec.errors import ConvertError, InputValueError
+from flowvec.optional import require
 from flowvec.texts.remote import is_url, name_of
 from flowvec.vectors import Metric
 
 __all__ = ["convert"]
+
+# A Path drops one of the two slashes of a URL. A drive is one letter.
+_PATH_OF_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def convert(
@@ -48,6 +54,7 @@ def convert(
     table: str | None = None,
     collection: str | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     on_progress: Callable[[ConvertProgress], None] | None = None,
 ) -> Converted:
     """Write the vectors of a bulk job or a collection in the format of another tool.
@@ -70,9 +77,9 @@ def convert(
         source: the folder or URL of a complete bulk job, or the directory of a collection.
         target: the file (`parquet`) or the folder (all others) to write, or its URL in an object
             store, such as `s3://bucket/vectors.parquet`. It is built in the temporary folder
-            (TMPDIR) and then uploaded. For `qdrant`, the URL of
-            a server, whose API key is taken from the environment variable QDRANT_API_KEY, or the
-            folder of qdrant-client's local mode.
+            (TMPDIR) and then uploaded. For `qdrant`, the URL of a server, whose API key is taken
+            from the environment variable QDRANT_API_KEY, or the folder of qdrant-client's local
+            mode.
         to: the format: `parquet`, `faiss` (an IndexIDMap over an IndexFlat), `hnswlib`,
             `pgvector` (PostgreSQL's COPY in binary format, and a script for psql), `lance` or
             `qdrant`.
@@ -89,6 +96,8 @@ def convert(
         collection: name of Qdrant's collection; None takes the last part of the source's path.
         overwrite: replace a target that exists. A folder, or a collection of Qdrant, is replaced
             only if `convert` wrote it.
+        dry_run: check the arguments, whether the source is complete, and whether the target may be
+            written, and write nothing. `bytes` of the result are then those of the vectors alone.
         on_progress: called with the progress after each block.
 
     Raises:
@@ -104,6 +113,7 @@ def convert(
     began = time.monotonic()
     choice("to", to, FORMATS)
     flag("overwrite", overwrite)
+    flag("dry_run", dry_run)
     options = ConvertOptions(
         metric, normalize, labels, row_group_rows, m, ef_construction, table, collection
     )
@@ -113,8 +123,13 @@ def convert(
         options = replace(options, table=destination.name.partition(".")[0] or "vectors")
     with _opened(source, metric) as opened:
         _check_apart(str(source), str(target), destination)
-        with destination:
-            written = destination.write(lambda scratch: Rows(opened, options, scratch, on_progress))
+        if dry_run:
+            written = _dry_run(Rows(opened, options, destination.work, None), destination, to)
+        else:
+            with destination:
+                written = destination.write(
+                    lambda scratch: Rows(opened, options, scratch, on_progress)
+                )
         info = opened.info
     return Converted(
         target=name_of(str(target)),
@@ -129,6 +144,22 @@ def convert(
     )
 
 
+def _dry_run(rows: Rows, target: Target, to: ConvertFormat) -> Written:
+    """What would be written, as far as it is known before the rows are read.
+
+    Raises:
+        ConvertError: the target may not be written, or the format cannot hold the rows.
+    """
+    target.look()
+    if to in ("faiss", "hnswlib"):
+        _ = rows.labels_are_ids  # raises if the ids should be labels and cannot be
+    size = vector_bytes(rows.info, to)
+    note = f"it takes at least {in_words(size)}"
+    if to != "qdrant":
+        note += f"; {target.work} has {in_words(free_bytes(target.work))} free"
+    return Written(size, to == "qdrant" or to in KEEP_DTYPE, (note,))
+
+
 def _target(
     source: str | Path,
     target: str | Path,
@@ -141,13 +172,20 @@ def _target(
 
     Raises:
         InputTypeError, InputValueError, ConvertError: it is not valid, or may not be replaced.
+        BulkError: its object store cannot be reached, or refuses access.
+        MissingDependencyError: the library of the format or of the store is not installed.
     """
     if to == "qdrant":
         name = name_of(str(source)).rstrip("/").rpartition("/")[2] or "vectors"
         return QdrantTarget(target, name if collection is None else collection, overwrite=overwrite)
+    if to == "lance":
+        require("a Lance dataset", "lance", "lance")
     if is_url(str(target)):
         return bucket_target(str(target), to, overwrite=overwrite)
-    return FileTarget(path_of("the target", target), to, overwrite=overwrite)
+    path = path_of("the target", target)
+    if _PATH_OF_URL.match(str(path)):
+        raise InputValueError(f"give the URL {path} as a text: a Path changes its slashes")
+    return FileTarget(path, to, overwrite=overwrite)
 
 
 def _opened(source: str | Path, metric: Metric | None) -> Source:

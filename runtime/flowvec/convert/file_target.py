@@ -55,6 +55,11 @@ class FileTarget(Target):
         self._overwrite = overwrite
         check_target(self.path, overwrite=overwrite)
 
+    @property
+    @override
+    def work(self) -> Path:
+        return self.path.parent
+
     @override
     def write(self, rows_with: Callable[[Path], Rows]) -> Written:
         try:

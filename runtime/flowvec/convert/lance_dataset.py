@@ -9,7 +9,6 @@ from typing import Any
 from flowvec.arrow import imported_arrow
 from flowvec.convert.parquet_file import with_description
 from flowvec.convert.rows import Rows
-from flowvec.optional import require
 
 __all__ = ["write_lance"]
 
@@ -19,9 +18,7 @@ def write_lance(out: Path, rows: Rows) -> tuple[str, ...]:
 
     Raises:
         ConvertError: the source is damaged.
-        MissingDependencyError: pylance is not installed.
     """
-    require("a Lance dataset", "lance", "lance")
     import lance
 
     schema = with_description(rows.schema, rows.info)

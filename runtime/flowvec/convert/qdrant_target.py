@@ -96,6 +96,17 @@ class QdrantTarget(Target):
         if failed and self._is_new and self.path is not None:
             rmtree(self.path, ignore_errors=True)
 
+    @property
+    @override
+    def work(self) -> Path:
+        return Path(tempfile.gettempdir())
+
+    @override
+    def look(self) -> None:
+        if self._url is not None:  # the local mode writes when it is opened
+            with self:
+                return
+
     @override
     def write(self, rows_with: Callable[[Path], Rows]) -> Written:
         try:

@@ -44,6 +44,19 @@ class Target(ABC):
     def __exit__(self, kind: object, *rest: object) -> None:
         return None
 
+    @property
+    @abstractmethod
+    def work(self) -> Path:
+        """The folder of this machine in which temporary files are written."""
+
+    def look(self) -> None:
+        """Look whether it may be written, as far as that can be seen without writing anything.
+
+        Raises:
+            ConvertError: it may not.
+        """
+        return
+
     @abstractmethod
     def write(self, rows_with: Callable[[Path], Rows]) -> Written:
         """Write all rows: under the target's name appears all of it or nothing.

@@ -25,7 +25,8 @@ _MOST_DELETED = 1000  # of one request
 class S3Store(ObjectStore):
     """Objects of a bucket below a prefix.
 
-    The SHA-256 of each body is sent with it, and compared with what the store says it received.
+    The SHA-256 of each object is sent with it, and compared with what the store says it received.
+    The parts of large objects are sent with their MD5, which the store compares.
     """
 
     has_conditions: ClassVar[bool] = True
@@ -182,7 +183,7 @@ class S3Store(ObjectStore):
     def _put_part(self, name: str, key: str, number: int, body: bytes) -> str:
         answer = self._system.call_s3(
             "upload_part", Bucket=self._bucket, Key=self._key(name), UploadId=key,
-            PartNumber=number, Body=body,
+            PartNumber=number, Body=body, ContentMD5=_md5(body),
         )  # fmt: skip
         tag: str = answer["ETag"]
         return tag
@@ -323,6 +324,11 @@ def _parts(path: Path, size: int) -> Iterator[bytes]:
 
 def _digest(content: bytes) -> str:
     return base64.b64encode(hashlib.sha256(content).digest()).decode()
+
+
+def _md5(content: bytes) -> str:
+    # Unlike SHA-256, every store that is like S3 takes it for parts.
+    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
 def _check_received(answer: dict[str, Any], digest: str) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from flowvec.errors import BulkError
 from flowvec.object_store.retries import SAME_COMMAND_CONTINUES, kind_of, retried
 
 __all__ = ["ConflictError", "ObjectStore", "StagedUpload", "Upload"]
+
+
+# Errors of a file system that has no space left for a file.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ConflictError(Exception):
@@ -161,9 +168,22 @@ class ObjectStore:
 
         Raises:
             FileNotFoundError: there is no such object.
+            BulkError: it cannot be read, or the file system of `path` is full.
         """
+
+        def copied() -> None:
+            try:
+                self._system.get_file(self._path(name), str(path))
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                raise BulkError(
+                    f"cannot copy {self.url}/{name} into {path.parent}: "
+                    f"{os.strerror(error.errno)}; set TMPDIR to a folder with space for it"
+                ) from error
+
         try:
-            self._call(lambda: self._system.get_file(self._path(name), str(path)), "read", name)
+            self._call(copied, "read", name)
         except Exception as error:
             if kind_of(error) == "missing":
                 raise FileNotFoundError(name) from None
