@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,7 @@ from flowvec.engine.providers import CUDA, OPENVINO
 from flowvec.engine.selection import provider_status
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.registry import Forms, Peer
+from flowvec_bench.peers.shapes import SHAPES
 from flowvec_bench.peers.static_forms import make_static_forms
 from flowvec_export import export
 from flowvec_export.assembly.tracing import quiet_exporter
@@ -48,20 +49,14 @@ _MAX_LENGTH = 256
 _OLDER_MODULES = "sentence_transformers.models."
 _KINDS_BEFORE_6 = frozenset(("Transformer", "Pooling", "Dense", "Normalize"))
 
-# BERT's sizes by name; random weights, since speed does not depend on them.
-SHAPES: dict[str, dict[str, int]] = {
-    "minilm-l6": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
-                  "intermediate_size": 1536},
-    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-                  "intermediate_size": 3072},
-}  # fmt: skip
 
-
-def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> Path:
+def random_model(
+    shape: str | Mapping[str, int], tokenizer: Path, max_length: int, folder: Path
+) -> Path:
     """Write a random BERT as a sentence-transformers directory: mean pooling, normalized.
 
     Args:
-        shape: one of `SHAPES`.
+        shape: one of `SHAPES`, or sizes as it has them.
         tokenizer: a directory with a transformers tokenizer.
         max_length: most tokens of a text.
         folder: the folder to create.
@@ -69,10 +64,12 @@ def random_model(shape: str, tokenizer: Path, max_length: int, folder: Path) -> 
     Raises:
         InputValueError: there is no such shape.
     """
-    if shape not in SHAPES:
-        raise InputValueError(f"{shape!r} is not a shape; choose from {', '.join(SHAPES)}")
+    if isinstance(shape, str):
+        if shape not in SHAPES:
+            raise InputValueError(f"{shape!r} is not a shape; choose from {', '.join(SHAPES)}")
+        shape = SHAPES[shape]
     fast = transformers.AutoTokenizer.from_pretrained(tokenizer)
-    sizes: dict[str, Any] = {"vocab_size": len(fast), "initializer_range": 0.05, **SHAPES[shape]}
+    sizes: dict[str, Any] = {"vocab_size": len(fast), "initializer_range": 0.05, **shape}
     config = transformers.BertConfig(**sizes)
     torch.manual_seed(0)
     model: Any = transformers.BertModel(config, add_pooling_layer=False)

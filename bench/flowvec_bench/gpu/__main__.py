@@ -1,0 +1,95 @@
+"""`python -m flowvec_bench.gpu`: run all steps, or continue where the last call stopped."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from flowvec_bench.gpu.report import summary, write_report
+from flowvec_bench.gpu.runner import Record, run_steps
+from flowvec_bench.gpu.settings import Settings
+from flowvec_bench.gpu.stand_in import SAID
+from flowvec_bench.gpu.steps import STEPS
+
+__all__ = ["main"]
+
+# The repository's own tokenizer, of 9,000 words: speed does not depend on it.
+_TOKENIZER = Path(__file__).parents[3] / "models" / "backbone" / "checkpoint"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m flowvec_bench.gpu", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report and records")
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        help="folder of wheels (or their pieces, named FILE.whl.000 and so on) to install first, "
+        "for example onnxruntime-gpu; without it, the environment is used as it is",
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path(tempfile.gettempdir()) / "flowvec-gpu",
+        help="folder of models and installed wheels (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--minutes", type=float, default=8.5, help="time for all steps (8.5)")
+    parser.add_argument("--corpus", type=Path, help="text file, a paragraph a line, .xz or .gz")
+    parser.add_argument("--tokenizer", type=Path, default=_TOKENIZER, help="transformers tokenizer")
+    parser.add_argument("--only", default="", help="steps, by the beginning of their names: a,b")
+    parser.add_argument("--retry", action="store_true", help="run failed steps again")
+    parser.add_argument(
+        "--stand-in",
+        action="store_true",
+        help="test the steps without a GPU: the CPU provider runs under CUDA's name, on a tiny "
+        "model, and the report says so",
+    )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the steps; returns 0 if all are done and no check failed."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    out, work = given.out.resolve(), given.work.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    settings = Settings(
+        work=str(work),
+        tokenizer=str(given.tokenizer.resolve()),
+        wheels=None if given.wheels is None else str(given.wheels.resolve()),
+        corpus=None if given.corpus is None else str(given.corpus.resolve()),
+        stand_in=given.stand_in,
+    )
+    kept = out / "settings.json"
+    if kept.exists() and Settings.load(kept).stand_in != settings.stand_in:
+        parser.error(f"{out} holds a run {'without' if given.stand_in else 'with'} --stand-in")
+    for folder in (work, out):
+        settings.save(folder / "settings.json")
+    # Proofs and tuned settings of this run do not go to the user's cache.
+    os.environ["FLOWVEC_CACHE"] = str(work / "cache")
+    if given.stand_in:
+        print(SAID)
+    chosen = tuple(filter(None, given.only.split(",")))
+    steps = [step for step in STEPS if not chosen or step.name.startswith(chosen)]
+
+    def report(records: list[Record]) -> None:
+        last = records[-1]
+        print(f"{last.step}: {last.status}, {last.seconds:.0f} s {last.reason[-200:]}", flush=True)
+        write_report(records, out, stand_in=given.stand_in)
+
+    records = run_steps(
+        steps,
+        work / "settings.json",
+        out / "steps",
+        given.minutes * 60,
+        search_path=(str(settings.packages),),
+        retry=given.retry,
+        on_record=report,
+    )
+    print(summary(records))
+    failed = any(row["passed"] is False for record in records for row in record.rows)
+    return int(failed or any(record.status != "done" for record in records))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

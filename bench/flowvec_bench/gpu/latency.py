@@ -1,0 +1,168 @@
+"""Steps about single texts, about the tokenizer, and about attention without padding."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowvec import Encoder
+from flowvec.bundle.bundle import Bundle
+from flowvec.engine.providers import CPU, CUDA, Engine
+from flowvec.engine.selection import open_session
+from flowvec.errors import first_line
+from flowvec_bench.gpu.child import Emit
+from flowvec_bench.gpu.settings import Settings
+from flowvec_bench.gpu.speed import load_torch
+
+__all__ = ["race_single_texts", "run_packed", "time_tokenizing"]
+
+# Calls of one text; the first ones are not counted.
+_CALLS, _WARM = 400, 50
+_LENGTH = 16
+
+
+def race_single_texts(settings: Settings, emit: Emit, shape: str) -> None:
+    """p50 and p99 of single texts: whole calls, and the graph with and without a CUDA graph."""
+    calls = _CALLS // 5 if settings.stand_in else _CALLS
+    texts = [text[:60] for text in settings.texts("sentences", calls)]
+    with Encoder.load(settings.bundle(shape), provider="cuda", compute="float16") as encoder:
+        _time(emit, calls, "flowvec CUDA float16, whole call", lambda i: encoder.encode(texts[i]))
+    encode = load_torch(settings, shape, "sdpa")
+    _time(emit, calls, "sentence-transformers float16, whole call", lambda i: encode([texts[i]], 1))
+    for captured in (False, True):
+        name = f"graph of {_LENGTH} tokens, {'with' if captured else 'without'} a CUDA graph"
+        if captured and settings.stand_in:
+            emit(name, note="not run: a stand-in has no CUDA graphs")
+            continue
+        try:
+            run = _bound_graph(settings, shape, captured=captured)
+            _time(emit, calls, name, run)
+        except Exception as error:  # for example nodes that CUDA's provider leaves to the CPU
+            emit(name, note=f"failed: {type(error).__name__}: {first_line(error)}")
+
+
+def _bound_graph(settings: Settings, shape: str, *, captured: bool) -> Callable[[int], object]:
+    """A run of the float16 graph on one text, with inputs and outputs at fixed addresses."""
+    import onnxruntime as ort
+
+    bundle = Bundle.load(settings.bundle(shape))
+    device = "cpu" if settings.stand_in else "cuda"
+    options = {"use_tf32": "0", "enable_cuda_graph": str(int(captured))}
+    providers: list[Any] = [CPU] if settings.stand_in else [(CUDA, options), CPU]
+    session = ort.InferenceSession(str(bundle.graph("float16")), providers=providers)
+    ids = np.full((1, _LENGTH), 7, dtype=np.int64)
+    inputs = [ort.OrtValue.ortvalue_from_numpy(ids, device, 0) for _ in bundle.manifest.inputs]
+    inputs[1].update_inplace(np.ones_like(ids))
+    size = [1, bundle.manifest.dim]
+    output = ort.OrtValue.ortvalue_from_shape_and_type(size, np.float32, device, 0)
+    binding = session.io_binding()
+    for name, value in zip(bundle.manifest.inputs, inputs, strict=True):
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_ortvalue_output(bundle.manifest.output, output)
+
+    def run(i: int) -> object:
+        inputs[0].update_inplace(ids + i % 50)
+        session.run_with_iobinding(binding)
+        return output.numpy()
+
+    return run
+
+
+def _time(emit: Emit, calls: int, name: str, call: Callable[[int], object]) -> None:
+    waits = []
+    for i in range(calls):
+        begun = time.perf_counter()
+        call(i)
+        waits.append(time.perf_counter() - begun)
+    p50, p99 = np.percentile(waits[_WARM:], [50, 99]) * 1000
+    emit(name, p50_ms=float(p50), p99_ms=float(p99), calls=calls - _WARM)
+
+
+_TOKENIZE = """
+import os, sys, time
+from pathlib import Path
+os.sched_setaffinity(0, {int(core) for core in sys.argv[3].split(",")})
+from flowvec.bundle.bundle import Bundle
+from flowvec.tokenizer.tokenizer import Tokenizer
+from flowvec_bench.gpu.settings import Settings
+settings = Settings.load(Path(sys.argv[1]))
+bundle = Bundle.load(settings.bundle("minilm-l6"))
+manifest = bundle.manifest
+tokenizer = Tokenizer(bundle.tokenizer, manifest.max_length, manifest.max_characters)
+texts = settings.texts("sentences", int(sys.argv[2]))
+tokenizer(texts[: len(texts) // 4])
+begun = time.perf_counter()
+tokens = int(tokenizer(texts).token_ids.lengths.sum())
+seconds = time.perf_counter() - begun
+print(len(texts) / seconds, tokens / seconds)
+"""
+
+
+def time_tokenizing(settings: Settings, emit: Emit) -> None:
+    """Texts a second that the tokenizer gives with 1, 2, 4, ... cores."""
+    count = 500 if settings.stand_in else 40_000
+    available = sorted(os.sched_getaffinity(0))
+    command = [sys.executable, "-c", _TOKENIZE, str(Path(settings.work) / "settings.json")]
+    cores = 1
+    while cores <= len(available):
+        environment = {**os.environ, "RAYON_NUM_THREADS": str(cores), "OMP_NUM_THREADS": "1"}
+        run = subprocess.run(
+            [*command, str(count), ",".join(map(str, available[:cores]))],
+            capture_output=True, text=True, timeout=60, env=environment,
+        )  # fmt: skip
+        if run.returncode:
+            emit(f"{cores} cores", passed=False, note=run.stderr.strip()[-300:])
+            return
+        texts, tokens = map(float, run.stdout.split())
+        emit(f"{cores} cores", texts_per_second=texts, tokens_per_second=tokens)
+        cores *= 2
+
+
+def run_packed(settings: Settings, emit: Emit, shape: str) -> None:
+    """The float16 graph without padding (PackedAttention) beside the padded one, on sentences."""
+    import onnx
+    import onnxruntime as ort
+    from onnxruntime.transformers.convert_to_packing_mode import PackingMode
+    from onnxruntime.transformers.onnx_model import OnnxModel
+
+    bundle = Bundle.load(settings.bundle(shape))
+    packing = PackingMode(OnnxModel(onnx.load(str(bundle.graph("float16")))))
+    packing.convert(use_symbolic_shape_infer=False)
+    file = Path(settings.work) / shape / "packed.onnx"
+    onnx.save(packing.model.model, str(file))
+    kinds = sorted({node.op_type for node in packing.model.nodes() if node.domain})
+    emit("conversion", passed="PackedAttention" in kinds, operators=", ".join(kinds))
+    if settings.stand_in:
+        emit("packed graph", note="not run: the CPU provider has no PackedAttention")
+        return
+    packed: Any = ort.InferenceSession(str(file), providers=[(CUDA, {"use_tf32": "0"}), CPU])
+    padded = open_session(bundle, Engine(CUDA, "float16", 1))
+    # Lengths of sentences that were not sorted: what packing is for; and all equal: what it costs.
+    rng = np.random.default_rng(0)
+    for name, lengths in (("5 to 60 tokens", rng.integers(5, 61, 256)),
+                          ("28 to 32 tokens", rng.integers(28, 33, 512))):  # fmt: skip
+        mask = (np.arange(int(lengths.max())) < lengths[:, None]).astype(np.int64)
+        feeds = dict(zip(bundle.manifest.inputs, (mask * 7, mask), strict=True))
+
+        def run_padded(mask: Any = mask) -> Any:
+            return padded.run(mask * 7, mask)
+
+        def run_packed_graph(feeds: Any = feeds) -> Any:
+            return packed.run([bundle.manifest.output], feeds)[0]
+
+        same = float((run_padded() * run_packed_graph()).sum(axis=1).min())
+        emit(f"{name}: vectors", passed=same >= 0.999, cosine=same)
+        for kind, call in (("padded", run_padded), ("packed", run_packed_graph)):
+            runs, begun = 0, time.perf_counter()
+            while time.perf_counter() - begun < 1.0:
+                call()
+                runs += 1
+            rate = runs * float(lengths.sum()) / (time.perf_counter() - begun)
+            emit(f"{name}: {kind}", tokens_per_second=rate)
