@@ -201,7 +201,7 @@ def test_the_command_measures_a_bundle_and_a_running_server(
         (["http://127.0.0.1:1"], "nobody answers GET http://127.0.0.1:1/health"),
         (["mini", "--callers", "two"], "callers must be numbers"),
         (["mini", "--only", "infinity"], "'infinity' is not a server here"),
-        (["nowhere"], "is neither minilm-l6 nor bert-base nor a directory"),
+        (["nowhere"], "is neither minilm-l6 nor bert-base nor bert-large nor a directory"),
         (["mini", "--report", "r.txt"], "a report is a .md file"),
     ],
 )

@@ -122,7 +122,7 @@ def test_the_bench_latency_command_measures_a_bundle_by_itself(flowvec, tmp_path
         (["mini", "--callers", "nan"], "callers must be whole numbers"),
         (["mini", "--only", "fastembed"], "'fastembed' is not a peer here"),
         (["mini", "--count", "100000"], "asked for 100000 texts"),
-        (["nowhere"], "is neither minilm-l6 nor bert-base nor a directory"),
+        (["nowhere"], "is neither minilm-l6 nor bert-base nor bert-large nor a directory"),
         (["minilm-l6"], "needs --tokenizer"),
         (["mini", "--report", "r.txt"], "a report is a .md file"),
     ],
