@@ -18,6 +18,7 @@ from flowvec_export.graph.proto import write_onnx
 from flowvec_export.sources.late_interaction import MultiVectorSource
 from flowvec_export.staged_bundle import opset_of, with_references
 from flowvec_export.staging import staged_directory
+from flowvec_export.variants.retrieval import with_retrieval_variants
 from flowvec_export.variants.variants import Variant
 
 __all__ = ["build_multi_vector"]
@@ -32,6 +33,7 @@ def build_multi_vector(
     max_length: int | None,
     weights: Weights,
     variants: Sequence[Variant],
+    calibration: Sequence[str] | None,
     overwrite: bool,
     is_ours: Callable[[Path], bool],
     say: Callable[[str], object],
@@ -45,19 +47,16 @@ def build_multi_vector(
         origin: the source's name for the manifest.
         max_length: most tokens of a document; None is the source's own.
         weights: storage of the weight matrices.
-        variants: none is supported.
+        variants: `int8` or `int8-openvino`.
+        calibration: texts from which queries and documents are made to compare variants; None is
+            the English texts of the demo.
         overwrite: replace an existing bundle.
         is_ours: whether a directory may be replaced.
         say: called with a line of text before each step.
 
     Raises:
-        ExportError: a variant is asked for, or the graph exceeds a limit. Nothing is left behind.
+        ExportError: the graph or a variant exceeds a limit. Nothing is left behind.
     """
-    if variants:
-        raise ExportError(
-            f"{source.origin} is a multi-vector encoder, which has no variants yet: they would "
-            "have to be compared by the ranking of documents. Use bfloat16, which needs none"
-        )
     head = source.late_interaction(max_length)
     say("making the graph")
     draft = source.draft(weights)
@@ -69,7 +68,8 @@ def build_multi_vector(
         bundle = with_references(bundle)
         say(f"comparing with {draft.computed_by}")
         figures = _compare(bundle, draft, source.encoder.vocabulary)
-        manifest = replace(bundle.manifest, parity=figures)
+        bundle, measured = with_retrieval_variants(bundle, draft.proto, variants, calibration, say)
+        manifest = replace(bundle.manifest, parity=figures | measured)
         (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Bundle.load(target)
 

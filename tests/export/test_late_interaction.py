@@ -104,7 +104,7 @@ def test_max_length_is_that_of_documents(tmp_path: Path) -> None:
     ("options", "reason"),
     [
         ({"pooling": "mean"}, "pools nothing, so pooling cannot be used"),
-        ({"variants": ["int8"]}, "no variants yet"),
+        ({"variants": ["float16"]}, "a multi-vector encoder has no float16 variant"),
     ],
 )
 def test_options_of_embedders_are_refused(

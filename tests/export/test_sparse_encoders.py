@@ -115,7 +115,7 @@ def test_float16_weights_halve_the_file(tmp_path: Path) -> None:
     [
         ({"pooling": "mean"}, "whose pooling is its own, so pooling cannot be used"),
         ({"normalize": True}, "normalize cannot be used"),
-        ({"variants": ["int8"]}, "no variants: in 8 bits"),
+        ({"variants": ["float16"]}, "a sparse encoder has no float16 variant"),
     ],
 )
 def test_options_of_embedders_are_refused(

@@ -93,7 +93,8 @@ def observe(
         count = 0
         for batch in batches:
             feeds = pad(ids, batch, pad_id)
-            tokens = feeds[1].astype(bool)
+            # Not the mask: tokens that fill a query up have vectors, and may not be attended to.
+            tokens = np.arange(batch.length) < ids.lengths[list(batch.rows), np.newaxis]
             if not tokens.any():  # empty texts, of a tokenizer without special tokens
                 continue
             count += int(tokens.sum())

@@ -2,13 +2,13 @@
 
 A cosine says nothing about scores: what counts is the order of the documents of a query. So float32
 and int8 rank the same documents for each of some queries, and are compared by Kendall's tau and by
-how often the first document is the same.
+how often the first document is the same. `retrieval.py` does so for the kinds of encoders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +16,26 @@ import onnx
 from scipy.stats import kendalltau
 
 from flowvec import Bundle, Reranker
-from flowvec.bundle.bundle import record_file
-from flowvec.bundle.manifest import TOKEN_TYPES, VARIANTS
+from flowvec.bundle.manifest import TOKEN_TYPES
 from flowvec.engine.providers import CPU, Engine
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec.machine import available_cores
 from flowvec.tokenizer.pairs import PairTokenizer, TextPair
-from flowvec_export.graph.proto import write_onnx
 from flowvec_export.variants.int8 import quantize_graph
-from flowvec_export.variants.variants import Variant, VariantError, measured_on, require_references
+from flowvec_export.variants.variants import (
+    Variant,
+    VariantError,
+    measured_on,
+    require_references,
+    with_variant,
+)
 
 __all__ = [
+    "FEWEST_TEXTS",
     "MIN_TAU",
     "MIN_TOP_1",
     "Agreement",
+    "Rankings",
     "add_reranker_variant",
     "calibration_rankings",
     "rank_agreement",
@@ -41,10 +47,11 @@ Floats = npt.NDArray[np.float32]
 # document, that are allowed.
 MIN_TAU = 0.9
 MIN_TOP_1 = 0.9
+# Fewest texts from which rankings are made.
+FEWEST_TEXTS = 24
 # Documents that are ranked for a query.
 _DOCUMENTS = 12
 _MOST_QUERIES = 60
-_FEWEST_TEXTS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +81,22 @@ class Agreement:
 
 
 def rank_agreement(exact: Sequence[Floats], other: Sequence[Floats]) -> Agreement:
-    """Compare the logits of each query's documents, float32 (documents,) per query.
+    """Compare the scores of each query's documents, float32 (documents,) per query.
 
-    A query whose logits are all equal has no ranking, and makes the tau NaN.
+    A query whose scores are all equal has no ranking. If the other has none either, they agree. If
+    only one of the two has none, the tau is 0.
     """
-    taus = [float(kendalltau(a, b).statistic) for a, b in zip(exact, other, strict=True)]
-    same = [a.argmax() == b.argmax() for a, b in zip(exact, other, strict=True)]
+    taus = [_kendall_tau(a, b) for a, b in zip(exact, other, strict=True)]
+    # Equal scores: each of the best documents may be the first.
+    same = [a[b.argmax()] == a.max() for a, b in zip(exact, other, strict=True)]
     return Agreement(float(np.mean(taus)), float(np.mean(same)))
+
+
+def _kendall_tau(exact: Floats, other: Floats) -> float:
+    ranks = [np.ptp(scores) != 0 for scores in (exact, other)]  # NaN has a difference
+    if not all(ranks):
+        return float(not any(ranks))
+    return float(kendalltau(exact, other).statistic)
 
 
 def calibration_rankings(texts: Sequence[str]) -> Rankings:
@@ -92,9 +108,9 @@ def calibration_rankings(texts: Sequence[str]) -> Rankings:
     Raises:
         ExportError: there are too few texts.
     """
-    if len(texts) < _FEWEST_TEXTS:
+    if len(texts) < FEWEST_TEXTS:
         raise ExportError(
-            f"a reranker's variants need at least {_FEWEST_TEXTS} texts to be compared on, and "
+            f"a reranker's variants need at least {FEWEST_TEXTS} texts to be compared on, and "
             f"there are {len(texts)}"
         )
     pairs: list[TextPair] = []
@@ -146,10 +162,7 @@ def add_reranker_variant(
         halves[i // size % 2] += rankings.pairs[i : i + size]
     ids = tokenizer(halves[0]).token_ids
     variant = quantize_graph(proto, ids, manifest.max_length, manifest.pad_id, kind)
-    file = bundle.path / VARIANTS[kind]
-    write_onnx(variant, file)
-    files = manifest.files | {file.name: record_file(file)}
-    bundle = Bundle(bundle.path, replace(manifest, files=files))
+    bundle = with_variant(bundle, kind, variant)
     engines = (
         Engine(CPU, "float32", available_cores()),
         Engine(provider, compute, available_cores()),

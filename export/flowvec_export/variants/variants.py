@@ -38,6 +38,7 @@ __all__ = [
     "describe_processor",
     "measured_on",
     "require_references",
+    "with_variant",
 ]
 
 Variant = Literal["float16", "int8", "int8-openvino"]
@@ -117,10 +118,7 @@ def add_variant(
         # One half for rounding the weights, the other for the comparison.
         ids = tokenizer(texts[::2]).token_ids
         variant = quantize_graph(proto, ids, tokenizer.max_length, bundle.manifest.pad_id, kind)
-    file = bundle.path / VARIANTS[kind]
-    write_onnx(variant, file)
-    files = bundle.manifest.files | {file.name: record_file(file)}
-    bundle = Bundle(bundle.path, replace(bundle.manifest, files=files))
+    bundle = with_variant(bundle, kind, variant)
     engines = (
         Engine(CPU, "float32", available_cores()),
         Engine(provider, compute, available_cores()),
@@ -133,6 +131,14 @@ def add_variant(
         rows = sentence_rows(sts)
         figures |= _sts_loss(kind, sts, *(_embed(bundle, e, list(rows)) for e in engines))
     return figures
+
+
+def with_variant(bundle: Bundle, kind: Variant, proto: onnx.ModelProto) -> Bundle:
+    """Write a variant to a bundle's folder; a manifest with it is in the result only."""
+    file = bundle.path / VARIANTS[kind]
+    write_onnx(proto, file)
+    files = bundle.manifest.files | {file.name: record_file(file)}
+    return Bundle(bundle.path, replace(bundle.manifest, files=files))
 
 
 def measured_on(kind: Variant) -> tuple[str, str]:
@@ -168,7 +174,7 @@ def require_references(kind: Variant, bundle: Bundle, engine: Engine) -> None:
             open_session(bundle, engine),
             references,
             manifest.pad_id,
-            is_reranker=manifest.kind == "reranker",
+            manifest.kind,
         )
     except EngineError as error:
         raise VariantError(f"{kind} does not run on this processor: {error}", kind) from error

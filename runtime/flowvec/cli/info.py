@@ -55,6 +55,7 @@ def info(
             "opens_with": f"flowvec.{class_of(bundle)}.load",
             "path": str(bundle.path),
             "fingerprint": bundle.fingerprint,
+            "variants": bundle.variants,
         }
         for key in ("pooling", "transform", "prompts", "default_prompt_name", "similarity"):
             if bundle.manifest.kind == "reranker":

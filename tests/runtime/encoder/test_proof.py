@@ -261,6 +261,34 @@ def test_the_proof_sees_every_kind_of_wrong_vector(tiny_dir: Path, lie, name: st
         Encoder.load(tiny_dir, provider="cpu", compute="float32", streams=1)
 
 
+def test_short_sparse_vectors_are_measured_beside_the_others(sparse_dir: Path, lie) -> None:
+    bundle = Bundle.load(sparse_dir)
+    references = References.read(sparse_dir / REFERENCES, bundle.manifest.dim, "sparse")
+    lengths = np.linalg.norm(references.vectors, axis=1)
+    # The first text has almost no weights, and the engine gives it others of the same kind.
+    small = references.vectors.copy()
+    small[0] *= 0.0002 * np.median(lengths) / lengths[0]
+    changed = replace(references, vectors=small)
+    session = proof.open_session(bundle, Engine(CPU, "float32", 1))
+
+    def giving(row: np.ndarray) -> Wrapped:
+        def change(vectors, ids) -> None:
+            for i, tokens in enumerate(ids):
+                kept = tokens[tokens != bundle.manifest.pad_id]
+                if tuple(kept.tolist()) == references.ids[0]:
+                    vectors[i] = row
+
+        return Wrapped(session, change)
+
+    pad_id = bundle.manifest.pad_id
+    for row in (np.roll(small[0], 1), np.zeros_like(small[0])):
+        assert proof.compare(giving(row), changed, pad_id, "sparse").proved
+        # Of other kinds, the direction counts.
+        assert not proof.compare(giving(row), changed, pad_id, "embedder").proved
+    # What it had before is far too much.
+    assert not proof.compare(giving(references.vectors[0]), changed, pad_id, "sparse").proved
+
+
 def test_the_proof_sees_one_wrong_stream_of_several(tiny_dir: Path, lie) -> None:
     import threading
 
