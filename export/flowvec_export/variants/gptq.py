@@ -29,11 +29,14 @@ from flowvec.tokenizer.token_ids import TokenIds
 __all__ = ["Observed", "Rounded", "observe", "round_matrix", "smoothing"]
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 # How much of a channel's magnitude goes into the weights; .3 to .7 were tried, see bench/NOTES.md.
 _ALPHA = 0.7
 _DAMPING = 0.01
 _BLOCK = 128
+# Columns that are rounded at once, in float64: a vocabulary's matrix is too large for all.
+_COLUMNS = 8192
 _TINY = 1e-12
 _MAX_BATCH_TOKENS = 4096
 # Most memory for second moments; more tensors need another pass over the texts.
@@ -159,19 +162,35 @@ def round_matrix(matrix: Floats, moments: Floats) -> Rounded:
     power = np.diag(moments).astype(np.float64)
     # The largest inputs first, so that most rows are left to compensate their errors.
     order = np.argsort(-power, kind="stable")
-    exact = matrix[order].astype(np.float64)
     curvature = moments[np.ix_(order, order)].astype(np.float64)
     curvature[np.diag_indices(size)] += _DAMPING * max(float(power.mean()), _TINY)
     # Row i of the upper triangle: how to spread an error of row i over the rows after it.
     spread = np.linalg.cholesky(np.linalg.inv(curvature)).T
-    values = np.empty((size, matrix.shape[1]), dtype=np.int8)
+    values = np.empty(matrix.shape, dtype=np.int8)
+    for first in range(0, matrix.shape[1], _COLUMNS):
+        part = slice(first, first + _COLUMNS)
+        exact = matrix[order, part].astype(np.float64)
+        values[order, part] = _round_rows(exact, scales[part], spread)
+    return Rounded(values, scales.astype(np.float32))
+
+
+def _round_rows(exact: Doubles, scales: Doubles, spread: Doubles) -> npt.NDArray[np.int8]:
+    """Round row after row, and move each row's error into the rows after it.
+
+    Args:
+        exact: the matrix (rows, columns); it is changed.
+        scales: of each column (columns,).
+        spread: how to spread an error (rows, rows).
+    """
+    size = len(exact)
+    values = np.empty(exact.shape, dtype=np.int8)
     for first in range(0, size, _BLOCK):
         block = slice(first, min(first + _BLOCK, size))
-        errors = np.empty((block.stop - first, matrix.shape[1]))
+        errors = np.empty((block.stop - first, exact.shape[1]))
         for i in range(first, block.stop):
             rounded = np.clip(np.rint(exact[i] / scales), -127, 127)
-            values[order[i]] = rounded
+            values[i] = rounded
             errors[i - first] = (exact[i] - rounded * scales) / spread[i, i]
             exact[i + 1 : block.stop] -= np.outer(spread[i, i + 1 : block.stop], errors[i - first])
         exact[block.stop :] -= spread[block, block.stop :].T @ errors
-    return Rounded(values, scales.astype(np.float32))
+    return values

@@ -272,11 +272,13 @@ def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
         np.square(inputs @ m - exact).mean() for m in (rounded.values * rounded.scales, nearest)
     ]
     assert errors[0] < errors[1] / 4
-    # The number of rows per block makes no difference, apart from last bits.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gptq, "_BLOCK", 7)
-        again = round_matrix(matrix, inputs.T @ inputs / len(inputs))
-    assert (again.values == rounded.values).mean() > 0.99
+    # The number of rows per block makes no difference, nor that of columns, apart from last bits.
+    for name in ("_BLOCK", "_COLUMNS"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gptq, name, 7)
+            again = round_matrix(matrix, inputs.T @ inputs / len(inputs))
+        assert (again.values == rounded.values).mean() > 0.99
+        np.testing.assert_array_equal(again.scales, rounded.scales)
     # Without knowledge of the inputs it rounds to the nearest, the loudest channels first.
     blind = round_matrix(matrix, np.eye(200, dtype=np.float32))
     np.testing.assert_array_equal(blind.values, np.rint(matrix / blind.scales))

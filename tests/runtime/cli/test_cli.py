@@ -321,6 +321,7 @@ def test_info_shows_a_bundle(flowvec, tiny_dir) -> None:
     assert (shown["kind"], shown["name"]) == ("bundle", "mini")
     files = {"model.onnx", "tokenizer.json", "references.npz", "int8_ranges.npy"}
     assert set(shown["files"]) == files
+    assert shown["variants"] == []
 
 
 def test_doctor_finds_no_problems_in_this_installation(flowvec) -> None:
