@@ -16,7 +16,7 @@ from flowvec.collection.async_collection import AsyncCollection
 from flowvec.collection.call_queue import CallStatistics
 from flowvec.collection.collection import Collection
 from flowvec.collection.mining import Pair, most_similar_pairs, semantic_search
-from flowvec.collection.results import Added, CollectionInfo, Hit, Row
+from flowvec.collection.results import Added, CollectionInfo, Hit, Row, TokenVectorsSize
 from flowvec.collection.store.rows import Item
 from flowvec.encoder.async_encoder import AsyncEncoder
 from flowvec.encoder.encoder import Encoder, EncoderInfo
@@ -126,6 +126,7 @@ __all__ = [
     "SparseEncoderInfo",
     "SparseVectors",
     "TokenIds",
+    "TokenVectorsSize",
     "Tokenized",
     "__version__",
     "maxsim",

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvec import Collection, Encoder, SparseVectors
+from flowvec import Collection, Encoder, MultiVectorEncoder, SparseVectors
 from flowvec.collection.store.writer_locks import LOCK_FILES
 
 DATA = Path(__file__).resolve().parent
@@ -68,7 +68,7 @@ def main(version: str, bundle_version: str) -> None:
         query = vectors(81, 6)[80]
         collection.prepare()  # builds the graph
         _write(folder, _told(collection, query))
-    _tidy(folder)
+    _rename_token_model(folder)
 
 
 def _upgrade(collection: Collection, version: str) -> None:
@@ -77,12 +77,24 @@ def _upgrade(collection: Collection, version: str) -> None:
     if version == "v4":
         ids = [item.id for item in _rows(collection)][1:]  # the first row has none
         collection.set_sparse(ids, sparse(len(ids)))
+    if version == "v5":
+        with MultiVectorEncoder.load(DATA / "bundles/multi_vector", provider="cpu") as encoder:
+            is_small = len(collection) < 10
+            collection.add_token_vectors(encoder, dtype="float16" if is_small else "signs")
+            collection.add_vectors(["no tokens"], vectors(1, collection.info().dim), ["later"])
 
 
 def _rename_model(folder: Path, name: str) -> None:
     """Where the bundle lay when this was made is nobody's business."""
     with Collection.open(folder) as collection, collection._store.transaction():
         collection._store.meta.write_settings({"model": name})
+    _rename_token_model(folder)
+
+
+def _rename_token_model(folder: Path) -> None:
+    with Collection.open(folder) as collection, collection._store.transaction():
+        if collection._store.tokens.has_any:
+            collection._store.meta.write_settings({"token_model": "multi_vector"})
     _tidy(folder)
 
 
@@ -107,7 +119,17 @@ def _told(collection: Collection, query: np.ndarray) -> dict[str, Any]:
         told["sparse"] = [None if v is None else list(v.as_dicts()[0].items()) for v in found]
         told["sparse_hits"] = [[h.id, h.score] for h in collection.search_sparse(sparse(2)[0], 5)]
         told["sparse_query"] = list(sparse(2).as_dicts()[0].items())
+    if collection.info().token_rows:
+        found = token_vectors(collection)
+        told["tokens"] = [found[row[0]].tolist() if row[0] in found else None for row in rows]
     return told
+
+
+def token_vectors(collection: Collection) -> dict[Any, np.ndarray]:
+    """The stored token vectors by id."""
+    items = {item.label: item for item in _rows(collection)}
+    found = collection._store.tokens.read({n: item.text or "" for n, item in items.items()})
+    return {items[label].id: vectors for label, vectors in found.items()}
 
 
 def _rows(collection: Collection) -> list[Any]:

@@ -14,6 +14,7 @@ from flowvec import Collection, Encoder, Reranker, SparseVectors
 from flowvec.bundle.manifest import READABLE_VERSIONS
 from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.store.meta import LAYOUT_VERSIONS
+from tests.data.make_formats import token_vectors
 
 FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
 BUNDLES = sorted(path.stem for path in FORMATS.glob("bundle-*.json"))
@@ -76,6 +77,11 @@ def test_an_old_collection_keeps_its_rows_and_can_be_written(
         assert collection.info().sparse_rows == 0 or "sparse" in expected
         if "sparse" in expected:  # layout 4
             _has_sparse(collection, [row[0] for row in rows], expected)
+        assert (collection.info().token_rows > 0) == ("tokens" in expected)
+        if "tokens" in expected:  # layout 5
+            found = token_vectors(collection)
+            told_tokens = [found[row[0]].tolist() if row[0] in found else None for row in rows]
+            assert told_tokens == expected["tokens"]
         assert collection.verify() == []
         assert collection.info().full_text == ("trigram" if "v3" in name else None)
         collection.add_vectors(["new"], [expected["query"]], ["new"], [{"n": 3}])

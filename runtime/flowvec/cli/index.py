@@ -31,13 +31,16 @@ from flowvec.cli.options import (
     Provider,
     Revision,
     TextField,
+    counted,
 )
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.collection.store.field_indexes import checked_path
 from flowvec.collection.store.full_text import TOKENIZERS
+from flowvec.collection.store.settings import TOKEN_DTYPES
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BundleError, ExportError, InputValueError, MissingDependencyError
+from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.sharded import index_shards
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.remote import is_url, name_of
@@ -116,6 +119,18 @@ def index(
             "get theirs.",
         ),
     ] = None,
+    token_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A multi-vector encoder: its token vectors of all texts are stored, for searches "
+            "with --rerank. Their size is printed before.",
+        ),
+    ] = None,
+    token_dtype: Annotated[
+        str | None,
+        typer.Option(help="How token vectors are stored: float16 (the default), or signs."),
+    ] = None,
     index_field: Annotated[
         list[str] | None,
         typer.Option(
@@ -165,6 +180,10 @@ def index(
     stops = is_strict(strict, on_error)
     if full_text is not None:
         choice("--full-text", full_text, TOKENIZERS)
+    if token_dtype is not None:
+        choice("--token-dtype", token_dtype, TOKEN_DTYPES)
+        if token_model is None:
+            raise InputValueError("--token-dtype goes with --token-model")
     for field in index_field or ():
         checked_path(field)
     common: dict[str, Any] = {"text_field": text_field, "id_field": id_field, "keep": wanted,
@@ -182,6 +201,7 @@ def index(
             "--full-text": full_text is not None,
             "--index-field": bool(index_field),
             "--sparse-model": sparse_model is not None,
+            "--token-model": token_model is not None,
             "--replace": replace,
             "--resume": resume,
         }
@@ -217,6 +237,7 @@ def index(
         raise InputValueError(f"{directory} is not a collection yet; give --model to create one")
     # Before the job, so that a wrong name is said at once.
     sparse_encoder = None if sparse_model is None else SparseEncoder.load(sparse_model)
+    token_encoder = None if token_model is None else MultiVectorEncoder.load(token_model)
     with (
         encoder_of(directory, model, provider, compute, revision) as encoder,
         stopping() as stop,
@@ -258,9 +279,25 @@ def index(
             Collection.open(directory, sparse_encoder=sparse_encoder) as collection,
         ):
             sparse_rows = collection.add_missing_sparse(stop=stop.event)
-    print_summary(directory, summary, limit, as_json=as_json, sparse_rows=sparse_rows)
-    if sparse_rows is not None and stop.event.is_set():
-        typer.echo("all rows are added; the same command makes the other sparse vectors", err=True)
+    token_rows = None
+    if token_encoder is not None and not stop.event.is_set() and is_collection(directory):
+        with stopping() as stop, token_encoder, Collection.open(directory) as collection:
+            size = collection.token_vectors_size(token_encoder, dtype=cast(Any, token_dtype))
+            if size.rows:
+                typer.echo(
+                    f"token vectors of {counted(size.rows, 'row')} take about "
+                    f"{size.bytes / 1e6:,.1f} MB as {size.dtype}",
+                    err=True,
+                )
+            token_rows = collection.add_token_vectors(
+                token_encoder, dtype=cast(Any, token_dtype), stop=stop.event
+            )
+    print_summary(
+        directory, summary, limit,
+        as_json=as_json, sparse_rows=sparse_rows, token_rows=token_rows,
+    )  # fmt: skip
+    if (sparse_rows is not None or token_rows is not None) and stop.event.is_set():
+        typer.echo("all rows are added; the same command makes the other vectors", err=True)
         raise typer.Exit(128 + stop.number)
     warn_of_absent_fields(summary.absent_fields)
     if stop.event.is_set():

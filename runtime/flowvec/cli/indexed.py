@@ -25,6 +25,7 @@ def print_summary(
     *,
     as_json: bool,
     sparse_rows: int | None = None,
+    token_rows: int | None = None,
 ) -> None:
     """Print what a local job did.
 
@@ -34,17 +35,19 @@ def print_summary(
         limit: the model's max_length.
         as_json: as one JSON object.
         sparse_rows: how many rows got a sparse vector; None if none were asked for.
+        token_rows: how many rows got token vectors; None if none were asked for.
     """
     rows = rows_of(directory)
     added, left_out = summary.rows - summary.unchanged, summary.unchanged + summary.duplicates
     if as_json:
         sparse = {} if sparse_rows is None else {"sparse_vectors": sparse_rows}
+        tokens = {} if token_rows is None else {"token_vectors": token_rows}
         print_json(
             {"path": str(directory), "added": added, "replaced": summary.overwritten,
              "left_out": left_out, "unchanged": summary.unchanged,
              "duplicates": summary.duplicates, "dead_letters": summary.dead_letters,
              "pruned": summary.pruned, "chunks": summary.chunks, "truncated": summary.truncated,
-             "rows": rows, "dim": summary.dim, **sparse}
+             "rows": rows, "dim": summary.dim, **sparse, **tokens}
         )  # fmt: skip
         return
     counts = [
@@ -63,6 +66,8 @@ def print_summary(
     )
     if sparse_rows is not None:
         typer.echo(f"{counted(sparse_rows, 'sparse vector')} added")
+    if token_rows is not None:
+        typer.echo(f"token vectors of {counted(token_rows, 'row')} added")
     if summary.truncated:
         typer.echo(f"{summary.truncated} texts have more than {limit} tokens, and were cut")
     if summary.dead_letters:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from flowvec.bundle.bundle import absolute_path, read_manifest
+from flowvec.bundle.manifest import MANIFEST
 from flowvec.cli.index import encoder_of
 from flowvec.cli.options import Compute, Json, Provider, print_json
 from flowvec.cli.rows import Where, parsed_filter
@@ -18,6 +20,7 @@ from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
+from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
 from flowvec.sparse.encoder import SparseEncoder
@@ -70,7 +73,11 @@ def search(
     ] = None,
     rerank: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="A reranker that sorts the best rows again."),
+        typer.Option(
+            metavar="MODEL",
+            help="A reranker, or the bundle of a multi-vector encoder, that sorts the best rows "
+            "again.",
+        ),
     ] = None,
     rerank_from: Annotated[
         int, typer.Option(min=1, help="How many rows --rerank reads.")
@@ -175,10 +182,13 @@ def _sparse_encoder(model: str | None) -> AbstractContextManager[SparseEncoder |
 
 def _reranker(
     model: str | None, provider: str | None, compute: str
-) -> AbstractContextManager[Reranker | None]:
+) -> AbstractContextManager[Reranker | MultiVectorEncoder | None]:
     if model is None:
         return nullcontext()
-    return Reranker.load(model, provider=provider, compute=cast(Any, compute))
+    path = absolute_path(model)
+    is_late = (path / MANIFEST).is_file() and read_manifest(path).kind == "multi_vector"
+    kind: type[Reranker | MultiVectorEncoder] = MultiVectorEncoder if is_late else Reranker
+    return kind.load(model, provider=provider, compute=cast(Any, compute))
 
 
 def _show(hits: list[Hit], *, as_json: bool) -> None:

@@ -392,7 +392,12 @@ class AsyncCollection(OfOneProcess):
         texts, reranker = plan.texts, reranking.reranker
         if isinstance(reranker, Reranker | MultiVectorEncoder):
             hits = await self._calls.read(
-                lambda: reranking(texts, self._collection._first_stage(found, plan), plan.options)
+                lambda: reranking(
+                    texts,
+                    self._collection._first_stage(found, plan),
+                    plan.options,
+                    self._collection._document_tokens,
+                )
             )
             return plan.page(hits)
         hits = await self._calls.read(lambda: self._collection._first_stage(found, plan))

@@ -598,7 +598,7 @@ class Collection(SearchMethods, FieldMethods):
                 sparse_model=(settings.sparse_model, settings.sparse_fingerprint),
             ) as new:
                 kept = len(new)
-                new._warn_of_lost_sparse(store)
+                new._warn_of_lost_vectors(store)
             with suppress(CollectionError):
                 return max(0, store.meta.counts().rows - kept)
             return 0

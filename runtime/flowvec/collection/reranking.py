@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,11 +14,16 @@ from flowvec.collection.query import SearchOptions
 from flowvec.collection.results import Hit
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
+from flowvec.multi_vector.scoring import maxsim
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.scores import Ranking
 from flowvec.reranker.shared_reranker import SharedReranker
 
-__all__ = ["LOGITS", "RERANK_FROM", "Reranking", "pairs_of", "sorted_again"]
+__all__ = ["LOGITS", "RERANK_FROM", "DocumentTokens", "Reranking", "pairs_of", "sorted_again"]
+
+Floats = npt.NDArray[np.float32]
+# Token vectors of the texts of hits, by text; None where none are stored.
+DocumentTokens = Callable[[MultiVectorEncoder, list[list[Hit]]], dict[str, Floats] | None]
 
 # Hits of the search that are read by the reranker.
 RERANK_FROM = 50
@@ -75,7 +80,11 @@ class Reranking:
         return replace(options, k=max(options.k, self.hits), min_score=None)
 
     def __call__(
-        self, queries: Sequence[str], hits: list[list[Hit]], options: SearchOptions
+        self,
+        queries: Sequence[str],
+        hits: list[list[Hit]],
+        options: SearchOptions,
+        document_tokens: DocumentTokens,
     ) -> list[list[Hit]]:
         """The best k hits of each query by the reranker.
 
@@ -83,12 +92,19 @@ class Reranking:
             queries: texts.
             hits: of the first stage, best first.
             options: of the whole search.
+            document_tokens: gives a MultiVectorEncoder the stored token vectors of the hits.
 
         Raises:
             InputValueError: a row has no text.
         """
         rankings = self.rankings(queries, hits, options)
-        logits = self.reranker.predict(pairs_of(rankings), activation=LOGITS)
+        tokens = None
+        if isinstance(self.reranker, MultiVectorEncoder):
+            tokens = document_tokens(self.reranker, hits)
+            if tokens is not None:
+                logits = _late_scores(self.reranker, queries, hits, tokens)
+        if tokens is None:
+            logits = self.reranker.predict(pairs_of(rankings), activation=LOGITS)
         return sorted_again(rankings, hits, logits, options)
 
     def rankings(
@@ -132,6 +148,20 @@ def sorted_again(
             ]
         )
     return sorted_hits
+
+
+def _late_scores(
+    encoder: MultiVectorEncoder,
+    queries: Sequence[str],
+    hits: list[list[Hit]],
+    tokens: dict[str, Floats],
+) -> Floats:
+    """MaxSim of each query with each of its hits, float32 (pairs,)."""
+    scores = [np.empty(0, np.float32)]
+    for query, line in zip(encoder.encode_query(list(queries)), hits, strict=True):
+        if line:
+            scores.append(maxsim(query, [tokens[_text_of(hit)] for hit in line])[0])
+    return np.concatenate(scores)
 
 
 def _text_of(hit: Hit) -> str:

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.store.rows import Id
+from flowvec.collection.store.settings import TokenDtype
 from flowvec.vectors import Metric
 
-__all__ = ["Added", "CollectionInfo", "Hit", "Row"]
+__all__ = ["Added", "CollectionInfo", "Hit", "Row", "TokenVectorsSize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,10 @@ class CollectionInfo:
         sparse_model: name or directory of the bundle that made them; None if it is not known.
         sparse_memory_bytes: memory of this handle's inverted file; 0 before the first search by
             sparse vectors. It is not in `memory_bytes`.
+        token_model: name or directory of the bundle that made token vectors; None without any.
+        token_dtype: how they are stored, `float16` or `signs`; None without any.
+        token_rows: how many rows have token vectors.
+        token_bytes: their size on disk.
     """
 
     path: str
@@ -158,3 +163,28 @@ class CollectionInfo:
     sparse_rows: int = 0
     sparse_model: str | None = None
     sparse_memory_bytes: int = 0
+    token_model: str | None = None
+    token_dtype: str | None = None
+    token_rows: int = 0
+    token_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVectorsSize:
+    """What token vectors will take on disk, estimated from a sample.
+
+        >>> with Collection.create("to be sized", dim=2) as collection:
+        ...     collection.token_vectors_size(MultiVectorEncoder.load("my-colbert"))
+        TokenVectorsSize(rows=0, tokens_per_row=0.0, bytes=0, dtype='float16')
+
+    Attributes:
+        rows: rows that have a text and no token vectors.
+        tokens_per_row: vectors of a row, on average.
+        bytes: size of the token vectors of all these rows.
+        dtype: how they would be stored.
+    """
+
+    rows: int
+    tokens_per_row: float
+    bytes: int
+    dtype: TokenDtype

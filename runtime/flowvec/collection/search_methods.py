@@ -19,6 +19,7 @@ from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.sparse_methods import SparseMethods
 from flowvec.collection.store.filters import Filter
 from flowvec.collection.store.rows import Id
+from flowvec.collection.token_methods import TokenMethods
 from flowvec.collection.upkeep_methods import UpkeepMethods
 from flowvec.collection.validation import check_vectors
 from flowvec.multi_vector.encoder import MultiVectorEncoder
@@ -32,7 +33,7 @@ __all__ = ["SearchMethods"]
 Floats = npt.NDArray[np.float32]
 
 
-class SearchMethods(UpkeepMethods, SparseMethods):
+class SearchMethods(UpkeepMethods, SparseMethods, TokenMethods):
     """The rows nearest to texts and vectors."""
 
     _searcher: Searcher
@@ -259,7 +260,7 @@ class SearchMethods(UpkeepMethods, SparseMethods):
             vectors = self._checked_encoder().encode_query(plan.to_embed)
         hits = self._first_stage(vectors, plan)
         if plan.reranking is not None and plan.texts is not None:
-            hits = plan.reranking(plan.texts, hits, plan.options)
+            hits = plan.reranking(plan.texts, hits, plan.options, self._document_tokens)
         return plan.page(hits)
 
     def _first_stage(self, vectors: Floats, plan: SearchPlan) -> list[list[Hit]]:

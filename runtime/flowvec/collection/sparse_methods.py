@@ -168,8 +168,11 @@ class SparseMethods(EncoderMethods):
                 {"sparse_model": model, "sparse_fingerprint": fingerprint}
             )
 
-    def _warn_of_lost_sparse(self, damaged: Store) -> None:
-        """Say how many rows of a salvaged collection have lost their sparse vectors alone."""
+    def _warn_of_lost_vectors(self, damaged: Store) -> None:
+        """Say what rows of a salvaged collection have lost beside themselves."""
+        with suppress(CollectionError):
+            if damaged.tokens.count:
+                logger.warning("token vectors were not copied; add_token_vectors makes them again")
         with suppress(CollectionError):
             lost = damaged.sparse.count - self._store.sparse.count
             if lost > 0:

@@ -73,6 +73,10 @@ class UpkeepMethods(RowMethods, EncoderMethods):
                 sparse_rows=self._store.sparse.count,
                 sparse_model=self._store.meta.read_settings().sparse_model,
                 sparse_memory_bytes=self._sparse_index.memory_bytes,
+                token_model=self._store.meta.read_settings().token_model,
+                token_dtype=self._store.meta.read_settings().token_dtype,
+                token_rows=self._store.tokens.count,
+                token_bytes=self._store.tokens.bytes,
             )
 
     def refresh(self) -> None:

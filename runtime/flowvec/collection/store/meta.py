@@ -16,7 +16,14 @@ from flowvec.collection.store.settings import SETTING_KEYS, CollectionSettings
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CorruptCollectionError
 
-__all__ = ["LAYOUT_VERSIONS", "SPARSE_VERSION", "TRIGRAM_VERSION", "Counts", "MetaTable"]
+__all__ = [
+    "LAYOUT_VERSIONS",
+    "SPARSE_VERSION",
+    "TOKEN_VERSION",
+    "TRIGRAM_VERSION",
+    "Counts",
+    "MetaTable",
+]
 
 # Version 2 counts rows, numbers states and allows float16 vectors. The first change to a file of
 # version 1 makes it version 2, so that an older flowvec cannot change it without counting.
@@ -24,10 +31,12 @@ __all__ = ["LAYOUT_VERSIONS", "SPARSE_VERSION", "TRIGRAM_VERSION", "Counts", "Me
 # words. A file becomes version 3 when it gets one.
 # Version 4 has sparse vectors, which an older flowvec would not delete with their rows. A file
 # becomes version 4 when it gets the first.
+# Version 5 has token vectors for reranking, in the same manner.
 LAYOUT_VERSION = 2
 TRIGRAM_VERSION = 3
 SPARSE_VERSION = 4
-LAYOUT_VERSIONS = (1, 2, 3, 4)
+TOKEN_VERSION = 5
+LAYOUT_VERSIONS = (1, 2, 3, 4, 5)
 
 _STATE = "SELECT value FROM meta WHERE key = 'state'"
 _SETTINGS_CHECKSUM = "settings checksum"

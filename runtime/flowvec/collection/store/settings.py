@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from flowvec.vectors import METRICS, Metric
 
-__all__ = ["VECTOR_DTYPES", "CollectionSettings", "VectorDtype"]
+__all__ = [
+    "TOKEN_DTYPES",
+    "VECTOR_DTYPES",
+    "CollectionSettings",
+    "TokenDtype",
+    "VectorDtype",
+]
 
 VectorDtype = Literal["float32", "float16"]
 VECTOR_DTYPES: tuple[VectorDtype, ...] = get_args(VectorDtype)
+TokenDtype = Literal["float16", "signs"]
+TOKEN_DTYPES: tuple[TokenDtype, ...] = get_args(TokenDtype)
 
 # Keys of the table `meta` that differ from the attribute's name.
 _KEYS = {"m": "M"}
@@ -21,8 +29,8 @@ _KEYS = {"m": "M"}
 class CollectionSettings:
     """The settings of a collection.
 
-    They do not change after `create`, with two exceptions: if `create` got no model, the first
-    added texts set it, and the first sparse vectors set theirs.
+    They do not change after `create`, with exceptions: if `create` got no model, the first added
+    texts set it; the first sparse vectors set theirs; so do token vectors, which can be dropped.
 
     Attributes:
         dim: length of the vectors.
@@ -38,6 +46,10 @@ class CollectionSettings:
         sparse_dim: dimensions of the sparse vectors; None without any.
         sparse_model: name or directory of the bundle that made them.
         sparse_fingerprint: that bundle's fingerprint; None for sparse vectors made elsewhere.
+        token_dim: length of the token vectors; None without any.
+        token_dtype: how they are stored.
+        token_model: name or directory of the bundle that made them.
+        token_fingerprint: that bundle's fingerprint.
     """
 
     dim: int
@@ -53,6 +65,10 @@ class CollectionSettings:
     sparse_dim: int | None = None
     sparse_model: str | None = None
     sparse_fingerprint: str | None = None
+    token_dim: int | None = None
+    token_dtype: TokenDtype | None = None
+    token_model: str | None = None
+    token_fingerprint: str | None = None
 
     @classmethod
     def parse(cls, meta: Mapping[str, str]) -> CollectionSettings:
@@ -67,6 +83,8 @@ class CollectionSettings:
             if dim < 1:
                 raise ValueError(f"dim is {dim}")
             sparse_dim = int(values["sparse_dim"]) if "sparse_dim" in values else None
+            # Token vectors that were dropped leave empty values.
+            token_dtype = values.get("token_dtype") or None
             return cls(
                 dim=dim,
                 metric=METRICS[METRICS.index(values["metric"])],
@@ -83,6 +101,12 @@ class CollectionSettings:
                 sparse_dim=sparse_dim,
                 sparse_model=values.get("sparse_model"),
                 sparse_fingerprint=values.get("sparse_fingerprint"),
+                token_dim=int(values.get("token_dim", "0")) or None,
+                token_dtype=None
+                if token_dtype is None
+                else TOKEN_DTYPES[TOKEN_DTYPES.index(cast(TokenDtype, token_dtype))],
+                token_model=values.get("token_model") or None,
+                token_fingerprint=values.get("token_fingerprint") or None,
             )
         except KeyError as error:
             raise ValueError(f"{error} is missing") from None

@@ -30,6 +30,7 @@ from flowvec.collection.store.settings import CollectionSettings
 from flowvec.collection.store.snapshot_table import SnapshotTable
 from flowvec.collection.store.sparse_table import SparseTable
 from flowvec.collection.store.sqlite import Database
+from flowvec.collection.store.token_table import TokenTable
 from flowvec.errors import CollectionError, CorruptCollectionError
 
 __all__ = ["FILE", "Store", "UnfinishedError"]
@@ -90,6 +91,7 @@ class Store:
         metadata_changes: which rows' metadata changed.
         deletions: which rows were deleted last.
         sparse: sparse vectors of rows.
+        tokens: token vectors of rows.
         dtype: how vectors are stored.
     """
 
@@ -109,6 +111,7 @@ class Store:
         self.metadata_changes = MetadataChanges(self.database, self.meta)
         self.deletions = Deletions(self.database, self.meta)
         self.sparse = SparseTable(self.database, self.meta)
+        self.tokens = TokenTable(self.database, self.meta)
         try:
             if create is not None:
                 # One transaction: a kill leaves a file without tables, or a whole collection.
@@ -291,6 +294,7 @@ class Store:
             "DELETE FROM items WHERE label = ?", ((label,) for label in labels)
         )
         self.sparse.delete(labels)
+        self.tokens.delete(labels)
         self.deletions.add(labels)
 
     def labels_of(self, ids: Sequence[Id]) -> list[tuple[Id, int]]:
@@ -583,6 +587,7 @@ class Store:
         elif intact == seen and expected.id_sum not in (None, ids):
             yield f"{FILE}: the checksum over all ids does not match its rows"
         yield from self.sparse.problems()
+        yield from self.tokens.problems()
 
 
 def _scalar(kind: str, value: str) -> str | int | float | bool:
