@@ -195,10 +195,13 @@ def test_overwrite_replaces_everything_and_only_what_was_converted(
         assert len(objects) == len(before)  # nothing of the old dataset is left
     if to == "parquet":
         return
-    bucket.put(f"{prefix}/out/notes.txt", b"mine")
-    with pytest.raises(ConvertError, match=r"also holds what .* did not write \(notes.txt\)"):
-        convert(job, url, to, overwrite=True)
-    assert bucket.objects(prefix) == objects | {"out/notes.txt": b"mine"}
+    for name in ("notes.txt", "_mine/index.faiss"):
+        bucket.put(f"{prefix}/out/{name}", b"mine")
+        shown = name.partition("/")[0]
+        with pytest.raises(ConvertError, match=rf"also holds what .* did not write \({shown}\)"):
+            convert(job, url, to, overwrite=True)
+        assert bucket.objects(prefix) == objects | {f"out/{name}": b"mine"}
+        bucket.delete_one(f"{prefix}/out/{name}")
 
 
 def test_a_folder_may_change_its_format(

@@ -1,13 +1,16 @@
-"""The campaign of kills in short; `python -m tests.faults.bucket_kills` runs the long one."""
+"""Campaigns of kills in short; `python -m tests.faults.bucket_kills` and
+`python -m tests.faults.bucket_conversions` run the long ones.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.faults import bucket_kills
+from tests.faults import bucket_conversions, bucket_kills
 
 pytest.importorskip("s3fs", reason="needs the extra [s3]")
 pytest.importorskip("moto", reason="needs the extra [test-buckets]")
@@ -19,3 +22,11 @@ def test_a_job_that_was_killed_leaves_the_objects_of_one_that_was_not(tmp_path: 
     assert result.kills == 6
     assert result.finished > 0
     assert (result.lost, result.different, result.orphans, result.refused) == (0, 0, 0, 0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no fork")
+def test_a_conversion_that_was_killed_leaves_a_whole_target_or_none(tmp_path: Path) -> None:
+    seed = int(os.environ.get("FLOWVEC_SEED", "1"))
+    result = bucket_conversions.campaign(8, seed, tmp_path)
+    assert result.kills == 8
+    assert (result.mixed, result.orphans, result.refused) == (0, 0, 0), result.named

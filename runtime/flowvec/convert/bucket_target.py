@@ -36,9 +36,13 @@ _LEASE = "_converting.json"
 _AGAIN = "the same command starts again"
 _SET_TMPDIR = "set TMPDIR to a folder with space for them"
 _MANIFEST = re.compile(r"_versions/.*\.manifest")
-# Names in folders that `convert` writes; Lance has further folders, whose names start with _.
+# Names in folders that `convert` writes; and folders of Lance datasets, also of those that others
+# have changed since.
 _FILES = frozenset(
     (DESCRIPTION, "index.faiss", "index.bin", "rows.parquet", "rows.copy", "load.sql", _LEASE)
+)
+_FOLDERS = frozenset(
+    ("data", "tree", "_versions", "_transactions", "_indices", "_deletions", "_refs")
 )
 
 
@@ -341,7 +345,7 @@ def _naming_last(name: str) -> tuple[bool, bool, str]:
 
 
 def _is_known(name: str, size: int) -> bool:
-    return name in _FILES or (size < 0 and (name == "data" or name.startswith("_")))
+    return name in (_FOLDERS if size < 0 else _FILES)
 
 
 def _files(out: Path) -> dict[str, Path]:
