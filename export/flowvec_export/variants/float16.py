@@ -1,17 +1,20 @@
-"""The float16 variant, for GPUs: the encoder in half precision, with attention as one operator.
+"""The float16 variant, for GPUs: matrix products and attention in half precision.
 
-CUDA's fast attention kernels need attention as one operator in float16, with the length of each
-text as its mask: ONNX Runtime's `Attention` with a one-dimensional `mask_index`. A mask with one
-number per position is slow. Texts are right-padded, so their lengths are the mask's row sums.
+Attention is one operator, ONNX Runtime's `MultiHeadAttention`. Texts are right-padded, so its mask
+is their lengths: the mask's row sums, followed by the positions at which each text's queries and
+keys begin. By ONNX Runtime's sources (`contrib_ops/cuda/bert/multihead_attention.cc`), this form of
+a mask lets the memory-efficient kernel run on every GPU that has it; with the lengths alone only
+some GPUs have a fast kernel, and a mask with a number for each position is slow everywhere.
 
-Pooling, transform and normalization stay in float32: sums over hundreds of tokens and divisions by
-small numbers lose too much in half precision.
+LayerNormalization and the sums that it reads, which carry a token through the layers, stay in
+float32, and so do pooling, transform and normalization: sums over hundreds of tokens, or over many
+layers, and divisions by small numbers lose too much in half precision.
 """
 
 from __future__ import annotations
 
-import math
 import re
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +25,11 @@ from flowvec.bundle.manifest import INPUTS
 from flowvec.errors import ExportError
 from flowvec_export.graph.proto import drop_unused
 
-__all__ = ["half_precision_graph"]
+__all__ = ["fuse_attention", "half_precision_graph"]
 
 _QKV = re.compile(r"(backbone\.layers\.\d+\.)qkv\.weight")
 _LENGTHS = "float16.lengths"
+_MASK = "float16.mask"
 _LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -48,8 +52,7 @@ def half_precision_graph(
     # First, because a large model with unfolded weights exceeds protobuf's limit.
     floats = _float_tensors(half)
     _unfold_casts(half.graph)
-    if _fuse_attention(half.graph, heads, scale_folded):
-        half.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    floats |= fuse_attention(half, heads, scale_folded=scale_folded)
     _halve(half.graph, floats)
     drop_unused(half.graph)
     onnx.checker.check_model(half)
@@ -81,70 +84,113 @@ def _float_tensors(proto: onnx.ModelProto) -> set[str]:
     return {v.name for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
 
 
-def _fuse_attention(graph: onnx.GraphProto, heads: int, scale_folded: bool) -> bool:
-    """Replace each attention of our backbone by one operator; returns whether there was any."""
-    stored = {init.name: init for init in graph.initializer}
+def fuse_attention(proto: onnx.ModelProto, heads: int, *, scale_folded: bool) -> set[str]:
+    """Replace each attention of our backbone by one operator, in place and in the same precision.
+
+    Args:
+        proto: a float32 graph. One without our backbone is not changed.
+        heads: the encoder's attention heads.
+        scale_folded: whether 1/sqrt(head width) is in the query weights already.
+
+    Returns:
+        Names of float tensors that were added.
+    """
+    graph = proto.graph
+    stored = {init.name for init in graph.initializer}
     readers = {name: node for node in graph.node for name in node.input}
     products = {
         node.input[1]: node for node in graph.node
         if node.op_type == "MatMul" and node.input[1] in stored
     }  # fmt: skip
-    fused: dict[str, onnx.NodeProto] = {}
+    fused: dict[str, list[onnx.NodeProto]] = {}
+    added: set[str] = set()
     for matrix, node in products.items():
         match = _QKV.fullmatch(matrix)
         if match is None:
             continue
         # The product's only reader adds its bias.
-        bias = next(name for name in readers[node.output[0]].input if name in stored)
-        if scale_folded:
-            _unscale_queries((stored[matrix], stored[bias]), heads)
+        biased = readers[node.output[0]].output[0]
         joined = products[f"{match[1]}attention_out.weight"].input[0]
-        fused[joined] = helper.make_node(
-            "Attention",
-            [node.input[0], matrix, bias, _LENGTHS],
+        parts = [f"{match[1]}{part}" for part in ("query", "key", "value")]
+        added.update(parts)
+        split = helper.make_node(
+            "Split", [biased], parts, f"{match[1]}split", axis=-1, num_outputs=3
+        )
+        attention = helper.make_node(
+            "MultiHeadAttention",
+            [*parts, "", _MASK],
             [joined],
             f"{match[1]}attention",
             domain="com.microsoft",
             num_heads=heads,
+            scale=1.0 if scale_folded else None,  # None is 1/sqrt(head width)
         )
+        fused[joined] = [split, attention]
     if not fused:
-        return False
-    axis = numpy_helper.from_array(np.array([1], np.int64), "float16.sequence_axis")
-    graph.initializer.append(axis)
-    tokens = "float16.tokens"
-    nodes = [
-        helper.make_node("ReduceSum", [INPUTS[1], axis.name], [tokens], tokens, keepdims=0),
-        helper.make_node("Cast", [tokens], [_LENGTHS], _LENGTHS, to=TensorProto.INT32),
-        *(fused.get(node.output[0], node) for node in graph.node),
-    ]
+        return added
+    nodes = _mask_nodes(graph)
+    for node in graph.node:
+        nodes += fused.get(node.output[0], [node])
     del graph.node[:]
     graph.node.extend(nodes)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     drop_unused(graph)
-    return True
+    return added
 
 
-def _unscale_queries(tensors: tuple[onnx.TensorProto, onnx.TensorProto], heads: int) -> None:
-    """Take 1/sqrt(head width) out of weights (width, 3 width) and bias; the operator applies it."""
-    for tensor in tensors:
-        values = numpy_helper.to_array(tensor).copy()
-        width = values.shape[-1] // 3
-        values[..., :width] *= np.float32(math.sqrt(width / heads))
-        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+def _mask_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Nodes that make int32 (3 batch + 2,) of the mask: lengths, and twice where texts begin.
+
+    They read the mask's values and not its shape, since a shape is computed on the CPU, and a CUDA
+    graph cannot contain what is copied from there.
+    """
+
+    def constant(name: str, values: list[int], kind: type[np.integer[Any]] = np.int32) -> str:
+        name = f"float16.{name}"
+        graph.initializer.append(numpy_helper.from_array(np.array(values, kind), name))
+        return name
+
+    def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> onnx.NodeProto:
+        return helper.make_node(kind, inputs, [output], output, **attributes)
+
+    zero, one = constant("zero", [0]), constant("one", [1])
+    axis = constant("sequence_axis", [1], np.int64)
+    first = numpy_helper.from_array(np.array(0, np.int64), "float16.batch_axis")
+    graph.initializer.append(first)
+    mask, nothing, ones = "float16.mask_int32", "float16.zeros", "float16.ones"
+    rows, ends, starts = "float16.rows", "float16.ends", "float16.starts"
+    return [
+        node("Cast", [INPUTS[1]], mask, to=TensorProto.INT32),
+        node("ReduceSum", [mask, axis], _LENGTHS, keepdims=0),
+        node("Mul", [mask, zero], nothing),
+        node("Add", [nothing, one], ones),
+        node("ReduceSum", [ones, axis], rows, keepdims=0),
+        node("CumSum", [rows, first.name], ends),
+        node("Concat", [zero, ends], starts, axis=0),
+        node("Concat", [_LENGTHS, starts, starts], _MASK, axis=0),
+    ]
 
 
 def _halve(graph: onnx.GraphProto, floats: set[str]) -> None:
-    """Make the encoder compute in float16, and the steps after it in float32."""
-    encoder = _encoder(graph)
+    """Make the encoder's products compute in float16, and everything else in float32."""
+    halved_nodes = _encoder(graph) - _residual(graph)
     stored = {init.name: init for init in graph.initializer if init.data_type == TensorProto.FLOAT}
-    halved: set[str] = set()
-    ready: set[str] = set()
+    half: set[str] = set()  # names of float16 tensors
+    cast: set[str] = set()
     nodes: list[onnx.NodeProto] = []
 
     def stored_half(name: str) -> str:
         new = f"{name}.float16"
-        if new not in halved:
-            halved.add(new)
+        if new not in half:
+            half.add(new)
             graph.initializer.append(_half(numpy_helper.to_array(stored[name]), new))
+        return new
+
+    def converted(name: str, kind: int, suffix: str) -> str:
+        new = f"{name}.{suffix}"
+        if new not in cast:
+            cast.add(new)
+            nodes.append(helper.make_node("Cast", [name], [new], new, to=kind))
         return new
 
     for i, node in enumerate(graph.node):
@@ -152,23 +198,34 @@ def _halve(graph: onnx.GraphProto, floats: set[str]) -> None:
             raise ExportError(
                 f"{node.op_type} contains a graph, which the float16 variant does not support"
             )
-        if i in encoder:
-            node.input[:] = [stored_half(name) if name in stored else name for name in node.input]
+        for at, name in enumerate(node.input):
+            if i not in halved_nodes:
+                if name in half:
+                    node.input[at] = converted(name, TensorProto.FLOAT, "float32")
+            elif name in stored:
+                node.input[at] = stored_half(name)
+            elif name in floats and name not in half:
+                node.input[at] = converted(name, TensorProto.FLOAT16, "float16")
+        if i in halved_nodes:
             for attribute in node.attribute:
                 _halve_attribute(node.op_type, attribute)
-            halved.update(floats.intersection(node.output))
-        else:
-            for name in halved.intersection(node.input):
-                exact = f"{name}.float32"
-                if exact not in ready:
-                    ready.add(exact)
-                    nodes.append(
-                        helper.make_node("Cast", [name], [exact], exact, to=TensorProto.FLOAT)
-                    )
-                node.input[:] = [exact if other == name else other for other in node.input]
+            half.update(floats.intersection(node.output))
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
+
+
+def _residual(graph: onnx.GraphProto) -> set[int]:
+    """Positions of all LayerNormalization nodes, and of the sums of two tensors that they read."""
+    stored = {init.name for init in graph.initializer}
+    norms = [node for node in graph.node if node.op_type == "LayerNormalization"]
+    read = {node.input[0] for node in norms}
+    return {
+        i
+        for i, node in enumerate(graph.node)
+        if node.op_type == "LayerNormalization"
+        or (node.op_type == "Add" and node.output[0] in read and stored.isdisjoint(node.input))
+    }
 
 
 def _encoder(graph: onnx.GraphProto) -> set[int]:

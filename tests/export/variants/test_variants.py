@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +27,7 @@ from flowvec.texts.sentences import split_sentences
 from flowvec_export import export
 from flowvec_export.sts import StsPairs, StsTask, read_sts
 from flowvec_export.variants import gptq, variants
+from flowvec_export.variants.float16 import fuse_attention
 from flowvec_export.variants.gptq import round_matrix
 from flowvec_export.variants.variants import KINDS
 from tests.export.conftest import CORPUS, LAYERS
@@ -154,39 +157,102 @@ def test_in_openvinos_form_stored_bytes_are_multiplied_in_standard_operators(
 
 def test_in_float16_attention_is_one_operator_with_lengths(bundle: Bundle) -> None:
     half = onnx.load(bundle.graph("float16"))
-    nodes = {name: node for node in half.graph.node for name in node.output}
-    fused = [node for node in half.graph.node if node.op_type == "Attention"]
+    fused = [node for node in half.graph.node if node.op_type == "MultiHeadAttention"]
     assert len(fused) == TRAINED_LAYERS
     assert all(node.domain == "com.microsoft" for node in fused)
-    stored = {init.name: init for init in half.graph.initializer}
-    for node in fused:
-        # The mask is one number a text: int32 sums of the mask's rows.
-        cast = nodes[node.input[3]]
-        assert cast.op_type == "Cast"
-        assert cast.attribute[0].i == onnx.TensorProto.INT32
-        assert nodes[cast.input[0]].op_type == "ReduceSum"
-        assert nodes[cast.input[0]].input[0] == "attention_mask"
-        assert all(stored[n].data_type == onnx.TensorProto.FLOAT16 for n in node.input[1:3])
     kinds = Counter(node.op_type for node in half.graph.node)
     assert kinds["Softmax"] == kinds["Transpose"] == 0
+    # The mask: the lengths of texts, and where each begins among the padded tokens, twice.
+    (mask,) = {node.input[4] for node in fused}
+    for rows, length in ((1, 1), (3, 7), (2, 64)):
+        feeds = padded(rows, length)
+        expected = [
+            *feeds["attention_mask"].sum(axis=1),
+            *([length * i for i in range(rows + 1)] * 2),
+        ]
+        (found,) = run_graph(with_output(half, mask, onnx.TensorProto.INT32), feeds)
+        np.testing.assert_array_equal(found, expected)
+    # It depends on no shape, which would be computed on the CPU.
+    upstream = nodes_before(half, mask)
+    assert upstream
+    assert not {"Shape", "Range", "ConstantOfShape"} & {node.op_type for node in upstream}
 
 
-def test_in_float16_what_follows_the_encoder_stays_in_float32(bundle: Bundle) -> None:
+def test_the_fused_graph_in_float32_is_the_graph(tmp_path: Path, trained: Path) -> None:
+    plain = onnx.load(export(trained, tmp_path / "b").graph(None))
+    heads = json.loads((trained / "config.json").read_text())["num_attention_heads"]
+    twin = onnx.ModelProto()
+    twin.CopyFrom(plain)
+    assert fuse_attention(twin, heads, scale_folded=True)
+    kinds = Counter(node.op_type for node in twin.graph.node)
+    assert (kinds["MultiHeadAttention"], kinds["Softmax"]) == (TRAINED_LAYERS, 0)
+    for rows, length in ((1, 1), (1, 9), (5, 12), (3, 63)):
+        feeds = padded(rows, length)
+        np.testing.assert_allclose(run_graph(twin, feeds), run_graph(plain, feeds), atol=1e-5)
+
+
+def test_in_float16_norms_sums_and_what_follows_the_encoder_stay_in_float32(
+    bundle: Bundle,
+) -> None:
     half = onnx.load(bundle.graph("float16"))
-    last = max(i for i, n in enumerate(half.graph.node) if n.op_type == "LayerNormalization")
     types = {init.name: init.data_type for init in half.graph.initializer}
-    tail = half.graph.node[last + 1 :]
-    casts = [
-        n for n in tail if n.op_type == "Cast" and n.input[0] == half.graph.node[last].output[0]
-    ]
-    assert len(casts) == 1  # the hidden states, once
-    read = {name for node in tail for name in node.input}
+    nodes = {name: node for node in half.graph.node for name in node.output}
+    norms = [node for node in half.graph.node if node.op_type == "LayerNormalization"]
+    assert len(norms) == 2 * TRAINED_LAYERS + 1
+    for norm in norms:
+        assert {types[name] for name in norm.input[1:]} == {onnx.TensorProto.FLOAT}
+        added = nodes[norm.input[0]]
+        assert added.op_type == "Add"
+        for name in added.input:  # the norm before, and the layer's product or embeddings
+            source = nodes[name]
+            if source.op_type == "Cast":
+                assert source.attribute[0].i == onnx.TensorProto.FLOAT
+            else:
+                assert source.op_type == "LayerNormalization"
+    last = max(i for i, n in enumerate(half.graph.node) if n.op_type == "LayerNormalization")
+    read = {name for node in half.graph.node[last + 1 :] for name in node.input}
     assert onnx.TensorProto.FLOAT16 not in {types.get(name) for name in read}
     assert half.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     matrices = [
         i for i in half.graph.initializer if len(i.dims) == 2 and i.name.startswith("backbone")
     ]
     assert {init.data_type for init in matrices} == {onnx.TensorProto.FLOAT16}
+
+
+def padded(rows: int, length: int) -> dict[str, np.ndarray]:
+    """Random token ids of texts of different lengths, the first as long as the batch."""
+    rng = np.random.default_rng(rows * length)
+    lengths = rng.integers(1, length + 1, rows)
+    lengths[0] = length
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
+    return {"input_ids": rng.integers(5, 1000, (rows, length)) * mask, "attention_mask": mask}
+
+
+def run_graph(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """The first output of a graph on ONNX Runtime's CPU provider."""
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return np.asarray(session.run([session.get_outputs()[0].name], feeds))
+
+
+def with_output(proto: onnx.ModelProto, name: str, kind: int) -> onnx.ModelProto:
+    """The graph with a tensor of it as its only output."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    del changed.graph.output[:]
+    changed.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, ["n"]))
+    return changed
+
+
+def nodes_before(proto: onnx.ModelProto, name: str) -> list[onnx.NodeProto]:
+    """The nodes that a tensor is computed by."""
+    wanted, found = {name}, []
+    for node in reversed(proto.graph.node):
+        if wanted.intersection(node.output):
+            wanted.update(node.input)
+            found.append(node)
+    return found
 
 
 def test_a_processor_without_vnni_computes_the_same(
@@ -242,7 +308,7 @@ def test_every_architecture_has_variants(
         bytes_ = [t for t in graph.initializer if t.data_type == onnx.TensorProto.INT8]
         assert all(t.dims[0] % 64 == 0 for t in bytes_ if len(t.dims) == 2)
     elif architecture != "mpnet":  # whose attention has a bias for each distance
-        assert operators["Attention"] == LAYERS
+        assert operators["MultiHeadAttention"] == LAYERS
     with Encoder(bundle, ENGINES[kind]) as encoder:
         assert np.isfinite(encoder.encode(CORPUS[:9])).all()
 
