@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import string
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ MARKERS = {"query": "[Q] ", "document": "[D] "}
 EXPANSION = {"strategy": "fixed", "attend": False, "length": 16}
 
 
-def make_encoder(folder: Path, architecture: str, markers: Any = MARKERS) -> Path:
-    """Write a random encoder whose tokenizer has a mask token and markers.
+def make_encoder(
+    folder: Path, architecture: str, markers: Any = MARKERS, added: Sequence[str] = ()
+) -> Path:
+    """Write a random encoder whose tokenizer has a mask token, markers and added tokens.
 
     The markers are added as PyLate adds them: tokens with a space, which are normalized.
     """
@@ -31,7 +34,7 @@ def make_encoder(folder: Path, architecture: str, markers: Any = MARKERS) -> Pat
     tokenizer = train([*names.values(), mask])
     cls, sep, pad = (tokenizer.token_to_id(names[n]) for n in ("cls", "sep", "pad"))
     tokenizer.add_special_tokens([*names.values(), mask])
-    tokenizer.add_tokens([AddedToken(marker) for marker in markers.values()])
+    tokenizer.add_tokens([*added, *(AddedToken(marker) for marker in markers.values())])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{names['cls']} $A {names['sep']}",
         special_tokens=[(names["cls"], cls), (names["sep"], sep)],
@@ -103,9 +106,10 @@ def make_pylate(folder: Path, **changes: Any) -> Path:
     """A directory as PyLate 1 saves it: markers beside the prompts, and two modules.
 
     A change to None leaves a key out. As in PyLate 1.0 and 1.1 is `model_type=None`; 1.0 wrote no
-    name of the similarity either.
+    name of the similarity either. The vocabulary has all punctuation: PyLate skips unknown words
+    where it has not, and sentence-transformers does not.
     """
-    encoder = make_encoder(folder / "encoder", "bert")
+    encoder = make_encoder(folder / "encoder", "bert", added=string.punctuation)
     out = Path(shutil.copytree(encoder, folder / "pylate"))
     torch.manual_seed(1)
     linear = torch.nn.Linear(WIDTH, DIM, bias=False)
@@ -120,7 +124,8 @@ def make_pylate(folder: Path, **changes: Any) -> Path:
         bias=False,
         activation_function="torch.nn.modules.linear.Identity",
     )
-    write_json(out / "sentence_bert_config.json", max_seq_length=POSITIONS, do_lower_case=False)
+    # PyLate sets the length at each call; this is what a query leaves behind.
+    write_json(out / "sentence_bert_config.json", max_seq_length=15, do_lower_case=False)
     types = ("sentence_transformers.models.Transformer", "pylate.models.Dense.Dense")
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": kind}

@@ -9,11 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, processors
 
 from flowvec import Bundle, ExportError, InputValueError, MultiVectorEncoder
 from flowvec_export import export
+from flowvec_export.sources.late_interaction import read_about_tokens, read_as_pylate
 from tests.export.conftest import POSITIONS, TEXTS
-from tests.export.late_interaction import EXPANSION, make_colbert, make_pylate, vectors_of
+from tests.export.late_interaction import (
+    EXPANSION,
+    make_colbert,
+    make_encoder,
+    make_pylate,
+    vectors_of,
+)
 
 pytestmark = [
     pytest.mark.parity,
@@ -80,6 +88,48 @@ def test_the_manifest_says_how_texts_are_read(tmp_path: Path) -> None:
     assert bundle.manifest.prompts == {"query": "[Q] ", "document": "[D] "}
     assert bundle.manifest.transform == ("dense(48->12, identity)",)
     assert bundle.manifest.parity["max_relative_error"] <= 1e-4
+
+
+def test_pylate_skips_unknown_words_where_it_skips_a_word_that_is_unknown(tmp_path: Path) -> None:
+    words = {}
+    for name, skipped in {"known": [","], "unknown": [",", "\u2603"]}.items():
+        bundle = export(make_pylate(tmp_path / name, skiplist_words=skipped), tmp_path / name / "b")
+        head = bundle.manifest.late_interaction
+        assert head is not None
+        tokenizer = Tokenizer.from_file(str(bundle.path / "tokenizer.json"))
+        words[name] = {tokenizer.id_to_token(i) for i in head.skipped_tokens}
+    assert words == {"known": {","}, "unknown": {",", "[UNK]"}}
+
+
+def test_pylates_lengths_where_its_files_do_not_say(tmp_path: Path) -> None:
+    source = make_pylate(tmp_path, query_length=None, document_length=None)
+    about = read_about_tokens(source, json.loads((source / "modules.json").read_text()), "it")
+    assert (about.query_length, about.document_length) == (32, 180)
+    assert about.expansion is not None
+    assert about.expansion.length == 32
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta"])
+def test_texts_of_pylate_are_stripped(architecture: str, tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path, architecture)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    plain = tokenizer.encode("The cat. A dog").ids
+    read_as_pylate(tokenizer, ("[Q] ", "[D] "), "it")
+    for text in ("The cat. A dog", " \tThe cat. A dog\n "):
+        first, marker, *others = tokenizer.encode("[D] " + text).ids
+        assert [first, *others] == plain
+        assert marker == tokenizer.token_to_id("[D] ")
+
+
+def test_a_marker_that_changes_the_text_after_it_is_refused(tmp_path: Path) -> None:
+    folder = make_encoder(tmp_path, "bert")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    with pytest.raises(ExportError, match=r"it has the marker '\[X\] '"):
+        read_as_pylate(tokenizer, ("[X] ",), "it")  # no token of its own
+    # Without a first token, PyLate inserts the marker after the text's first.
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A")
+    with pytest.raises(ExportError, match=r"it has the marker '\[Q\] '"):
+        read_as_pylate(tokenizer, ("[Q] ",), "it")
 
 
 def test_float16_weights_halve_the_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import tokenizers
 
 from flowvec.bundle.manifest import LateInteraction
 from flowvec.errors import ExportError
-from flowvec_export.sources.base import checked_length
+from flowvec_export.sources.base import MOST_TOKENS, checked_length
 from flowvec_export.sources.files import inside, read_json
 from flowvec_export.sources.sentence_transformers.layers import check_names, read_dense
 from flowvec_export.sources.sentence_transformers.settings import (
@@ -33,6 +33,7 @@ __all__ = [
     "MultiVectorSource",
     "is_late_interaction",
     "read_about_tokens",
+    "read_as_pylate",
     "register_markers",
 ]
 
@@ -42,8 +43,10 @@ _PYLATE_DENSE = "pylate.models.Dense.Dense"
 _PYLATE_SIMILARITY = "MaxSim"
 # Settings of the Transformer module that are read here.
 _OWN_SETTINGS = ("query_length", "document_length", "query_expansion")
-# What ColBERT fills queries up to, where a file does not say.
-_QUERY_LENGTH = 32
+# PyLate's lengths, where a file does not say.
+_QUERY_LENGTH, _DOCUMENT_LENGTH = 32, 180
+# Texts with which the markers of a tokenizer are tried.
+_TRIED = ("", "a", "The cat.")
 _MASK_SETTINGS = {"skiplist_words", "skiplist_tasks", "keep_only_token_ids"}
 
 
@@ -79,6 +82,7 @@ class AboutTokens:
         expansion: how queries are filled up; None if they are not.
         skipped: tokens that get no vector.
         skips_in_queries: whether they get none in queries either.
+        is_pylate: whether PyLate saved it, which reads texts in a few ways of its own.
         prompts: prefixes by name.
         markers: prefixes that are one token each, as PyLate inserts them.
     """
@@ -93,6 +97,7 @@ class AboutTokens:
     expansion: Expansion | None
     skipped: tuple[str, ...]
     skips_in_queries: bool
+    is_pylate: bool
     prompts: dict[str, str]
     markers: tuple[str, ...]
 
@@ -116,12 +121,14 @@ class MultiVectorSource:
         encoder: the encoder below, with its tokenizer.
         dense: the layers after it.
         expansion_token: id of the token that queries are filled with.
+        unknown_token: id of the token of unknown words; None if there is none.
     """
 
     about: AboutTokens
     encoder: TorchSource
     dense: list[Dense]
     expansion_token: int | None
+    unknown_token: int | None
 
     @property
     def origin(self) -> str:
@@ -165,7 +172,11 @@ class MultiVectorSource:
         return checked_length(self.origin, self.encoder.max_length, requested, special + 1)
 
     def _skipped(self) -> set[int]:
-        ids = (self.encoder.tokenizer.token_to_id(word) for word in self.about.skipped)
+        ids = {self.encoder.tokenizer.token_to_id(word) for word in self.about.skipped}
+        if self.about.is_pylate and None in ids:
+            # A word that the vocabulary lacks is the unknown token to PyLate, which skips that.
+            # sentence-transformers skips such a word nowhere.
+            ids.add(self.unknown_token)
         return {i for i in ids if i is not None}
 
     def draft(self, weights: Weights) -> Draft:
@@ -221,6 +232,10 @@ def read_about_tokens(root: Path, modules: Any, origin: str) -> AboutTokens:
         raise ExportError(f"{origin} compares by meanmaxsim, which is not supported")
     settings = read_settings(folders[0], origin, others=_OWN_SETTINGS)
     is_pylate = _is_pylate(config, modules)
+    if is_pylate:
+        # PyLate sets it at each call, and so saves the limit of the texts that it read last. Its
+        # lengths of queries and documents count, and the encoder's positions.
+        settings["max_seq_length"] = MOST_TOKENS
     markers = _markers(config)
     prompts, _ = prompts_of(config, origin)
     for name, marker in markers.items():
@@ -233,8 +248,13 @@ def read_about_tokens(root: Path, modules: Any, origin: str) -> AboutTokens:
             content = read_json(folder / "config.json", missing_ok=True) or {}
             check_names(content, folder, "token_embeddings")
     skipped = config.get("skiplist_words") if is_pylate else mask.get("skiplist_words")
-    if skipped is None and is_pylate:
-        skipped = list(string.punctuation)
+    lengths = [
+        _count(config if is_pylate else settings, name, origin)
+        for name in ("query_length", "document_length")
+    ]
+    if is_pylate:
+        skipped = list(string.punctuation) if skipped is None else skipped
+        lengths = [lengths[0] or _QUERY_LENGTH, lengths[1] or _DOCUMENT_LENGTH]
     if mask.keys() - _MASK_SETTINGS or mask.get("keep_only_token_ids"):
         raise ExportError(f"{origin} has a MultiVectorMask with {sorted(mask)}, not supported")
     tasks = mask.get("skiplist_tasks") or ["document"]
@@ -244,12 +264,13 @@ def read_about_tokens(root: Path, modules: Any, origin: str) -> AboutTokens:
         settings=settings,
         dense=tuple(f for kind, f in zip(kinds, folders, strict=True) if kind == "Dense"),
         normalize=is_pylate or "Normalize" in kinds,
-        query_length=_count(config if is_pylate else settings, "query_length", origin),
-        document_length=_count(config if is_pylate else settings, "document_length", origin),
+        query_length=lengths[0],
+        document_length=lengths[1],
         expansion=_expansion(config, settings, is_pylate=is_pylate, origin=origin),
         skipped=tuple(_texts(skipped or [], "skiplist_words", origin)) if "document" in tasks
         else (),
         skips_in_queries="query" in tasks,
+        is_pylate=is_pylate,
         prompts=prompts,
         markers=tuple(markers.values()),
     )  # fmt: skip
@@ -258,17 +279,55 @@ def read_about_tokens(root: Path, modules: Any, origin: str) -> AboutTokens:
 def register_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) -> None:
     """Make prefixes that are known tokens one token each in a text too.
 
-    A marker such as `[Q] ` is inserted as a token in training; in a text, a tokenizer that
-    lower-cases would cut it into pieces.
+    A marker such as `[Q] ` is inserted as a token in training; in a text, a tokenizer could cut it
+    into pieces.
     """
     for marker in markers:
         for token in (marker, *marker.split(None, 1)[:1]):
-            if not token or tokenizer.token_to_id(token) is None:
+            number = tokenizer.token_to_id(token) if token else None
+            if number is None:
                 continue
-            if tokenizer.encode(token, add_special_tokens=False).tokens != [token]:
-                added = tokenizers.AddedToken(token, normalized=False, special=True)
-                tokenizer.add_special_tokens([added])
+            # By id: a tokenizer that lower-cases shows the token as `[q] `.
+            if tokenizer.encode(token, add_special_tokens=False).ids != [number]:
+                _add_marker(tokenizer, token)
             break
+
+
+def read_as_pylate(tokenizer: tokenizers.Tokenizer, markers: Sequence[str], origin: str) -> None:
+    """Make a tokenizer read texts as PyLate does: stripped, with a marker after the first token.
+
+    Args:
+        tokenizer: is changed.
+        markers: each is put before a text.
+        origin: name of the source, for messages.
+
+    Raises:
+        ExportError: with a marker before it, the tokenizer reads a text otherwise.
+    """
+    plain = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    register_markers(tokenizer, markers)
+    if plain.encode(" a ").ids != plain.encode("a").ids:
+        # A marker that is not normalized is cut off first, so that the rest is stripped.
+        for marker in markers:
+            if marker:
+                _add_marker(tokenizer, marker)
+        steps = [tokenizers.normalizers.Strip()]
+        if tokenizer.normalizer is not None:
+            steps.append(tokenizer.normalizer)
+        tokenizer.normalizer = tokenizers.normalizers.Sequence(steps)
+    for marker in filter(None, markers):
+        number = tokenizer.token_to_id(marker)
+        for text in _TRIED:
+            ids = plain.encode(text).ids
+            if tokenizer.encode(marker + text).ids != [*ids[:1], number, *ids[1:]]:
+                raise ExportError(
+                    f"{origin} has the marker {marker!r}, which PyLate inserts after the first "
+                    "token of a text; before a text, its tokenizer reads something else"
+                )
+
+
+def _add_marker(tokenizer: tokenizers.Tokenizer, token: str) -> None:
+    tokenizer.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)])
 
 
 def _is_pylate(config: dict[str, Any], modules: Any) -> bool:

@@ -18,6 +18,7 @@ from flowvec_export.sources.files import check_config, check_tokenizer, find_wei
 from flowvec_export.sources.late_interaction import (
     AboutTokens,
     MultiVectorSource,
+    read_as_pylate,
     register_markers,
 )
 from flowvec_export.sources.sparse import AboutSparse, SparseSource
@@ -154,28 +155,34 @@ def read_masked_lm(root: Path, folder: Path, about: AboutSparse, trust: Trust) -
 def read_colbert(root: Path, about: AboutTokens, trust: Trust) -> MultiVectorSource:
     """Read a ColBERT-style model; `root` holds the whole model."""
     encoder = read_encoder(root, about.folder, about.origin, about.settings, trust)
-    register_markers(encoder.tokenizer, about.markers)
+    if about.is_pylate:
+        read_as_pylate(encoder.tokenizer, about.markers, about.origin)
+    else:
+        register_markers(encoder.tokenizer, about.markers)
     token: int | None = None
     if about.expansion is not None:
-        name = about.expansion.token or _named_token(about.folder)
+        # The tokenizer's mask token, or, if it has none, the one that ends a text.
+        name = about.expansion.token or _named_token(about.folder, "mask_token", "eos_token")
         token = None if name is None else encoder.tokenizer.token_to_id(name)
         if token is None:
             raise ExportError(
                 f"{about.origin} fills queries up with a token that its tokenizer does not have"
             )
+    unknown = _named_token(about.folder, "unk_token")
     return MultiVectorSource(
         about=about,
         encoder=encoder,
         dense=about.read_dense(trust),
         expansion_token=token,
+        unknown_token=None if unknown is None else encoder.tokenizer.token_to_id(unknown),
     )
 
 
-def _named_token(folder: Path) -> str | None:
-    """The tokenizer's mask token, or, if it has none, the one that ends a text."""
+def _named_token(folder: Path, *names: str) -> str | None:
+    """The first token of a tokenizer that its files name so."""
     config = read_json(folder / "tokenizer_config.json", missing_ok=True) or {}
     named = read_json(folder / "special_tokens_map.json", missing_ok=True) or {}
-    for name in ("mask_token", "eos_token"):
+    for name in names:
         token = named.get(name) or config.get(name)
         if token:
             return str(token["content"] if isinstance(token, dict) else token)
