@@ -4,7 +4,9 @@
 
 The bucket is moto's server on loopback, which shares the processor with the job. Each round runs
 both jobs, one after the other. Memory is the job's own, without mapped files: its growth is from a
-quarter of the job's time to its most. Needs the extras [cpu], [bench] and [test-buckets].
+quarter of the job's time to its most. Processor time is the job's own too, without the server's: on
+a machine that does not run the store it says how much slower the bucket is. Needs the extras [cpu],
+[bench] and [test-buckets].
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -50,15 +53,16 @@ def main() -> None:
         }
         for number in range(arguments.rounds):
             for out in (f"{folder}/{number}", f"s3://bucket/{number}"):
-                seconds, growth = job(texts, out)
+                seconds, processor, growth = job(texts, out)
                 rate = arguments.rows / seconds
                 print(f"{out.partition(':')[0]:>10}", f"{seconds:.1f} s, {rate:,.0f} texts/s,",
+                      f"{processor:.1f} s of processor time,",
                       f"memory grew by {growth:.0f} MiB", flush=True)  # fmt: skip
 
 
-def job(texts: Path, out: str) -> tuple[float, float]:
-    """Seconds of a job, and MiB by which its memory grew."""
-    begun = time.perf_counter()
+def job(texts: Path, out: str) -> tuple[float, float, float]:
+    """Seconds of a job, those of processor time, and MiB by which its memory grew."""
+    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     program = "from flowvec.cli.main import main; main()"
     command = [sys.executable, "-c", program, "encode", "mini", str(texts), "-o", out]
     memory: list[float] = []
@@ -71,7 +75,9 @@ def job(texts: Path, out: str) -> tuple[float, float]:
         raise SystemExit(f"the job to {out} ended with {process.returncode}")
     seconds = time.perf_counter() - begun
     first = memory[len(memory) // 4]
-    return seconds, max(memory) - first
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, processor, max(memory) - first
 
 
 if __name__ == "__main__":
