@@ -6,6 +6,18 @@ runtime imports nothing from this package.
 
 from __future__ import annotations
 
-from flowvec_bench.speed import Throughput, measure_throughput
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowvec_bench.speed import Throughput, measure_throughput
 
 __all__ = ["Throughput", "measure_throughput"]
+
+
+def __getattr__(name: str) -> Any:
+    # When they are asked for: `flowvec_bench.gpu` begins before numpy and others are installed.
+    if name in __all__:
+        from flowvec_bench import speed
+
+        return getattr(speed, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,17 +1,20 @@
-"""`python -m flowvec_bench.gpu`: run all steps, or continue where the last call stopped."""
+"""`python -m flowvec_bench.gpu`: run all steps, or continue where the last call stopped.
+
+Nothing but the standard library is imported before the wheels are installed: what flowvec needs may
+be among them.
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flowvec_bench.gpu.report import summary, write_report
-from flowvec_bench.gpu.runner import Record, run_steps
-from flowvec_bench.gpu.settings import Settings
-from flowvec_bench.gpu.stand_in import SAID
-from flowvec_bench.gpu.steps import STEPS
+if TYPE_CHECKING:
+    from flowvec_bench.gpu.runner import Record
 
 __all__ = ["main"]
 
@@ -53,6 +56,16 @@ def main(arguments: list[str] | None = None) -> int:
     out, work = given.out.resolve(), given.work.resolve()
     out.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
+    packages = work / "packages"
+    if given.wheels is not None:
+        _install(given.wheels.resolve(), packages)
+
+    from flowvec_bench.gpu.report import summary, write_report
+    from flowvec_bench.gpu.runner import run_steps
+    from flowvec_bench.gpu.settings import Settings
+    from flowvec_bench.gpu.stand_in import SAID
+    from flowvec_bench.gpu.steps import STEPS
+
     settings = Settings(
         work=str(work),
         tokenizer=str(given.tokenizer.resolve()),
@@ -65,8 +78,6 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{out} holds a run {'without' if given.stand_in else 'with'} --stand-in")
     for folder in (work, out):
         settings.save(folder / "settings.json")
-    # Proofs and tuned settings of this run do not go to the user's cache.
-    os.environ["FLOWVEC_CACHE"] = str(work / "cache")
     if given.stand_in:
         print(SAID)
     chosen = tuple(filter(None, given.only.split(",")))
@@ -82,13 +93,24 @@ def main(arguments: list[str] | None = None) -> int:
         work / "settings.json",
         out / "steps",
         given.minutes * 60,
-        search_path=(str(settings.packages),),
+        search_path=(str(packages),),
         retry=given.retry,
         on_record=report,
     )
     print(summary(records))
     failed = any(row["passed"] is False for record in records for row in record.rows)
     return int(failed or any(record.status != "done" for record in records))
+
+
+def _install(wheels: Path, packages: Path) -> None:
+    """Install the wheels, once; a failure shows again in the first step, which records it."""
+    program = Path(__file__).with_name("wheels.py")
+    command = [sys.executable, str(program), str(wheels), str(packages)]
+    try:
+        subprocess.run(command, timeout=90, check=True)
+    except subprocess.SubprocessError as error:
+        print(f"the wheels cannot be installed: {error}", flush=True)
+    sys.path.insert(0, str(packages))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,6 +49,8 @@ def main(arguments: list[str]) -> None:
     """Run one step."""
     path, rows, function, *rest = arguments
     settings = Settings.load(Path(path))
+    # Proofs and tuned settings of this run do not go to the user's cache.
+    os.environ["FLOWVEC_CACHE"] = str(Path(settings.work) / "cache")
     if settings.stand_in:
         from flowvec_bench.gpu.stand_in import use_stand_in
 

@@ -1,4 +1,4 @@
-"""Steps about single texts, about the tokenizer, and about attention without padding."""
+"""Steps about single texts, the tokenizer, and the kernels of attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flowvec_bench.gpu.child import Emit
 from flowvec_bench.gpu.settings import Settings
 from flowvec_bench.gpu.speed import load_torch
 
-__all__ = ["race_single_texts", "run_packed", "time_tokenizing"]
+__all__ = ["race_single_texts", "run_attention_kernels", "run_packed", "time_tokenizing"]
 
 # Calls of one text; the first ones are not counted.
 _CALLS, _WARM = 400, 50
@@ -123,6 +123,60 @@ def time_tokenizing(settings: Settings, emit: Emit) -> None:
         texts, tokens = map(float, run.stdout.split())
         emit(f"{cores} cores", texts_per_second=texts, tokens_per_second=tokens)
         cores *= 2
+
+
+# Kernels of attention, and the provider option `sdpa_kernel` that asks for each.
+_KERNELS = (("as it comes", "0"), ("memory-efficient", "2"), ("cuDNN", "8"), ("unfused", "16"))
+
+
+def run_attention_kernels(settings: Settings, emit: Emit, shape: str) -> None:
+    """The float16 graph with both forms of a mask and each kernel that can be asked for."""
+    import onnx
+    import onnxruntime as ort
+
+    bundle = Bundle.load(settings.bundle(shape))
+    rng = np.random.default_rng(0)
+    batches = []
+    for rows, longest in ((8, 32), (4, 128)) if settings.stand_in else ((512, 32), (64, 256)):
+        lengths = rng.integers(longest // 2, longest + 1, rows)
+        mask = (np.arange(longest) < lengths[:, None]).astype(np.int64)
+        batches.append((f"{rows} x {longest}", mask, int(lengths.sum())))
+    expected: dict[str, Any] = {}
+    for form, tensor in (("lengths and starts", "float16.mask"), ("lengths", "float16.lengths")):
+        proto = onnx.load(str(bundle.graph("float16")))
+        for node in proto.graph.node:
+            if node.op_type == "MultiHeadAttention":
+                node.input[4] = tensor
+        file = Path(settings.work) / shape / f"{tensor}.onnx"
+        onnx.save(proto, str(file))
+        for kernel, option in _KERNELS[:1] if settings.stand_in else _KERNELS:
+            providers: list[Any] = [CPU]
+            if not settings.stand_in:
+                providers.insert(0, (CUDA, {"use_tf32": "0", "sdpa_kernel": option}))
+            try:
+                session: Any = ort.InferenceSession(str(file), providers=providers)
+                for batch, mask, tokens in batches:
+                    first = expected.setdefault(batch, [])
+                    name = f"{batch}, mask of {form}, {kernel}"
+                    _time_kernel(emit, bundle, session, mask, tokens, name, first)
+            except Exception as error:  # a kernel that this GPU does not have
+                emit(f"mask of {form}, {kernel}", note=f"failed: {first_line(error)}")
+
+
+def _time_kernel(
+    emit: Emit, bundle: Bundle, session: Any, mask: Any, tokens: int, name: str,
+    expected: list[Any],
+) -> None:  # fmt: skip
+    feeds = dict(zip(bundle.manifest.inputs, (mask * 7, mask), strict=True))
+    vectors = session.run([bundle.manifest.output], feeds)[0]
+    expected.append(vectors)
+    cosine = float((vectors * expected[0]).sum(axis=1).min())
+    runs, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < 1.0:
+        session.run([bundle.manifest.output], feeds)
+        runs += 1
+    rate = runs * tokens / (time.perf_counter() - begun)
+    emit(name, passed=cosine >= 0.999, cosine=cosine, tokens_per_second=rate)
 
 
 def _without_padding(proto: Any) -> Any:

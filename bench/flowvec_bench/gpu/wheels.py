@@ -1,7 +1,13 @@
-"""Installs wheels from a folder without a network, also wheels that were cut into pieces."""
+"""Installs wheels from a folder without a network, also wheels that were cut into pieces.
+
+    python wheels.py WHEELS PACKAGES
+
+It needs nothing but the standard library and pip.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -47,6 +53,8 @@ def join_pieces(folder: Path, target: Path) -> list[Path]:
 def install_wheels(folder: Path, packages: Path) -> list[str]:
     """Install all wheels of a folder, and nothing else, into a folder of packages.
 
+    The same wheels are installed once.
+
     Returns:
         The names of the wheels.
 
@@ -56,6 +64,10 @@ def install_wheels(folder: Path, packages: Path) -> list[str]:
     wheels = join_pieces(folder, packages.with_name("joined"))
     if not wheels:
         raise RuntimeError(f"{folder} has no wheels")
+    names = [wheel.name for wheel in wheels]
+    known = packages / "installed.json"
+    if known.is_file() and json.loads(known.read_text()) == names:
+        return names
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     run = subprocess.run(
         [*command, "--target", str(packages), "--upgrade", *map(str, wheels)],
@@ -65,7 +77,8 @@ def install_wheels(folder: Path, packages: Path) -> list[str]:
     if run.returncode:
         raise RuntimeError(f"pip failed: {run.stderr.strip()[-500:]}")
     link_cuda_libraries(packages)
-    return [wheel.name for wheel in wheels]
+    known.write_text(json.dumps(names))
+    return names
 
 
 def link_cuda_libraries(packages: Path) -> bool:
@@ -85,3 +98,7 @@ def link_cuda_libraries(packages: Path) -> bool:
                 link.symlink_to(libraries)
             return True
     return False
+
+
+if __name__ == "__main__":
+    install_wheels(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -6,6 +6,7 @@ No step is run on a GPU here: the CPU provider runs under the name of CUDA's.
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -164,6 +165,18 @@ def test_pieces_of_a_wheel_are_joined_in_order(tmp_path: Path, ending: str) -> N
     assert found[0].read_bytes() == content
 
 
+def test_nothing_is_needed_before_the_wheels_are_installed(python) -> None:
+    code = """
+import sys
+before = set(sys.modules)  # what the environment loads by itself
+import flowvec_bench.gpu.__main__
+needed = {name.partition(".")[0] for name in set(sys.modules) - before}
+assert needed <= {*sys.stdlib_module_names, "flowvec_bench"}, needed
+"""
+    run = python(code)
+    assert run.returncode == 0, run.stderr
+
+
 def test_every_step_needs_earlier_steps_and_has_a_function() -> None:
     import importlib
 
@@ -182,7 +195,7 @@ def test_operations_of_a_token_are_those_of_its_weights() -> None:
 
 
 def test_the_command_runs_end_to_end_with_a_stand_in(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -192,8 +205,10 @@ def test_the_command_runs_end_to_end_with_a_stand_in(
         (wheels / f"flowvec_probe-1.0-py3-none-any.whl.{number:03}").write_bytes(half)
     out, work = tmp_path / "out", tmp_path / "work"
     only = (
-        "install,machine,model-minilm,check-engines,check-out,race-minilm-l6-sentences,run-packed"
+        "install,machine,model-minilm,check-engines,check-out,race-minilm-l6-sentences,run-packed,"
+        "run-attention-kernels-minilm"
     )
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command extends it
     arguments = ["--stand-in", "--out", str(out), "--work", str(work), "--wheels", str(wheels)]
     code = main([*arguments, "--only", only])
     report = json.loads((out / "report.json").read_text())
@@ -209,6 +224,9 @@ def test_the_command_runs_end_to_end_with_a_stand_in(
     assert engines["CUDAExecutionProvider float16, against float32 on the CPU"]
     assert engines["CUDAExecutionProvider float16, in other batches"]
     assert [row["passed"] for row in steps["check-out-of-memory"]["rows"]] == [True] * 4
+    kernels = steps["run-attention-kernels-minilm-l6"]["rows"]
+    assert len(kernels) == 4
+    assert all(row["passed"] for row in kernels)  # both forms of the mask give the same vectors
     timed = {
         r["what"] for r in steps["race-minilm-l6-sentences"]["rows"] if "round" in r["figures"]
     }
