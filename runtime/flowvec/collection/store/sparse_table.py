@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.store.meta import SPARSE_VERSION, MetaTable
+from flowvec.collection.store.row_tables import labels_without, lines_without_row
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CorruptCollectionError, InputValueError
 from flowvec.sparse.vectors import SparseVectors
@@ -137,16 +138,8 @@ class SparseTable:
 
     def missing(self, after: int, most: int) -> list[int]:
         """The next labels above one of rows that have a text and no sparse vector, ascending."""
-        lacks = "1"
-        if self.dim is not None:
-            lacks = "NOT EXISTS (SELECT 1 FROM sparse_vectors s WHERE s.label = items.label)"
-        statement = (
-            f"SELECT label FROM items WHERE label > ? AND text IS NOT NULL AND {lacks} "  # noqa: S608
-            "ORDER BY label LIMIT ?"
-        )
-        with self._database.translated():
-            rows = self._database.connection.execute(statement, (after, most)).fetchall()
-        return [int(label) for (label,) in rows]
+        table = "sparse_vectors" if self.dim is not None else None
+        return labels_without(self._database, table, after, most)
 
     def read(self, labels: Sequence[int]) -> dict[int, SparseVectors]:
         """The sparse vectors of rows, by label; rows without one are left out.
@@ -239,11 +232,7 @@ class SparseTable:
             seen, after = seen + len(rows), rows[-1][0]
         if seen != self.count:
             yield f"{name}: it holds {seen} sparse vectors, but {self.count} were written"
-        with self._database.translated():
-            ((lost,),) = self._database.connection.execute(
-                "SELECT count(*) FROM sparse_vectors WHERE label NOT IN (SELECT label FROM items)"
-            ).fetchall()
-        if lost:
+        if lost := lines_without_row(self._database, "sparse_vectors"):
             yield f"{name}: {lost} sparse vectors belong to no row"
 
     def _raw_page(self, after: int) -> list[tuple[Any, ...]]:

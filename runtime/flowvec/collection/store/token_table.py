@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.store.meta import TOKEN_VERSION, MetaTable
+from flowvec.collection.store.row_tables import labels_without, lines_without_row
 from flowvec.collection.store.settings import TokenDtype
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import InputValueError
@@ -172,16 +173,8 @@ class TokenTable:
 
     def missing(self, after: int, most: int) -> list[int]:
         """The next labels above one of rows that have a text and no token vectors, ascending."""
-        lacks = "1"
-        if self.has_any:
-            lacks = "NOT EXISTS (SELECT 1 FROM token_vectors t WHERE t.label = items.label)"
-        statement = (
-            f"SELECT label FROM items WHERE label > ? AND text IS NOT NULL AND {lacks} "  # noqa: S608
-            "ORDER BY label LIMIT ?"
-        )
-        with self._database.translated():
-            rows = self._database.connection.execute(statement, (after, most)).fetchall()
-        return [int(label) for (label,) in rows]
+        table = "token_vectors" if self.has_any else None
+        return labels_without(self._database, table, after, most)
 
     def read(self, texts_by_label: Mapping[int, str]) -> dict[int, Floats]:
         """Token vectors of rows by label, float32 (tokens, dim).
@@ -227,11 +220,7 @@ class TokenTable:
             seen, after = seen + len(rows), rows[-1][0]
         if seen != self.count:
             yield f"{name}: it holds token vectors of {seen} rows, but {self.count} were written"
-        with self._database.translated():
-            ((lost,),) = self._database.connection.execute(
-                "SELECT count(*) FROM token_vectors WHERE label NOT IN (SELECT label FROM items)"
-            ).fetchall()
-        if lost:
+        if lost := lines_without_row(self._database, "token_vectors"):
             yield f"{name}: token vectors of {lost} rows belong to no row"
 
     def _page(self, after: int) -> list[tuple[Any, ...]]:
