@@ -78,11 +78,15 @@ ProofMode = Literal["always", "cached", "never"]
 MIN_COSINE_OF = {"float32": 0.99999, "bfloat16": 0.999, "float16": 0.999, "int8": 0.995}
 # Lengths matter if the bundle does not normalize.
 _MOST_LENGTH_ERROR = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05, "int8": 0.1}
-# In 8 bits, kinds whose variants are kept by the order in which they rank may be further off. No
-# mean evens out the errors of single tokens, and rounding moves logits near zero across it. Graphs
-# with one wrong matrix are below .9: tests/export/variants/test_retrieval.py.
-_MIN_COSINE_OF_INT8: dict[Kind, float] = {"sparse": 0.95, "multi_vector": 0.98}
-_MOST_LENGTH_ERROR_OF_INT8: dict[Kind, float] = {"sparse": 0.2}
+# Other limits of some kinds. Rounding moves logits near zero across it, and these decide which
+# sparse weights there are. No mean evens out the errors of single tokens. int8 variants of both are
+# kept by the order in which they rank. Graphs with one wrong matrix are below .9: see
+# tests/export/variants/test_retrieval.py.
+_MIN_COSINE_OF_KIND: dict[Kind, dict[str, float]] = {
+    "sparse": {"bfloat16": 0.995, "float16": 0.995, "int8": 0.95},
+    "multi_vector": {"int8": 0.98},
+}
+_MOST_LENGTH_ERROR_OF_KIND: dict[Kind, dict[str, float]] = {"sparse": {"int8": 0.2}}
 # A text with almost no weights has no direction that survives rounding. Shorter vectors than this
 # share of the median length are measured by their difference, relative to that length.
 _SHORT = 0.25
@@ -203,8 +207,7 @@ def limit_of(kind: Kind, compute: str) -> float:
     """
     if kind == "reranker":
         return MAX_LOGIT_ERROR_OF[compute]
-    least = MIN_COSINE_OF[compute]
-    return _MIN_COSINE_OF_INT8.get(kind, least) if compute == "int8" else least
+    return _MIN_COSINE_OF_KIND.get(kind, {}).get(compute, MIN_COSINE_OF[compute])
 
 
 def compare(
@@ -270,9 +273,9 @@ def compare(
     limit = limit_of(kind, engine.compute)
     if kind == "reranker":
         return _proof_of_logits(error, limit, len(references.ids))
-    most = _MOST_LENGTH_ERROR[engine.compute]
-    if engine.compute == "int8":
-        most = _MOST_LENGTH_ERROR_OF_INT8.get(kind, most)
+    most = _MOST_LENGTH_ERROR_OF_KIND.get(kind, {}).get(
+        engine.compute, _MOST_LENGTH_ERROR[engine.compute]
+    )
     if math.isnan(cosine):
         reason = "its vectors hold NaN or infinity where the bundle's reference vectors do not"
     elif cosine < limit:
