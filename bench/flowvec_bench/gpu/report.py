@@ -144,7 +144,7 @@ def _cores_needed(record: Record, records: Sequence[Record]) -> Iterator[str]:
 def _matrix_rate(records: Sequence[Record]) -> float | None:
     for record in records:
         for row in record.rows:
-            if row["what"] == "matrix products":
+            if "float16_tflops" in row["figures"]:
                 return float(row["figures"]["float16_tflops"])
     return None
 

@@ -15,6 +15,7 @@ from typing import Any
 from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.engine.providers import CUDA, TENSORRT
 from flowvec.engine.selection import provider_status
+from flowvec.errors import first_line
 from flowvec_bench.gpu.child import Emit
 from flowvec_bench.gpu.settings import MAX_LENGTH, Settings, sizes_of
 from flowvec_bench.gpu.wheels import install_wheels
@@ -53,8 +54,14 @@ def describe(settings: Settings, emit: Emit) -> None:
     emit("CUDA provider", passed=reason is None, note=reason or "")
     emit("TensorRT provider", note=status[TENSORRT] or "it can run")
     emit("FlashAttention", note="installed" if find_spec("flash_attn") else "not installed")
-    half, single = _matrix_rates(settings)
-    emit("matrix products", float16_tflops=half, float32_tflops=single)
+    if reason is not None:
+        raise RuntimeError(f"no GPU can be used: {reason}")
+    try:
+        half, single = _matrix_rates(settings)
+    except Exception as error:  # a torch without CUDA: the peers fail, flowvec may still run
+        emit("matrix products", passed=False, note=f"torch failed: {first_line(error)}")
+    else:
+        emit("matrix products", float16_tflops=half, float32_tflops=single)
 
 
 def smi(query: str) -> str | None:

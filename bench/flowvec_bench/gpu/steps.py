@@ -30,7 +30,7 @@ STEPS: tuple[Step, ...] = (
     _model(_MINILM, 60),
     _check("engines", 60),
     _check("out-of-memory", 30),
-    _check("nan", 45),
+    _check("nan", 60),
     _check("devices", 60),
     _check("processes", 75),
     _speed("race", _MINILM, 75, "sentences"),

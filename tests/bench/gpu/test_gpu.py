@@ -238,6 +238,21 @@ def test_the_command_runs_end_to_end_with_a_stand_in(
         main([argument for argument in arguments if argument != "--stand-in"])
 
 
+def test_without_a_gpu_the_command_says_why_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    code = main(["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")])
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    statuses = {record["step"]: record["status"] for record in report["steps"]}
+    assert code == 1
+    assert "stand_in" not in report
+    assert statuses.pop("install") == "done"
+    assert statuses.pop("machine") == "failed"
+    assert set(statuses.values()) == {"not run"}
+    assert "no GPU can be used: " in report["steps"][1]["reason"]
+
+
 def test_a_report_says_whether_the_target_was_reached(tmp_path: Path) -> None:
     def row(what: str, **figures: float) -> dict[str, object]:
         return {"what": what, "passed": None, "note": "", "figures": figures}
