@@ -6,7 +6,12 @@ runtime imports nothing from this package.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# As `flowvec.engine.telemetry` does, which is imported later here: before any module imports
+# onnxruntime, so that its telemetry is off.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from flowvec_bench.speed import Throughput, measure_throughput
