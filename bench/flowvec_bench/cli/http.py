@@ -63,8 +63,8 @@ def http(
         typer.Argument(
             metavar="URL|MODEL",
             help="http://HOST:PORT of a running server. Or a shipped model (mini) or a bundle's "
-            "directory: flowvec serve, and the same work in process. Or minilm-l6, bert-base or a "
-            "sentence-transformers directory: beside other servers.",
+            "directory: flowvec serve, and the same work in process. Or minilm-l6, bert-base, "
+            "bert-large or a sentence-transformers directory: beside other servers.",
         ),
     ],
     callers: Annotated[

@@ -30,7 +30,7 @@ NEEDS_FOR_PEERS = ("torch", "transformers", "onnx", "onnxscript", "safetensors",
 Model = Annotated[
     str,
     typer.Argument(
-        help="minilm-l6 or bert-base (random weights), or the directory of a "
+        help="minilm-l6, bert-base or bert-large (random weights), or the directory of a "
         "sentence-transformers model."
     ),
 ]

@@ -255,7 +255,8 @@ def latency(
         str,
         typer.Argument(
             help="A shipped model (mini) or a bundle's directory: measures flowvec alone. "
-            "minilm-l6, bert-base or a sentence-transformers directory: compared with peers."
+            "minilm-l6, bert-base, bert-large or a sentence-transformers directory: compared with "
+            "peers."
         ),
     ],
     callers: Annotated[
