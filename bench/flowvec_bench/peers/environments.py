@@ -43,6 +43,7 @@ def make_environment(
     requirements: tuple[str, ...],
     without: tuple[str, ...] = (),
     on_step: Callable[[str], object] | None = None,
+    unchecked: tuple[str, ...] = (),
 ) -> Environment:
     """Create an environment, or use an existing one.
 
@@ -50,13 +51,14 @@ def make_environment(
         requirements: pinned requirements for pip; none means this process's environment.
         without: packages to uninstall afterwards.
         on_step: called with a line of text before a long step.
+        unchecked: pinned requirements to install last, without what they require themselves.
 
     Raises:
         PeerEnvironmentError: pip cannot install them; the message is its last line.
     """
     if not requirements:
         return Environment(Path(sys.executable), _versions(Path(sys.executable)))
-    material = json.dumps([*sorted(requirements), *without, sys.version])
+    material = json.dumps([*sorted(requirements), *without, *unchecked, sys.version])
     key = hashlib.sha256(material.encode()).hexdigest()[:12]
     configured = os.environ.get("FLOWVEC_CACHE")
     root = (
@@ -67,7 +69,7 @@ def make_environment(
     if (folder / _READY).is_file():
         return Environment(python, json.loads((folder / _READY).read_text()))
     if on_step is not None:
-        on_step(f"installing {', '.join(requirements)}")
+        on_step(f"installing {', '.join((*requirements, *unchecked))}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pip = [str(python), "-m", "pip"]
@@ -75,6 +77,8 @@ def make_environment(
         [sys.executable, "-m", "venv", str(folder)],
         [*pip, "install", "--quiet", *requirements],
     ]
+    if unchecked:
+        commands.append([*pip, "install", "--quiet", "--no-deps", *unchecked])
     if without:
         commands.append([*pip, "uninstall", "--quiet", "--yes", *without])
     for command in commands:

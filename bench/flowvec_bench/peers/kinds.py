@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,8 @@ import transformers
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.model_forms import SHAPES
 from flowvec_bench.peers.race import Race, race
-from flowvec_bench.peers.registry import FLOWVEC, PEERS, Forms, Peer
+from flowvec_bench.peers.registry import FLOWVEC, LATE, PEERS, Forms, Peer
+from flowvec_bench.peers.token_forms import FASTEMBED_MARKER, write_token_forms
 from flowvec_export import export
 from flowvec_export.sources.torch import quiet_transformers
 
@@ -45,10 +47,12 @@ _SAMPLE = "a man walks the dog in a park near the river while it rains"
 
 
 def encoders_of(kind: Kind) -> dict[str, Peer]:
-    """Peers with such an encoder. fastembed has both kinds, and takes no checkpoint of a user's."""
+    """Peers with such an encoder. fastembed has sparse ones too, but not from a local directory."""
     ours = [FLOWVEC[name] for name in ("flowvec", "flowvec-float32", "flowvec-openvino-float32")]
-    names = {peer.name: name for name, peer in {**FLOWVEC, **PEERS}.items()}
+    late = LATE if kind == "multi-vector" else {}
+    names = {peer.name: name for name, peer in {**FLOWVEC, **PEERS, **late}.items()}
     others = [PEERS[name] for name in ("st-default", "st-float32", "st-bfloat16")]
+    others += late.values()
     return {
         names[peer.name]: replace(peer, options={**peer.options, "kind": kind})
         for peer in (*ours, *others)
@@ -73,7 +77,8 @@ def random_encoder(kind: Kind, shape: str, tokenizer: Path, max_length: int, fol
     with quiet_transformers():
         model.save_pretrained(inner)
         fast.save_pretrained(inner)
-        opened = _opened(kind, inner, config.hidden_size, max_length)
+        marker = str(fast.convert_ids_to_tokens(FASTEMBED_MARKER))
+        opened = _opened(kind, inner, config.hidden_size, max_length, marker)
         opened.save_pretrained(str(folder / "source"))
     return folder / "source"
 
@@ -87,7 +92,7 @@ def _make_sparse(model: Any, tokenizer: Any) -> None:
         model.cls.predictions.bias = model.cls.predictions.decoder.bias
 
 
-def _opened(kind: Kind, inner: Path, width: int, max_length: int) -> Any:
+def _opened(kind: Kind, inner: Path, width: int, max_length: int, marker: str) -> Any:
     from sentence_transformers import MultiVectorEncoder, SparseEncoder
 
     if kind == "sparse":
@@ -105,10 +110,10 @@ def _opened(kind: Kind, inner: Path, width: int, max_length: int) -> Any:
             activation_function=torch.nn.Identity(),
             module_input_name="token_embeddings",
         ),
-        MultiVectorMask(),
+        MultiVectorMask(skiplist_words=list(string.punctuation)),
         Normalize(module_input_name="token_embeddings"),
     ]
-    return MultiVectorEncoder(modules=modules, device="cpu")
+    return MultiVectorEncoder(modules=modules, prompts={"document": marker}, device="cpu")
 
 
 @contextmanager
@@ -133,6 +138,9 @@ def opened_kind(
             source = random_encoder(kind, model, tokenizer, max_length, folder / model)
         bundle = export(source, folder / "bundle", max_length=max_length)
         paths = {"source": source, "bundle": bundle.path}
+        head = bundle.manifest.late_interaction
+        if head is not None:
+            paths |= write_token_forms(source, head.document_length, folder)
         yield Forms(paths, bundle.manifest.max_length, bundle.manifest.dim), folder
 
 

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FLOWVEC", "MODEL2VEC_FORM", "PEERS", "STATIC", "STATIC_FORM", "Forms", "Peer", "suited"]
+__all__ = [
+    "FLOWVEC",
+    "LATE",
+    "MODEL2VEC_FORM",
+    "PEERS",
+    "STATIC",
+    "STATIC_FORM",
+    "Forms",
+    "Peer",
+    "suited",
+]
 
 _TORCH = "torch==2.13.0"
 _SIZES = (8, 16, 32, 64, 128)
@@ -28,10 +38,13 @@ class Peer:
         batch_sizes: sizes to choose the best from. If None is among them, the library's default is
             raced, and the others are only shown; flowvec's are budgets of padded tokens.
         without: packages to uninstall from its environment, because they break it.
+        unchecked: requirements that are installed last and alone, because they ask for other
+            versions than those that they work with.
         form: the form that it reads: the sentence-transformers directory (`source`), the same with
             the names that versions before 6 know (`older`), an ONNX file of token vectors beside a
-            tokenizer (`onnx`), a flowvec bundle (`bundle`), or of a static embedder the
-            sentence-transformers directory (`static`) or model2vec's (`model2vec`).
+            tokenizer (`onnx`), a flowvec bundle (`bundle`), of a static embedder the
+            sentence-transformers directory (`static`) or model2vec's (`model2vec`), or of a
+            multi-vector encoder PyLate's directory (`pylate`) or an ONNX file (`tokens`).
         gathers: whether it gathers waiting calls into batches of a size that it chooses.
     """
 
@@ -43,6 +56,7 @@ class Peer:
     form: str = "source"
     without: tuple[str, ...] = ()
     gathers: bool = False
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +64,7 @@ class Forms:
     """Path of each form, and facts about the model for engines.
 
     Attributes:
-        paths: `source`, `older`, `bundle` and, if possible, `onnx`, `static` and `model2vec`.
+        paths: `source`, `older`, `bundle` and, if possible, the others of `Peer.form`.
         max_length: most tokens of a text for all peers.
         dim: length of a vector.
     """
@@ -137,6 +151,25 @@ STATIC: dict[str, Peer] = {
         "model2vec, batches in parallel", "model2vec", _MODEL2VEC, {"parallel": True},
         _STATIC_SIZES, MODEL2VEC_FORM,
     ),
+}  # fmt: skip
+
+# PyLate pins a torch for an index that is not raced. It runs with the torch of the others.
+_PYLATE = (
+    "sentence-transformers==5.3.0", "transformers==5.3.0", "datasets==5.2.0", "accelerate==1.15.0",
+    "pandas==3.1.1", "ujson==6.1.0", _TORCH,
+)  # fmt: skip
+
+# Peers of multi-vector encoders only.
+LATE: dict[str, Peer] = {
+    "pylate-float32": Peer(
+        "PyLate, torch float32", "pylate", _PYLATE, {"dtype": "float32"}, _SIZES, "pylate",
+        unchecked=("pylate==1.6.0",),
+    ),
+    "pylate-bfloat16": Peer(
+        "PyLate, torch bfloat16", "pylate", _PYLATE, {"dtype": "bfloat16"}, _SIZES, "pylate",
+        unchecked=("pylate==1.6.0",),
+    ),
+    "fastembed": Peer("fastembed", "fastembed", ("fastembed==0.9.1",), {}, _SIZES, "tokens"),
 }  # fmt: skip
 
 

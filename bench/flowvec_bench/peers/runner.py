@@ -38,7 +38,7 @@ ENCODERS = Path(__file__).parents[1] / "workers" / "encoders.py"
 _SHOWN = (
     "flowvec", "onnxruntime", "openvino", "torch", "transformers", "sentence-transformers",
     "hnswlib", "faiss-cpu", "usearch", "optimum", "optimum-intel", "optimum-onnx", "fastembed",
-    "infinity-emb", "model2vec", "lancedb", "chromadb", "qdrant-client",
+    "infinity-emb", "model2vec", "pylate", "lancedb", "chromadb", "qdrant-client",
 )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def lined_up(
             try:
                 if peer.form not in models:
                     raise PeerError(f"{peer.name} does not support this model's layers")
-                environment = make_environment(peer.requirements, peer.without, say)
+                environment = make_environment(peer.requirements, peer.without, say, peer.unchecked)
                 lineup.versions[peer.name] = {
                     name: environment.versions[name]
                     for name in _SHOWN

@@ -101,6 +101,48 @@ class SentenceTransformersMultiVector(SentenceTransformers):
         return _tokens([vector.float().numpy() for vector in vectors])
 
 
+class PylateMultiVector(SentenceTransformers):
+    """PyLate's ColBERT; lengths are the model's own."""
+
+    @override
+    def opened(self, model: str, kwargs: dict[str, Any], options: dict[str, Any]) -> Any:
+        from pylate import models
+
+        return models.ColBERT(model, device="cpu", model_kwargs=kwargs)
+
+    @override
+    def encode(self, texts: list[str], batch_size: int | None) -> Any:
+        kwargs = {} if batch_size is None else {"batch_size": batch_size}
+        return self.model.encode(texts, is_query=False, show_progress_bar=False, **kwargs)
+
+    @override
+    def table(self, vectors: Any) -> Floats:
+        return _tokens(vectors)
+
+
+class FastembedMultiVector(Engine):
+    """fastembed's LateInteractionTextEmbedding, on a directory with an ONNX file.
+
+    It has names of models only. Under that of ColBERT it reads any directory of such a model.
+    """
+
+    def __init__(self, model: str, options: dict[str, Any]) -> None:
+        from fastembed import LateInteractionTextEmbedding
+
+        self.model: Any = LateInteractionTextEmbedding(
+            "colbert-ir/colbertv2.0", specific_model_path=model, threads=options["threads"]
+        )
+
+    @override
+    def encode(self, texts: list[str], batch_size: int | None) -> Any:
+        kwargs = {} if batch_size is None else {"batch_size": batch_size}
+        return list(self.model.embed(texts, **kwargs))
+
+    @override
+    def table(self, vectors: Any) -> Floats:
+        return _tokens(vectors)
+
+
 class FlowvecSparse(Engine):
     """flowvec's SparseEncoder; `batch_size` is its budget of padded tokens."""
 
@@ -143,6 +185,8 @@ class FlowvecMultiVector(Engine):
 ENGINES: dict[tuple[str, str], Any] = {
     ("sentence-transformers", "sparse"): SentenceTransformersSparse,
     ("sentence-transformers", "multi-vector"): SentenceTransformersMultiVector,
+    ("pylate", "multi-vector"): PylateMultiVector,
+    ("fastembed", "multi-vector"): FastembedMultiVector,
     ("flowvec", "sparse"): FlowvecSparse,
     ("flowvec", "multi-vector"): FlowvecMultiVector,
 }

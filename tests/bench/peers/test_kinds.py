@@ -24,6 +24,8 @@ from flowvec_bench.peers.kinds import (
     race_kind,
 )
 from flowvec_bench.peers.registry import Peer
+from flowvec_export.sources.late_interaction import MultiVectorSource
+from flowvec_export.sources.load import read_any_source
 
 BACKBONE = Path(__file__).resolve().parents[3] / "models/backbone/checkpoint"
 TEXTS = [passage.text for passage in load_passages()][:24]
@@ -54,6 +56,24 @@ def test_peers_agree_on_one_checkpoint(kind: Any, monkeypatch: pytest.MonkeyPatc
     assert other.min_cosine > 0.9999
     assert not other.void
     assert other.texts_per_second is not None
+
+
+def test_pylates_directory_has_the_same_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(forms_module.SHAPES, "tiny", SHAPE)
+    with opened_kind("multi-vector", "tiny", BACKBONE, 48) as (forms, folder):
+        options = {"max_length": 48, "dim": forms.dim, "threads": 2}
+        ours, other = _peers("multi-vector")
+        peers = [ours, replace(other, form="pylate")]
+        race = race_kind(
+            "multi-vector", peers, forms.paths, options, {"long": TEXTS}, folder, rounds=1
+        )
+        read = read_any_source(forms.paths["pylate"])
+        assert isinstance(read, MultiVectorSource)
+        assert read.about.is_pylate
+        assert (forms.paths["tokens"] / "model.onnx").is_file()
+    assert race.rows[1].error is None
+    assert race.rows[1].min_cosine is not None
+    assert race.rows[1].min_cosine > 0.9999
 
 
 def test_tables_of_other_vectors_do_not_agree() -> None:
