@@ -268,16 +268,23 @@ class _TokenVectors(nn.Module):
         return vectors
 
 
-def write_graph(module: nn.Module, output: str, path: Path) -> None:
-    """Write a graph as other exporters do: three inputs (batch, sequence), and one output."""
-    names = ["input_ids", "attention_mask", "token_type_ids"]
+def write_graph(module: nn.Module, output: str, path: Path, *, with_types: bool = True) -> None:
+    """Write a graph as other exporters do: inputs (batch, sequence), and one output.
+
+    Args:
+        module: takes token ids, the mask of attention and, `with_types`, the token types.
+        output: name of its output.
+        path: the file to write.
+        with_types: whether there are token types.
+    """
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if with_types else [])]
     axes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("sequence_length")}
     mask = torch.ones(2, 7, dtype=torch.int64)
     mask[1, 5:] = 0
     with quiet_exporter():
         program = torch.onnx.export(
             module.eval(),
-            (torch.ones_like(mask), mask, torch.zeros_like(mask)),
+            (torch.ones_like(mask), mask, torch.zeros_like(mask))[: len(names)],
             dynamo=True,
             opset_version=20,
             input_names=names,

@@ -60,7 +60,8 @@ def write_token_forms(source: Path, document_length: int, folder: Path) -> dict[
     if about.normalize and is_fastembeds and _has_mask(read.encoder.tokenizer):
         target = write_plain_form(about.folder, document_length, folder / TOKENS_FORM)
         graph = _TokenVectors(read.encoder.model, read.dense)
-        write_graph(graph, "token_vectors", target / "model.onnx")
+        # fastembed inserts the marker into ids and mask, but not into token types.
+        write_graph(graph, "token_vectors", target / "model.onnx", with_types=False)
         forms[TOKENS_FORM] = target
     return forms
 
@@ -117,8 +118,8 @@ class _TokenVectors(nn.Module):
         self.model = model
         self.dense = nn.ModuleList(dense)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        output = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        output = self.model(input_ids, attention_mask=attention_mask)
         vectors: Tensor = output.last_hidden_state
         for layer in self.dense:
             vectors = layer(vectors)
