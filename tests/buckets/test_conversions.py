@@ -519,6 +519,32 @@ def test_a_small_temporary_folder_is_refused(
     assert (bucket.objects(prefix), bucket.uploads(prefix)) == ({}, [])
 
 
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to mount a tmpfs")
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("size=100k", "it takes at least 0.1 MB, and {} has only 0.1 MB free; nothing was written"),
+        ("ro", "cannot write to {}: it is read-only"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_conversion_would_refuse(
+    tmp_path: Path, option: str, message: str
+) -> None:
+    job = write_job(tmp_path / "large", unit_vectors(4000, 8))  # 128,000 bytes
+    folder = tmp_path / "target"
+    folder.mkdir()
+    mount = f"mount -t tmpfs -o {option} tmpfs {shlex.quote(str(folder))}"
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*inside, mount], capture_output=True, check=False).returncode:
+        pytest.skip("this system does not let the tests mount a tmpfs")
+    program = ROOM.replace("(*sys.argv[1:])", "(*sys.argv[1:], dry_run=True)")
+    words = [sys.executable, "-c", program, str(job), str(folder / "v.parquet"), "parquet"]
+    done = subprocess.run(
+        [*inside, f"{mount} && {shlex.join(words)}"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == message.format(folder) + "\n", done.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of files")
 def test_a_shard_that_does_not_fit_into_the_temporary_folder_is_named(
     tmp_path: Path, job: Path, server: str, bucket: Bucket, prefix: str

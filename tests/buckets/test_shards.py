@@ -317,7 +317,10 @@ def test_what_is_wrong_is_found(
     store.write(whole.collection[0].object, b"x")
     assert "not what was written" in verify_shards(url).problems[0]
     store.delete([whole.collection[0].object])
-    assert verify_shards(url).problems == (f"{whole.collection[0].object} is missing",)
+    assert verify_shards(url).problems == (
+        f"{whole.collection[0].object} is missing",
+        "shard-000 is damaged; index with --rebuild restores it",
+    )
     store.write("shard-000.json", b"{}")
     assert "does not describe a shard" in verify_shards(url).problems[0]
     store.delete(["shard-000.json"])

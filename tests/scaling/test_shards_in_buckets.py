@@ -118,9 +118,49 @@ def test_the_same_job_does_nothing_and_another_is_refused(
         index_shards(tiny, [file], url, shards=3, workers=TWO, **OPTIONS)
     other = tmp_path / "other.jsonl"
     other.write_text('{"id": "a", "text": "a"}\n')
-    with pytest.raises(CollectionError, match="inputs"):
+    with pytest.raises(CollectionError, match=r"inputs.*--rebuild") as refused:
         index_shards(mini, [other], url, shards=3, workers=TWO, **OPTIONS)
+    assert "skip-unchanged" not in str(refused.value)
     assert bucket.objects("notes") == before
+
+
+def test_what_is_lost_is_built_again_and_other_inputs_replace_all(
+    tmp_path: Path, mini: Encoder, file: Path, server: str, bucket: Bucket
+) -> None:
+    url = url_of(server, "repaired")
+    index_shards(mini, [file], url, shards=2, workers=TWO, **OPTIONS)
+    damaged = [name for name in bucket.objects("repaired") if name.endswith(".sqlite")]
+    bucket.delete_one(f"repaired/{damaged[0]}")
+    bucket.put(f"repaired/{damaged[1]}", b"cut off")
+    assert any("--rebuild" in one for one in verify_shards(url).problems)
+    index_shards(mini, [file], url, shards=2, workers=TWO, **OPTIONS)
+    assert (verify_shards(url).rows, verify_shards(url).problems) == (800, ())
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"id": "a", "text": "a", "n": 1}\n')
+    for place in (url, tmp_path / "here"):
+        if place != url:
+            index_shards(mini, [file], place, shards=2, workers=TWO, **OPTIONS)
+        again = index_shards(mini, [other], place, shards=2, workers=TWO, resume=False, **OPTIONS)
+        assert [one.rows for one in again] == [1, 0]
+        assert (verify_shards(place).rows, verify_shards(place).problems) == (1, ())
+    assert len([name for name in bucket.objects("repaired") if name.endswith(".sqlite")]) == 2
+
+
+def test_a_job_that_fails_at_once_decides_nothing(
+    tmp_path: Path, mini: Encoder, file: Path, server: str, bucket: Bucket
+) -> None:
+    url = url_of(server, "failed")
+    with pytest.raises(CollectionError, match="no field 'nope'"):
+        index_shards(mini, [file], url, shards=3, workers=TWO, id_field="nope")
+    done = index_shards(mini, [file], url, shards=2, workers=TWO, **OPTIONS)
+    assert sum(one.rows for one in done) == 800
+    bucket.put("job/_manifest.json", b"{}")
+    with pytest.raises(InputValueError, match=r"is not empty: it holds _manifest\.json"):
+        index_shards(mini, [file], url_of(server, "job"), shards=2, workers=TWO, **OPTIONS)
+    assert set(bucket.objects("job")) == {"_manifest.json"}
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputValueError, match=r"it holds notes\.txt"):
+        index_shards(mini, [file], tmp_path, shards=2, workers=TWO, **OPTIONS)
 
 
 def test_a_lost_shard_is_named_and_comes_back(
@@ -187,6 +227,8 @@ def test_a_job_that_is_killed_is_completed_by_the_same_command(
     assert (checked.returncode, "all well" in checked.stdout) == (0, True), checked
     assert "removed" not in checked.stdout
     assert bucket.uploads("killed") == []
+    about = flowvec("info", url)
+    assert (about.returncode, "collection in shards" in about.stdout) == (0, True), about
     found = flowvec("search", url, "the cat", "-k", "3", "--json")
     assert found.returncode == 0, found.stderr
     assert len(json.loads(found.stdout)) == 3
@@ -200,5 +242,7 @@ def test_the_commands_say_what_is_wrong(
     assert (local.returncode, "give --engine ray and --shards" in local.stderr) == (2, True)
     searched = flowvec("search", nothing, "the cat")
     assert (searched.returncode, "is not a collection in shards" in searched.stderr) == (2, True)
+    into = flowvec("encode", "mini", str(file), "--into", nothing)
+    assert (into.returncode, "below a URL it is in shards" in into.stderr) == (2, True)
     verified = flowvec("verify", nothing)
     assert (verified.returncode, "not a collection in shards" in verified.stderr) == (2, True)

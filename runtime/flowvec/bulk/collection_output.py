@@ -32,9 +32,14 @@ from flowvec.texts.inventory import Survey
 from flowvec.texts.unicode import replace_surrogates, without_surrogates
 from flowvec.texts.window import DEAD_LETTERS, Columns, Fields, Window
 
-__all__ = ["CollectionTarget", "ComparedTarget", "check_precision", "open_collection"]
+__all__ = ["ADVICE", "CollectionTarget", "ComparedTarget", "check_precision", "open_collection"]
 
 
+# What to do about a collection that another job has filled.
+ADVICE = (
+    "Give --skip-unchanged to add these files without a journal, or --restart to forget that job; "
+    "its rows stay in the collection"
+)
 # Types of values that JSON holds; NaN and infinity are refused when rows are read.
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 
@@ -69,10 +74,7 @@ class CollectionTarget(FolderTarget):
     Rows with the same ids are replaced, so a shard that is done twice is stored once.
     """
 
-    _advice = (
-        "Give --skip-unchanged to add these files without a journal, or --restart to forget that "
-        "job; its rows stay in the collection"
-    )
+    _advice = ADVICE
 
     def __init__(
         self,

@@ -110,7 +110,15 @@ def out_format_of(path: Path, wanted: OutFormat | None) -> OutFormat:
         InputValueError: the name says another format, or one that flowvec does not write.
     """
     if _PATH_OF_URL.match(str(path)):
-        raise InputValueError(f"give the URL {path} as a text: a Path changes its slashes")
+        if wanted == "collection":
+            raise InputValueError(
+                "a collection is a directory of a file system; below a URL it is in shards: "
+                "flowvec index --engine ray"
+            )
+        raise InputValueError(
+            f"{path} has one slash, and a URL has two after its scheme; in Python give it as a "
+            "text, since a Path changes its slashes"
+        )
     if path.suffix.lower() in _OTHER_FILES:
         raise InputValueError(
             f"the output is a .npy or .parquet file, or a folder of shards, not {path.name}"

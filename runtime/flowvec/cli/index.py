@@ -154,8 +154,18 @@ def index(
         typer.Option(help="local, or ray: a collection in shards, built by a Ray cluster."),
     ] = "local",
     shards: Annotated[
-        int | None, typer.Option(min=1, help="How many shards, with --engine ray.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many shards, with --engine ray; rows are dealt out in blocks of 32,768.",
+        ),
     ] = None,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild", help="Build all shards again, also of other files, with --engine ray."
+        ),
+    ] = False,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Shards built at a time, with --engine ray.")
     ] = None,
@@ -211,19 +221,22 @@ def index(
             model, provider=provider, compute=cast(Any, compute), revision=revision
         ) as encoder:
             done = index_shards(
-                encoder, inputs, place, shards=shards,
+                encoder, inputs, place, shards=shards, resume=not rebuild,
                 workers=RayWorkers(workers or shards, address=address), **common,
             )  # fmt: skip
         print_shards(place, done, as_json=as_json)
-        # A shard of few rows may lack a field that others have.
+        # A shard of few rows may lack a field that others have, and one without rows has none.
+        filled = [one for one in done if one.encoded]
         warn_of_absent_fields(
-            name for name in wanted if all(name in one.absent_fields for one in done)
+            name for name in wanted if filled and all(name in one.absent_fields for one in filled)
         )
         return
     if engine != "local":
         raise InputValueError(f"--engine is local or ray, not {engine}")
-    if shards is not None or workers is not None or address is not None:
-        raise InputValueError("--shards, --workers and --address are for Ray: give --engine ray")
+    if shards is not None or workers is not None or address is not None or rebuild:
+        raise InputValueError(
+            "--shards, --rebuild, --workers and --address are for Ray: give --engine ray"
+        )
     if is_url(place):
         raise InputValueError(
             f"a collection is a directory of a file system, not {name_of(place)}; below a URL it "

@@ -18,6 +18,7 @@ from flowvec.cli.options import Json, Revision, print_json
 from flowvec.collection.collection import Collection
 from flowvec.collection.store.store import FILE
 from flowvec.errors import BundleError
+from flowvec.sharded.manifest import is_sharded, read_manifest
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -28,7 +29,8 @@ def info(
         str,
         typer.Argument(
             help="A shipped model (mini), a model on the Hugging Face hub, or the directory of a "
-            "bundle, a checkpoint, a collection or a bulk job."
+            "bundle, a checkpoint, a collection or a bulk job; or the URL of a bulk job or of a "
+            "collection in shards."
         ),
     ],
     revision: Revision = None,
@@ -38,6 +40,8 @@ def info(
     if (Path(target) / FILE).is_file():
         with Collection.open(target) as collection:
             figures: dict[str, Any] = {"kind": "collection", **asdict(collection.info())}
+    elif is_sharded(target):
+        figures = {"kind": "collection in shards", **asdict(read_manifest(target))}
     elif is_bulk_folder(target):
         figures = {"kind": "folder of a bulk job", **asdict(folder_info(target))}
     else:

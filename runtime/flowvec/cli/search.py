@@ -19,12 +19,12 @@ from flowvec.collection.collection import Collection
 from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import InputValueError
+from flowvec.errors import CollectionError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
 from flowvec.sparse.encoder import SparseEncoder
-from flowvec.texts.remote import is_url
+from flowvec.texts.remote import is_url, name_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -121,8 +121,11 @@ def search(
         )
         with loaded as encoder, ShardedSearcher(place, encoder=encoder) as searcher:
             sharded_hits = searcher.search(query, k, filter=wanted, exact=exact)
+            answered = searcher.shards - len(sharded_hits.missing)
         for name, reason in sharded_hits.missing.items():
             typer.echo(f"{name} is missing: {reason}", err=True)
+        if sharded_hits.missing and not answered:
+            raise CollectionError(f"no shard of {name_of(place)} could be searched")
         least = -float("inf") if min_score is None else min_score
         _show([hit for hit in sharded_hits.hits[0] if hit.score >= least], as_json=as_json)
         return

@@ -59,7 +59,9 @@ class Reranking:
         if reranker is None:
             return None
         if not isinstance(reranker, Reranker | SharedReranker | MultiVectorEncoder):
-            hint = f": write Reranker.load({reranker!r})" if isinstance(reranker, str) else ""
+            hint = ""
+            if isinstance(reranker, str):
+                hint = f": write Reranker.load({reranker!r}), or MultiVectorEncoder.load"
             raise InputTypeError(
                 "rerank must be a Reranker or a MultiVectorEncoder, not "
                 f"{type(reranker).__name__}{hint}"

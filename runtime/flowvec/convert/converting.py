@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -148,7 +149,8 @@ def _dry_run(rows: Rows, target: Target, to: ConvertFormat) -> Written:
     """What would be written, as far as it is known before the rows are read.
 
     Raises:
-        ConvertError: the target may not be written, or the format cannot hold the rows.
+        ConvertError: the target may not be written or has too little room, or the format cannot
+            hold the rows.
     """
     target.look()
     if to in ("faiss", "hnswlib"):
@@ -156,7 +158,14 @@ def _dry_run(rows: Rows, target: Target, to: ConvertFormat) -> Written:
     size = vector_bytes(rows.info, to)
     note = f"it takes at least {in_words(size)}"
     if to != "qdrant":
-        note += f"; {target.work} has {in_words(free_bytes(target.work))} free"
+        if not os.access(target.work, os.W_OK):
+            raise ConvertError(f"cannot write to {target.work}: it is read-only")
+        free = free_bytes(target.work)
+        if free < size:
+            raise ConvertError(
+                f"{note}, and {target.work} has only {in_words(free)} free; nothing was written"
+            )
+        note += f"; {target.work} has {in_words(free)} free"
     return Written(size, to == "qdrant" or to in KEEP_DTYPE, (note,))
 
 
@@ -184,7 +193,10 @@ def _target(
         return bucket_target(str(target), to, overwrite=overwrite)
     path = path_of("the target", target)
     if _PATH_OF_URL.match(str(path)):
-        raise InputValueError(f"give the URL {path} as a text: a Path changes its slashes")
+        raise InputValueError(
+            f"{path} has one slash, and a URL has two after its scheme; in Python give it as a "
+            "text, since a Path changes its slashes"
+        )
     return FileTarget(path, to, overwrite=overwrite)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -10,16 +11,26 @@ from typing import Any
 
 from flowvec.arguments import whole_number
 from flowvec.bulk import BulkSummary, RayWorkers, encode_files
+from flowvec.bulk.collection_output import ADVICE
 from flowvec.bulk.ray_workers import cause_of, connected_ray, cpus_of
 from flowvec.bulk.scratch import scratch_folder
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BulkError, CollectionError
 from flowvec.object_store import Lease, ObjectStore, open_store
 from flowvec.sharded.manifest import claim_manifest, place_of, shard_name
-from flowvec.sharded.stored_shard import LEASE, clean_shards, fetch, publish, read_shard
+from flowvec.sharded.stored_shard import (
+    LEASE,
+    clean_shards,
+    fetch,
+    is_whole,
+    publish,
+    read_shard,
+)
 from flowvec.texts.remote import from_anywhere, is_url, name_of
 
 __all__ = ["index_shards"]
+
+_ADVICE = "Give --rebuild (resume=False) to build all shards again"
 
 
 def index_shards(
@@ -33,6 +44,7 @@ def index_shards(
 ) -> list[BulkSummary]:
     """Build a collection in shards, each in a Ray task. Call it again to complete what is missing.
 
+    Rows are dealt out to the shards in blocks of `rows_per_shard`, by default 32,768.
     Ids must be distinct over the whole input: a row only replaces a row with the same id in its own
     shard.
 
@@ -47,12 +59,15 @@ def index_shards(
         shards: number of shards.
         workers: how many tasks run at a time, with how many cores.
         options: other arguments of `encode_files`: `text_field`, `id_field`, `keep` and so on.
+            `resume=False` builds all shards again; below a URL, each replaces the old one when it
+            is complete.
 
     Returns:
         A summary of each shard.
 
     Raises:
-        InputValueError: the folder has another number of shards; or as `encode_files`.
+        InputValueError: the folder has another number of shards, or holds something else; or as
+            `encode_files`.
         FingerprintMismatchError: the folder is of another model.
         CollectionError: a shard could not be built.
         BulkError: another job writes below the URL, or the store cannot be reached.
@@ -111,12 +126,20 @@ def _build(
 
     def fill(folder: Path) -> BulkSummary:
         with Encoder.load(bundle, **engine) as encoder:
-            return encode_files(
-                encoder, inputs, folder, out_format="collection", share=(number + 1, shards),
-                **options,
-            )  # fmt: skip
+            try:
+                return encode_files(
+                    encoder, inputs, folder, out_format="collection", share=(number + 1, shards),
+                    **options,
+                )  # fmt: skip
+            except BulkError as error:
+                raise BulkError(str(error).replace(ADVICE, _ADVICE)) from None
+            except CollectionError as error:
+                raise CollectionError(f"{error}. {_ADVICE}") from None
 
     if holder is None:
+        if not options.get("resume", True):
+            for folder in (Path(place) / name, Path(place) / f"{name}.job"):
+                shutil.rmtree(folder, ignore_errors=True)
         return asdict(fill(Path(place) / name))
     store = open_store(place)
     lease = Lease(store, LEASE)
@@ -148,12 +171,15 @@ def _build_below_url(
     with scratch_folder() as scratch:
         folder, job = scratch / name, scratch / f"{name}.job"
         before = read_shard(store, name)
-        is_there = before is not None and resume
+        is_there = before is not None and resume and is_whole(store, before)
         if is_there and before is not None:
             # The manifest of a complete job: the same job does nothing, and another one is refused.
             job.mkdir()
             fetch(store, before.job, job)
-        done = replace(fill(folder), out=f"{store.url}/{name}")
+        try:
+            done = replace(fill(folder), out=f"{store.url}/{name}")
+        except BulkError as error:
+            raise BulkError(str(error).replace(str(folder), f"{store.url}/{name}")) from None
         if not is_there:
             publish(store, name, folder, job, asdict(done), before, check)
         return done

@@ -67,7 +67,8 @@ def verify_shards(path: str | Path, *, clean: bool = False) -> ShardsCheck:
                     problems.append(f"{name} is missing; run the job again")
                     continue
                 rows += int(shard.summary.get("rows", 0))
-                problems += _problems(store, shard)
+                if found := list(_problems(store, shard)):
+                    problems += [*found, f"{name} is damaged; index with --rebuild restores it"]
         except CollectionError as error:
             problems.append(f"{name}: {error}")
     return ShardsCheck(rows, shards, tuple(problems), tuple(removed))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import CollectionError, FingerprintMismatchError, InputValueError
 from flowvec.files import write_file
-from flowvec.object_store import ConflictError, ObjectStore, open_store
+from flowvec.object_store import open_store
 from flowvec.texts.remote import is_url, name_of
 
 __all__ = [
@@ -24,7 +24,9 @@ __all__ = [
 ]
 
 _FILE = "shards.json"
+_LEASE = "_lease.json"
 _VERSION = 1
+_OF_SHARD = re.compile(r"shard-\d{3,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,37 +109,48 @@ def read_manifest(path: str | Path) -> ShardsManifest:
 def claim_manifest(path: str | Path, shards: int, encoder: Encoder) -> None:
     """Write `shards.json`, or check that the one that is there is the same.
 
+    Below a URL, the caller has the lease.
+
     Args:
         path: the folder, or the URL.
         shards: number of shards.
         encoder: the model.
 
     Raises:
-        InputValueError: there are shards of another number.
+        InputValueError: there are shards of another number, or something else is there.
         FingerprintMismatchError: there are shards of another model.
         CollectionError: the file cannot be written, or is damaged.
     """
-    text = str(path)
+    text, where = str(path), name_of(str(path))
     about = {"flowvec_shards": _VERSION, "shards": shards, "model": encoder.bundle.handle,
              "fingerprint": encoder.fingerprint}  # fmt: skip
     content = (json.dumps(about, indent=1) + "\n").encode()
+    names = _names(path)
+    if _FILE in names and any(map(_OF_SHARD.match, names)):
+        there = read_manifest(path)
+        if there.shards != shards:
+            raise InputValueError(f"{where} has {there.shards} shards, not {shards}")
+        there.check_model(encoder, where)
+        return
+    # A job that failed before its first shard decides nothing.
+    if foreign := sorted(name for name in names if name not in (_FILE, _LEASE)):
+        raise InputValueError(f"{where} is not empty: it holds {foreign[0]}; name a new place")
     if is_url(text):
-        _create(open_store(text), content)
-    elif not is_sharded(path):
-        try:
-            Path(path).mkdir(parents=True, exist_ok=True)
-            write_file(Path(path) / _FILE, content)
-        except OSError as error:
-            raise CollectionError(f"cannot write {path}: {error.strerror or error}") from error
-    there, where = read_manifest(path), name_of(text)
-    if there.shards != shards:
-        raise InputValueError(f"{where} has {there.shards} shards, not {shards}")
-    there.check_model(encoder, where)
+        open_store(text).write(_FILE, content)
+        return
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        write_file(Path(path) / _FILE, content)
+    except OSError as error:
+        raise CollectionError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _create(store: ObjectStore, content: bytes) -> None:
-    with suppress(ConflictError):  # the caller compares the one that is there
-        store.create(_FILE, content)
+def _names(path: str | Path) -> set[str]:
+    """Names of what is in a folder, or directly below a URL."""
+    if is_url(str(path)):
+        return set(open_store(str(path)).sizes())
+    folder = Path(path)
+    return {one.name for one in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _parsed(content: bytes, where: str) -> ShardsManifest:

@@ -164,6 +164,11 @@ class ShardedSearcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def shards(self) -> int:
+        """How many shards the collection has; 0 after `close`."""
+        return len(self._shards)
+
     def close(self) -> None:
         """Stop the actors; twice is harmless."""
         for shard in self._shards.values():

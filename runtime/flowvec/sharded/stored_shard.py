@@ -24,7 +24,16 @@ from flowvec.collection.store.writer_locks import LOCK_FILES
 from flowvec.errors import BulkError, CollectionError
 from flowvec.object_store import ConflictError, ObjectStore
 
-__all__ = ["LEASE", "StoredFile", "StoredShard", "clean_shards", "fetch", "publish", "read_shard"]
+__all__ = [
+    "LEASE",
+    "StoredFile",
+    "StoredShard",
+    "clean_shards",
+    "fetch",
+    "is_whole",
+    "publish",
+    "read_shard",
+]
 
 LEASE = "_lease.json"
 _VERSION = 1
@@ -106,6 +115,16 @@ def read_shard(store: ObjectStore, name: str) -> StoredShard | None:
     if not shard.collection:
         raise CollectionError(f"{where} does not describe a shard")
     return shard
+
+
+def is_whole(store: ObjectStore, shard: StoredShard) -> bool:
+    """Whether all objects of a shard are there, by their sizes.
+
+    Raises:
+        BulkError: the store cannot be reached.
+    """
+    sizes = store.sizes()
+    return all(sizes.get(file.object) == file.bytes for file in shard.files)
 
 
 def publish(
