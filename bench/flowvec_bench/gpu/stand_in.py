@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvec.engine import gpus, onnxruntime_session
+from flowvec.engine import bound_session, gpus, onnxruntime_session
 from flowvec.engine.providers import CPU, CUDA
 
 __all__ = ["SAID", "use_stand_in"]
@@ -49,4 +49,5 @@ def use_stand_in() -> None:
 
     named = Named()
     onnxruntime_session._onnxruntime = lambda: named
+    bound_session._device_of = lambda engine: "cpu"
     gpus._installed_gpus = lambda: 1

@@ -8,6 +8,7 @@ comparisons.
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from flowvec.errors import InputTypeError, InputValueError
 from flowvec.tokenizer.token_ids import TokenIds
 
 __all__ = [
+    "ENOUGH_ON_GPU",
+    "MOST_ROWS_ON_GPU",
     "Batch",
     "bucket_length",
     "check_batches",
@@ -30,7 +33,17 @@ __all__ = [
 ]
 
 # Row counts of batches: steps of about a third, so that little is cut off.
-_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_ROWS = (
+    *(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+    *(384, 512, 768, 1024, 1536, 2048, 3072, 4096),
+)
+# Most rows of a batch. More do not make a processor faster; a GPU takes a whole window of texts.
+_MOST_ROWS = 256
+MOST_ROWS_ON_GPU = 4096
+# Padded tokens that keep a GPU busy. A batch that has as many is cut where the next texts are
+# shorter than a share of its longest: a larger one would mostly add padding.
+ENOUGH_ON_GPU = 16384
+_SIMILAR = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +71,17 @@ def bucket_length(length: int) -> int:
     return -(-length // step) * step
 
 
-def row_count(rows: int) -> int:
-    """Round a number of rows, at least 1, down to its bucket."""
-    return _ROWS[bisect_right(_ROWS, rows) - 1]
+def row_count(rows: int, most: int = _MOST_ROWS) -> int:
+    """Round a number of rows, at least 1, down to its bucket; at most `most` rows."""
+    return _ROWS[bisect_right(_ROWS, min(rows, most)) - 1]
 
 
 def plan(
     lengths: Sequence[int] | npt.NDArray[np.int64],
     max_batch_tokens: int,
     max_length: int | None = None,
+    most_rows: int = _MOST_ROWS,
+    enough: int | None = None,
 ) -> list[Batch]:
     """Cut texts into batches of similar token count, longest first.
 
@@ -75,6 +90,9 @@ def plan(
         max_batch_tokens: most length times rows of a batch; a text that exceeds it alone is a batch
             of one.
         max_length: the model's positions, which padding to a bucket must not exceed.
+        most_rows: most texts of a batch.
+        enough: padded tokens from which on a batch takes only texts of similar length; None fills
+            every batch up to max_batch_tokens.
 
     Returns:
         Batches whose `rows` together hold each index exactly once.
@@ -90,7 +108,11 @@ def plan(
         if max_length is not None and length > max_length:
             length = max(longest, max_length)
         fitting = min(max(1, max_batch_tokens // length), len(order) - start)
-        count = row_count(fitting)
+        if enough is not None:
+            # Their negatives ascend, as `bisect` needs.
+            similar = bisect_right(falling, -_SIMILAR * longest, lo=start, key=operator.neg) - start
+            fitting = min(fitting, max(1, similar, enough // length))
+        count = row_count(fitting, most_rows)
         batches.append(Batch(tuple(order[start : start + count]), length))
         start += count
     return batches

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -23,7 +24,14 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle, verify_files
-from flowvec.encoder.batching import Batch, pad, padded_tokens, plan
+from flowvec.encoder.batching import (
+    ENOUGH_ON_GPU,
+    MOST_ROWS_ON_GPU,
+    Batch,
+    pad,
+    padded_tokens,
+    plan,
+)
 from flowvec.encoder.jobs import DenseRows, Encoded, EncodeStatistics, Job, Rows, Tally
 from flowvec.encoder.proof import ProofMode, open_proved
 from flowvec.engine.elastic_session import ElasticSession
@@ -31,7 +39,7 @@ from flowvec.engine.openvino_session import OpenVinoSession
 from flowvec.engine.providers import Engine
 from flowvec.engine.selection import GraphSession
 from flowvec.errors import ClosedError, EngineError, InputValueError, NonFiniteError
-from flowvec.machine import available_memory
+from flowvec.machine import available_cores, available_memory
 from flowvec.texts.window import WINDOW
 from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec.tokenizer.token_ids import TokenIds
@@ -88,6 +96,7 @@ class Pipeline:
         """
         self._bundle = bundle
         self._engine = engine
+        self._is_on_cpu = engine.device == "cpu"
         self._is_elastic = is_elastic
         self._proof_mode = proof
         self._dim = bundle.manifest.dim
@@ -102,12 +111,11 @@ class Pipeline:
 
     def _open(self) -> None:
         session, self.proof = open_proved(self._bundle, self._engine, self._proof_mode)
+        in_flight = self._engine.in_flight
         # Callers with a single batch run it on their own thread. Together with the workers they
         # must not exceed the streams.
-        self._free_streams = threading.BoundedSemaphore(self._engine.streams)
-        self._workers = ThreadPoolExecutor(
-            self._engine.streams, thread_name_prefix="flowvec-stream"
-        )
+        self._free_streams = threading.BoundedSemaphore(in_flight)
+        self._workers = ThreadPoolExecutor(in_flight, thread_name_prefix="flowvec-stream")
         # Threads that stay alive, because the C library keeps memory for every thread. They prepare
         # the next window of each call, and compile the graph for all cores.
         self._preparing = ThreadPoolExecutor(_MOST_CALLERS, "flowvec-prepare")
@@ -207,9 +215,24 @@ class Pipeline:
         return seconds
 
     def _begin(
-        self, ids: TokenIds, batches: Sequence[Batch], rows: Rows, *, alone: bool
+        self,
+        ids: TokenIds,
+        batches: Sequence[Batch],
+        rows: Rows,
+        *,
+        alone: bool,
+        ahead: bool = False,
     ) -> _Running:
-        """Submit batches to the streams."""
+        """Submit batches to the streams.
+
+        Args:
+            ids: as for `run`.
+            batches: as for `run`.
+            rows: as for `run_into`.
+            alone: as for `run`.
+            ahead: whether another window is being computed, so that a single batch must not wait
+                for its caller's thread.
+        """
         session, workers = self.ready()
         alone = alone and len(batches) == 1
         free_streams = self._free_streams
@@ -224,7 +247,8 @@ class Pipeline:
             rows.store(batch.rows, output)
             return seconds
 
-        if len(batches) == 1 or self._engine.streams == 1:
+        ahead = ahead and not self._is_on_cpu
+        if (len(batches) == 1 and not ahead) or self._engine.in_flight == 1:
             # A single batch runs on its caller's thread; another thread would only cost time.
             return _Running(batches, compute, None)
         return _Running(
@@ -254,26 +278,36 @@ class Pipeline:
         """
         begun = time.perf_counter()
         tally = Tally()
-        following: Future[_Window] | None = None
+        following: deque[Future[_Window]] = deque()
+        window: _Window | None = None
         try:
             # The first window is prepared here, so a call of one window needs no other thread.
             texts, failure = _next(parts)
             window = self._prepare(texts, job) if texts is not None else None
             while window is not None:
                 # A failure of the caller's iterable is raised after the windows before it.
-                texts, failure = _next(parts)
-                following = None
-                if texts is not None:
-                    following = _given(self._owner, self._preparing, self._prepare, texts, job)
+                while texts is not None and len(following) < self._windows_ahead:
+                    texts, failure = _next(parts)
+                    if texts is not None:
+                        before = following[-1] if following else None
+                        work = partial(self._prepare_next, before, texts, job)
+                        following.append(_given(self._owner, self._preparing, work))
                 encoded = self._finished(window, job, tally, done, stop)
                 if encoded is None:
                     return
                 yield encoded
-                window = following.result() if following is not None else None
+                window = following[0].result() if following else None
+                if following:
+                    following.popleft()
         finally:
-            # A caller that stops early leaves a window behind; its waiting batches are dropped.
-            if following is not None and not following.cancel() and not following.exception():
-                following.result().running.drop()
+            # A caller that stops early leaves windows behind; their waiting batches are dropped.
+            if window is not None:
+                window.running.drop()
+            for future in following:
+                future.cancel()
+            for future in following:
+                if not future.cancelled() and not future.exception():
+                    future.result().running.drop()
         if failure is not None:
             raise failure
         statistics = tally.finish(time.perf_counter() - begun)
@@ -287,8 +321,14 @@ class Pipeline:
             return budget
         return min(budget, max(tokens // (_BATCHES_A_STREAM * streams), _LEAST_BUDGET))
 
-    def _prepare(self, items: Sequence[Any], job: Job) -> _Window:
-        """Tokenize a window, and start to compute it."""
+    @property
+    def _windows_ahead(self) -> int:
+        """Windows that are prepared while one is computed. A GPU may compute the next one sooner
+        than the caller has used the vectors of this one."""
+        return 1 if self._is_on_cpu else 2
+
+    def _prepare(self, items: Sequence[Any], job: Job, ahead: bool = False) -> _Window:
+        """Tokenize a window, and start to compute it; `ahead` is as for `_begin`."""
         start = time.perf_counter()
         self.ready()
         tokenized = self._tokenize(items, job)
@@ -301,14 +341,30 @@ class Pipeline:
             budget = job.max_batch_tokens
             if job.shared_out:
                 budget = self._shared_out(tokens, budget)
-            batches = plan(lengths, budget, self._max_length)
-        running = self._begin(tokenized.token_ids, batches, rows, alone=True)
+            batches = self._plan(lengths, budget)
+        running = self._begin(tokenized.token_ids, batches, rows, alone=True, ahead=ahead)
         return _Window(tokenized, tokens, seconds, rows, running)
+
+    def _prepare_next(
+        self, before: Future[_Window] | None, items: Sequence[Any], job: Job
+    ) -> _Window:
+        """Prepare a window after the one before it, whose batches come first."""
+        if before is not None:
+            wait([before])  # its thread was started first, so this always ends
+        return self._prepare(items, job, True)
+
+    def _plan(self, lengths: npt.NDArray[np.int64], budget: int) -> list[Batch]:
+        """Batches of a window."""
+        if self._is_on_cpu:
+            return plan(lengths, budget, self._max_length)
+        return plan(lengths, budget, self._max_length, MOST_ROWS_ON_GPU, ENOUGH_ON_GPU)
 
     def _tokenize(self, items: Sequence[Any], job: Job) -> Tokenized:
         """Tokenize in pieces, if several threads can: while one becomes an array, other cores
         tokenize the next."""
         one_core = self._engine.streams * self._engine.threads == 1
+        if not self._is_on_cpu:
+            one_core = available_cores() == 1  # its streams and threads say nothing about cores
         if len(items) <= _PIECE or one_core or not self.tokenizer.is_parallel:
             return job.tokenize(self.tokenizer, items)
         tokenize = partial(job.tokenize, self.tokenizer)

@@ -234,7 +234,7 @@ def compare(
     # All threads wait for each other and then run this one, so that every stream runs.
     shortest = min(range(len(references.ids)), key=lambda i: len(references.ids[i]))
     first = Batch((shortest,), len(references.ids[shortest]))
-    together = threading.Barrier(engine.streams)
+    together = threading.Barrier(engine.in_flight)
 
     def work(_: int) -> tuple[float, float]:
         with suppress(threading.BrokenBarrierError):  # the system may have no more threads
@@ -257,12 +257,12 @@ def compare(
             except queue.Empty:
                 return cosine, error
 
-    if engine.streams == 1:
+    if engine.in_flight == 1:
         results = [work(0)]
     else:
-        with ThreadPoolExecutor(engine.streams, "flowvec-proof") as threads:
+        with ThreadPoolExecutor(engine.in_flight, "flowvec-proof") as threads:
             try:
-                results = list(threads.map(work, range(engine.streams)))
+                results = list(threads.map(work, range(engine.in_flight)))
             except BaseException:  # for example an interrupt: no thread starts another batch
                 with suppress(queue.Empty):
                     while True:

@@ -1,7 +1,7 @@
 """ONNX Runtime: one session on one execution provider, which is verified to run.
 
-Only this module calls onnxruntime. By itself, ONNX Runtime falls back to its CPU provider silently;
-here the provider that was asked for runs, or an error is raised.
+Only this module and `bound_session` call onnxruntime. By itself, ONNX Runtime falls back to its CPU
+provider silently; here the provider that was asked for runs, or an error is raised.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ class Session:
                 f"{engine.provider} was asked for, but ONNX Runtime runs {', '.join(active)}"
             )
         self.engine = engine
+        self._ort = ort
         self._inputs, self._output = bundle.manifest.inputs, bundle.manifest.output
         inputs = [node.name for node in self._session.get_inputs()]
         widths = {node.name: node.shape[-1] for node in self._session.get_outputs()}

@@ -62,6 +62,7 @@ EXPERIMENTAL = frozenset({CUDA, TENSORRT})
 _CPU_BUDGET = 512
 _LAYERLESS_BUDGET = 2048
 _GPU_BUDGET = 16384
+_GPU_BATCHES = 2
 
 # A short name stands for the first of its providers that can run.
 SHORT_NAMES: dict[str, tuple[str, ...]] = {
@@ -126,6 +127,12 @@ class Engine:
     def device(self) -> Device:
         """The device it runs on: `cpu` or `cuda`."""
         return PROVIDERS[self.provider]
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are handed to the device at the same time. A GPU gets two: one computes,
+        while the other's inputs or output are copied."""
+        return self.streams if self.device == "cpu" else _GPU_BATCHES
 
     @property
     def is_experimental(self) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
+from flowvec.engine.bound_session import BoundSession
 from flowvec.engine.onnxruntime_session import Session, onnxruntime_status
 from flowvec.engine.openvino_session import OpenVinoSession, openvino_status
 from flowvec.engine.providers import (
@@ -178,4 +179,6 @@ def open_session(bundle: Bundle, engine: Engine) -> GraphSession:
     """
     if engine.provider == OPENVINO:
         return OpenVinoSession(bundle, engine)
+    if engine.device == "cuda":
+        return BoundSession(bundle, engine)
     return Session(bundle, engine)

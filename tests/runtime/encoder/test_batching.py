@@ -38,6 +38,35 @@ def test_plan_is_deterministic_and_stable() -> None:
     assert plan([4] * 5, 8)[0].rows == (0, 1)
 
 
+@given(
+    lengths=LENGTHS,
+    budget=st.integers(1, 1 << 17),
+    most=st.integers(1, 5000),
+    enough=st.integers(1, 1 << 15),
+)
+def test_a_plan_for_a_gpu_obeys_the_same_laws(
+    lengths: list[int], budget: int, most: int, enough: int
+) -> None:
+    batches = plan(lengths, budget, most_rows=most, enough=enough)
+    order = [lengths[row] for batch in batches for row in batch.rows]
+    assert order == sorted(lengths, reverse=True)
+    for batch in batches:
+        cost = batch.length * len(batch.rows)
+        assert len(batch.rows) <= most
+        assert cost <= budget or len(batch.rows) == 1
+        shortest, longest = (choose(lengths[row] for row in batch.rows) for choose in (min, max))
+        assert cost <= enough or len(batch.rows) == 1 or shortest >= 0.75 * longest
+
+
+def test_a_large_budget_is_used_for_texts_of_similar_length() -> None:
+    for budget in (1 << 14, 1 << 15, 1 << 16, 1 << 17):
+        first, *_ = plan([32] * 4096, budget, most_rows=4096, enough=1 << 14)
+        assert len(first.rows) * first.length == budget
+    mixed = [512] * 32 + [32] * 4064
+    first, *_ = plan(mixed, 1 << 17, most_rows=4096, enough=1 << 14)
+    assert (len(first.rows), first.length) == (32, 512)
+
+
 def test_plan_meets_few_shapes() -> None:
     rng = np.random.default_rng(0)
     shapes = set()
