@@ -72,6 +72,14 @@ def _no_tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def listens_to_interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt; a process in a shell's background starts ignoring it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 # --- data -----------------------------------------------------------------------------------------
 
 

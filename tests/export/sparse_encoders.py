@@ -17,7 +17,7 @@ from tests.export.conftest import _BERT, _TOKENIZERS, HEADS, LAYERS, POSITIONS, 
 _RARE = 2.0
 
 
-def make_masked_lm(folder: Path, architecture: str, **changes: Any) -> Path:
+def make_masked_lm(folder: Path, architecture: str, *, seed: int = 0, **changes: Any) -> Path:
     """Write a random masked language model with its tokenizer as a Hugging Face directory."""
     train, names = _TOKENIZERS.get(architecture, (_TOKENIZERS["bert"][0], _BERT))
     is_roberta = architecture in ("roberta", "xlm-roberta", "camembert", "mpnet")
@@ -46,7 +46,7 @@ def make_masked_lm(folder: Path, architecture: str, **changes: Any) -> Path:
             "local_attention": 16, "reference_compile": False,
         }  # fmt: skip
     config = AutoConfig.for_model(architecture, **(sizes | changes))
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = AutoModelForMaskedLM.from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -66,11 +66,11 @@ def make_masked_lm(folder: Path, architecture: str, **changes: Any) -> Path:
     return folder
 
 
-def make_splade(folder: Path, architecture: str = "bert", **pooling: Any) -> Path:
+def make_splade(folder: Path, architecture: str = "bert", *, seed: int = 0, **pooling: Any) -> Path:
     """A directory as sentence-transformers saves it; `pooling` changes its SpladePooling."""
     from sentence_transformers import SparseEncoder
 
-    source = make_masked_lm(folder / "masked-lm", architecture)
+    source = make_masked_lm(folder / "masked-lm", architecture, seed=seed)
     SparseEncoder(str(source), device="cpu").save_pretrained(str(folder / "splade"))
     change_json(folder / "splade" / "1_SpladePooling" / "config.json", **pooling)
     return folder / "splade"

@@ -330,6 +330,7 @@ def test_batches_of_a_caller_that_stops_early_are_dropped(encoder: Encoder) -> N
     assert first + last <= device.arrived <= first + last + 3
 
 
+@pytest.mark.usefixtures("listens_to_interrupts")
 def test_an_interrupt_leaves_an_encoder_that_works(encoder: Encoder, on_cpu: Encoder) -> None:
     device, items = device_of(encoder), texts(600)
     # Ctrl-C, while the second batch is computed.

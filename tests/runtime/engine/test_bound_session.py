@@ -175,6 +175,7 @@ class Interrupted(BoundSession):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.usefixtures("listens_to_interrupts")
 @pytest.mark.parametrize("step", ["bind", "compute", "fetch"])
 def test_an_interrupt_leaves_a_session_that_works(
     tiny_dir: Path, plain: Session, step: str
