@@ -20,10 +20,9 @@ from flowvec import Collection
 from flowvec.errors import BulkError, CollectionError
 from flowvec.object_store import Lease, ObjectStore, open_store
 from flowvec.sharded import is_sharded, verify_shards
-from flowvec.sharded.manifest import shard_name
+from flowvec.sharded.manifest import LEASE, shard_name
 from flowvec.sharded.shard_cache import CachedShard
 from flowvec.sharded.stored_shard import (
-    LEASE,
     StoredShard,
     clean_shards,
     fetch,

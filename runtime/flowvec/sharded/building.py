@@ -17,9 +17,8 @@ from flowvec.bulk.scratch import scratch_folder
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BulkError, CollectionError
 from flowvec.object_store import Lease, ObjectStore, open_store
-from flowvec.sharded.manifest import claim_manifest, place_of, shard_name
+from flowvec.sharded.manifest import LEASE, claim_manifest, place_of, shard_name
 from flowvec.sharded.stored_shard import (
-    LEASE,
     clean_shards,
     fetch,
     is_whole,

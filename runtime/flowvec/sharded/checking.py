@@ -10,8 +10,8 @@ from flowvec.bulk.scratch import scratch_folder
 from flowvec.collection.collection import Collection
 from flowvec.errors import CollectionError
 from flowvec.object_store import Lease, ObjectStore, open_store
-from flowvec.sharded.manifest import place_of, read_manifest, shard_name
-from flowvec.sharded.stored_shard import LEASE, StoredShard, clean_shards, fetch, read_shard
+from flowvec.sharded.manifest import LEASE, place_of, read_manifest, shard_name
+from flowvec.sharded.stored_shard import StoredShard, clean_shards, fetch, read_shard
 from flowvec.texts.remote import is_url
 
 __all__ = ["ShardsCheck", "verify_shards"]

@@ -14,6 +14,7 @@ from flowvec.object_store import open_store
 from flowvec.texts.remote import is_url, name_of
 
 __all__ = [
+    "LEASE",
     "ShardsManifest",
     "claim_manifest",
     "is_sharded",
@@ -24,7 +25,8 @@ __all__ = [
 ]
 
 _FILE = "shards.json"
-_LEASE = "_lease.json"
+# While a job writes below a URL, see `flowvec.object_store.lease`.
+LEASE = "_lease.json"
 _VERSION = 1
 _OF_SHARD = re.compile(r"shard-\d{3,}")
 
@@ -133,7 +135,7 @@ def claim_manifest(path: str | Path, shards: int, encoder: Encoder) -> None:
         there.check_model(encoder, where)
         return
     # A job that failed before its first shard decides nothing.
-    if foreign := sorted(name for name in names if name not in (_FILE, _LEASE)):
+    if foreign := sorted(name for name in names if name not in (_FILE, LEASE)):
         raise InputValueError(f"{where} is not empty: it holds {foreign[0]}; name a new place")
     if is_url(text):
         open_store(text).write(_FILE, content)

@@ -25,7 +25,6 @@ from flowvec.errors import BulkError, CollectionError
 from flowvec.object_store import ConflictError, ObjectStore
 
 __all__ = [
-    "LEASE",
     "StoredFile",
     "StoredShard",
     "clean_shards",
@@ -35,7 +34,6 @@ __all__ = [
     "read_shard",
 ]
 
-LEASE = "_lease.json"
 _VERSION = 1
 _OBJECT = re.compile(r"shard-\d{3,}\.[0-9a-f]{12}\..+")
 # A file that arrives damaged is read again so many times.
