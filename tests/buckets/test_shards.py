@@ -17,6 +17,7 @@ pytest.importorskip("s3fs", reason="needs the extra [s3]")
 pytest.importorskip("moto", reason="needs the extra [test-buckets]")
 
 from flowvec import Collection
+from flowvec.convert import ConvertError, convert
 from flowvec.errors import BulkError, CollectionError
 from flowvec.object_store import Lease, ObjectStore, open_store
 from flowvec.sharded import is_sharded, verify_shards
@@ -285,6 +286,19 @@ def test_processes_that_start_together_share_one_copy(
     assert [process.communicate()[0].split() for process in processes] == [[b"4000"]] * 3
     builds = [path.name for path in (tmp_path / "cache").glob(f"*/{NAME}/*") if path.is_dir()]
     assert builds == [shard.version]
+
+
+# --- mistakes ---------------------------------------------------------------------------------
+
+
+def test_a_collection_in_shards_is_not_converted_from_a_url(
+    tmp_path: Path, store: ObjectStore, url: str
+) -> None:
+    with pytest.raises(BulkError, match="is not"):
+        convert(url, tmp_path / "v.parquet", to="parquet")
+    store.write("shards.json", b"{}")
+    with pytest.raises(ConvertError, match="is a collection in shards, which cannot be conv"):
+        convert(url, tmp_path / "v.parquet", to="parquet")
 
 
 # --- verifying ------------------------------------------------------------------------------------

@@ -253,5 +253,12 @@ def test_the_commands_build_and_search_shards(flowvec, tmp_path: Path) -> None:
     done = flowvec("search", "c", "a resting animal", "-k", "1")
     assert done.returncode == 0, done.stderr
     assert "the cat sleeps" in done.stdout
+    (tmp_path / "c" / "shard-001").rename(tmp_path / "elsewhere")
+    partly = flowvec("search", "c", "a resting animal", "--json")
+    assert partly.returncode == 0, partly.stderr
+    answer = json.loads(partly.stdout)
+    assert [hit["text"] for hit in answer["hits"]] == ["the cat sleeps", "stocks fell"]
+    assert (answer["partial"], list(answer["missing"])) == (True, ["shard-001"])
+    assert f"shard-001 is missing: {answer['missing']['shard-001']}" in partly.stderr
     wrong = flowvec("index", "d", "a.jsonl", "--model", "mini", "--shards", "2")
     assert (wrong.returncode, "give --engine ray" in wrong.stderr) == (2, True)

@@ -231,7 +231,8 @@ def test_a_job_that_is_killed_is_completed_by_the_same_command(
     assert (about.returncode, "collection in shards" in about.stdout) == (0, True), about
     found = flowvec("search", url, "the cat", "-k", "3", "--json")
     assert found.returncode == 0, found.stderr
-    assert len(json.loads(found.stdout)) == 3
+    answer = json.loads(found.stdout)
+    assert (len(answer["hits"]), answer["partial"], answer["missing"]) == (3, False, {})
 
 
 def test_the_commands_say_what_is_wrong(

@@ -14,6 +14,7 @@ import typer
 from tqdm import tqdm
 
 from flowvec.arguments import choice
+from flowvec.cli.interrupts import telling_how_to_continue
 from flowvec.cli.options import Json, counted, print_json
 from flowvec.convert import Converted, ConvertProgress, Labels, convert
 from flowvec.convert.options import FORMATS, ConvertFormat
@@ -101,7 +102,7 @@ def command(
     target appears whole or not at all.
     """
     shown = _lines if choice("--progress", progress, ("bar", "json")) == "json" else _bar
-    with shown() as show:
+    with shown() as show, telling_how_to_continue("the same command starts again"):
         done = convert(
             source,
             target,

@@ -10,7 +10,7 @@ import typer
 from flowvec.arguments import choice
 from flowvec.bulk import RayWorkers, encode_files
 from flowvec.cli.indexed import print_shards, print_summary, rows_of
-from flowvec.cli.interrupts import stopping
+from flowvec.cli.interrupts import stopping, telling_how_to_continue
 from flowvec.cli.jobs import (
     MaxDead,
     OnDuplicateOption,
@@ -220,10 +220,12 @@ def index(
         with Encoder.load(
             model, provider=provider, compute=cast(Any, compute), revision=revision
         ) as encoder:
-            done = index_shards(
-                encoder, inputs, place, shards=shards, resume=not rebuild,
-                workers=RayWorkers(workers or shards, address=address), **common,
-            )  # fmt: skip
+            again = "rebuilds" if rebuild else "completes"
+            with telling_how_to_continue(f"the same command {again} the shards"):
+                done = index_shards(
+                    encoder, inputs, place, shards=shards, resume=not rebuild,
+                    workers=RayWorkers(workers or shards, address=address), **common,
+                )  # fmt: skip
         print_shards(place, done, as_json=as_json)
         # A shard of few rows may lack a field that others have, and one without rows has none.
         filled = [one for one in done if one.encoded]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -19,11 +20,13 @@ __all__ = [
     "interruptible",
     "starting",
     "stopping",
+    "telling_how_to_continue",
     "was_interrupted",
 ]
 
 # The shell's exit code for a command that Ctrl-C ended.
 INTERRUPT_EXIT = 128 + signal.SIGINT
+_STOPPING = "stopping; a second Ctrl-C ends at once"
 # A KeyboardInterrupt during the import of some extension modules (onnxruntime, openvino) is
 # dropped, or becomes an ImportError.
 _INTERRUPTED = threading.Event()
@@ -76,6 +79,30 @@ def interruptible() -> Iterator[None]:
             signal.signal(signal.SIGINT, _end)
 
 
+@contextmanager
+def telling_how_to_continue(what: str) -> Iterator[None]:
+    """On SIGINT or SIGTERM, print the command again, and what it does then.
+
+    For commands that are stopped by an exception, where `stopping` asks a job to stop.
+    """
+    handles = signal.getsignal(signal.SIGINT) is interrupt
+
+    def tell(*_: object) -> None:
+        typer.echo(_STOPPING, err=True)
+        interrupt()
+
+    if handles:
+        signal.signal(signal.SIGINT, tell)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        typer.echo(f"stopped; {what}:\n{shlex.join(['flowvec', *sys.argv[1:]])}", err=True)
+        raise
+    finally:
+        if signal.getsignal(signal.SIGINT) is tell:
+            signal.signal(signal.SIGINT, interrupt)
+
+
 def was_interrupted() -> bool:
     """Whether there was a Ctrl-C before a command's own handler was in place."""
     return _INTERRUPTED.is_set()
@@ -110,7 +137,7 @@ def stopping() -> Iterator[Stop]:
         stop.event.set()
         for handled in handlers:
             signal.signal(handled, _end)
-        typer.echo("stopping; a second Ctrl-C ends at once", err=True)
+        typer.echo(_STOPPING, err=True)
 
     def restore() -> None:
         for number, handler in handlers.items():

@@ -99,7 +99,11 @@ def search(
     compute: Compute = "auto",
     as_json: Json = False,
 ) -> None:
-    """Print the rows of a collection nearest to a text, best first."""
+    """Print the rows of a collection nearest to a text, best first.
+
+    With --json, a list of rows; of a collection in shards, an object with `hits`, `partial` and
+    `missing`: the shards that did not answer, and why.
+    """
     wanted = parsed_filter(condition)
     if prefix and not hybrid:
         raise InputValueError("--prefix is for the words of a hybrid search: add --hybrid")
@@ -127,7 +131,17 @@ def search(
         if sharded_hits.missing and not answered:
             raise CollectionError(f"no shard of {name_of(place)} could be searched")
         least = -float("inf") if min_score is None else min_score
-        _show([hit for hit in sharded_hits.hits[0] if hit.score >= least], as_json=as_json)
+        kept = [hit for hit in sharded_hits.hits[0] if hit.score >= least]
+        if as_json:
+            print_json(
+                {
+                    "hits": _plain(kept),
+                    "partial": sharded_hits.partial,
+                    "missing": sharded_hits.missing,
+                }
+            )
+        else:
+            _show(kept, as_json=False)
         return
     directory = Path(place)
     if sparse_model is not None:
@@ -196,8 +210,7 @@ def _reranker(
 
 def _show(hits: list[Hit], *, as_json: bool) -> None:
     if as_json:
-        rows = [asdict(hit) for hit in hits]
-        print_json([{k: v for k, v in hit.items() if k != "vector"} for hit in rows])
+        print_json(_plain(hits))
         return
     if not hits:
         typer.echo("no rows")
@@ -206,6 +219,10 @@ def _show(hits: list[Hit], *, as_json: bool) -> None:
         if shown is None and hit.metadata is not None:  # vectors may have no texts
             shown = json.dumps(hit.metadata, ensure_ascii=False)
         typer.echo(f"{hit.score:7.4f}  {hit.id}  {shorten(shown or '')}")
+
+
+def _plain(hits: list[Hit]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in asdict(hit).items() if k != "vector"} for hit in hits]
 
 
 def shorten(text: str, width: int = 100) -> str:

@@ -13,6 +13,7 @@ from flowvec.arguments import choice, flag, path_of
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.verify import is_bulk_folder
 from flowvec.collection.creation import is_collection
+from flowvec.collection.store.absence import SHARDS_FILE
 from flowvec.convert.bucket_target import BucketTarget, bucket_target
 from flowvec.convert.collection_source import CollectionSource
 from flowvec.convert.file_target import KEEP_DTYPE, FileTarget
@@ -30,7 +31,8 @@ from flowvec.convert.room import free_bytes, in_words, vector_bytes
 from flowvec.convert.rows import Rows
 from flowvec.convert.source import Source
 from flowvec.convert.target import Target, Written
-from flowvec.errors import ConvertError, InputValueError
+from flowvec.errors import BulkError, ConvertError, InputValueError
+from flowvec.object_store import open_store
 from flowvec.optional import require
 from flowvec.texts.remote import is_url, name_of
 from flowvec.vectors import Metric
@@ -209,7 +211,22 @@ def _opened(source: str | Path, metric: Metric | None) -> Source:
     name = str(source) if is_url(str(source)) else str(path_of("the source", source))
     if not is_url(name) and is_collection(Path(name)):
         return CollectionSource(name, metric)
-    if is_url(name) or is_bulk_folder(name):
+    if not is_url(name) and (Path(name) / SHARDS_FILE).is_file():
+        raise ConvertError(
+            f"{name} is a collection in shards: convert them one by one, such as "
+            f"{Path(name) / 'shard-000'}"
+        )
+    if is_url(name):
+        try:
+            return JobSource(name, metric)
+        except BulkError as error:
+            if open_store(name).read(SHARDS_FILE) is None:
+                raise
+            raise ConvertError(
+                f"{name_of(name)} is a collection in shards, which cannot be converted from a URL: "
+                "name the output of `flowvec encode` for the same texts"
+            ) from error
+    if is_bulk_folder(name):
         return JobSource(name, metric)
     missing = "" if Path(name).exists() else ": there is nothing"
     raise ConvertError(f"{name} is neither the folder of a bulk job nor a collection{missing}")

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from flowvec.collection.store.absence import SHARDS_FILE
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import CollectionError, FingerprintMismatchError, InputValueError
 from flowvec.files import write_file
@@ -24,7 +25,6 @@ __all__ = [
     "shards_model",
 ]
 
-_FILE = "shards.json"
 # While a job writes below a URL, see `flowvec.object_store.lease`.
 LEASE = "_lease.json"
 _VERSION = 1
@@ -77,8 +77,8 @@ def is_sharded(path: str | Path) -> bool:
         InputValueError, MissingDependencyError, BulkError: as `open_store`, for a URL.
     """
     if is_url(str(path)):
-        return open_store(str(path)).read(_FILE) is not None
-    return (Path(path) / _FILE).is_file()
+        return open_store(str(path)).read(SHARDS_FILE) is not None
+    return (Path(path) / SHARDS_FILE).is_file()
 
 
 def shards_model(path: str | Path) -> str:
@@ -96,15 +96,17 @@ def read_manifest(path: str | Path) -> ShardsManifest:
     text = str(path)
     if not is_url(text):
         try:
-            content = (Path(path) / _FILE).read_bytes()
+            content = (Path(path) / SHARDS_FILE).read_bytes()
         except OSError as error:
             raise CollectionError(
                 f"{path} is not a collection in shards: {error.strerror or error}"
             ) from None
         return _parsed(content, text)
-    stored = open_store(text).read(_FILE)
+    stored = open_store(text).read(SHARDS_FILE)
     if stored is None:
-        raise CollectionError(f"{name_of(text)} is not a collection in shards: it has no {_FILE}")
+        raise CollectionError(
+            f"{name_of(text)} is not a collection in shards: it has no {SHARDS_FILE}"
+        )
     return _parsed(stored, name_of(text))
 
 
@@ -128,21 +130,21 @@ def claim_manifest(path: str | Path, shards: int, encoder: Encoder) -> None:
              "fingerprint": encoder.fingerprint}  # fmt: skip
     content = (json.dumps(about, indent=1) + "\n").encode()
     names = _names(path)
-    if _FILE in names and any(map(_OF_SHARD.match, names)):
+    if SHARDS_FILE in names and any(map(_OF_SHARD.match, names)):
         there = read_manifest(path)
         if there.shards != shards:
             raise InputValueError(f"{where} has {there.shards} shards, not {shards}")
         there.check_model(encoder, where)
         return
     # A job that failed before its first shard decides nothing.
-    if foreign := sorted(name for name in names if name not in (_FILE, LEASE)):
+    if foreign := sorted(name for name in names if name not in (SHARDS_FILE, LEASE)):
         raise InputValueError(f"{where} is not empty: it holds {foreign[0]}; name a new place")
     if is_url(text):
-        open_store(text).write(_FILE, content)
+        open_store(text).write(SHARDS_FILE, content)
         return
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
-        write_file(Path(path) / _FILE, content)
+        write_file(Path(path) / SHARDS_FILE, content)
     except OSError as error:
         raise CollectionError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -161,8 +163,8 @@ def _parsed(content: bytes, where: str) -> ShardsManifest:
     except ValueError as error:
         raise CollectionError(f"{where} is not a collection in shards: {error}") from None
     if not isinstance(about, dict) or about.get("flowvec_shards") != _VERSION:
-        raise CollectionError(f"{where}/{_FILE} was written by another version of flowvec")
+        raise CollectionError(f"{where}/{SHARDS_FILE} was written by another version of flowvec")
     try:
         return ShardsManifest(int(about["shards"]), str(about["model"]), str(about["fingerprint"]))
     except (KeyError, TypeError, ValueError):
-        raise CollectionError(f"{where}/{_FILE} does not describe its shards") from None
+        raise CollectionError(f"{where}/{SHARDS_FILE} does not describe its shards") from None

@@ -43,3 +43,13 @@ def test_mistakes_are_one_line(flowvec_quickly: Any, tmp_path: Path) -> None:
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
         assert message in done.stderr
     assert flowvec_quickly("convert", "job", "v.parquet", "--overwrite").returncode == 0
+
+
+def test_a_collection_in_shards_is_said_to_be_one(flowvec_quickly: Any, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "shards.json").write_text("{}")
+    done = flowvec_quickly("convert", "c", "v.parquet")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert (
+        "c is a collection in shards: convert them one by one, such as c/shard-000" in done.stderr
+    )

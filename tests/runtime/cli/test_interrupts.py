@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.job_folders import write_job
+from tests.makers import unit_vectors
+
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4])
@@ -81,6 +84,49 @@ def test_ctrl_c_before_and_after_a_command_shows_no_traceback(
         timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, b"sent"), done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.parametrize(
+    ("words", "file", "function", "what"),
+    [
+        ("convert job v.parquet", "convert/sorting.py", "sorted_by_id", "starts again"),
+        ("index c t.txt --model mini --engine ray --shards 2",
+         "sharded/building.py", "index_shards", "completes the shards"),
+        ("index c t.txt --model mini --engine ray --shards 2 --rebuild",
+         "sharded/building.py", "index_shards", "rebuilds the shards"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_stopped_says_how_to_continue(
+    tmp_path: Path, words: str, file: str, function: str, what: str, number: signal.Signals
+) -> None:
+    """The signal comes as a function begins, so the moment is the same in each run."""
+    pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    write_job(tmp_path / "job", unit_vectors(5, 4), ["b", "a", "c", "e", "d"])
+    (tmp_path / "t.txt").write_text("a\nb\n")
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from flowvec_command import main\n"
+        "def look(frame, event, _):\n"
+        "    code = frame.f_code\n"
+        f"    if (event, code.co_name) == ('call', {function!r}):\n"
+        f"        if code.co_filename.endswith({file!r}):\n"
+        "            sys.setprofile(None)\n"
+        f"            os.kill(os.getpid(), {int(number)})\n"
+        "sys.setprofile(look)\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()], cwd=tmp_path, capture_output=True,
+        timeout=60, text=True, check=False,
+    )  # fmt: skip
+    first = ["stopping; a second Ctrl-C ends at once"] if number == signal.SIGINT else []
+    expected = [*first, f"stopped; the same command {what}:", f"flowvec {words}"]
+    assert done.stderr.splitlines() == expected
+    assert (done.returncode, done.stdout) == (128 + number, "")
+    assert not (tmp_path / "v.parquet").exists()
 
 
 def test_an_interrupt_that_an_import_has_dropped_still_stops_a_job(

@@ -229,3 +229,23 @@ def test_index_makes_indexes_over_fields(flowvec: Any, tmp_path: Path) -> None:
     wrong = flowvec("index", "d", "in.jsonl", "--model", "mini", "--index-field", "$id")
     assert (wrong.returncode, "not a field of the metadata" in wrong.stderr) == (2, True)
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("command", ["get", "dump", "compact"])
+def test_a_collection_in_shards_is_said_to_be_one(
+    flowvec: Any, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "shards.json").write_text("{}")
+    done = flowvec(command, "c")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    shard = tmp_path / "c" / "shard-000"
+    assert f"{tmp_path / 'c'} is a collection in shards: " in done.stderr
+    assert done.stderr.endswith(f"each shard is a collection of its own, such as {shard}\n")
+
+
+def test_a_url_is_not_a_collection(flowvec: Any) -> None:
+    done = flowvec("get", "s3://bucket/notes?region=eu-central-1", "a")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert done.stderr.startswith("flowvec: s3://bucket/notes is a URL, and a collection is a dir")
+    assert "`flowvec search`, `info` and `verify` work" in done.stderr

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from flowvec.collection.store.absence import absence_of
 from flowvec.collection.store.filters import add_functions
 from flowvec.errors import (
     ClosedError,
@@ -50,7 +51,7 @@ class Database:
             if create and path.exists():
                 raise CollectionError(f"{path} exists already")
             if not create and not path.is_file():
-                raise CollectionError(f"{path.parent} is not a collection: it has no {path.name}")
+                raise CollectionError(absence_of(path.parent, path.name))
             self._mode = "rwc" if create else _mode(path)
         except OSError as error:
             raise CollectionError(f"cannot read {path}: {error.strerror or error}") from error

@@ -1,0 +1,46 @@
+"""Why a directory is not a collection, and what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from flowvec.texts.remote import name_of
+
+__all__ = ["SHARDS_FILE", "absence_of", "url_of_path"]
+
+# In the directory of a collection in shards, see `flowvec.sharded.manifest`.
+SHARDS_FILE = "shards.json"
+# A Path drops one of the two slashes of a URL. A drive is one letter.
+_URL_IN_PATH = re.compile(r"(?:^|.*/)([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
+
+
+def url_of_path(folder: Path) -> str | None:
+    """The URL that a path was made of, without its options; None if it is a path.
+
+    Example:
+        >>> url_of_path(Path("/home/me/s3:/bucket/notes"))
+        's3://bucket/notes'
+    """
+    found = _URL_IN_PATH.fullmatch(folder.as_posix())
+    return None if found is None else name_of(f"{found[1]}://{found[2]}")
+
+
+def absence_of(folder: Path, file: str) -> str:
+    """The message for a directory without a collection.
+
+    Args:
+        folder: the directory; it may not exist.
+        file: the file that every collection has.
+    """
+    if (folder / SHARDS_FILE).is_file():
+        return (
+            f"{folder} is a collection in shards: `flowvec search` searches all of them, and each "
+            f"shard is a collection of its own, such as {folder / 'shard-000'}"
+        )
+    if not folder.exists() and (url := url_of_path(folder)) is not None:
+        return (
+            f"{url} is a URL, and a collection is a directory. Of a collection in shards below a "
+            "URL, `flowvec search`, `info` and `verify` work"
+        )
+    return f"{folder} is not a collection: it has no {file}"
