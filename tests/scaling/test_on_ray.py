@@ -253,6 +253,12 @@ def test_the_commands_build_and_search_shards(flowvec, tmp_path: Path) -> None:
     done = flowvec("search", "c", "a resting animal", "-k", "1")
     assert done.returncode == 0, done.stderr
     assert "the cat sleeps" in done.stdout
+    by_words = flowvec("search", "c", "stocks", "--hybrid", "--vector-weight", "0", "--json")
+    assert by_words.returncode == 0, by_words.stderr
+    first, second = json.loads(by_words.stdout)["hits"]
+    assert (first["text"], first["score"], second["score"]) == ("stocks fell", 1.0, 0.0)
+    page = flowvec("search", "c", "stocks", "--hybrid", "--offset", "1", "--min-score", "0.1")
+    assert (page.returncode, "stocks" in page.stdout) == (0, False)
     (tmp_path / "c" / "shard-001").rename(tmp_path / "elsewhere")
     partly = flowvec("search", "c", "a resting animal", "--json")
     assert partly.returncode == 0, partly.stderr

@@ -28,6 +28,11 @@ from flowvec.texts.remote import is_url, name_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
+_SPARSE_ALONE = (
+    "a search by sparse vectors alone has no --rerank, --group-by, --exact and --model: add "
+    "--hybrid"
+)
+
 
 @app.command(epilog='Example: flowvec search ./notes "how do plants make food" -k 5')
 def search(
@@ -112,46 +117,60 @@ def search(
     if sparse_weight is not None and not (hybrid and sparse_model is not None):
         raise InputValueError("--sparse-weight needs --hybrid and --sparse-model")
     if is_url(place) or is_sharded(place):
-        if hybrid:
-            raise InputValueError("a collection in shards has no hybrid search")
         if rerank is not None:
             raise InputValueError("a collection in shards cannot be reranked")
-        if sparse_model is not None:
-            raise InputValueError("a collection in shards has no sparse vectors")
-        if offset or group_by is not None:
-            raise InputValueError("a collection in shards has no --offset and no --group-by")
-        loaded = Encoder.load(
-            model or shards_model(place), provider=provider, compute=cast(Any, compute)
-        )
-        with loaded as encoder, ShardedSearcher(place, encoder=encoder) as searcher:
-            sharded_hits = searcher.search(query, k, filter=wanted, exact=exact)
+        if group_by is not None:
+            raise InputValueError("a collection in shards has no --group-by")
+        if sparse_model is not None and not hybrid and (exact or model is not None):
+            raise InputValueError(_SPARSE_ALONE)
+        by_sparse_alone = sparse_model is not None and not hybrid
+        bundle = model or shards_model(place)
+        with (
+            nullcontext()
+            if by_sparse_alone
+            else Encoder.load(bundle, provider=provider, compute=cast(Any, compute)) as encoder,
+            _sparse_encoder(sparse_model) as sparse_encoder,
+            ShardedSearcher(place, encoder=encoder, sparse_encoder=sparse_encoder) as searcher,
+        ):
+            if by_sparse_alone:
+                sharded_hits = searcher.search_sparse(
+                    query, k, filter=wanted, min_score=min_score, offset=offset
+                )
+            else:
+                sharded_hits = searcher.search(
+                    query,
+                    k,
+                    filter=wanted,
+                    hybrid=hybrid,
+                    vector_weight=vector_weight,
+                    sparse_weight=sparse_weight,
+                    min_score=min_score,
+                    exact=exact,
+                    offset=offset,
+                    prefix=prefix,
+                )
             answered = searcher.shards - len(sharded_hits.missing)
         for name, reason in sharded_hits.missing.items():
             typer.echo(f"{name} is missing: {reason}", err=True)
         if sharded_hits.missing and not answered:
             raise CollectionError(f"no shard of {name_of(place)} could be searched")
-        least = -float("inf") if min_score is None else min_score
-        kept = [hit for hit in sharded_hits.hits[0] if hit.score >= least]
         if as_json:
             print_json(
                 {
-                    "hits": _plain(kept),
+                    "hits": _plain(sharded_hits.hits[0]),
                     "partial": sharded_hits.partial,
                     "missing": sharded_hits.missing,
                 }
             )
         else:
-            _show(kept, as_json=False)
+            _show(sharded_hits.hits[0], as_json=False)
         return
     directory = Path(place)
     if sparse_model is not None:
         _check_has_sparse(directory)
     if sparse_model is not None and not hybrid:
         if rerank is not None or group_by is not None or exact or model is not None:
-            raise InputValueError(
-                "a search by sparse vectors alone has no --rerank, --group-by, --exact and "
-                "--model: add --hybrid"
-            )
+            raise InputValueError(_SPARSE_ALONE)
         with (
             SparseEncoder.load(sparse_model) as sparse,
             Collection.open(directory, sparse_encoder=sparse) as collection,

@@ -7,26 +7,36 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 __all__ = [
     "FUSIONS",
     "HYBRID_BEST",
+    "HYBRID_DEPTH",
     "VECTORS_ALONE",
     "Fusion",
     "Shares",
     "fuse",
     "fuse_ranks",
+    "fuse_scores",
     "match_expression",
+    "match_terms",
     "rank_share",
     "scaled",
     "trigram_query",
+    "trigram_terms",
 ]
 
 Fusion = Literal["weights", "ranks"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
+# What tells a row apart: its label, or in a search of several collections that and which one.
+Key = TypeVar("Key", bound=Hashable)
+
+# A hybrid search fuses this many rows of each ranking. It does not depend on k, so that scores do
+# not either, and pages fit together. More rows cost time (most of it reads texts' vectors).
+HYBRID_DEPTH = 500
 
 # The score of a row that equals the query and matches its words and its sparse vector best.
 HYBRID_BEST = 1.0
@@ -68,7 +78,12 @@ _SHORTEST_STEM = 2
 
 
 def match_expression(text: str, *, prefix: bool = False) -> str | None:
-    """An FTS5 query for any of a text's words; None if it has none.
+    """An FTS5 query for any of a text's words, see `match_terms`; None if it has none."""
+    return " OR ".join(match_terms(text, prefix=prefix)) or None
+
+
+def match_terms(text: str, *, prefix: bool = False) -> list[str]:
+    """FTS5 queries of one phrase each, for the words of a text.
 
     A word that occurs twice counts twice, as in BM25. English stop words are left out, unless there
     are no others. Every word is quoted: so it is never an FTS5 operator, and a word that FTS5
@@ -83,7 +98,7 @@ def match_expression(text: str, *, prefix: bool = False) -> str | None:
     terms = [f'"{word}"' for word in telling[:_MAX_WORDS]]
     if prefix and telling and telling[-1] is words[-1] and _is_in_word(text[-1]):
         terms[-1:] = _begun(telling[-1])
-    return " OR ".join(terms) or None
+    return terms
 
 
 def _begun(word: str) -> list[str]:
@@ -104,13 +119,19 @@ def _begun(word: str) -> list[str]:
 
 
 def trigram_query(text: str) -> tuple[str | None, list[str]]:
-    """An FTS5 query for an index by trigrams, and the words that are too short for it.
+    """As `match_expression` for an index by trigrams, and as `trigram_terms` the shorter words."""
+    terms, short = trigram_terms(text)
+    return " OR ".join(terms) or None, short
+
+
+def trigram_terms(text: str) -> tuple[list[str], list[str]]:
+    """As `match_terms` for an index by trigrams, and the words that are too short for it.
 
     A word is found as a part of texts. Of scripts that write no spaces every run of three
     characters is, so that a sentence finds texts that share a part of it.
 
     Returns:
-        The query, or None if no word has three characters; and then the shorter words.
+        The queries, or if no word has three characters, the shorter words.
     """
     terms: list[str] = []
     words = _telling(_words(unicodedata.normalize("NFC", text)))
@@ -120,8 +141,8 @@ def trigram_query(text: str) -> tuple[str | None, list[str]]:
         elif len(word) >= _TRIGRAM:
             terms.append(word)
     if terms:
-        return " OR ".join(f'"{term}"' for term in terms[:_MAX_WORDS]), []
-    return None, list(dict.fromkeys(words))[:_MAX_SHORT_WORDS]
+        return [f'"{term}"' for term in terms[:_MAX_WORDS]], []
+    return [], list(dict.fromkeys(words))[:_MAX_SHORT_WORDS]
 
 
 def _telling(words: list[str]) -> list[str]:
@@ -176,7 +197,7 @@ class Shares:
 VECTORS_ALONE = Shares(1.0, 0.0, 0.0)
 
 
-def rank_share(weight: float, labels: Iterable[int]) -> dict[int, float]:
+def rank_share(weight: float, labels: Iterable[Key]) -> dict[Key, float]:
     """What a ranking gives to the fused score of each of its rows, by label.
 
     Args:
@@ -189,7 +210,7 @@ def rank_share(weight: float, labels: Iterable[int]) -> dict[int, float]:
     }
 
 
-def fuse_ranks(rankings: Sequence[Mapping[int, float]], k: int) -> list[tuple[int, float]]:
+def fuse_ranks(rankings: Sequence[Mapping[Key, float]], k: int) -> list[tuple[Key, float]]:
     """The k rows with the largest sum of what the rankings give to each.
 
     Args:
@@ -200,22 +221,63 @@ def fuse_ranks(rankings: Sequence[Mapping[int, float]], k: int) -> list[tuple[in
         (label, score), best first. A score is at most 1. Equal scores are in the order in which
         the rankings have them.
     """
-    scores: dict[int, float] = {}
+    scores: dict[Key, float] = {}
     for ranking in rankings:
         for label, share in ranking.items():
             scores[label] = scores.get(label, 0.0) + share
     return sorted(scores.items(), key=lambda pair: -pair[1])[:k]
 
 
+def fuse_scores(
+    near: Mapping[Key, float],
+    further: Mapping[Key, float],
+    words: Mapping[Key, float],
+    sparse: Mapping[Key, float],
+    k: int,
+    *,
+    scores_of: Callable[[list[Key]], Mapping[Key, float]],
+    self_score: float,
+    vector_weight: float,
+) -> list[tuple[Key, float]]:
+    """The k best rows of the rankings of one query by a weighted sum, see `fuse`.
+
+    A row's score is the same for every k: so is what it is scaled by, and rows from `further` come
+    after the nearest rows even if a graph has missed them there.
+
+    Args:
+        near: vector scores of the nearest rows, `HYBRID_DEPTH` of them, best first.
+        further: vector scores of the k nearest rows if k is above that; else none.
+        words: what the words give to each row (`scaled`).
+        sparse: what the sparse vectors give to each row (`scaled`).
+        k: number of rows.
+        scores_of: gives the vector scores of rows that are not among the nearest.
+        self_score: vector score of the query with itself.
+        vector_weight: share of the vector score, 0 to 1.
+    """
+    least = min(near.values(), default=0.0)
+    scores = dict(near)
+    if far := [key for key in dict(words) | dict(sparse) if key not in scores]:
+        scores |= scores_of(far)
+    scores |= {key: min(score, least) for key, score in further.items() if key not in scores}
+    return fuse(
+        scores,
+        [words, sparse],
+        k,
+        least=least,
+        self_score=self_score,
+        vector_weight=vector_weight,
+    )
+
+
 def fuse(
-    score_by_label: Mapping[int, float],
-    others: Sequence[Mapping[int, float]],
+    score_by_label: Mapping[Key, float],
+    others: Sequence[Mapping[Key, float]],
     k: int,
     *,
     least: float,
     self_score: float,
     vector_weight: float,
-) -> list[tuple[int, float]]:
+) -> list[tuple[Key, float]]:
     """The k best rows by a weighted sum of their scores in several rankings.
 
     The vector score is scaled: 0 for the last row of the vector ranking, 1 for a row equal to the
@@ -239,7 +301,7 @@ def fuse(
     """
     span = max(self_score, max(score_by_label.values(), default=self_score)) - least
 
-    def fused(label: int, score: float) -> float:
+    def fused(label: Key, score: float) -> float:
         nearness = (score - least) / span if span > 0.0 else 1.0
         return vector_weight * nearness + sum(other.get(label, 0.0) for other in others)
 
@@ -247,7 +309,7 @@ def fuse(
     return sorted(scores.items(), key=lambda pair: -pair[1])[:k]
 
 
-def scaled(weight: float, score_by_label: Mapping[int, float]) -> dict[int, float]:
+def scaled(weight: float, score_by_label: Mapping[Key, float]) -> dict[Key, float]:
     """Scores above zero as shares of the best row's, which gets all of a ranking's weight."""
     best = max(score_by_label.values(), default=0.0)
     if best <= 0.0:

@@ -32,6 +32,7 @@ __all__ = [
     "check_same_settings",
     "check_sparse_encoder_or_none",
     "check_sparse_model",
+    "check_sparse_queries",
     "encoder_for",
     "matching_encoder",
     "new_settings",
@@ -122,13 +123,45 @@ def check_sparse_model(path: Path, settings: CollectionSettings, encoder: Sparse
         return
     if expected is None and settings.sparse_dim in (None, encoder.dim):
         return
-    made_with = f"{settings.sparse_dim} dimensions, made elsewhere"
-    if expected is not None:
-        made_with = f"{settings.sparse_model} (fingerprint {expected[:12]})"
     raise FingerprintMismatchError(
-        f"{path} has sparse vectors of {made_with}, and {encoder.bundle.manifest.name} is another "
-        f"model (fingerprint {encoder.fingerprint[:12]}): their vectors cannot be compared"
+        f"{path} has sparse vectors of {_sparse_origin(settings)}, and "
+        f"{encoder.bundle.manifest.name} is another model (fingerprint "
+        f"{encoder.fingerprint[:12]}): their vectors cannot be compared"
     )
+
+
+def check_sparse_queries(
+    path: Path, settings: CollectionSettings, dim: int, fingerprint: str | None
+) -> None:
+    """Check that sparse vectors of queries can be compared with a collection's.
+
+    Args:
+        path: the collection.
+        settings: its settings.
+        dim: dimensions of the queries' vectors.
+        fingerprint: of the model that made them; None if it is not known.
+
+    Raises:
+        InputValueError: they have other dimensions.
+        FingerprintMismatchError: another model made the collection's.
+    """
+    expected = settings.sparse_fingerprint
+    if None not in (expected, fingerprint) and expected != fingerprint:
+        raise FingerprintMismatchError(
+            f"{path} has sparse vectors of {_sparse_origin(settings)}, and those of the queries "
+            f"were made by another model (fingerprint {str(fingerprint)[:12]})"
+        )
+    if settings.sparse_dim not in (None, dim):
+        raise InputValueError(
+            f"sparse vectors of queries must have {settings.sparse_dim} dimensions, as those of "
+            f"{path}, and not {dim}"
+        )
+
+
+def _sparse_origin(settings: CollectionSettings) -> str:
+    if settings.sparse_fingerprint is None:
+        return f"{settings.sparse_dim} dimensions, made elsewhere"
+    return f"{settings.sparse_model} (fingerprint {settings.sparse_fingerprint[:12]})"
 
 
 def record_sparse_model(path: Path, meta: MetaTable, encoder: SparseEncoder) -> None:

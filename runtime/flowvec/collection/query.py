@@ -14,11 +14,12 @@ from flowvec.collection.grouping import best_of_groups, group_of
 from flowvec.collection.hybrid import (
     FUSIONS,
     HYBRID_BEST,
+    HYBRID_DEPTH,
     VECTORS_ALONE,
     Fusion,
     Shares,
-    fuse,
     fuse_ranks,
+    fuse_scores,
     match_expression,
     rank_share,
     scaled,
@@ -41,9 +42,6 @@ __all__ = ["Queries", "SearchOptions", "Searcher"]
 Floats = npt.NDArray[np.float32]
 Ranked = list[tuple[int, float]]
 
-# A hybrid search fuses this many rows of each ranking. It does not depend on k, so that scores do
-# not either, and pages fit together. More rows cost time (most of it reads texts' vectors).
-_HYBRID_DEPTH = 500
 # How often a search begins again after a change between its rankings.
 _ATTEMPTS = 5
 
@@ -238,9 +236,9 @@ class Searcher:
             nearest = self._nearest(vectors, options)
             lines = zip(nearest.labels.tolist(), nearest.scores.tolist(), strict=True)
             return [list(zip(*line, strict=True)) for line in lines]
-        near = self._scores_by_label(vectors, replace(options, k=_HYBRID_DEPTH))
+        near = self._scores_by_label(vectors, replace(options, k=HYBRID_DEPTH))
         further: list[dict[int, float]] = [{} for _ in near]
-        if options.k > _HYBRID_DEPTH:
+        if options.k > HYBRID_DEPTH:
             # Exact: a graph may find other rows among the first if it is asked for more.
             further = self._scores_by_label(vectors, replace(options, exact=True))
         for part, ranking in zip(parts, self._further_rankings(queries, options), strict=True):
@@ -277,7 +275,7 @@ class Searcher:
         if shares.words > 0.0 and queries.texts is not None:
             by_words = [self._worded(text, options) for text in queries.texts]
         if shares.sparse > 0.0 and queries.sparse is not None:
-            by_sparse = self._by_sparse(queries.sparse, replace(options, k=_HYBRID_DEPTH))
+            by_sparse = self._by_sparse(queries.sparse, replace(options, k=HYBRID_DEPTH))
         give = scaled if options.fusion == "weights" else rank_share
         for words, sparse in zip(by_words, by_sparse, strict=True):
             yield _Parts(give(shares.words, words), give(shares.sparse, sparse))
@@ -297,34 +295,21 @@ class Searcher:
         parts: _Parts,
         options: SearchOptions,
     ) -> Ranked:
-        """Labels and scores of one query, from the scores of its nearest rows.
-
-        `further` has the scores of the k nearest rows if k is above the depth. A row's score is the
-        same for every k: so is what it is scaled by, and rows from `further` come after the nearest
-        rows even if a graph has missed them there.
-        """
-        least = min(score_by_label.values(), default=0.0)
-        found = parts.words | parts.sparse
-        far = [label for label in found if label not in score_by_label]
-        if far:
-            score_by_label |= self._scores_of(vector, far)
-        score_by_label |= {
-            label: min(score, least)
-            for label, score in further.items()
-            if label not in score_by_label
-        }
-        return fuse(
+        """Labels and scores of one query, from the scores of its nearest rows."""
+        return fuse_scores(
             score_by_label,
-            [parts.words, parts.sparse],
+            further,
+            parts.words,
+            parts.sparse,
             options.k,
-            least=least,
+            scores_of=lambda far: self._scores_of(vector, far),
             self_score=self._index.scores(vector, vector[None])[0],
             vector_weight=options.shares.vector,
         )
 
     def _worded(self, text: str, options: SearchOptions) -> dict[int, float]:
         """BM25 of the rows that share words with a text, by label."""
-        full_text, depth = self._store.full_text, _HYBRID_DEPTH
+        full_text, depth = self._store.full_text, HYBRID_DEPTH
         short: list[str] = []
         if full_text.tokenizer == "trigram":
             expression, short = trigram_query(text)

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.arguments import text_or_none
 from flowvec.bulk import RayWorkers
 from flowvec.bulk.ray_workers import connected_ray
-from flowvec.collection.collection import Collection
+from flowvec.collection.hybrid import Fusion
+from flowvec.collection.model import check_sparse_encoder_or_none
+from flowvec.collection.query import Queries, SearchOptions
 from flowvec.collection.results import Hit
+from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.store.filters import Filter
+from flowvec.collection.store.rows import Id, Item
+from flowvec.collection.validation import texts_of
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import (
     ClosedError,
     CollectionError,
-    FlowvecError,
+    FingerprintMismatchError,
+    InputTypeError,
     InputValueError,
     first_line,
 )
+from flowvec.sequences import as_list
+from flowvec.sharded.fusion import Fused, Key, fused, total_statistics
 from flowvec.sharded.manifest import place_of, read_manifest, shard_name
-from flowvec.sharded.shard_cache import CachedShard
-from flowvec.texts.remote import is_url, name_of
+from flowvec.sharded.shard_actor import ShardActor
+from flowvec.sparse.checking import checked_sparse
+from flowvec.sparse.encoder import SparseEncoder
+from flowvec.sparse.vectors import SparseVectors
+from flowvec.texts.remote import name_of
 
 __all__ = ["ShardedHits", "ShardedSearcher"]
 
@@ -36,8 +46,6 @@ __all__ = ["ShardedHits", "ShardedSearcher"]
 # takes calls by number, and a call that was cancelled before it was sent leaves a gap, which delays
 # later calls for 30 seconds and then fails them (seen with Ray 2.60).
 _AT_A_TIME = 4
-# Seconds before a shard that could not be opened is opened again.
-_PAUSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,50 +66,19 @@ class ShardedHits:
         return bool(self.missing)
 
 
-class _Shard:
-    """A Ray actor with one open Collection.
+class SearchKeywords(TypedDict, total=False):
+    """Options of a search, which mean what they mean in `Collection.search`."""
 
-    A shard that cannot be opened is opened again by a later call: it may come back.
-    """
-
-    def __init__(self, place: str, name: str, cache: str | None) -> None:
-        self._place, self._name = place, name
-        self._cache = None if cache is None else Path(cache)
-        self._lock = threading.Lock()
-        self._collection: Collection | None = None
-        self._cached: CachedShard | None = None
-        self._failure: FlowvecError | None = None
-        self._failed = 0.0
-
-    def search(
-        self, vectors: npt.NDArray[np.float32], k: int, condition: Filter | None, exact: bool
-    ) -> list[list[Hit]]:
-        return self.opened().search_batch(vectors, k, filter=condition, exact=exact)
-
-    def rows(self) -> int:
-        return len(self.opened())
-
-    def prepare(self) -> None:
-        """Open the shard; a failure is told to the calls that follow."""
-        with suppress(FlowvecError):
-            self.opened()
-
-    def opened(self) -> Collection:
-        with self._lock:
-            if self._collection is not None:
-                return self._collection
-            if self._failure is not None and time.monotonic() - self._failed < _PAUSE_SECONDS:
-                raise CollectionError(str(self._failure))
-            try:
-                if is_url(self._place):
-                    self._cached = CachedShard(self._place, self._name, self._cache)
-                    self._collection = self._cached.collection
-                else:
-                    self._collection = Collection.open(Path(self._place) / self._name)
-            except FlowvecError as error:
-                self._failure, self._failed = error, time.monotonic()
-                raise
-            return self._collection
+    filter: Filter | None
+    hybrid: bool
+    vector_weight: float | None
+    sparse_weight: float | None
+    fusion: Fusion
+    min_score: float | None
+    exact: bool
+    offset: int
+    prefix: bool
+    with_vectors: bool
 
 
 class ShardedSearcher:
@@ -110,7 +87,12 @@ class ShardedSearcher:
     Below a URL, each machine downloads the shards of its actors into a cache, verifies them, and
     keeps them for the next start. An actor that dies is restarted, and a shard that cannot be
     opened is tried again; until then it is missing from results, which say so. An actor serves four
-    searches at a time. Any number of threads may search.
+    calls at a time. Any number of threads may search.
+
+    Hits and scores are those of one collection with all rows, except that graphs may miss other
+    rows (`exact`). Searches with words or sparse vectors merge the rankings of all shards before
+    they fuse them. Ids must be distinct: of rows with the same id in several shards, the best is a
+    hit.
     """
 
     def __init__(
@@ -118,6 +100,7 @@ class ShardedSearcher:
         path: str | Path,
         *,
         encoder: Encoder | None = None,
+        sparse_encoder: SparseEncoder | None = None,
         timeout: float = 10.0,
         address: str | None = None,
         cpus_per_shard: float = 0.5,
@@ -128,7 +111,10 @@ class ShardedSearcher:
         Args:
             path: the folder that `index_shards` filled, visible to all machines, or its URL.
             encoder: embeds queries; without it, queries must be vectors.
-            timeout: seconds that a shard may take to answer.
+            sparse_encoder: makes the sparse vectors of queries, for `search_sparse` and hybrid
+                searches; without it, they must be given.
+            timeout: seconds that a shard may take to answer a call. A hybrid search makes three
+                calls, one after another; other searches make one.
             address: address of the Ray cluster; None is a running one, or a new one on this
                 machine.
             cpus_per_shard: cores that Ray reserves for each shard.
@@ -138,16 +124,19 @@ class ShardedSearcher:
         Raises:
             CollectionError: the folder is not a collection in shards.
             FingerprintMismatchError: they were made with another model.
+            InputTypeError: `sparse_encoder` is not a SparseEncoder.
             MissingDependencyError: Ray is not installed.
         """
+        check_sparse_encoder_or_none(sparse_encoder)
         place = place_of(path)
         about = read_manifest(place)
         if encoder is not None:
             about.check_model(encoder, name_of(place))
         self._ray = ray = connected_ray(RayWorkers(1, address=address))
         self._encoder = encoder
+        self._sparse_encoder = sparse_encoder
         self._timeout = timeout
-        actor = ray.remote(_Shard).options(
+        actor = ray.remote(ShardActor).options(
             num_cpus=cpus_per_shard, max_restarts=-1, max_concurrency=_AT_A_TIME
         )
         kept_in = None if cache is None else str(Path(cache).expanduser().absolute())
@@ -180,33 +169,44 @@ class ShardedSearcher:
         query: str | npt.ArrayLike,
         k: int = 10,
         *,
-        filter: Filter | None = None,
-        exact: bool = False,
+        text: str | None = None,
+        sparse: SparseVectors | Any | None = None,
         timeout: float | None = None,
+        **options: Unpack[SearchKeywords],
     ) -> ShardedHits:
-        """`search_batch` of one text, or of one vector float32 (dim,)."""
-        if isinstance(query, str):
-            return self.search_batch([query], k, filter=filter, exact=exact, timeout=timeout)
-        vectors = np.asarray(query, np.float32)[None]
-        return self.search_batch(vectors, k, filter=filter, exact=exact, timeout=timeout)
+        """`search_batch` of one text, or of one vector float32 (dim,).
+
+        `text` is the text of a query that is a vector, for the words of a hybrid search.
+        """
+        texts = None if text_or_none("text", text) is None else [text]
+        queries = [query] if isinstance(query, str) else np.asarray(query, np.float32)[None]
+        return self.search_batch(queries, k, texts=texts, sparse=sparse, timeout=timeout, **options)
 
     def search_batch(
         self,
         queries: Sequence[str] | npt.ArrayLike,
         k: int = 10,
         *,
-        filter: Filter | None = None,
-        exact: bool = False,
+        texts: Sequence[str | None] | None = None,
+        sparse: SparseVectors | Any | None = None,
         timeout: float | None = None,
+        **options: Unpack[SearchKeywords],
     ) -> ShardedHits:
-        """The k nearest rows of all shards.
+        """The k nearest rows of all shards, or with `hybrid=True` the best of several rankings.
+
+        A hybrid search ranks by words and, where it has sparse vectors of the queries, by these
+        too, as `Collection.search` does. BM25 counts the rows of all shards. A shard without a
+        full-text index makes one at its first hybrid search; until it has, it is missing.
 
         Args:
             queries: texts, or vectors float32 (queries, dim).
             k: hits per query.
-            filter: as in `Collection.search`.
-            exact: as in `Collection.search`.
-            timeout: seconds that a shard may take; None is the one of this object.
+            texts: the text of each query that is a vector, for the words of a hybrid search.
+            sparse: a sparse vector for each query, for a hybrid search. A searcher with a
+                `sparse_encoder` makes them from the texts.
+            timeout: seconds that a shard may take for a call; None is the one of this object.
+            options: `filter`, `hybrid`, `vector_weight`, `sparse_weight`, `fusion`, `min_score`,
+                `exact`, `offset`, `prefix` and `with_vectors`, as in `Collection.search`.
 
         Returns:
             Hits of the shards that answered, and names of those that did not.
@@ -214,24 +214,208 @@ class ShardedSearcher:
         Raises:
             ClosedError: after `close`.
             InputTypeError, InputValueError: as `Collection.search_batch` does.
+            FingerprintMismatchError: other models made the sparse vectors of queries and of rows.
+            CollectionError: shards have full-text indexes with different tokenizers.
         """
-        if not self._shards:
-            raise ClosedError("this ShardedSearcher is closed")
-        vectors = self._vectors(queries)
+        checked = SearchOptions.checked(
+            k,
+            options.get("filter"),
+            hybrid=options.get("hybrid", False),
+            vector_weight=options.get("vector_weight"),
+            sparse_weight=options.get("sparse_weight"),
+            has_sparse=sparse is not None or self._sparse_encoder is not None,
+            fusion=options.get("fusion", "weights"),
+            min_score=options.get("min_score"),
+            exact=options.get("exact", False),
+            offset=options.get("offset", 0),
+            prefix=options.get("prefix", False),
+            with_vectors=options.get("with_vectors", False),
+        )
+        if unknown := sorted(options.keys() - SearchKeywords.__annotations__.keys()):
+            raise InputTypeError(f"a search in shards has no argument {unknown[0]!r}")
+        self._check_open()
+        is_text = texts_of(queries) is not None
+        given = queries if is_text else _rows(queries)
+        plan = SearchPlan.checked(
+            given,
+            None if texts is None else as_list("texts", texts),
+            checked,
+            name="queries",
+            dim=0 if is_text else np.shape(given)[1],
+            rerank=None,
+            rerank_from=1,
+            sparse=sparse,
+        )
+        vectors = plan.vectors
+        if vectors is None:
+            if self._encoder is None:
+                raise InputValueError("a searcher without an encoder takes vectors")
+            vectors = np.asarray(self._encoder.encode_query(plan.to_embed), np.float32)
+        if checked.hybrid and len(vectors):
+            return self._hybrid(vectors, plan, timeout)
+        arguments = (vectors, checked.k, options.get("filter"), checked.exact, checked.with_vectors)
+        answers, missing = self._ask("search", dict.fromkeys(self._shards, arguments), timeout)
+        return ShardedHits(_merged(answers, len(vectors), checked), self._named(missing))
+
+    def search_sparse(
+        self,
+        query: str | SparseVectors | Any,
+        k: int = 10,
+        *,
+        filter: Filter | None = None,
+        min_score: float | None = None,
+        offset: int = 0,
+        with_vectors: bool = False,
+        timeout: float | None = None,
+    ) -> ShardedHits:
+        """`search_sparse_batch` of one text, or of one sparse vector."""
+        if not isinstance(query, str) and len(checked_sparse("query", query)) != 1:
+            raise InputValueError("query must be one sparse vector")
+        return self.search_sparse_batch(
+            [query] if isinstance(query, str) else query,
+            k,
+            filter=filter,
+            min_score=min_score,
+            offset=offset,
+            with_vectors=with_vectors,
+            timeout=timeout,
+        )
+
+    def search_sparse_batch(
+        self,
+        queries: Sequence[str] | SparseVectors | Any,
+        k: int = 10,
+        *,
+        filter: Filter | None = None,
+        min_score: float | None = None,
+        offset: int = 0,
+        with_vectors: bool = False,
+        timeout: float | None = None,
+    ) -> ShardedHits:
+        """The rows of all shards whose sparse vectors have the largest dot products: exactly.
+
+        Args:
+            queries: texts, embedded by `SparseEncoder.encode_query`, or sparse vectors.
+            k: hits per query, of rows that share a term with it.
+            filter: as in `Collection.search`.
+            min_score: drop hits with a lower score.
+            offset: as in `Collection.search`.
+            with_vectors: whether hits have their dense vectors.
+            timeout: seconds that a shard may take; None is the one of this object.
+
+        Returns:
+            Hits of the shards that answered, and names of those that did not.
+
+        Raises:
+            ClosedError: after `close`.
+            InputTypeError, InputValueError: as `Collection.search_sparse_batch` does.
+            FingerprintMismatchError: other models made the sparse vectors of queries and of rows.
+        """
+        checked = SearchOptions.checked(
+            k, filter, min_score=min_score, offset=offset, with_vectors=with_vectors
+        )
+        self._check_open()
+        if isinstance(queries, str):
+            raise InputTypeError("queries must be texts or sparse vectors, not one text")
+        if isinstance(queries, list | tuple) and not queries:
+            return ShardedHits([], {})
+        texts = texts_of(queries)
+        if texts is None:
+            vectors, fingerprint = checked_sparse("queries", queries), None
+        else:
+            vectors, fingerprint = self._encoded_sparse(texts)
+        arguments = (vectors, fingerprint, checked.k, filter, with_vectors)
+        answers, missing = self._ask(
+            "search_sparse", dict.fromkeys(self._shards, arguments), timeout
+        )
+        return ShardedHits(_merged(answers, len(vectors), checked), self._named(missing))
+
+    def _encoded_sparse(self, texts: list[str]) -> tuple[SparseVectors, str]:
+        """Sparse vectors of queries, and the fingerprint of the model."""
+        if self._sparse_encoder is None:
+            raise InputValueError("a searcher without a sparse encoder takes sparse vectors")
+        return self._sparse_encoder.encode_query(texts), self._sparse_encoder.fingerprint
+
+    def _hybrid(
+        self, vectors: npt.NDArray[np.float32], plan: SearchPlan, timeout: float | None
+    ) -> ShardedHits:
+        options, shares = plan.options, plan.options.shares
+        sparse, fingerprint = plan.sparse, None
+        if shares.sparse > 0.0 and sparse is None and plan.texts is not None:
+            sparse, fingerprint = self._encoded_sparse(plan.texts)
+        queries = Queries(vectors, plan.texts, sparse)
+        asked = dict.fromkeys(self._shards, (queries, fingerprint, options))
+        candidates, missing = self._ask("rankings", asked, timeout)
+        words: dict[str, Any] = {}
+        if shares.words > 0.0 and plan.texts is not None:
+            totals = total_statistics(candidates)
+            words_of = Queries(vectors, plan.texts)
+            asked_words = dict.fromkeys(candidates, (words_of, totals, options))
+            words, late = self._ask("words", asked_words, timeout)
+            missing |= late
+        items: dict[Key, Item | None] = {}
+        while True:
+            there = [name for name in candidates if name not in missing]
+            lines = [
+                fused(
+                    {name: candidates[name][i] for name in there},
+                    {name: words[name][i] for name in there if name in words},
+                    options,
+                )
+                for i in range(len(vectors))
+            ]
+            chosen = [_chosen(line, items, options) for line in lines]
+            wanted: dict[str, list[int]] = {}
+            for name, label in {key for keys in chosen for key, _ in keys if key not in items}:
+                wanted.setdefault(name, []).append(label)
+            if not wanted:
+                break
+            rows, late = self._ask(
+                "items", {name: (sorted(labels),) for name, labels in wanted.items()}, timeout
+            )
+            missing |= late
+            for name, its in rows.items():
+                items |= {(name, label): its.get(label) for label in wanted[name]}
+        hits = [
+            [
+                line.hit(key, score, item, with_vector=options.with_vectors)
+                for key, score in keys
+                if (item := items[key]) is not None
+            ][options.offset :]
+            for line, keys in zip(lines, chosen, strict=True)
+        ]
+        return ShardedHits(hits, self._named(missing))
+
+    def _ask(
+        self, method: str, arguments: Mapping[str, tuple[Any, ...]], timeout: float | None
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Call a method of several shards at once.
+
+        Args:
+            method: its name.
+            arguments: of each shard's call, by the shard's name.
+            timeout: seconds; None is the one of this object.
+
+        Returns:
+            Answers by the shard's name, in the order of the shards, and why others gave none.
+
+        Raises:
+            InputTypeError, InputValueError, FingerprintMismatchError: the queries are not valid.
+        """
         ray = self._ray
         shard_of_call = {
-            shard.search.remote(vectors, k, filter, exact): name
-            for name, shard in self._shards.items()
+            getattr(self._shards[name], method).remote(*given): name
+            for name, given in arguments.items()
         }
         limit = self._timeout if timeout is None else timeout
         ready, late = ray.wait(list(shard_of_call), num_returns=len(shard_of_call), timeout=limit)
         missing = {shard_of_call[one]: f"no answer within {limit:g} s" for one in late}
-        hits_by_shard: dict[str, list[list[Hit]]] = {}
+        answers: dict[str, Any] = {}
         for one in ready:
             try:
-                hits_by_shard[shard_of_call[one]] = ray.get(one)
+                answers[shard_of_call[one]] = ray.get(one)
             except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, InputValueError | TypeError):
+                if isinstance(error.cause, InputValueError | TypeError | FingerprintMismatchError):
                     raise error.cause from None  # the query is not valid, for any shard
                 missing[shard_of_call[one]] = first_line(error.cause or error)
             except ray.exceptions.RayError as error:
@@ -239,9 +423,15 @@ class ShardedSearcher:
         for one in late:
             with suppress(Exception):  # it may have ended by now
                 ray.cancel(one)
-        answers = [hits_by_shard[name] for name in self._shards if name in hits_by_shard]
-        hits = [_merged([answer[i] for answer in answers], k) for i in range(len(vectors))]
-        return ShardedHits(hits, {name: missing[name] for name in self._shards if name in missing})
+        return {name: answers[name] for name in self._shards if name in answers}, missing
+
+    def _named(self, missing: Mapping[str, str]) -> dict[str, str]:
+        """Missing shards in their order."""
+        return {name: missing[name] for name in self._shards if name in missing}
+
+    def _check_open(self) -> None:
+        if not self._shards:
+            raise ClosedError("this ShardedSearcher is closed")
 
     def rows(self, timeout: float = 60.0) -> int:
         """Rows of all shards.
@@ -257,20 +447,48 @@ class ShardedSearcher:
             raise CollectionError(f"a shard does not answer: {first_line(error)}") from error
         return sum(counts)
 
-    def _vectors(self, queries: Sequence[str] | npt.ArrayLike) -> npt.NDArray[np.float32]:
-        if isinstance(queries, list | tuple) and queries and isinstance(queries[0], str):
-            if self._encoder is None:
-                raise InputValueError("a searcher without an encoder takes vectors")
-            return np.asarray(self._encoder.encode_query(list(map(str, queries))), np.float32)
-        vectors = np.asarray(queries, np.float32)
-        if vectors.ndim != 2:
-            raise InputValueError(f"queries must be of shape (queries, dim), not {vectors.shape}")
-        return vectors
+
+def _rows(queries: object) -> npt.NDArray[np.float32]:
+    """Queries that are vectors, float32 (queries, dim)."""
+    try:
+        rows = np.asarray(queries, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"queries are neither texts nor vectors: {error}") from None
+    if rows.ndim != 2:
+        raise InputValueError(f"queries must be of shape (queries, dim), not {rows.shape}")
+    return rows
 
 
-def _merged(answers: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
-    """The k best hits of several rankings; of hits with the same id, only the best."""
-    best: dict[Any, Hit] = {}
-    for hit in sorted((hit for answer in answers for hit in answer), key=lambda hit: -hit.score):
-        best.setdefault(hit.id, hit)
-    return list(best.values())[:k]
+def _merged(
+    answers: Mapping[str, Sequence[Sequence[Hit]]], queries: int, options: SearchOptions
+) -> list[list[Hit]]:
+    """The best hits of several rankings; of hits with the same id, only the best."""
+    lines: list[list[Hit]] = []
+    for i in range(queries):
+        best: dict[Id, Hit] = {}
+        hits = [hit for answer in answers.values() for hit in answer[i]]
+        for hit in sorted(hits, key=lambda hit: -hit.score):
+            if options.min_score is None or hit.score >= options.min_score:
+                best.setdefault(hit.id, hit)
+        lines.append(list(best.values())[options.offset : options.k])
+    return lines
+
+
+def _chosen(
+    line: Fused, items: Mapping[Key, Item | None], options: SearchOptions
+) -> list[tuple[Key, float]]:
+    """The k best rows of different ids, as far as rows are known, without deleted ones."""
+    chosen: list[tuple[Key, float]] = []
+    ids: set[Id] = set()
+    for key, score in line.ranked:
+        if len(chosen) >= options.k or (
+            options.min_score is not None and score < options.min_score
+        ):
+            break
+        if key in items:
+            item = items[key]
+            if item is None or item.id in ids:
+                continue
+            ids.add(item.id)
+        chosen.append((key, score))
+    return chosen
