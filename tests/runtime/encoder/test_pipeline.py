@@ -7,6 +7,7 @@ same time is shown by waiting for it: a batch that needs another one beside it w
 from __future__ import annotations
 
 import _thread
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,7 @@ class Device(BoundSession):
         most_in_flight: most batches in `run` at once.
         arrived: batches whose inputs are on the device.
         begun: batches that began to compute.
+        computing: the shape of the batch that computes, or of the last one.
         sizes: shape of each batch, in order of arrival.
     """
 
@@ -54,7 +56,9 @@ class Device(BoundSession):
         self.after: Callable[[int], object] = int
         self.in_flight = self.most_in_flight = self.arrived = self.begun = 0
         self.sizes: list[tuple[int, ...]] = []
+        self.computing: tuple[int, ...] = ()
         self.changed = threading.Condition()
+        self.shapes: dict[int, tuple[int, ...]] = {}
         self.numbers: dict[int, int] = {}
 
     def run(self, *feeds: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -73,16 +77,17 @@ class Device(BoundSession):
         with self.changed:
             self.arrived += 1
             self.sizes.append(feeds[0].shape)
-            self.numbers[id(buffers)] = feeds[0].size
+            self.shapes[id(buffers)] = feeds[0].shape
             self.changed.notify_all()
 
     def _compute(self, buffers: Any, options: Any) -> None:
         with self.changed:
             number, self.begun = self.begun, self.begun + 1
+            self.computing = self.shapes[id(buffers)]
             self.changed.notify_all()
         self.before(number)
         super()._compute(buffers, options)
-        time.sleep(self.numbers[id(buffers)] / self.rate)
+        time.sleep(math.prod(self.computing) / self.rate)
         self.numbers[id(buffers)] = number
 
     def _fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
@@ -202,19 +207,24 @@ def test_an_output_is_copied_back_while_the_next_batch_computes(encoder: Encoder
 
 
 def test_windows_of_one_batch_are_in_flight_together(encoder: Encoder, on_cpu: Encoder) -> None:
-    device, items = device_of(encoder), texts(6 * 8)
-    parts = [items[i : i + 8] for i in range(0, len(items), 8)]
+    # The length of its texts says which window a batch is.
+    windows = 6
+    parts = [["the cat " * (i + 1)] * 8 for i in range(windows)]
+    lengths = [encoder.tokenize(part).token_ids.lengths[0] for part in parts]
+    device = device_of(encoder)
 
     def beside_another(number: int) -> None:
-        # The two windows ahead may both be computed before the first one, on its caller's thread.
-        if number not in (1, 2):
-            device.wait(lambda: device.arrived > min(number + 1, 5))
+        # Batches may overtake each other: both windows ahead of this one may be computed already,
+        # and then nothing can be beside it. After the last window there is nothing either.
+        window = lengths.index(device.computing[1])
+        if number not in (window + 2, windows - 1):
+            device.wait(lambda: device.arrived > number + 1)
 
     device.before = beside_another
-    windows = encoder.windows(parts, encoder.job(max_batch_tokens=1 << 17))
-    vectors = np.concatenate([window.vectors for window in windows])
-    np.testing.assert_allclose(vectors, on_cpu.encode(items), atol=2e-6)
-    assert [rows for rows, _ in device.sizes] == [8] * 6
+    encoded = list(encoder.windows(parts, encoder.job(max_batch_tokens=1 << 17)))
+    for window, part in zip(encoded, parts, strict=True):
+        np.testing.assert_allclose(window.vectors, on_cpu.encode(part), atol=2e-6)
+    assert sorted(device.sizes) == [(8, length) for length in lengths]
     assert device.most_in_flight == 2
 
 
@@ -316,18 +326,31 @@ def test_a_failing_window_comes_after_those_before_it(encoder: Encoder, window: 
 
 
 def test_batches_of_a_caller_that_stops_early_are_dropped(encoder: Encoder) -> None:
-    device, may_go = device_of(encoder), threading.Event()
-    parts = [texts(600, seed=i) for i in range(4)]
+    device, holds, may_go = device_of(encoder), threading.Event(), threading.Event()
+    # The first window has texts of its own length, so that its batches are known by their shape.
+    parts = [["the cat"] * 600, *(texts(600, seed=i) for i in range(1, 4))]
+    (length,) = set(encoder.tokenize(parts[0]).token_ids.lengths)
     first, last = (len(batches_of(encoder, part, 512)) for part in (parts[0], parts[3]))
-    # The last batch of the first window and the first one of the next may change places.
-    device.before = lambda number: number <= first or may_go.wait(LONGEST)
+    shapes: list[tuple[int, ...]] = []
+    held: list[int] = []
+
+    def hold(number: int) -> None:
+        # Batches of the next window may overtake the last ones of the first.
+        shapes.append(device.computing)
+        if [each[1] for each in shapes[:-1]].count(length) >= first:
+            held.append(number)
+            holds.set()
+            may_go.wait(LONGEST)
+
+    device.before = hold
     windows = encoder.windows(parts, encoder.job(max_batch_tokens=512))
     next(windows)
+    assert holds.wait(LONGEST)
     windows.close()
     may_go.set()
-    # Those that waited would be computed before these.
+    # Those that waited would be computed before these. Two were in flight already.
     encoder.encode(parts[3], max_batch_tokens=512)
-    assert first + last <= device.arrived <= first + last + 3
+    assert held[0] + last < device.arrived <= held[0] + last + 2
 
 
 @pytest.mark.usefixtures("listens_to_interrupts")
