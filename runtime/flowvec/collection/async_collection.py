@@ -26,6 +26,7 @@ from flowvec.collection.results import Added, CollectionInfo, Hit, Row
 from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.store.filters import Filter
 from flowvec.collection.store.rows import Id, Item
+from flowvec.collection.token_methods import StoredTokens
 from flowvec.collection.validation import Changes, Metadata
 from flowvec.encoder.async_encoder import AsyncEncoder
 from flowvec.encoder.async_model import results_of
@@ -412,6 +413,17 @@ class AsyncCollection(OfOneProcess):
         async with self._calls.call(timeout):
             return await self._calls.read(lambda: self._collection._first_stage(vectors, plan))
 
+    async def _stored_tokens(
+        self,
+        encoder: MultiVectorEncoder,
+        hits: Sequence[Sequence[Hit]],
+        *,
+        timeout: float | None,
+    ) -> StoredTokens | None:
+        """The stored token vectors of the hits' texts; None if there are none of this model."""
+        async with self._calls.call(timeout):
+            return await self._calls.read(lambda: self._collection._stored_tokens(encoder, hits))
+
     def _checked_encoder(self) -> AsyncEncoder:
         """What embeds texts, after a check that it is the model that made the vectors."""
         if self._encoder is None:
@@ -477,6 +489,11 @@ class AsyncCollection(OfOneProcess):
         """Rows with a sparse vector, and bytes of the inverted file in memory."""
         async with self._calls.call(timeout):
             return await self._calls.read(self._collection._sparse_figures)
+
+    async def _token_figures(self, *, timeout: float | None) -> tuple[int, int]:
+        """Rows with token vectors, and their size on disk in bytes."""
+        async with self._calls.call(timeout):
+            return await self._calls.read(self._collection._token_figures)
 
     async def prepare(self, *, timeout: float | None = None) -> None:
         """Load or build now what the first search would need; errors as `search`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,7 +19,10 @@ from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.scores import Ranking
 from flowvec.reranker.shared_reranker import SharedReranker
 
-__all__ = ["LOGITS", "RERANK_FROM", "DocumentTokens", "Reranking", "pairs_of", "sorted_again"]
+__all__ = [
+    "LOGITS", "RERANK_FROM", "DocumentTokens", "Reranking", "late_scores", "pairs_of",
+    "sorted_again", "texts_of_hits",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float32]
 # Token vectors of the texts of hits, by text; None where none are stored.
@@ -104,7 +107,8 @@ class Reranking:
         if isinstance(self.reranker, MultiVectorEncoder):
             tokens = document_tokens(self.reranker, hits)
             if tokens is not None:
-                logits = _late_scores(self.reranker, queries, hits, tokens)
+                vectors = self.reranker.encode_query(list(queries))
+                logits = late_scores(vectors, texts_of_hits(hits), tokens)
         if tokens is None:
             logits = self.reranker.predict(pairs_of(rankings), activation=LOGITS)
         return sorted_again(rankings, hits, logits, options)
@@ -114,8 +118,8 @@ class Reranking:
     ) -> list[Ranking]:
         """The pairs of each query that the reranker reads; arguments and errors as above."""
         return [
-            self.reranker.ranking(query, [_text_of(hit) for hit in line], top_k=options.k or 1)
-            for query, line in zip(queries, hits, strict=True)
+            self.reranker.ranking(query, texts, top_k=options.k or 1)
+            for query, texts in zip(queries, texts_of_hits(hits), strict=True)
         ]
 
 
@@ -152,18 +156,30 @@ def sorted_again(
     return sorted_hits
 
 
-def _late_scores(
-    encoder: MultiVectorEncoder,
-    queries: Sequence[str],
-    hits: list[list[Hit]],
-    tokens: dict[str, Floats],
+def late_scores(
+    queries: Sequence[Floats], texts: Sequence[Sequence[str]], tokens: Mapping[str, Floats]
 ) -> Floats:
-    """MaxSim of each query with each of its hits, float32 (pairs,)."""
+    """MaxSim of each query with each of its texts, float32 (pairs,).
+
+    Args:
+        queries: token vectors of each query, float32 (tokens, dim).
+        texts: the texts of each query.
+        tokens: the token vectors of each text, float32 (tokens, dim).
+    """
     scores = [np.empty(0, np.float32)]
-    for query, line in zip(encoder.encode_query(list(queries)), hits, strict=True):
+    for query, line in zip(queries, texts, strict=True):
         if line:
-            scores.append(maxsim(query, [tokens[_text_of(hit)] for hit in line])[0])
+            scores.append(maxsim(query, [tokens[text] for text in line])[0])
     return np.concatenate(scores)
+
+
+def texts_of_hits(hits: Sequence[Sequence[Hit]]) -> list[list[str]]:
+    """The texts of the hits of each query.
+
+    Raises:
+        InputValueError: a row has no text.
+    """
+    return [[_text_of(hit) for hit in line] for line in hits]
 
 
 def _text_of(hit: Hit) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,13 +18,34 @@ from flowvec.collection.store.token_table import Floats, TokenCodec
 from flowvec.errors import FingerprintMismatchError, InputTypeError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 
-__all__ = ["TokenMethods"]
+__all__ = ["StoredTokens", "TokenMethods"]
 
 # A row of 256 tokens of 128 dimensions takes 131 kB of float32.
 _ROWS_AT_ONCE = 256
 _SAMPLE_ROWS = 200
 # SQLite's own bytes for a row, with the digest and the checksum.
 _BYTES_PER_ROW = 40
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTokens:
+    """Token vectors that a collection has of some texts.
+
+    Attributes:
+        vectors: float32 (tokens, dim), by text.
+        missing: the texts that have none, each once.
+        codec: how they are stored.
+    """
+
+    vectors: dict[str, Floats]
+    missing: list[str]
+    codec: TokenCodec
+
+    def completed(self, made: Sequence[Floats]) -> dict[str, Floats]:
+        """All token vectors, by text, with those of the missing texts that were made now."""
+        # As they would be read, so that scores can be compared.
+        rounded = [self.codec.decode(self.codec.encode(one)) for one in made]
+        return self.vectors | dict(zip(self.missing, rounded, strict=True))
 
 
 class TokenMethods(EncoderMethods):
@@ -88,7 +110,7 @@ class TokenMethods(EncoderMethods):
         after it was stopped or killed: a few hundred rows are made and stored at a time. They are
         used for nothing else, so `salvage` and Parquet files do not have them.
 
-        The first ones make the collection's layout version 5, which earlier versions of flowvec
+        The first ones make the collection's layout version 5, which versions before 0.3
         cannot open. `token_vectors_size` says before how much they take.
 
         Args:
@@ -191,20 +213,37 @@ class TokenMethods(EncoderMethods):
         Returns:
             By text; None if the collection has no token vectors of this model.
         """
+        stored = self._stored_tokens(encoder, hits)
+        if stored is None or not stored.missing:
+            return None if stored is None else stored.vectors
+        return stored.completed(encoder.encode_document(stored.missing))
+
+    def _stored_tokens(
+        self, encoder: MultiVectorEncoder, hits: Sequence[Sequence[Hit]]
+    ) -> StoredTokens | None:
+        """The stored token vectors of the hits' texts; None if there are none of this model."""
         texts = {hit.id: hit.text for line in hits for hit in line if hit.text is not None}
         with self._access.reading():
-            settings = self._store.meta.read_settings()
             codec = self._store.tokens.codec
-            if codec is None or settings.token_fingerprint != encoder.fingerprint:
+            if codec is None or self._token_fingerprint() != encoder.fingerprint:
                 return None
             labels = {label: texts[item] for item, label in self._store.labels_of(list(texts))}
             found = self._store.tokens.read(labels)
         tokens = {labels[label]: vectors for label, vectors in found.items()}
-        if missing := [text for text in dict.fromkeys(texts.values()) if text not in tokens]:
-            made = encoder.encode_document(missing)
-            # As they would be read, so that scores can be compared.
-            tokens |= {
-                text: codec.decode(codec.encode(one))
-                for text, one in zip(missing, made, strict=True)
-            }
-        return tokens
+        missing = [text for text in dict.fromkeys(texts.values()) if text not in tokens]
+        return StoredTokens(tokens, missing, codec)
+
+    def _token_fingerprint(self) -> str | None:
+        """Of the model that made the token vectors; None without any."""
+        with self._access.reading():
+            return self._store.meta.read_settings().token_fingerprint
+
+    def _tokens_lacking(self) -> int:
+        """How many texts have no token vectors; 0 before the first ones."""
+        with self._access.reading():
+            return self._store.tokens.lacking()
+
+    def _token_figures(self) -> tuple[int, int]:
+        """How many rows have token vectors, and their size on disk in bytes."""
+        with self._access.reading():
+            return self._store.tokens.count, self._store.tokens.bytes

@@ -236,6 +236,7 @@ class CollectionListed(TypedDict):
     dim: int
     model: str | None
     sparse_model: str | None
+    token_model: str | None
 
 
 class Collections(TypedDict):
@@ -249,7 +250,8 @@ class CollectionAbout(CollectionListed):
     """A collection's settings and figures.
 
     `sparse_rows` rows have a sparse vector. `sparse_memory_bytes` is 0 before the first search by
-    sparse vectors. A model is null if it is not served.
+    sparse vectors. `token_rows` rows have token vectors, which take `token_bytes` on disk. A model
+    is null if it is not served.
     """
 
     rows: int
@@ -260,6 +262,9 @@ class CollectionAbout(CollectionListed):
     sparse_dim: int | None
     sparse_rows: int
     sparse_memory_bytes: int
+    token_dtype: str | None
+    token_rows: int
+    token_bytes: int
 
 
 class SparseRow(TypedDict):

@@ -12,7 +12,7 @@ from flowvec.server.answer import Answer, json_answer
 from flowvec.server.answer_types import Added, Updated
 from flowvec.server.bodies import decoded, decoder
 from flowvec.server.collection_bodies import NewRow, NewRows, NewSparse, vectors_of
-from flowvec.server.collections import chosen_of, model_of, seconds_left
+from flowvec.server.collections import chosen_of, model_of
 from flowvec.server.described import described
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -47,7 +47,7 @@ async def add(served: Served, request: Request) -> Answer:
         [row.text for row in body.rows],
         [row.metadata for row in body.rows],
         sparse,
-        timeout=seconds_left(request),
+        timeout=request.seconds_left(),
     )
     return json_answer(asdict(added))
 
@@ -73,7 +73,7 @@ async def _add_texts(
         outcome.results,
         outcome.truncated,
         sparse,
-        timeout=seconds_left(request),
+        timeout=request.seconds_left(),
     )
 
 
@@ -83,7 +83,7 @@ async def set_sparse(served: Served, request: Request) -> Answer:
     body = decoded(_SPARSE, await request.body())
     chosen = chosen_of(served, request)
     vectors = _given(served, chosen, body.sparse, body.sparse_dim, "sparse")
-    updated = await chosen.rows.set_sparse(body.ids, vectors, timeout=seconds_left(request))
+    updated = await chosen.rows.set_sparse(body.ids, vectors, timeout=request.seconds_left())
     return json_answer({"updated": updated})
 
 

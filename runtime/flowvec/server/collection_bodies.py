@@ -38,7 +38,11 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _SearchOptions(_Body):
-    """As `Collection.search`; `rerank` is true or the name of a reranker.
+    """As `Collection.search`.
+
+    `rerank` is the name of a reranker or a multi-vector encoder. True is the first reranker;
+    without any, the multi-vector encoder that made the collection's token vectors, or else the
+    first one.
 
     `text_limit` cuts texts of hits, and all texts in the metadata of a hit together, to that many
     characters.

@@ -22,13 +22,14 @@ from flowvec.server.collection_bodies import (
     sparse_options_of,
     vectors_of,
 )
-from flowvec.server.collections import chosen_of, model_of, seconds_left
+from flowvec.server.collections import chosen_of, model_of
 from flowvec.server.described import described
+from flowvec.server.late_interaction import score_hits
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.served import Served
 from flowvec.server.served_collection import ServedCollection
-from flowvec.server.served_model import ServedReranker
+from flowvec.server.served_model import ServedMultiVector, ServedReranker
 from flowvec.server.sparse_bodies import MOST_DIM, SparseChoice, SparseVector, sparse_vectors
 from flowvec.server.sparse_models import chosen_sparse, embed_sparse
 from flowvec.sparse.vectors import SparseVectors
@@ -94,16 +95,14 @@ async def _hits(
         )
     has_sparse = given is not None or sparse_model is not None
     options = options_of(body, len(queries), has_sparse=has_sparse)
-    reranker: ServedReranker | None = None
-    if body.rerank:
-        reranker = served.reranker(None if body.rerank is True else body.rerank)
+    reranker = _reranker(served, chosen, body.rerank)
     plan = SearchPlan.checked(
         queries,
         texts,
         options,
         name="queries",
         dim=chosen.rows.collection._dim,
-        rerank=None if reranker is None else reranker.reranker,
+        rerank=None if reranker is None else reranker.model,
         rerank_from=body.rerank_from,
         sparse=given,
         sparse_dim=None if given is None else given.dim,
@@ -123,16 +122,31 @@ async def _hits(
         outcome = await served.embed(request, model, plan.to_embed, {"prompt_name": prompt})
         vectors = outcome.results
         times.add_outcome(outcome)
-    hits = await chosen.rows._first_stage(vectors, plan, timeout=seconds_left(request))
+    hits = await chosen.rows._first_stage(vectors, plan, timeout=request.seconds_left())
     times.add("search")
     if reranker is None or plan.reranking is None or plan.texts is None:
         return plan.page(hits), times.header()
     rankings = plan.reranking.rankings(plan.texts, hits, plan.options)
-    pairs = pairs_of(rankings)
-    logits = await served.score(request, reranker, pairs, {"activation": LOGITS})
+    if isinstance(reranker, ServedMultiVector):
+        logits = await score_hits(served, request, reranker, chosen, plan.texts, hits)
+    else:
+        pairs = pairs_of(rankings)
+        logits = await served.score(request, reranker, pairs, {"activation": LOGITS})
     times.add("rerank")
     found = plan.page(sorted_again(rankings, hits, logits.results, plan.options))
     return found, times.header()
+
+
+def _reranker(
+    served: Served, chosen: ServedCollection, choice: bool | str
+) -> ServedReranker | ServedMultiVector | None:
+    """The model that sorts hits again: true is a reranker, or the model of the token vectors."""
+    if not choice:
+        return None
+    if isinstance(choice, str):
+        return served.ranker(choice)
+    needs_choice = not served.rerankers and len(served.multi_vector_encoders) > 1
+    return served.ranker(None, chosen.token_fingerprint if needs_choice else None)
 
 
 # --- by sparse vectors alone --------------------------------------------------------------------
@@ -194,7 +208,7 @@ async def _sparse_hits(
             times.add_outcome(outcome)
     if queries is None:
         return [], times.header()
-    hits = await chosen.rows.search_sparse_batch(queries, **options, timeout=seconds_left(request))
+    hits = await chosen.rows.search_sparse_batch(queries, **options, timeout=request.seconds_left())
     times.add("search")
     return hits, times.header()
 

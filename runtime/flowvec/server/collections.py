@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -41,7 +40,7 @@ from flowvec.server.sparse_models import own_sparse
 
 __all__ = [
     "chosen_of", "collection", "collections", "count", "delete", "get", "list_rows", "model_of",
-    "seconds_left", "update",
+    "update",
 ]  # fmt: skip
 
 _GET, _BY_FILTER, _CHANGE, _LIST = decoder(Get), decoder(ByFilter), decoder(Change), decoder(List)
@@ -58,17 +57,27 @@ async def collections(served: Served, request: Request) -> Answer:
 async def collection(served: Served, request: Request) -> Answer:
     """A collection's settings and figures."""
     chosen = chosen_of(served, request)
-    info = asdict(await chosen.rows.info(timeout=seconds_left(request)))
-    for folder in ("path", "model", "sparse_model"):  # of the server, which are nobody's business
+    info = asdict(await chosen.rows.info(timeout=request.seconds_left()))
+    for folder in (
+        "path",
+        "model",
+        "sparse_model",
+        "token_model",
+    ):  # of the server, which are nobody's business
         del info[folder]
     return json_answer(_described(served, chosen) | info)
 
 
 def _described(served: Served, chosen: ServedCollection) -> dict[str, Any]:
     """What lists of collections say, with the models that are served."""
+    tokens = None
     with suppress(FlowvecError):  # a damaged collection is listed too
         own_sparse(served, chosen)
-    return chosen.described()
+        if encoders := served.multi_vector_encoders.values():
+            made_by = chosen.token_fingerprint
+            same = (each.name for each in encoders if each.encoder.fingerprint == made_by)
+            tokens = next(same, None)
+    return chosen.described() | {"token_model": tokens}
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -79,7 +88,7 @@ async def get(served: Served, request: Request) -> Answer:
     """Rows by id; null for an unknown one."""
     body = decoded(_GET, await request.body())
     chosen = chosen_of(served, request)
-    items = await chosen.rows.get(body.ids, timeout=seconds_left(request))
+    items = await chosen.rows.get(body.ids, timeout=request.seconds_left())
     there = iter(await _rows_as_json(request, chosen, [item for item in items if item], body))
     return json_answer({"rows": [item and next(there) for item in items]})
 
@@ -94,7 +103,7 @@ async def list_rows(served: Served, request: Request) -> Answer:
         body.limit,
         body.after,
         with_vectors=body.with_vectors,
-        timeout=seconds_left(request),
+        timeout=request.seconds_left(),
     )
     after = rows[-1].label if rows and len(rows) == body.limit else None
     listed = await _rows_as_json(request, chosen, rows, body)
@@ -110,7 +119,7 @@ async def _rows_as_json(
     if not body.with_sparse:
         return list(map(shown, rows))
     ids = [row.id for row in rows]
-    vectors = await chosen.rows.get_sparse(ids, timeout=seconds_left(request))
+    vectors = await chosen.rows.get_sparse(ids, timeout=request.seconds_left())
     pairs = zip(rows, vectors, strict=True)
     return [shown(row) | sparse_field(vector) for row, vector in pairs]
 
@@ -122,7 +131,7 @@ async def count(served: Served, request: Request) -> Answer:
     if body.ids is not None:
         raise Refusal("invalid", "count takes a filter: {'$id': {'in': ids}} names ids", "ids")
     rows = chosen_of(served, request).rows
-    return json_answer({"count": await rows.count(body.filter, timeout=seconds_left(request))})
+    return json_answer({"count": await rows.count(body.filter, timeout=request.seconds_left())})
 
 
 @described(Deleted, takes=ByFilter)
@@ -130,7 +139,7 @@ async def delete(served: Served, request: Request) -> Answer:
     """Delete rows by id or by a filter."""
     body = decoded(_BY_FILTER, await request.body())
     rows = chosen_of(served, request).rows
-    deleted = await rows.delete(body.ids, filter=body.filter, timeout=seconds_left(request))
+    deleted = await rows.delete(body.ids, filter=body.filter, timeout=request.seconds_left())
     return json_answer({"deleted": deleted})
 
 
@@ -140,7 +149,7 @@ async def update(served: Served, request: Request) -> Answer:
     body = decoded(_CHANGE, await request.body())
     rows = chosen_of(served, request).rows
     updated = await rows.update_metadata(
-        body.ids, body.changes, filter=body.filter, timeout=seconds_left(request)
+        body.ids, body.changes, filter=body.filter, timeout=request.seconds_left()
     )
     return json_answer({"updated": updated})
 
@@ -171,15 +180,3 @@ def model_of(chosen: ServedCollection) -> ServedEncoder:
     if chosen.model is None:
         raise Refusal("invalid", "this collection has no model: it takes vectors, not texts")
     return chosen.model
-
-
-def seconds_left(request: Request) -> float:
-    """Seconds until the request's deadline.
-
-    Raises:
-        Refusal: it has passed.
-    """
-    left = request.end() - time.perf_counter()
-    if left <= 0:
-        raise Refusal("late", "the request was not answered before its deadline")
-    return left

@@ -62,17 +62,18 @@ async def metrics(served: Served, request: Request) -> Answer:
     return Answer(generate_latest(registry), kind=CONTENT_TYPE_LATEST.encode())
 
 
-async def _figures(served: Served) -> dict[str, tuple[int, int, int]]:
-    """Of each collection that can be read at once: rows, those with a sparse vector, and bytes of
-    its inverted file."""
-    figures: dict[str, tuple[int, int, int]] = {}
+async def _figures(served: Served) -> dict[str, tuple[int, ...]]:
+    """Of each collection that can be read at once: rows, those with a sparse vector, bytes of its
+    inverted file, rows with token vectors, and bytes of these."""
+    figures: dict[str, tuple[int, ...]] = {}
     for name, collection in served.collections.items():
         try:
             rows = await collection.rows.count(timeout=_PATIENCE)
             sparse = await collection.rows._sparse_figures(timeout=_PATIENCE)
+            tokens = await collection.rows._token_figures(timeout=_PATIENCE)
         except FlowvecError:
             continue
-        figures[name] = (rows, *sparse)
+        figures[name] = (rows, *sparse, *tokens)
     return figures
 
 
@@ -143,13 +144,15 @@ def _models(served: Served) -> Iterator[Any]:
         yield _histograms(f"flowvec_{name}", about, "model", pairs)
 
 
-def _collections(figures: dict[str, tuple[int, int, int]]) -> Iterator[Any]:
+def _collections(figures: dict[str, tuple[int, ...]]) -> Iterator[Any]:
     from prometheus_client.core import GaugeMetricFamily
 
     names = (
         ("rows", "Rows."),
         ("sparse_rows", "Rows with a sparse vector."),
         ("sparse_bytes", "Memory of the sparse vectors' inverted file; 0 before the first search."),
+        ("token_rows", "Rows with token vectors."),
+        ("token_bytes", "Size of the token vectors on disk."),
     )
     for place, (name, about) in enumerate(names):
         gauge = GaugeMetricFamily(f"flowvec_collection_{name}", about, labels=["collection"])

@@ -138,6 +138,17 @@ class Request:
                 seconds = min(seconds, _positive(self._headers[name]) * unit)
         return self.came + seconds
 
+    def seconds_left(self) -> float:
+        """Seconds until the deadline.
+
+        Raises:
+            Refusal: it has passed.
+        """
+        left = self.end() - time.perf_counter()
+        if left <= 0:
+            raise Refusal("late", "the request was not answered before its deadline")
+        return left
+
     # --- body -----------------------------------------------------------------------------------
 
     async def body(self) -> bytes:

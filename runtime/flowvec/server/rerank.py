@@ -1,5 +1,5 @@
-"""Rerankers: Text Embeddings Inference's `/rerank`, Jina's `/v1/rerank` and Cohere's
-`/v2/rerank`."""
+"""Documents sorted by a reranker or a multi-vector encoder: Text Embeddings Inference's `/rerank`,
+Jina's `/v1/rerank` and Cohere's `/v2/rerank`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from flowvec.server.answer import Answer, Header, json_answer, outcome_headers
 from flowvec.server.answer_types import CohereReranked, JinaReranked, TeiReranked
 from flowvec.server.bodies import decoded, decoder
 from flowvec.server.described import described
+from flowvec.server.late_interaction import score_texts
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.served import Served
-from flowvec.server.served_model import ServedReranker
+from flowvec.server.served_model import ServedMultiVector, ServedReranker
 
 __all__ = ["activation_of", "cohere_rerank", "either_rerank", "jina_rerank"]
 
@@ -30,7 +31,11 @@ class RerankDocument(msgspec.Struct):
 
 
 class Rerank(msgspec.Struct):
-    """A body of any form; `label` is ours, and fields of other clients are left out."""
+    """A body of any form; `label` is ours, and fields of other clients are left out.
+
+    `raw_scores` and `label` are for rerankers. A multi-vector encoder's scores are MaxSim, which is
+    not from 0 to 1.
+    """
 
     query: str
     texts: list[str] | None = None
@@ -52,9 +57,10 @@ _RERANK = decoder(Rerank)
 class _Scored:
     """Documents that were scored, and how they become rows."""
 
-    model: ServedReranker
+    model: ServedReranker | ServedMultiVector
     ranking: Ranking
     outcome: Outcome
+    characters: int
 
     @property
     def ranked(self) -> list[Ranked]:
@@ -74,8 +80,8 @@ class _Scored:
 
     def headers(self, request: Request) -> list[Header]:
         """Headers of the answer."""
-        characters = sum(len(query) + len(text) for query, text in self.ranking.pairs)
-        return outcome_headers(request, self.outcome, characters, self.model.reranker.fingerprint)
+        fingerprint = self.model.model.fingerprint
+        return outcome_headers(request, self.outcome, self.characters, fingerprint)
 
 
 @described(TeiReranked, JinaReranked, takes=Rerank)
@@ -144,7 +150,7 @@ def _texts_of(body: Rerank) -> list[str]:
 async def _score(
     served: Served, request: Request, body: Rerank, texts: list[str], *, return_documents: bool
 ) -> _Scored:
-    model = served.reranker(body.model)
+    model = served.ranker(body.model)
     if not texts:
         raise Refusal("empty", "there are no documents to sort")
     if body.top_n is not None and body.top_n < 0:
@@ -152,6 +158,21 @@ async def _score(
     if body.truncation_direction.lower() == "left":
         raise Refusal("invalid", "truncation_direction must be Right: texts are cut at their end")
     cuts = served.settings.truncate if body.truncate is None else body.truncate
+    length = sum(map(len, texts))
+    if isinstance(model, ServedMultiVector):
+        if body.label is not None:
+            raise Refusal(
+                "inapplicable",
+                f"`label` does not apply to {model.name}, which is a model of kind {model.kind}: "
+                "leave it out",
+                "label",
+            )
+        ranking = model.encoder.ranking(
+            body.query, texts, top_k=body.top_n or None, return_documents=return_documents
+        )
+        given = {"truncation": "truncate" if cuts else "error"}
+        outcome = await score_texts(served, request, model, [body.query], [texts], given)
+        return _Scored(model, ranking, outcome, len(body.query) + length)
     ranking = model.reranker.ranking(
         body.query,
         texts,
@@ -162,7 +183,7 @@ async def _score(
         truncation="longest_first" if cuts else "error",
     )
     outcome = await served.score(request, model, ranking.pairs, ranking.options)
-    return _Scored(model, ranking, outcome)
+    return _Scored(model, ranking, outcome, len(texts) * len(body.query) + length)
 
 
 def activation_of(model: ServedReranker) -> Activation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.reranker.scores import ScoreOptions
 from flowvec.server.generations import Generations
 from flowvec.server.measures import Measures
-from flowvec.server.model_queue import Outcome
+from flowvec.server.model_queue import Outcome, QueuedCall
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.served_collection import ServedCollection
@@ -40,7 +40,7 @@ _KINDS: dict[ModelKind, tuple[str, str]] = {
     "embedding": ("embedding model", "/embed"),
     "reranker": ("reranker", "/rerank"),
     "sparse": ("sparse encoder", "/embed_sparse"),
-    "multi_vector": ("multi-vector encoder", "/embed_all"),
+    "multi_vector": ("multi-vector encoder", "/embed_all and /rerank"),
 }
 
 M = TypeVar("M", bound=ServedModel)
@@ -99,6 +99,11 @@ class Served:
         return _of(ServedSparse, self.models)
 
     @property
+    def multi_vector_encoders(self) -> dict[str, ServedMultiVector]:
+        """Multi-vector encoders by name."""
+        return _of(ServedMultiVector, self.models)
+
+    @property
     def queues(self) -> list[ServedModel]:
         """All models, also those that serve a collection only."""
         own = (model for each in self.collections.values() for model in each.models)
@@ -119,6 +124,27 @@ class Served:
             Refusal: there is none.
         """
         return self._named(ServedReranker, name)
+
+    def ranker(
+        self, name: str | None, fingerprint: str | None = None
+    ) -> ServedReranker | ServedMultiVector:
+        """The model of that name that sorts documents: a reranker or a multi-vector encoder.
+
+        Args:
+            name: None names the first reranker; without any, the multi-vector encoder with that
+                fingerprint, or else the first.
+            fingerprint: of the model that made a collection's token vectors; None without.
+
+        Raises:
+            Refusal: there is none.
+        """
+        rerankers, encoders = self.rerankers, self.multi_vector_encoders
+        if name is not None and name in encoders:
+            return encoders[name]
+        if encoders and not rerankers and (name is None or self._takes_any(encoders)):
+            of_tokens = (e for e in encoders.values() if e.encoder.fingerprint == fingerprint)
+            return next(of_tokens, next(iter(encoders.values())))
+        return self._named(ServedReranker, name, ServedMultiVector)
 
     def sparse(self, name: str | None) -> ServedSparse:
         """The sparse encoder of that name; None names the first.
@@ -145,22 +171,29 @@ class Served:
         texts = _of(ServedTexts, self.models)
         if name is not None and name in texts:
             return texts[name]
-        if texts and (name is None or (self.settings.any_model and len(texts) == 1)):
+        if texts and (name is None or self._takes_any(texts)):
             return next(iter((self.encoders or texts).values()))
         return self.encoder(name)  # which says what is wrong
 
-    def _named(self, kind: type[M], name: str | None) -> M:
+    def _takes_any(self, models: Sized) -> bool:
+        """Whether the only one of these models answers requests for other names."""
+        return self.settings.any_model and len(models) == 1
+
+    def _named(self, kind: type[M], name: str | None, *others: type[ServedModel]) -> M:
+        """The model of that kind and name; messages list the names of `others` too."""
         models = _of(kind, self.models)
-        if name is None or (self.settings.any_model and len(models) == 1):
+        if name is None or self._takes_any(models):
             if models:
                 return next(iter(models.values()))
-            raise self._missing(kind, name)
+            raise self._missing(kind, name, *others)
         model = models.get(name)
         if model is None:
-            raise self._missing(kind, name)
+            raise self._missing(kind, name, *others)
         return model
 
-    def _missing(self, kind: type[ServedModel], name: str | None) -> Refusal:
+    def _missing(
+        self, kind: type[ServedModel], name: str | None, *others: type[ServedModel]
+    ) -> Refusal:
         """No model of a kind, or none of that name."""
         what, _ = _KINDS[kind.kind]
         other = next((model for model in self.models if model.name == name), None)
@@ -169,10 +202,14 @@ class Served:
             message = f"{other.name} is not {_an(what)} but {_an(is_what)}, for {route}"
         elif name is None:
             here = dict.fromkeys(_KINDS[model.kind] for model in self.models)
-            hint = "".join(f"; {route} is for its {each}" for each, route in here)
+            hint = "".join(
+                f"; {route} {'are' if ' and ' in route else 'is'} for its {each}"
+                for each, route in here
+            )
             message = f"this server has no {what}{hint}"
         else:
-            names = ", ".join(_of(kind, self.models)) or "none"
+            fitting = (model.name for model in self.models if isinstance(model, (kind, *others)))
+            names = ", ".join(fitting) or "none"
             message = f"there is no {what} {name!r:.100}; this server has {names}"
         return Refusal("no_such_model", message, "model")
 
@@ -223,11 +260,11 @@ class Served:
             Refusal: an option is not valid, there is no room, it is too late, or the model failed.
             ClientGone: the client left.
         """
-        _check_lengths(texts, self.settings.max_text_characters)
         if not texts and isinstance(model, ServedEncoder):
             vectors = model.encoder.encode([], **options)
             return Outcome(vectors, 0, 0, 0.0, 0.0, 0.0)
-        return await self._outcome(request, model, texts, dict(options))
+        call = self.put(request, model, texts, options)
+        return await self.outcome(request, model, call, len(texts))
 
     async def score(
         self,
@@ -241,21 +278,42 @@ class Served:
         Raises:
             Refusal, ClientGone: as `embed`.
         """
-        _check_lengths([text for pair in pairs for text in pair], self.settings.max_text_characters)
         if not pairs:
             return Outcome(np.empty(0, np.float32), 0, 0, 0.0, 0.0, 0.0)
-        return await self._outcome(request, model, pairs, dict(options))
+        call = self.put(request, model, pairs, options)
+        return await self.outcome(request, model, call, len(pairs))
 
-    async def _outcome(
-        self, request: Request, model: ServedModel, items: list[Any], options: dict[str, Any]
-    ) -> Outcome:
+    def put(
+        self,
+        request: Request,
+        model: ServedModel,
+        items: list[str] | list[TextPair],
+        options: Mapping[str, Any],
+    ) -> QueuedCall:
+        """Put texts or pairs, at least one, into the queue of a model.
+
+        Raises:
+            Refusal: a text is too long, there is no room, or it is too late.
+        """
+        _check_lengths(items, self.settings.max_text_characters)
         if self.unsent_bytes > self.settings.max_unsent_bytes:
             raise Refusal("overloaded", "callers do not read their answers", retry_after=1.0)
-        call = model.queue.put(
-            request.key, items, model.costs(items), options, came=request.came, end=request.end()
+        costs = model.costs(items)
+        return model.queue.put(
+            request.key, items, costs, dict(options), came=request.came, end=request.end()
         )
+
+    async def outcome(
+        self, request: Request, model: ServedModel, call: QueuedCall, items: int
+    ) -> Outcome:
+        """Wait for a call of `put` with so many items, and count it.
+
+        Raises:
+            Refusal: an option is not valid, it is too late, or the model failed.
+            ClientGone: the client left.
+        """
         outcome = await request.outcome(model.queue, call)
-        self.count(request, model, len(items), outcome)
+        self.count(request, model, items, outcome)
         return outcome
 
     def count(self, request: Request, model: ServedModel, items: int, outcome: Outcome) -> None:
@@ -285,8 +343,9 @@ def _an(what: str) -> str:
     return f"an {what}" if what.startswith("e") else f"a {what}"
 
 
-def _check_lengths(texts: list[str], most: int) -> None:
-    """Refuse texts that are longer than any model reads."""
+def _check_lengths(items: list[str] | list[TextPair], most: int) -> None:
+    """Refuse texts that are longer than any model reads; those of pairs are counted in order."""
+    texts = [text for item in items for text in ((item,) if isinstance(item, str) else item)]
     longest = max(map(len, texts), default=0)
     if longest > most:
         index = int(np.argmax([len(text) for text in texts]))

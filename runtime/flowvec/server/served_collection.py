@@ -72,6 +72,11 @@ class ServedCollection:
         return self.rows.collection._sparse_fingerprint()
 
     @property
+    def token_fingerprint(self) -> str | None:
+        """Of the model that made its token vectors; None without any."""
+        return self.rows.collection._token_fingerprint()
+
+    @property
     def models(self) -> list[ServedModel]:
         """What embeds its texts."""
         return [model for model in (self.model, self.sparse) if model is not None]

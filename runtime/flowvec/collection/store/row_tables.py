@@ -28,6 +28,16 @@ def labels_without(database: Database, table: str | None, after: int, most: int)
     return [int(label) for (label,) in rows]
 
 
+def count_without(database: Database, table: str) -> int:
+    """How many rows have a text and no line in a table."""
+    with database.translated():
+        ((count,),) = database.connection.execute(
+            "SELECT count(*) FROM items WHERE text IS NOT NULL AND NOT EXISTS "  # noqa: S608
+            f"(SELECT 1 FROM {table} t WHERE t.label = items.label)"
+        ).fetchall()
+    return int(count)
+
+
 def lines_without_row(database: Database, table: str) -> int:
     """How many lines of a table belong to no row."""
     with database.translated():

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.store.meta import SPARSE_VERSION, MetaTable
-from flowvec.collection.store.row_tables import labels_without, lines_without_row
+from flowvec.collection.store.row_tables import count_without, labels_without, lines_without_row
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CorruptCollectionError, InputValueError
 from flowvec.sparse.vectors import SparseVectors
@@ -140,6 +140,10 @@ class SparseTable:
         """The next labels above one of rows that have a text and no sparse vector, ascending."""
         table = "sparse_vectors" if self.dim is not None else None
         return labels_without(self._database, table, after, most)
+
+    def lacking(self) -> int:
+        """How many rows have a text and no sparse vector; 0 before the first one."""
+        return 0 if self.dim is None else count_without(self._database, "sparse_vectors")
 
     def read(self, labels: Sequence[int]) -> dict[int, SparseVectors]:
         """The sparse vectors of rows, by label; rows without one are left out.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.store.meta import TOKEN_VERSION, MetaTable
-from flowvec.collection.store.row_tables import labels_without, lines_without_row
+from flowvec.collection.store.row_tables import count_without, labels_without, lines_without_row
 from flowvec.collection.store.settings import TokenDtype
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import InputValueError
@@ -175,6 +175,10 @@ class TokenTable:
         """The next labels above one of rows that have a text and no token vectors, ascending."""
         table = "token_vectors" if self.has_any else None
         return labels_without(self._database, table, after, most)
+
+    def lacking(self) -> int:
+        """How many rows have a text and no token vectors; 0 before the first ones."""
+        return count_without(self._database, "token_vectors") if self.has_any else 0
 
     def read(self, texts_by_label: Mapping[int, str]) -> dict[int, Floats]:
         """Token vectors of rows by label, float32 (tokens, dim).

@@ -11,7 +11,7 @@ from flowvec.collection.collection import Collection
 from flowvec.collection.store.json_field import key_of_path, path_of
 from flowvec.errors import InputValueError
 from flowvec.server.answer import Answer, json_answer
-from flowvec.server.collections import chosen_of, seconds_left
+from flowvec.server.collections import chosen_of
 from flowvec.server.described import described
 from flowvec.server.request import Request
 from flowvec.server.served import Served
@@ -69,7 +69,7 @@ class _Seen:
 async def fields(served: Served, request: Request) -> Answer:
     """Fields of a collection's metadata, from a sample of its rows."""
     rows = chosen_of(served, request).rows
-    async with rows._calls.call(seconds_left(request)):
+    async with rows._calls.call(request.seconds_left()):
         return json_answer(await rows._calls.read(lambda: fields_of(rows.collection)))
 
 

@@ -18,7 +18,7 @@ from flowvec.server.answer import Answer, json_answer
 from flowvec.server.background_job import BackgroundJob
 from flowvec.server.bodies import decoded, decoder
 from flowvec.server.collection_bodies import row_as_json
-from flowvec.server.collections import chosen_of, seconds_left
+from flowvec.server.collections import chosen_of
 from flowvec.server.described import described
 from flowvec.server.page.bodies import (
     MapFields,
@@ -61,7 +61,7 @@ async def start(served: Served, request: Request) -> Answer:
     if job is None:
         frames = partial(map_frames, chosen.rows.collection, rows=body.rows, seed=body.seed)
         job = chosen.jobs[_JOB] = _Map(chosen.rows.collection, frames)
-    patience = min(_FIRST, seconds_left(request))
+    patience = min(_FIRST, request.seconds_left())
     await asyncio.to_thread(job.wait_for_state, patience)
     return json_answer(_state(chosen))
 
@@ -188,7 +188,7 @@ def _frame(chosen: ServedCollection) -> MapFrame:
 async def _read(chosen: ServedCollection, request: Request, run: Any) -> Any:
     """Run a read on a thread of the collection's."""
     calls = chosen.rows._calls
-    async with calls.call(seconds_left(request)):
+    async with calls.call(request.seconds_left()):
         return await calls.read(run)
 
 

@@ -11,7 +11,7 @@ from flowvec.projection.space import SpaceFrame, space_frames
 from flowvec.server.answer import Answer, json_answer
 from flowvec.server.background_job import BackgroundJob
 from flowvec.server.bodies import decoded, decoder
-from flowvec.server.collections import chosen_of, seconds_left
+from flowvec.server.collections import chosen_of
 from flowvec.server.described import described
 from flowvec.server.page.bodies import Space, SpaceStart, SpaceState
 from flowvec.server.request import Request
@@ -38,7 +38,7 @@ async def start(served: Served, request: Request) -> Answer:
         encoder = None if chosen.model is None else chosen.model.encoder
         frames = partial(space_frames, chosen.rows.collection, encoder, rows=body.texts)
         job = chosen.jobs[_JOB] = BackgroundJob(frames, "flowvec-space")
-    await asyncio.to_thread(job.wait_for_state, min(_FIRST, seconds_left(request)))
+    await asyncio.to_thread(job.wait_for_state, min(_FIRST, request.seconds_left()))
     return json_answer(_state(chosen))
 
 

@@ -119,7 +119,7 @@ export function Search({ collection, models, shared, onTab }) {
   const box = useRef(null);
   const likeLine = useRef(null);
   const running = useRef(null);
-  const rerankers = models.filter((each) => each.kind === "reranker");
+  const rerankers = models.filter((each) => ["reranker", "multi_vector"].includes(each.kind));
 
   useEffect(() => {
     ask(`${path}/fields`).then(({ value }) => setFields(value.fields), () => {});
