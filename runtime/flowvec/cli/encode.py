@@ -40,6 +40,7 @@ from flowvec.cli.options import (
     counted,
     print_json,
 )
+from flowvec.cli.other_vectors import tell_lacking
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 
@@ -241,6 +242,8 @@ def encode(
             message += "; the first search builds the rest of the search graph"
         typer.echo(message, err=True)
         raise typer.Exit(128 + stop.number)
+    if into is not None and summary.rows > summary.unchanged:
+        tell_lacking(Path(into))
     check_dead_letters(summary, is_too_many)
 
 

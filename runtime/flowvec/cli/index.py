@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -9,7 +11,7 @@ import typer
 
 from flowvec.arguments import choice
 from flowvec.bulk import RayWorkers, encode_files
-from flowvec.cli.indexed import print_shards, print_summary, rows_of
+from flowvec.cli.indexed import print_other_vectors, print_shards, print_summary, rows_of
 from flowvec.cli.interrupts import stopping, telling_how_to_continue
 from flowvec.cli.jobs import (
     MaxDead,
@@ -31,7 +33,12 @@ from flowvec.cli.options import (
     Provider,
     Revision,
     TextField,
-    counted,
+)
+from flowvec.cli.other_vectors import (
+    OtherVectors,
+    check_token_vectors,
+    make_other_vectors,
+    tell_lacking,
 )
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
@@ -57,13 +64,14 @@ def index(
         ),
     ],
     inputs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="INPUT...",
+            metavar="[INPUT]...",
             help="txt, jsonl or csv files (also .gz, .bz2, .xz, .zst), Parquet, folders or globs "
-            "of these, their URLs (s3://, gs://, ...), or - for stdin.",
+            "of these, their URLs (s3://, gs://, ...), or - for stdin. Without any, --full-text, "
+            "--index-field, --sparse-model and --token-model work on the rows that are there.",
         ),
-    ],
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help=f"For a new collection: {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}"),
@@ -131,6 +139,14 @@ def index(
         str | None,
         typer.Option(help="How token vectors are stored: float16 (the default), or signs."),
     ] = None,
+    replace_token_vectors: Annotated[
+        bool,
+        typer.Option(
+            "--replace-token-vectors",
+            help="Delete stored token vectors of another --token-model or --token-dtype, and make "
+            "all again.",
+        ),
+    ] = False,
     index_field: Annotated[
         list[str] | None,
         typer.Option(
@@ -182,8 +198,9 @@ def index(
 
     A row replaces the row with the same id; rows that are there with the same text and fields are
     left out. So the same command continues after an interruption; without --id-field, add --resume.
-    Rows that cannot be embedded go to DIR.dead_letter.jsonl, and blank lines of a txt file are
-    skipped. The exit code is 3 if there are more dead letters than --max-dead.
+    Without files, the rows that are there get the vectors and indexes that they lack. Rows that
+    cannot be embedded go to DIR.dead_letter.jsonl, and blank lines of a txt file are skipped. The
+    exit code is 3 if there are more dead letters than --max-dead.
     """
     wanted = names_of(keep)
     is_too_many = dead_letter_rule(max_dead)
@@ -194,8 +211,29 @@ def index(
         choice("--token-dtype", token_dtype, TOKEN_DTYPES)
         if token_model is None:
             raise InputValueError("--token-dtype goes with --token-model")
+    if replace_token_vectors and token_model is None:
+        raise InputValueError("--replace-token-vectors goes with --token-model")
     for field in index_field or ():
         checked_path(field)
+    if not inputs:
+        _check_without_files(
+            engine,
+            makes={
+                "--sparse-model": sparse_model is not None,
+                "--token-model": token_model is not None,
+                "--full-text": full_text is not None,
+                "--index-field": bool(index_field),
+            },
+            reads={
+                "--id-field": id_field is not None,
+                "--keep": bool(wanted),
+                "--on-duplicate": on_duplicate is not None,
+                "--prune": prune,
+                "--split": split is not None,
+                "--replace": replace,
+                "--resume": resume,
+            },
+        )
     common: dict[str, Any] = {"text_field": text_field, "id_field": id_field, "keep": wanted,
                               "input_format": file_format}  # fmt: skip
     if engine == "ray":
@@ -223,7 +261,7 @@ def index(
             again = "rebuilds" if rebuild else "completes"
             with telling_how_to_continue(f"the same command {again} the shards"):
                 done = index_shards(
-                    encoder, inputs, place, shards=shards, resume=not rebuild,
+                    encoder, inputs or [], place, shards=shards, resume=not rebuild,
                     workers=RayWorkers(workers or shards, address=address), **common,
                 )  # fmt: skip
         print_shards(place, done, as_json=as_json)
@@ -245,7 +283,10 @@ def index(
             "is in shards: give --engine ray and --shards"
         )
     directory = Path(place)
-    if is_collection(directory):
+    if not inputs:
+        if not is_collection(directory):
+            raise InputValueError(f"{directory} is not a collection yet; give files to make one of")
+    elif is_collection(directory):
         if id_field is None and not (replace or resume):
             _refuse_renumbering(directory)
     elif model is None:
@@ -253,6 +294,21 @@ def index(
     # Before the job, so that a wrong name is said at once.
     sparse_encoder = None if sparse_model is None else SparseEncoder.load(sparse_model)
     token_encoder = None if token_model is None else MultiVectorEncoder.load(token_model)
+    if token_encoder is not None:
+        check_token_vectors(directory, token_encoder, token_dtype, replace=replace_token_vectors)
+
+    make_others = partial(
+        make_other_vectors, directory, sparse_encoder, token_encoder, token_dtype,
+        replace_tokens=replace_token_vectors,
+    )  # fmt: skip
+    if not inputs:
+        _make_indexes(directory, full_text, index_field)
+        made = make_others()
+        print_other_vectors(directory, made, as_json=as_json)
+        if made.stopped_by is not None:
+            typer.echo("stopped; the same command continues", err=True)
+            raise typer.Exit(128 + made.stopped_by)
+        return
     with (
         encoder_of(directory, model, provider, compute, revision) as encoder,
         stopping() as stop,
@@ -280,45 +336,49 @@ def index(
         again = "the same command" if can_repeat else "the same command with --resume"
         typer.echo(f"{directory}: {rows_of(directory)} rows are there; {again} continues", err=True)
         raise typer.Exit(128 + stop.number)
-    if (full_text is not None or index_field) and is_collection(directory):
-        with Collection.open(directory) as collection:
-            if full_text is not None:
-                collection.index_texts(tokenizer=cast(Any, full_text))
-            for field in index_field or ():
-                collection.create_index(field)
-    sparse_rows = None
-    if sparse_encoder is not None and is_collection(directory):
-        with (
-            stopping() as stop,
-            sparse_encoder,
-            Collection.open(directory, sparse_encoder=sparse_encoder) as collection,
-        ):
-            sparse_rows = collection.add_missing_sparse(stop=stop.event)
-    token_rows = None
-    if token_encoder is not None and not stop.event.is_set() and is_collection(directory):
-        with stopping() as stop, token_encoder, Collection.open(directory) as collection:
-            size = collection.token_vectors_size(token_encoder, dtype=cast(Any, token_dtype))
-            if size.rows:
-                typer.echo(
-                    f"token vectors of {counted(size.rows, 'row')} take about "
-                    f"{size.bytes / 1e6:,.1f} MB as {size.dtype}",
-                    err=True,
-                )
-            token_rows = collection.add_token_vectors(
-                token_encoder, dtype=cast(Any, token_dtype), stop=stop.event
-            )
-    print_summary(
-        directory, summary, limit,
-        as_json=as_json, sparse_rows=sparse_rows, token_rows=token_rows,
-    )  # fmt: skip
-    if (sparse_rows is not None or token_rows is not None) and stop.event.is_set():
+    made = OtherVectors()
+    if is_collection(directory):
+        _make_indexes(directory, full_text, index_field)
+        if not stop.event.is_set():
+            made = make_others()
+    print_summary(directory, summary, limit, made, as_json=as_json)
+    if made.stopped_by is not None:
         typer.echo("all rows are added; the same command makes the other vectors", err=True)
-        raise typer.Exit(128 + stop.number)
+        raise typer.Exit(128 + made.stopped_by)
     warn_of_absent_fields(summary.absent_fields)
     if stop.event.is_set():
-        typer.echo("all rows are added; the first search builds the rest of the graph", err=True)
+        what = "the first search builds the rest of the graph"
+        if sparse_encoder is not None or token_encoder is not None:
+            what = "the same command makes the other vectors"
+        typer.echo(f"all rows are added; {what}", err=True)
         raise typer.Exit(128 + stop.number)
+    if summary.rows > summary.unchanged:
+        tell_lacking(directory)
     check_dead_letters(summary, is_too_many)
+
+
+def _make_indexes(directory: Path, full_text: str | None, fields: Sequence[str] | None) -> None:
+    if full_text is None and not fields:
+        return
+    with Collection.open(directory) as collection:
+        if full_text is not None:
+            collection.index_texts(tokenizer=cast(Any, full_text))
+        for field in fields or ():
+            collection.create_index(field)
+
+
+def _check_without_files(engine: str, *, makes: dict[str, bool], reads: dict[str, bool]) -> None:
+    """Refuse a command without files that has nothing to do, or options about files.
+
+    Args:
+        engine: as given.
+        makes: whether each option is given that makes something of the rows that are there.
+        reads: whether each option is given that is about the rows of files.
+    """
+    if engine != "local" or not any(makes.values()):
+        raise InputValueError("give files to add, or - for standard input")
+    if given := [name for name, is_given in reads.items() if is_given]:
+        raise InputValueError(f"{', '.join(given)} cannot be used without files")
 
 
 def _refuse_renumbering(directory: Path) -> None:

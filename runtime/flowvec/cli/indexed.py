@@ -10,22 +10,22 @@ import typer
 from flowvec.bulk import BulkSummary
 from flowvec.cli.jobs import first_dead_letters, rejected_in_words
 from flowvec.cli.options import counted, print_json
+from flowvec.cli.other_vectors import OtherVectors
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.texts.remote import name_of
 from flowvec.texts.window import DEAD_LETTERS
 
-__all__ = ["print_shards", "print_summary", "rows_of"]
+__all__ = ["print_other_vectors", "print_shards", "print_summary", "rows_of"]
 
 
 def print_summary(
     directory: Path,
     summary: BulkSummary,
     limit: int,
+    made: OtherVectors,
     *,
     as_json: bool,
-    sparse_rows: int | None = None,
-    token_rows: int | None = None,
 ) -> None:
     """Print what a local job did.
 
@@ -33,21 +33,18 @@ def print_summary(
         directory: the collection's.
         summary: of the job.
         limit: the model's max_length.
+        made: sparse and token vectors that rows got.
         as_json: as one JSON object.
-        sparse_rows: how many rows got a sparse vector; None if none were asked for.
-        token_rows: how many rows got token vectors; None if none were asked for.
     """
     rows = rows_of(directory)
     added, left_out = summary.rows - summary.unchanged, summary.unchanged + summary.duplicates
     if as_json:
-        sparse = {} if sparse_rows is None else {"sparse_vectors": sparse_rows}
-        tokens = {} if token_rows is None else {"token_vectors": token_rows}
         print_json(
             {"path": str(directory), "added": added, "replaced": summary.overwritten,
              "left_out": left_out, "unchanged": summary.unchanged,
              "duplicates": summary.duplicates, "dead_letters": summary.dead_letters,
              "pruned": summary.pruned, "chunks": summary.chunks, "truncated": summary.truncated,
-             "rows": rows, "dim": summary.dim, **sparse, **tokens}
+             "rows": rows, "dim": summary.dim, **_counts(made)}
         )  # fmt: skip
         return
     counts = [
@@ -64,10 +61,7 @@ def print_summary(
         f"{f'{summary.pruned} pruned, ' if summary.pruned else ''}"
         f"{rows} in all, {summary.dim} dimensions"
     )
-    if sparse_rows is not None:
-        typer.echo(f"{counted(sparse_rows, 'sparse vector')} added")
-    if token_rows is not None:
-        typer.echo(f"token vectors of {counted(token_rows, 'row')} added")
+    _print_counts(made)
     if summary.truncated:
         typer.echo(f"{summary.truncated} texts have more than {limit} tokens, and were cut")
     if summary.dead_letters:
@@ -75,6 +69,27 @@ def print_summary(
         for line in first_dead_letters(letters):
             typer.echo(f"skipped: {line}")
         typer.echo(f"dead letters: {letters}")
+
+
+def print_other_vectors(directory: Path, made: OtherVectors, *, as_json: bool) -> None:
+    """Print what a command without files did."""
+    if as_json:
+        print_json({"path": str(directory), "rows": rows_of(directory), **_counts(made)})
+        return
+    typer.echo(f"{directory}: {counted(rows_of(directory), 'row')}")
+    _print_counts(made)
+
+
+def _counts(made: OtherVectors) -> dict[str, int]:
+    counts = {"sparse_vectors": made.sparse_rows, "token_vectors": made.token_rows}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def _print_counts(made: OtherVectors) -> None:
+    if made.sparse_rows is not None:
+        typer.echo(f"{counted(made.sparse_rows, 'sparse vector')} added")
+    if made.token_rows is not None:
+        typer.echo(f"token vectors of {counted(made.token_rows, 'row')} added")
 
 
 def rows_of(directory: Path) -> int:

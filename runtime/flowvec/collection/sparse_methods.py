@@ -58,9 +58,9 @@ class SparseMethods(EncoderMethods):
             >>> [hit.id for hit in hits]
             ['a']
 
-        The first sparse vector makes the collection's layout version 4, which flowvec 0.2.0 cannot
-        open. A row whose text and vector are replaced loses its sparse vector, unless the same call
-        gives another.
+        The first sparse vector makes the collection's layout version 4, which versions before 0.3
+        cannot open. A row whose text and vector are replaced loses its sparse vector, unless the
+        same call gives another.
 
         Args:
             ids: ids of the rows; unknown ones are ignored. Of equal ids the last is kept.
@@ -227,9 +227,18 @@ class SparseMethods(EncoderMethods):
             CollectionError: the query is a text, and the collection was opened without a
                 SparseEncoder.
         """
-        vectors = self._sparse_queries([query] if isinstance(query, str) else query, "query")
+        texts = [query] if isinstance(query, str) else texts_of(query)
+        if texts is not None and len(texts) != 1:
+            raise InputValueError(
+                f"query must be one text or one sparse vector, not {len(texts)} texts; "
+                "search_sparse_batch searches for several"
+            )
+        vectors = self._sparse_queries(query if texts is None else texts, "query")
         if len(vectors) != 1:
-            raise InputValueError(f"query must be one sparse vector, not {len(vectors)}")
+            raise InputValueError(
+                f"query must be one text or one sparse vector, not {len(vectors)} sparse vectors; "
+                "search_sparse_batch searches for several"
+            )
         return self._search_sparse(vectors, k, filter, min_score, offset, with_vectors)[0]
 
     @explaining(OF_SEARCH)
@@ -284,6 +293,11 @@ class SparseMethods(EncoderMethods):
         """How many rows have a sparse vector, and bytes of the inverted file in memory."""
         with self._access.reading():
             return self._store.sparse.count, self._sparse_index.memory_bytes
+
+    def _sparse_lacking(self) -> int:
+        """How many texts have no sparse vector; 0 before the first one."""
+        with self._access.reading():
+            return self._store.sparse.lacking()
 
     def _sparse_dim(self) -> int | None:
         with self._access.reading():

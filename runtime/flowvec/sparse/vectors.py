@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.arguments import whole_number
-from flowvec.errors import InputTypeError, InputValueError
-from flowvec.optional import require
+from flowvec.errors import InputTypeError, InputValueError, MissingDependencyError
 from flowvec.sparse.searching import DEFAULT_BLOCK_ROWS, Csr, search_blocks
 
 if TYPE_CHECKING:
@@ -145,7 +145,10 @@ class SparseVectors:
         Raises:
             MissingDependencyError: scipy is not installed.
         """
-        require("SparseVectors.to_scipy", "cpu,export", "scipy")
+        if importlib.util.find_spec("scipy") is None:
+            raise MissingDependencyError(
+                "SparseVectors.to_scipy needs scipy: python -m pip install scipy"
+            )
         from scipy.sparse import csr_matrix
 
         return csr_matrix((self.values, self.indices, self.indptr), shape=self.shape)

@@ -314,7 +314,12 @@ def test_wrong_arguments_of_a_search_are_named(tmp_path: Path) -> None:
             (CollectionError, "opened without a sparse encoder", "a text"),
             (InputTypeError, "query must be SparseVectors", {1: 1.0}),
             (InputValueError, "must have 40 dimensions", wrong),
-            (InputValueError, "one sparse vector, not 2", _sparse({1: 1.0}, {})),
+            (InputValueError, "not 2 sparse vectors; search_sparse_batch", _sparse({1: 1.0}, {})),
+            (
+                InputValueError,
+                "one text or one sparse vector, not 2 texts; search_sparse_batch",
+                ["a", "b"],
+            ),
         ]:
             with pytest.raises(kind, match=message):
                 c.search_sparse(given)

@@ -443,3 +443,38 @@ def test_the_commands_store_and_use_them(
     assert (wrong.returncode, "goes with --token-model" in wrong.stderr) == (2, True)
     wrong = flowvec(*words[:-1], "int4", "--resume")
     assert (wrong.returncode, "float16" in wrong.stderr) == (2, True)
+
+
+def test_the_command_replaces_token_vectors_of_another_kind(
+    flowvec: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path,
+    multi_vector_dir: Path, other_model: MultiVectorEncoder,
+) -> None:  # fmt: skip
+    file = tmp_path / "texts.txt"
+    file.write_text("a cat\na dog\n")
+    place, other = str(tmp_path / "c"), str(other_model.bundle.path)
+    model = ("--token-model", str(multi_vector_dir))
+    made = flowvec("index", place, str(file), "--model", "mini", *model)
+    assert made.returncode == 0, made.stderr
+    replacing = "--replace-token-vectors makes all of them again"
+    for words, message in (
+        ((*model, "--token-dtype", "signs"), "stored as float16, not signs: leave --token-dtype"),
+        (("--token-model", other), "and --token-model is another one"),
+    ):
+        for files in ((), (str(file), "--resume")):
+            wrong = flowvec("index", place, *files, *words)
+            assert wrong.returncode == 2, wrong.stdout
+            assert message in wrong.stderr
+            assert replacing in wrong.stderr
+            assert "drop_token_vectors" not in wrong.stderr
+    for words, dtype in (
+        ((*model, "--token-dtype", "signs"), "signs"), (("--token-model", other), "float16"),
+    ):  # fmt: skip
+        for count in (2, 0):  # the second time there is nothing to replace
+            done = flowvec("index", place, *words, "--replace-token-vectors", "--json")
+            assert f'"token_vectors": {count}' in done.stdout, done
+        with Collection.open(place) as collection:
+            info = collection.info()
+        assert (info.token_dtype, info.token_rows) == (dtype, 2)
+    assert info.token_model == other
+    wrong = flowvec("index", place, "--full-text", "trigram", "--replace-token-vectors")
+    assert (wrong.returncode, "goes with --token-model" in wrong.stderr) == (2, True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
-from flowvec import InputTypeError, InputValueError, SparseVectors
+from flowvec import InputTypeError, InputValueError, MissingDependencyError, SparseVectors
 from flowvec.sparse.rows import LEAST_WEIGHT, sparse_of
 
 scipy_sparse = pytest.importorskip("scipy.sparse", reason="needs the extra [export]")
@@ -16,6 +18,12 @@ def random_vectors(rows: int, dim: int, seed: int, density: float = 0.1) -> Spar
     rng = np.random.default_rng(seed)
     dense = rng.integers(1, 4, size=(rows, dim)) * (rng.random((rows, dim)) < density)
     return SparseVectors.from_scipy(scipy_sparse.csr_matrix(dense.astype(np.float32)))
+
+
+def test_without_scipy_the_message_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)  # as if it was not installed
+    with pytest.raises(MissingDependencyError, match="scipy: python -m pip install scipy"):
+        random_vectors(2, 30, 0).to_scipy()
 
 
 def test_arrays_are_those_of_scipy() -> None:
