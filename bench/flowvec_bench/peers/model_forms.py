@@ -45,6 +45,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _MAX_LENGTH = 256
+# Files from which transformers makes a BERT tokenizer.
+_TOKENIZERS = ("tokenizer.json", "vocab.txt")
 # Where sentence-transformers had its modules until version 5.
 _OLDER_MODULES = "sentence_transformers.models."
 _KINDS_BEFORE_6 = frozenset(("Transformer", "Pooling", "Dense", "Normalize"))
@@ -101,7 +103,8 @@ def check_model(model: str, tokenizer: Path | None) -> None:
     """Check that a model can race.
 
     Raises:
-        InputValueError: it is neither a shape with a tokenizer nor a directory with its own.
+        InputValueError: it is neither a shape with a tokenizer nor a directory with its own, or
+            there is no tokenizer in that directory.
     """
     if model in SHAPES and tokenizer is None:
         raise InputValueError(f"{model} has random weights and needs --tokenizer")
@@ -109,6 +112,10 @@ def check_model(model: str, tokenizer: Path | None) -> None:
         raise InputValueError(f"{model} is neither {' nor '.join(SHAPES)} nor a directory")
     if model not in SHAPES and tokenizer is not None:
         raise InputValueError(f"{model} has its own tokenizer: --tokenizer is not needed")
+    if tokenizer is not None and not any((tokenizer / name).is_file() for name in _TOKENIZERS):
+        raise InputValueError(
+            f"{tokenizer} is not a tokenizer's directory: it has neither {' nor '.join(_TOKENIZERS)}"
+        )
 
 
 @contextmanager

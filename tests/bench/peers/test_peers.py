@@ -179,6 +179,7 @@ def test_the_fastembed_form_is_one_that_it_reads(forms: Forms) -> None:
     ("arguments", "part"),
     [
         (["minilm-l6"], "needs --tokenizer"),
+        (["minilm-l6", "--tokenizer", "."], "is not a tokenizer's directory"),
         (["nowhere"], "neither minilm-l6 nor bert-base nor bert-large nor a directory"),
         (["minilm-l6", "--only", "nobody"], "'nobody' is not a peer"),
         (["minilm-l6", "--tokenizer", BACKBONE, "--report", "r.pdf"], "a report is a .md file"),
