@@ -114,7 +114,7 @@ def check_model(model: str, tokenizer: Path | None) -> None:
         raise InputValueError(f"{model} has its own tokenizer: --tokenizer is not needed")
     if tokenizer is not None and not any((tokenizer / name).is_file() for name in _TOKENIZERS):
         raise InputValueError(
-            f"{tokenizer} is not a tokenizer's directory: it has neither {' nor '.join(_TOKENIZERS)}"
+            f"{tokenizer} is not a tokenizer's directory: it has no {' and no '.join(_TOKENIZERS)}"
         )
 
 

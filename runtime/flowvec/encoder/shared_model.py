@@ -192,7 +192,7 @@ class SharedModel(WorkerThreads):
         max_waiting: int = DEFAULT_MAX_WAITING,
         max_batch_tokens: int | None = None,
     ) -> None:
-        """Start one worker thread per stream of the model.
+        """Start a worker thread for each batch that the engine takes at the same time.
 
         Args:
             model: a loaded model. Closing this does not close it.
@@ -215,7 +215,7 @@ class SharedModel(WorkerThreads):
         self.on_batch: Callable[[BatchReport], None] | None = None
         self._busy: dict[int, float] = {}  # of each thread at work, when this piece began
         self._taken = self._texts = self._batches = self._overloaded = self._dropped = 0
-        super().__init__(model.engine.streams, "flowvec-shared")
+        super().__init__(model.engine.in_flight, "flowvec-shared")
 
     # --- calling --------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class ServedModel(ABC):
         self._settings, self._is_shared = settings, is_shared
         self._shared = shared
         self._tokens_per_character = _FIRST_GUESS
-        budget, streams = model.max_batch_tokens, model.engine.streams
+        budget, streams = model.max_batch_tokens, model.engine.in_flight
         self.rate = Rate(streams, budget)
         self.measures = ModelMeasures()
         shared.on_batch = self._count
@@ -152,7 +152,7 @@ class ServedModel(ABC):
 
     def warm_up(self) -> None:
         """Compute full batches on every stream, so that the rate is known before any request."""
-        count = 4 * self._model.engine.streams * max(1, self._model.max_batch_tokens // 16)
+        count = 4 * self._model.engine.in_flight * max(1, self._model.max_batch_tokens // 16)
         self._shared._call(self._sample(min(count, 2048))).future.result()
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnxruntime
 import pytest
 
-from flowvec import Bundle, ClosedError, Encoder, EncodeStatistics, EngineError
+from flowvec import Bundle, ClosedError, Encoder, EncodeStatistics, EngineError, SharedEncoder
 from flowvec.encoder import pipeline
 from flowvec.encoder.batching import ENOUGH_ON_GPU, MOST_ROWS_ON_GPU, Batch, plan
 from flowvec.engine import bound_session, onnxruntime_session, selection
@@ -225,6 +225,19 @@ def test_windows_of_one_batch_are_in_flight_together(encoder: Encoder, on_cpu: E
     for window, part in zip(encoded, parts, strict=True):
         np.testing.assert_allclose(window.vectors, on_cpu.encode(part), atol=2e-6)
     assert sorted(device.sizes) == [(8, length) for length in lengths]
+    assert device.most_in_flight == 2
+
+
+def test_a_shared_encoder_has_two_batches_in_flight(encoder: Encoder, on_cpu: Encoder) -> None:
+    device, items = device_of(encoder), texts(4)
+    # The first batch waits for another one beside it.
+    device.before = lambda number: number or device.wait(lambda: device.arrived >= 2)
+    with SharedEncoder(encoder) as shared:
+        calls = [shared.submit(items[0])]
+        device.wait(lambda: device.arrived == 1)
+        calls += [shared.submit(item) for item in items[1:]]
+        vectors = [call.result(LONGEST) for call in calls]
+    np.testing.assert_allclose(vectors, on_cpu.encode(items), atol=2e-6)
     assert device.most_in_flight == 2
 
 
