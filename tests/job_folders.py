@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["write_job"]
+from flowvec import Collection
+from tests.makers import sparse_of
+
+__all__ = ["sparse_collection", "write_job"]
 
 
 def write_job(
@@ -97,3 +100,27 @@ def _write_parquet(
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def sparse_collection(path: Path, rows: int = 60, **options: Any) -> dict[Any, Any]:
+    """A collection of rows with sparse vectors of 50 dimensions.
+
+    One row in seven has none, and one in seven an empty one. Weights are small whole numbers, some
+    of them negative, so that products are exact. Ids are texts, and not in order.
+
+    Returns:
+        For each id its weights by index, or None.
+    """
+    rng = np.random.default_rng(2)
+    ids = [f"k{i * 17 % rows:03}" for i in range(rows)]
+    weights: list[Any] = []
+    for i in range(rows):
+        terms = sorted(rng.choice(50, rng.integers(1, 9), replace=False).tolist())
+        given = {term: float(rng.integers(1, 9)) * (-1 if term % 11 == 3 else 1) for term in terms}
+        weights.append(None if i % 7 == 2 else {} if i % 7 == 4 else given)
+    there = [i for i, one in enumerate(weights) if one is not None]
+    with Collection.create(path, dim=5, **options) as collection:
+        vectors = np.random.default_rng(3).random((rows, 5), np.float32)
+        collection.add_vectors(ids, vectors, [f"text {i}" for i in range(rows)])
+        collection.set_sparse([ids[i] for i in there], sparse_of([weights[i] for i in there], 50))
+    return dict(zip(ids, weights, strict=True))

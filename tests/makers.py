@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["WORDS", "contents", "texts_of", "unit", "unit_vectors", "vectors", "write_jsonl"]
+from flowvec import SparseVectors
+
+__all__ = [
+    "WORDS",
+    "contents",
+    "sparse_of",
+    "texts_of",
+    "unit",
+    "unit_vectors",
+    "vectors",
+    "write_jsonl",
+]
 
 # The tiny bundle and the shipped model know them all.
 WORDS = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
@@ -47,3 +58,14 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> Path:
 def contents(folder: Path) -> dict[str, bytes]:
     """The bytes of each file of a folder but its locks."""
     return {f.name: f.read_bytes() for f in sorted(folder.iterdir()) if f.name[:5] != ".lock"}
+
+
+def sparse_of(rows: Sequence[Mapping[int, float]], dim: int) -> SparseVectors:
+    """Sparse vectors of weights by index."""
+    pairs = [pair for row in rows for pair in sorted(row.items())]
+    return SparseVectors(
+        np.cumsum([0, *map(len, rows)]).astype(np.int64),
+        np.array([term for term, _ in pairs], np.int32),
+        np.array([weight for _, weight in pairs], np.float32),
+        dim,
+    )

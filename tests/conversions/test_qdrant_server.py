@@ -12,14 +12,14 @@ import pytest
 
 from flowvec import Collection
 from flowvec.convert import ConvertError, convert, point_id, qdrant_connection, qdrant_points
-from tests.job_folders import write_job
+from tests.job_folders import sparse_collection, write_job
 from tests.makers import unit_vectors, vectors
 
 pytest.importorskip("qdrant_client", reason="needs the extra [qdrant]")
 from qdrant_client.models import PointStruct
 
 from tests.conversions.qdrant_server import QdrantServer, running_server
-from tests.conversions.test_qdrant import killed, points_of
+from tests.conversions.test_qdrant import check_sparse, killed, points_of
 
 
 @pytest.fixture
@@ -138,3 +138,14 @@ def test_a_collection_that_another_program_changes_is_not_published(
     with pytest.raises(ConvertError, match="has 301 points of 300 that were written"):
         convert(job, server.url, "qdrant", on_progress=write_more)
     assert server.names() == []
+
+
+def test_sparse_vectors_arrive_in_requests_of_bounded_size(
+    server: QdrantServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qdrant_points, "MOST_BYTES", 2_000)
+    weights = sparse_collection(tmp_path / "c", metric="ip")
+    convert(tmp_path / "c", server.url, "qdrant")
+    check_sparse(server.client, tmp_path / "c", weights)
+    assert len(server.sizes) > 5
+    assert all(size < 3_000 for size, _ in server.sizes)

@@ -29,7 +29,14 @@ from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.texts.compression import is_hidden
 
-__all__ = ["ParquetRows", "json_value", "read_parquet", "write_parquet"]
+__all__ = [
+    "ParquetRows",
+    "json_value",
+    "read_parquet",
+    "sparse_columns",
+    "sparse_fields",
+    "write_parquet",
+]
 
 _ROWS = 4096
 _KEY = b"flowvec"
@@ -70,8 +77,7 @@ def write_parquet(
         ("vector", pa.list_(pa.float16() if dtype == "float16" else pa.float32(), dim)),
     ]
     if sparse_of is not None:
-        kinds = (pa.list_(pa.int32()), pa.list_(pa.float32()))
-        fields += zip(_SPARSE, kinds, strict=True)
+        fields += sparse_fields()
     schema = pa.schema(fields, metadata={_KEY: json.dumps(dict(about))})
     source, count = iter(rows), 0
     try:
@@ -90,7 +96,7 @@ def write_parquet(
                 ]
                 if sparse_of is not None:
                     sparse = sparse_of([item.label for item in items])
-                    columns += _sparse_columns(pa, [sparse.get(item.label) for item in items])
+                    columns += sparse_columns([sparse.get(item.label) for item in items])
                 writer.write_batch(pa.record_batch(columns, schema=schema))
                 count += len(items)
     except (OSError, pa.ArrowException) as error:
@@ -98,7 +104,16 @@ def write_parquet(
     return count
 
 
-def _sparse_columns(pa: Any, sparse: Sequence[SparseVectors | None]) -> list[Any]:
+def sparse_fields() -> list[tuple[str, Any]]:
+    """Names and Arrow types of the columns of sparse vectors."""
+    pa = imported_arrow()
+    kinds = (pa.list_(pa.int32()), pa.list_(pa.float32()))
+    return list(zip(_SPARSE, kinds, strict=True))
+
+
+def sparse_columns(sparse: Sequence[SparseVectors | None]) -> list[Any]:
+    """Columns of sparse vectors, each of one row; null for rows without one."""
+    pa = imported_arrow()
     lengths = np.array([0 if one is None else len(one.values) for one in sparse], np.int64)
     missing = np.array([one is None for one in sparse])
     offsets = pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), pa.int32())

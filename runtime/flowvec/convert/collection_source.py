@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,16 @@ import numpy as np
 
 from flowvec.arrow import imported_arrow
 from flowvec.bundle.bundle import absolute_path
+from flowvec.collection.parquet import sparse_columns, sparse_fields
 from flowvec.collection.store.rows import Item
 from flowvec.collection.store.store import FILE, Store
 from flowvec.compat import override
 from flowvec.convert.source import Source, SourceInfo, block_rows, vector_field
 from flowvec.errors import ConvertError
+from flowvec.sparse.vectors import SparseVectors
 from flowvec.vectors import Metric
 
 __all__ = ["CollectionSource"]
-
-logger = logging.getLogger(__name__)
 
 # Numbers of over 64 bits do not survive being cast to SQLite's integers.
 _KINDS = (
@@ -61,13 +61,11 @@ class CollectionSource(Source):
         except BaseException:
             self.close()
             raise
-        if settings.sparse_dim is not None:
-            logger.warning(
-                "%s: its sparse vectors are not converted; Collection.to_parquet writes them",
-                folder,
-            )
         about = {"model": settings.model, "fingerprint": settings.fingerprint,
                  "compute": settings.compute, "metric": metric or settings.metric}  # fmt: skip
+        if settings.sparse_dim is not None:
+            about |= {"sparse_dim": str(settings.sparse_dim), "sparse_model": settings.sparse_model,
+                      "sparse_fingerprint": settings.sparse_fingerprint}  # fmt: skip
         self.info = SourceInfo(
             name=str(folder),
             rows=rows,
@@ -76,21 +74,30 @@ class CollectionSource(Source):
             metric=metric or settings.metric,
             about={name: value for name, value in about.items() if value is not None},
             has_unique_ids=True,
+            sparse_dim=settings.sparse_dim,
         )
         kinds = [("id", pa.int64() if self._is_number else pa.string())]
         kinds += [("id_is_int", pa.bool_())] if self._is_mixed else []
         kinds += [("text", pa.string()), ("metadata", pa.string())]
         fields = [pa.field(name, kind) for name, kind in kinds]
-        self.schema = pa.schema([*fields, vector_field(settings.dim, settings.vector_dtype)])
+        fields.append(vector_field(settings.dim, settings.vector_dtype))
+        if settings.sparse_dim is not None:
+            fields += starmap(pa.field, sparse_fields())
+        self.schema = pa.schema(fields)
 
     @override
     def blocks(self) -> Iterator[Any]:
         after, most = 0, block_rows(self.info.dim)
+        sparse_rows = 0
         while items := self._store.page(after, most=most):
-            yield self._block(items)
-            after = items[-1].label
+            labels = [item.label for item in items]
+            sparse = self._store.sparse.read(labels)
+            sparse_rows += len(sparse)
+            yield self._block(items, [sparse.get(label) for label in labels])
+            after = labels[-1]
+        self._store.sparse.require(sparse_rows)
 
-    def _block(self, items: list[Item]) -> Any:
+    def _block(self, items: list[Item], sparse: list[SparseVectors | None]) -> Any:
         pa = imported_arrow()
         ids = [item.id for item in items]
         columns = [pa.array(ids if self._is_number else list(map(str, ids)))]
@@ -102,6 +109,8 @@ class CollectionSource(Source):
         flat = np.stack([item.vector for item in items]).astype(self.info.dtype).reshape(-1)
         kind = self.schema.field("vector").type
         columns.append(pa.FixedSizeListArray.from_arrays(pa.array(flat), type=kind))
+        if self.info.sparse_dim is not None:
+            columns += sparse_columns(sparse)
         return pa.record_batch(columns, schema=self.schema)
 
     @override

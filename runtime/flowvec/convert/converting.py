@@ -70,7 +70,8 @@ def convert(
 
     Every row is written once, with its id, text and metadata, and its vector bit for bit. Shards of
     a job are compared with the SHA-256 in its manifest while they are read, and rows of a
-    collection with their checksums. The target appears whole or not at all.
+    collection with their checksums. The target appears whole or not at all. Sparse vectors of a
+    collection are written too; beside indexes of faiss and hnswlib, in `rows.parquet`.
 
     Memory does not grow with the rows, except for hnswlib, whose graph is built in memory. Where
     rows are sorted by id (Parquet, pgvector, and labels that are ids), temporary files of about the

@@ -19,11 +19,23 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.arrow import imported_arrow
+from flowvec.convert.source import SparseRow
 
-__all__ = ["HEADER", "TRAILER", "ColumnType", "column_type", "rows_bytes", "vector_fields"]
+__all__ = [
+    "HEADER",
+    "MOST_SPARSE",
+    "TRAILER",
+    "ColumnType",
+    "column_type",
+    "rows_bytes",
+    "sparse_fields",
+    "vector_fields",
+]
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER = struct.pack(">h", -1)
+# Weights of a sparsevec, at most.
+MOST_SPARSE = 16_000
 _NULL = struct.pack(">i", -1)
 # Days and microseconds from 1970-01-01 to PostgreSQL's epoch, 2000-01-01.
 _DAYS = 10_957
@@ -112,6 +124,32 @@ def vector_fields(vectors: npt.NDArray[Any]) -> Fields:
     packed["dim"] = dim
     packed["numbers"] = vectors
     return _split(packed)
+
+
+def sparse_fields(vectors: Sequence[SparseRow], dim: int) -> Fields:
+    """Fields of the type sparsevec, which holds no zeros.
+
+    Args:
+        vectors: for each row its indices from 0, which ascend, and weights; None for null.
+        dim: dimensions.
+
+    Raises:
+        BadValueError: a row has more weights than a sparsevec holds.
+    """
+    fields = []
+    for row, vector in enumerate(vectors):
+        if vector is None:
+            fields.append(_NULL)
+            continue
+        indices, values = vector
+        kept = values != 0.0
+        count = int(np.count_nonzero(kept))
+        if count > MOST_SPARSE:
+            raise BadValueError(row, f"has {count} weights, of which a sparsevec has {MOST_SPARSE}")
+        head = struct.pack(">iii", dim, count, 0)
+        written = indices[kept].astype(">i4").tobytes() + values[kept].astype(">f4").tobytes()
+        fields.append(_field(head + written))
+    return fields
 
 
 def rows_bytes(columns: Sequence[Fields]) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from flowvec.convert.description import describe
-from flowvec.convert.labelled_rows import labelled_rows
+from flowvec.convert.labelled_rows import labelled_rows, sparse_note
 from flowvec.convert.rows import Rows
 
 __all__ = ["NAME", "write_faiss"]
@@ -61,4 +61,4 @@ def write_faiss(out: Path, rows: Rows) -> tuple[str, ...]:
             "labels": "ids" if rows.labels_are_ids else "rows", **info.about,
         },
     )  # fmt: skip
-    return (f'import faiss; index = faiss.read_index("{{target}}/{NAME}")',)
+    return (f'import faiss; index = faiss.read_index("{{target}}/{NAME}")', *sparse_note(rows))

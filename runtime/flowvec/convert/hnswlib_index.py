@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flowvec.convert.description import describe
-from flowvec.convert.labelled_rows import labelled_rows
+from flowvec.convert.labelled_rows import labelled_rows, sparse_note
 from flowvec.convert.rows import Rows
 from flowvec.errors import ConvertError
 from flowvec.hnsw import HnswError, HnswGraph
@@ -57,4 +57,5 @@ def write_hnswlib(out: Path, rows: Rows) -> tuple[str, ...]:
             "labels": "ids" if rows.labels_are_ids else "rows", **info.about,
         },
     )  # fmt: skip
-    return (f'index = hnswlib.Index("{named}", {info.dim}); index.load_index("{{target}}/{NAME}")',)
+    load = f'index = hnswlib.Index("{named}", {info.dim}); index.load_index("{{target}}/{NAME}")'
+    return (load, *sparse_note(rows))

@@ -14,7 +14,7 @@ from flowvec.arrow import imported_arrow
 from flowvec.convert.parquet_file import RowsFile, with_description
 from flowvec.convert.rows import Rows
 
-__all__ = ["NAME", "LabelledRows", "labelled_rows"]
+__all__ = ["NAME", "LabelledRows", "labelled_rows", "sparse_note"]
 
 NAME = "rows.parquet"
 
@@ -31,6 +31,13 @@ class LabelledRows:
         pa = imported_arrow()
         columns = [pa.array(labels), *(block.column(name) for name in self._schema.names[1:])]
         self._file.write(pa.record_batch(columns, schema=self._schema))
+
+
+def sparse_note(rows: Rows) -> tuple[str, ...]:
+    """What to tell of sparse vectors, which an index of dense vectors does not hold."""
+    if rows.info.sparse_dim is None:
+        return ()
+    return (f"the index holds the dense vectors; the sparse vectors are in {NAME}",)
 
 
 @contextmanager

@@ -15,20 +15,24 @@ from flowvec.convert.copy_format import (
     ColumnType,
     column_type,
     rows_bytes,
+    sparse_fields,
     vector_fields,
 )
 from flowvec.convert.description import describe
 from flowvec.convert.rows import Rows
-from flowvec.convert.source import vectors_of
+from flowvec.convert.source import SPARSE_COLUMNS, SourceInfo, sparse_of, vectors_of
 from flowvec.errors import ConvertError, InputValueError
 from flowvec.vectors import Metric
 
 __all__ = ["ROWS", "SCRIPT", "write_pgvector"]
 
 ROWS, SCRIPT = "rows.copy", "load.sql"
+# The column of the sparse vectors.
+_SPARSE = "sparse"
 # pgvector's limits: numbers of a vector, and of one in an HNSW index; the index's own options.
 _MOST_DIM = 16_000
 _MOST_INDEXED = {"vector": 2_000, "halfvec": 4_000}
+_MOST_SPARSE_DIM, _MOST_SPARSE_INDEXED = 1_000_000_000, 1_000
 _MOST_M, _LEAST_EF, _MOST_EF = 100, 4, 1_000
 # PostgreSQL's: longer names are cut, and longer texts have no place in a B-tree.
 _NAME_BYTES = 63
@@ -51,6 +55,11 @@ def write_pgvector(out: Path, rows: Rows) -> tuple[str, ...]:
         raise ConvertError(
             f"{info.name}: pgvector stores vectors of at most {_MOST_DIM} numbers, not {info.dim}"
         )
+    if (info.sparse_dim or 0) > _MOST_SPARSE_DIM:
+        raise ConvertError(
+            f"{info.name}: pgvector stores sparse vectors of at most {_MOST_SPARSE_DIM} "
+            f"dimensions, not {info.sparse_dim}"
+        )
     vector_type = "halfvec" if info.dtype == "float16" else "vector"
     types = _types(rows)
     out.mkdir()
@@ -58,15 +67,16 @@ def write_pgvector(out: Path, rows: Rows) -> tuple[str, ...]:
     with (out / ROWS).open("wb") as file:
         file.write(HEADER)
         for block in rows.sorted():
-            keys.see(block)
-            file.write(rows_bytes(_fields(block, types, info.name)))
+            keys.see(block, has_sparse=info.sparse_dim is not None)
+            file.write(rows_bytes(_fields(block, types, info)))
         file.write(TRAILER)
     columns = {name: kind.name for name, kind in types.items()}
     columns["vector"] = f"{vector_type}({info.dim})"
-    script = _script(
-        table, columns, keys,
-        _index(table, vector_type, info.dim, info.metric, options.m, options.ef_construction),
-    )  # fmt: skip
+    index = _index(table, vector_type, info.dim, info.metric, options.m, options.ef_construction)
+    if info.sparse_dim is not None:
+        columns[_SPARSE] = f"sparsevec({info.sparse_dim})"
+        index += "\n" + _sparse_index(table, keys.weights, options.m, options.ef_construction)
+    script = _script(table, columns, keys, index)
     (out / SCRIPT).write_text(script, encoding="utf-8")
     describe(
         out,
@@ -87,14 +97,16 @@ class _Keys:
         columns: the columns that say which row it is.
         are_unique: whether no two rows have the same.
         longest: bytes of the longest text among them.
+        weights: the most weights of a sparse vector.
     """
 
     columns: tuple[str, ...] = ("id",)
     are_unique: bool = True
     longest: int = 0
+    weights: int = 0
     _last: tuple[Any, ...] | None = None
 
-    def see(self, block: Any) -> None:
+    def see(self, block: Any, *, has_sparse: bool) -> None:
         """Look at the next rows, whose ids are ascending."""
         self.columns = tuple(n for n in ("id", "id_is_int") if n in block.schema.names)
         for key in zip(*(block.column(name).to_pylist() for name in self.columns), strict=True):
@@ -102,10 +114,13 @@ class _Keys:
             self._last = key
             if isinstance(key[0], str):
                 self.longest = max(self.longest, len(key[0].encode()))
+        if has_sparse:
+            counts = imported_arrow().compute.list_value_length(block.column(SPARSE_COLUMNS[0]))
+            self.weights = max([self.weights, *counts.drop_null().to_pylist()])
 
 
 def _types(rows: Rows) -> dict[str, ColumnType]:
-    """The type of each column besides the vector.
+    """The type of each column besides the vectors.
 
     Raises:
         ConvertError: PostgreSQL has no columns of a name.
@@ -113,7 +128,8 @@ def _types(rows: Rows) -> dict[str, ColumnType]:
     is_json = {"metadata", *rows.info.json_columns}
     types = {}
     for field in rows.schema:
-        if field.name == "vector":
+        has_sparse = rows.info.sparse_dim is not None
+        if field.name == "vector" or (has_sparse and field.name in SPARSE_COLUMNS):
             continue
         reason = None
         if field.name in _SYSTEM_COLUMNS:
@@ -128,8 +144,8 @@ def _types(rows: Rows) -> dict[str, ColumnType]:
     return types
 
 
-def _fields(block: Any, types: Mapping[str, ColumnType], source: str) -> list[Any]:
-    """The fields of a block, column by column, the vectors last.
+def _fields(block: Any, types: Mapping[str, ColumnType], info: SourceInfo) -> list[Any]:
+    """The fields of a block, column by column, the vectors last, and after them the sparse ones.
 
     Raises:
         ConvertError: PostgreSQL cannot store a value.
@@ -144,10 +160,13 @@ def _fields(block: Any, types: Mapping[str, ColumnType], source: str) -> list[An
             columns.append(kind.fields(values))
         name = "vector"
         columns.append(vector_fields(vectors_of(block)))
+        if info.sparse_dim is not None:
+            name = _SPARSE
+            columns.append(sparse_fields(sparse_of(block), info.sparse_dim))
     except BadValueError as error:
         key = block.column("id")[error.row].as_py()
         raise ConvertError(
-            f"{source}: `{name}` of the id {key!r} {error.reason}, which PostgreSQL cannot store"
+            f"{info.name}: `{name}` of the id {key!r} {error.reason}, which PostgreSQL cannot store"
         ) from None
     return columns
 
@@ -197,6 +216,19 @@ def _index(table: str, kind: str, dim: int, metric: Metric, m: int, ef_construct
         )
     return note + (
         f"CREATE INDEX ON {table} USING hnsw ({column} {kind}_{metric}_ops)\n"
+        f"  WITH (m = {m}, ef_construction = {ef_construction});"
+    )
+
+
+def _sparse_index(table: str, weights: int, m: int, ef_construction: int) -> str:
+    """The SQL that makes the HNSW index of the sparse vectors, or why there is none."""
+    if weights > _MOST_SPARSE_INDEXED:
+        return (
+            "-- No index of the sparse vectors: pgvector indexes those of at most "
+            f"{_MOST_SPARSE_INDEXED} weights, and one has {weights}."
+        )
+    return (
+        f"CREATE INDEX ON {table} USING hnsw ({_SPARSE} sparsevec_ip_ops)\n"
         f"  WITH (m = {m}, ef_construction = {ef_construction});"
     )
 

@@ -16,15 +16,19 @@ import numpy.typing as npt
 
 from flowvec.arrow import imported_arrow
 from flowvec.convert.rows import Rows
-from flowvec.convert.source import vectors_of
+from flowvec.convert.source import SPARSE_COLUMNS, SourceInfo, SparseRow, sparse_of, vectors_of
 from flowvec.errors import ConvertError, InputTypeError
 
-__all__ = ["Batch", "batches", "point_id"]
+__all__ = ["SPARSE", "Batch", "batches", "point_id"]
+
+# The name of the sparse vectors; the dense ones have none.
+SPARSE = "sparse"
 
 # Requests are kept far below the 32 MB that a server takes by default.
 MOST_BYTES = 4 << 20
 MOST_POINTS = 256
 _BYTES_OF_NUMBER = 21
+_BYTES_OF_WEIGHT = 32
 _NAMES = UUID("88648ce5-c1c7-5e6b-82bb-9e800ba042a2")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -61,12 +65,14 @@ class Batch:
     Attributes:
         ids: their ids in Qdrant.
         vectors: float32 or float16 (points, dim).
+        sparse: indices and weights of their sparse vectors; None for points without one.
         payloads: their payloads.
         first: the id of the first row, for messages.
     """
 
     ids: list[int | str]
     vectors: npt.NDArray[Any]
+    sparse: list[SparseRow]
     payloads: list[dict[str, Any]]
     first: str | int
 
@@ -81,18 +87,28 @@ def batches(rows: Rows) -> Iterator[Batch]:
     row_bytes = _BYTES_OF_NUMBER * rows.info.dim
     for block in rows.unsorted():
         vectors = vectors_of(block)
-        ids, payloads = _payloads(block, is_json, rows.info.name)
+        ids, payloads = _payloads(block, is_json, rows.info)
         _check_finite(vectors, ids, rows.info.name)
-        for start, end in _parts(payloads, row_bytes):
+        sparse: list[SparseRow] = [None] * len(ids)
+        if rows.info.sparse_dim is not None:
+            sparse = sparse_of(block)
+        sizes = [0 if one is None else _BYTES_OF_WEIGHT * len(one[0]) for one in sparse]
+        for start, end in _parts(payloads, [row_bytes + size for size in sizes]):
             part = ids[start:end]
-            yield Batch(list(map(point_id, part)), vectors[start:end], payloads[start:end], part[0])
+            yield Batch(
+                list(map(point_id, part)),
+                vectors[start:end],
+                sparse[start:end],
+                payloads[start:end],
+                part[0],
+            )
 
 
-def _parts(payloads: list[dict[str, Any]], row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where batches begin and end."""
+def _parts(payloads: list[dict[str, Any]], row_bytes: list[int]) -> Iterator[tuple[int, int]]:
+    """Where batches begin and end; `row_bytes` are those of the vectors."""
     start, size = 0, 0
     for row, payload in enumerate(payloads):
-        more = row_bytes + len(json.dumps(payload))
+        more = row_bytes[row] + len(json.dumps(payload))
         if row > start and (size + more > MOST_BYTES or row - start == MOST_POINTS):
             yield start, row
             start, size = row, 0
@@ -102,17 +118,17 @@ def _parts(payloads: list[dict[str, Any]], row_bytes: int) -> Iterator[tuple[int
 
 
 def _payloads(
-    block: Any, is_json: Iterable[str], source: str
+    block: Any, is_json: Iterable[str], info: SourceInfo
 ) -> tuple[list[str | int], list[dict[str, Any]]]:
     """The ids of a block's rows, and their payloads.
 
     Raises:
         ConvertError: Qdrant cannot store a value.
     """
-    ids = _ids(block)
+    ids, source, has_sparse = _ids(block), info.name, info.sparse_dim is not None
     payloads: list[dict[str, Any]] = [{"id": _payload_id(key)} for key in ids]
     for name in block.schema.names:
-        if name in ("id", "vector"):
+        if name in ("id", "vector") or (has_sparse and name in SPARSE_COLUMNS):
             continue
         read = _from_json if name in is_json else _plain
         for key, payload, value in zip(ids, payloads, _values(block, name, source), strict=True):

@@ -22,7 +22,7 @@ from flowvec.arguments import path_of
 from flowvec.bundle.bundle import absolute_path
 from flowvec.compat import override
 from flowvec.convert.qdrant_connection import QdrantConnection, checked_url
-from flowvec.convert.qdrant_points import Batch, batches
+from flowvec.convert.qdrant_points import SPARSE, Batch, batches
 from flowvec.convert.rows import Rows
 from flowvec.convert.target import Target, Written
 from flowvec.errors import ConvertError, InputValueError
@@ -219,13 +219,15 @@ class QdrantTarget(Target):
             distance=models.Distance[_DISTANCES[info.metric]],
             datatype=models.Datatype.FLOAT16 if is_half else None,
         )
+        sparse = None if info.sparse_dim is None else {SPARSE: models.SparseVectorParams()}
         graph = models.HnswConfigDiff(m=rows.options.m, ef_construct=rows.options.ef_construction)
         about = {"flowvec_convert": 1, "metric": info.metric, "rows": info.rows, **info.about}
         # A repeated call finds the collection if only the answer to the first was lost.
         try:
             self._connection.call(
                 f"create the collection {made!r}", "create_collection", collection_name=made,
-                vectors_config=vectors, hnsw_config=graph, metadata=about,
+                vectors_config=vectors, sparse_vectors_config=sparse, hnsw_config=graph,
+                metadata=about,
             )  # fmt: skip
         except ConvertError:
             if made not in self._collections(patience=0):
@@ -252,9 +254,7 @@ class QdrantTarget(Target):
                 raise
 
     def _upsert(self, made: str, batch: Batch) -> None:
-        points = self._connection.models.Batch(
-            ids=batch.ids, vectors=batch.vectors.tolist(), payloads=batch.payloads
-        )
+        points = _points(self._connection.models, batch)
         count = len(batch.ids)
         what = (
             f"write {count} points from the id {batch.first!r}"
@@ -284,6 +284,24 @@ class QdrantTarget(Target):
         )  # fmt: skip
         if old is not None:
             self._delete(old)
+
+
+def _points(models: Any, batch: Batch) -> Any:
+    """The points of a batch; those with a sparse vector have vectors by name."""
+    dense = batch.vectors.tolist()
+    # An empty sparse vector is found by no search, and some clients refuse it.
+    if not any(one is not None and len(one[0]) for one in batch.sparse):
+        return models.Batch(ids=batch.ids, vectors=dense, payloads=batch.payloads)
+    points = []
+    for key, vector, sparse, payload in zip(
+        batch.ids, dense, batch.sparse, batch.payloads, strict=True
+    ):
+        named: dict[str, Any] = {"": vector}
+        if sparse is not None and len(sparse[0]):
+            indices, values = sparse
+            named[SPARSE] = models.SparseVector(indices=indices.tolist(), values=values.tolist())
+        points.append(models.PointStruct(id=key, vector=named, payload=payload))
+    return points
 
 
 def _is_storage(folder: Path) -> bool:

@@ -8,6 +8,9 @@ A block is a pyarrow RecordBatch with the columns
     metadata    string, JSON; of collections, and of the kept fields of .npy shards
     ...         kept fields of Parquet shards, with their types
     vector      a list of fixed length of float32 or float16
+    sparse_indices, sparse_values
+                lists of int32, which ascend, and of float32; only of collections that hold sparse
+                vectors, and null for rows without one
 """
 
 from __future__ import annotations
@@ -24,7 +27,24 @@ from flowvec.arrow import imported_arrow
 from flowvec.errors import ConvertError
 from flowvec.vectors import Metric
 
-__all__ = ["Source", "SourceInfo", "block_rows", "id_type", "vector_field", "vectors_of"]
+__all__ = [
+    "SPARSE_COLUMNS",
+    "Source",
+    "SourceInfo",
+    "SparseRow",
+    "block_rows",
+    "id_type",
+    "sparse_of",
+    "vector_field",
+    "vectors_of",
+]
+
+Integers = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+# Indices and weights of a row; None without a sparse vector.
+SparseRow = tuple[Integers, Floats] | None
+
+SPARSE_COLUMNS = ("sparse_indices", "sparse_values")
 
 _BLOCK_BYTES = 4 << 20
 _MOST_ROWS = 4096
@@ -44,6 +64,7 @@ class SourceInfo:
         json_columns: names of string columns that hold JSON, apart from `metadata`.
         is_sorted: the rows come in order of their ids.
         has_unique_ids: no two rows have the same id, which needs no check.
+        sparse_dim: dimensions of the sparse vectors; None without any.
     """
 
     name: str
@@ -55,6 +76,7 @@ class SourceInfo:
     json_columns: tuple[str, ...] = ()
     is_sorted: bool = False
     has_unique_ids: bool = False
+    sparse_dim: int | None = None
 
 
 class Source(ABC):
@@ -124,6 +146,25 @@ def vectors_of(block: Any) -> npt.NDArray[Any]:
     flat = column.flatten().to_numpy(zero_copy_only=False)
     vectors: npt.NDArray[Any] = np.asarray(flat).reshape(len(column), -1)
     return vectors
+
+
+def sparse_of(block: Any) -> list[SparseRow]:
+    """The sparse vectors of a block, which has their columns.
+
+    Returns:
+        For each row its indices, int32, and weights, float32; None without a sparse vector.
+    """
+    terms, weights = block.column("sparse_indices"), block.column("sparse_values")
+    missing = terms.is_null().to_numpy(zero_copy_only=False)
+    # Rows may be null without being empty in the flat values, so offsets are counted anew.
+    lengths = imported_arrow().compute.list_value_length(terms).fill_null(0).to_numpy()
+    ends = np.cumsum(lengths)
+    flat_terms = terms.flatten().to_numpy(zero_copy_only=False)
+    flat_weights = weights.flatten().to_numpy(zero_copy_only=False)
+    return [
+        None if missing[row] else (flat_terms[end - length : end], flat_weights[end - length : end])
+        for row, (end, length) in enumerate(zip(ends, lengths, strict=True))
+    ]
 
 
 def id_type(kind: Any) -> Any:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flowvec import Collection, Encoder
+from flowvec import Collection, CorruptCollectionError, Encoder
 from flowvec.bulk import encode_files
+from flowvec.collection.store.store import FILE
 from flowvec.convert import convert, sorting
-from tests.job_folders import write_job
+from tests.job_folders import sparse_collection, write_job
 from tests.makers import texts_of, unit_vectors, vectors, write_jsonl
 
 pytestmark = pytest.mark.usefixtures("arrow")
@@ -191,3 +194,45 @@ def test_normalized_vectors_have_length_one(tmp_path: Path) -> None:
         rtol=1e-6,
     )
     assert not written[7].any()
+
+
+@pytest.mark.usefixtures("small_runs")
+def test_sparse_vectors_of_a_collection_come_along_and_back(tmp_path: Path) -> None:
+    weights = sparse_collection(tmp_path / "c")
+    convert(tmp_path / "c", tmp_path / "rows.parquet", "parquet")
+    rows = rows_of(tmp_path / "rows.parquet")
+    assert [row["id"] for row in rows] == sorted(weights)
+    for row in rows:
+        expected = weights[row["id"]]
+        assert row["sparse_indices"] == (None if expected is None else list(expected))
+        assert row["sparse_values"] == (None if expected is None else list(expected.values()))
+    with Collection.from_parquet(tmp_path / "back", tmp_path / "rows.parquet") as back:
+        assert back.info().sparse_dim == 50
+        for key, one in zip(weights, back.get_sparse(list(weights)), strict=True):
+            expected = weights[key]
+            assert (one is None) == (expected is None)
+            if one is not None:
+                assert dict(zip(one.indices.tolist(), one.values.tolist(), strict=True)) == expected
+
+
+def test_indexes_of_dense_vectors_have_the_sparse_ones_beside_them(tmp_path: Path) -> None:
+    weights = sparse_collection(tmp_path / "c")
+    done = convert(tmp_path / "c", tmp_path / "f", "faiss", metric="ip")
+    assert "sparse vectors are in rows.parquet" in done.notes[-1]
+    rows = rows_of(tmp_path / "f" / "rows.parquet")
+    assert [row["id"] for row in rows] == list(weights)
+    for row, expected in zip(rows, weights.values(), strict=True):
+        assert row["sparse_values"] == (None if expected is None else list(expected.values()))
+
+
+def test_a_damaged_sparse_vector_is_refused(tmp_path: Path) -> None:
+    sparse_collection(tmp_path / "c")
+    with closing(sqlite3.connect(tmp_path / "c" / FILE)) as db, db:
+        db.execute("UPDATE sparse_vectors SET weights = zeroblob(length(weights)) WHERE n = 5")
+    with pytest.raises(CorruptCollectionError, match="the sparse vector of row"):
+        convert(tmp_path / "c", tmp_path / "rows.parquet", "parquet")
+    with closing(sqlite3.connect(tmp_path / "c" / FILE)) as db, db:
+        db.execute("DELETE FROM sparse_vectors WHERE n = 5")
+    with pytest.raises(CorruptCollectionError, match="sparse vectors, but"):
+        convert(tmp_path / "c", tmp_path / "rows.parquet", "parquet")
+    assert not (tmp_path / "rows.parquet").exists()
