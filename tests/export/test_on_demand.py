@@ -79,8 +79,8 @@ def test_a_cross_encoder_says_which_class_opens_it(checkpoint: Checkpoint, tmp_p
     with pytest.raises(BundleError) as error:
         Encoder.load(source)
     message = (
-        f"{source} is a reranker; open it with flowvec.Reranker.load({str(source)!r}), or use it "
-        "with `flowvec rerank`"
+        f"an embedder is needed, and {source} is a reranker; open it with "
+        f"flowvec.Reranker.load({str(source)!r}), or use it with `flowvec rerank`"
     )
     assert str(error.value) == message
     with Reranker.load(source, provider="cpu") as reranker:

@@ -53,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the steps; returns 0 if all are done and no check failed."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    if given.wheels is not None and not given.wheels.is_dir():
+        parser.error(f"{given.wheels} is not a folder of wheels")
     out, work = given.out.resolve(), given.work.resolve()
     out.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
@@ -66,6 +68,11 @@ def main(arguments: list[str] | None = None) -> int:
     from flowvec_bench.gpu.stand_in import SAID
     from flowvec_bench.gpu.steps import STEPS
 
+    chosen = tuple(filter(None, given.only.split(",")))
+    names = [step.name for step in STEPS]
+    for start in chosen:
+        if not any(name.startswith(start) for name in names):
+            parser.error(f"no step's name begins with {start!r}; the steps are {', '.join(names)}")
     settings = Settings(
         work=str(work),
         tokenizer=str(given.tokenizer.resolve()),
@@ -80,26 +87,35 @@ def main(arguments: list[str] | None = None) -> int:
         settings.save(folder / "settings.json")
     if given.stand_in:
         print(SAID)
-    chosen = tuple(filter(None, given.only.split(",")))
     steps = [step for step in STEPS if not chosen or step.name.startswith(chosen)]
 
     def report(records: list[Record]) -> None:
         last = records[-1]
-        print(f"{last.step}: {last.status}, {last.seconds:.0f} s {last.reason[-200:]}", flush=True)
+        why = f": {_last_line(last.reason)}" if last.reason else ""
+        print(f"{last.step}: {last.status}, {last.seconds:.0f} s{why}", flush=True)
         write_report(records, out, stand_in=given.stand_in)
 
-    records = run_steps(
-        steps,
-        work / "settings.json",
-        out / "steps",
-        given.minutes * 60,
-        search_path=(str(packages),),
-        retry=given.retry,
-        on_record=report,
-    )
+    try:
+        records = run_steps(
+            steps,
+            work / "settings.json",
+            out / "steps",
+            given.minutes * 60,
+            search_path=(str(packages),),
+            retry=given.retry,
+            on_record=report,
+        )
+    except KeyboardInterrupt:
+        print(f"stopped; the same command continues. Records and report: {out}", file=sys.stderr)
+        return 130
     print(summary(records))
     failed = any(row["passed"] is False for record in records for row in record.rows)
     return int(failed or any(record.status != "done" for record in records))
+
+
+def _last_line(reason: str) -> str:
+    """What an exception says, at the end of a log."""
+    return reason.strip().splitlines()[-1][-300:]
 
 
 def _install(wheels: Path, packages: Path) -> None:

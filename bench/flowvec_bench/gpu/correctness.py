@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -110,6 +111,7 @@ def check_nan(settings: Settings, emit: Emit) -> None:
         "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64
     }  # fmt: skip
     if not (folder / "bundle" / "manifest.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run left
         random_model(sizes, Path(settings.tokenizer), MAX_LENGTH, folder / "source")
         bundle = export(folder / "source", folder / "plain", max_length=MAX_LENGTH)
         with Encoder.load(bundle.path, provider="cpu") as encoder:

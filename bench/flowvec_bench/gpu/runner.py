@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,8 @@ def run_steps(
         steps: in their order.
         settings: the file of the settings.
         folder: where records go.
-        seconds: time for all steps. Those that are left without time are not run, and keep no
-            record, so that the same call runs them.
+        seconds: time for all steps. Those that are left without time are not run or are stopped,
+            and keep no record, so that the same call runs them.
         search_path: folders that come first in the steps' search path.
         retry: run steps again that failed or timed out.
         on_record: called with all records, after each step.
@@ -106,7 +106,10 @@ def run_steps(
                 record = Record(step.name, "not run", reason="no time was left")
             else:
                 record = run_step(step, settings, folder, min(step.limit, left), search_path)
-                write_file(folder / f"{step.name}.json", _encoded(asdict(record)))
+                if record.status == "timed out" and left < step.limit:
+                    record = replace(record, reason=f"no time was left after {left:.0f} s")
+                else:
+                    write_file(folder / f"{step.name}.json", _encoded(asdict(record)))
         records.append(record)
         on_record(records)
     return records

@@ -213,17 +213,21 @@ def require_kind(bundle: Bundle, kind: Kind) -> None:
     """Check that a bundle is of the kind that a class opens.
 
     Raises:
-        BundleError: it is of another kind. The message names the class and the command that open
-            it.
+        BundleError: it is of another kind. The message names both kinds, and the class and the
+            command that open it.
     """
     if bundle.manifest.kind != kind:
-        article = "an" if kind_of(bundle).startswith("e") else "a"
         command = _COMMANDS.get(bundle.manifest.kind)
         raise BundleError(
-            f"{bundle.handle} is {article} {kind_of(bundle)}; open it with "
+            f"{_with_article(_IN_WORDS.get(kind, kind))} is needed, and {bundle.handle} is "
+            f"{_with_article(kind_of(bundle))}; open it with "
             f"flowvec.{class_of(bundle)}.load({bundle.handle!r})"
             + ("" if command is None else f", or use it with `{command}`")
         )
+
+
+def _with_article(kind: str) -> str:
+    return f"{'an' if kind.startswith('e') else 'a'} {kind}"
 
 
 def kind_of(bundle: Bundle) -> str:

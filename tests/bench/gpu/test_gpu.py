@@ -6,6 +6,9 @@ No step is run on a GPU here: the CPU provider runs under the name of CUDA's.
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -134,6 +137,13 @@ def test_steps_without_time_are_run_by_the_next_call(
     assert (record.status, record.reason) == ("not run", "no time was left")
     (record,) = run([step], settings, folder, module)
     assert record.status == "done"
+    hangs = Step("second", "steps_of_tests:hangs", 60, (str(tmp_path / "pid"),))
+    (record,) = run_steps([hangs], settings, folder, 6, search_path=(module,))
+    assert record.status == "timed out"
+    assert re.fullmatch(r"no time was left after \d s", record.reason)
+    assert record.rows[0]["figures"] == {"figure": 2.5}
+    (record,) = run([Step("second", "steps_of_tests:works", 60, ("a",))], settings, folder, module)
+    assert record.status == "done"
 
 
 def wheel(folder: Path, name: str) -> Path:
@@ -205,9 +215,12 @@ def test_the_command_runs_end_to_end_with_a_stand_in(
         (wheels / f"flowvec_probe-1.0-py3-none-any.whl.{number:03}").write_bytes(half)
     out, work = tmp_path / "out", tmp_path / "work"
     only = (
-        "install,machine,model-minilm,check-engines,check-out,race-minilm-l6-sentences,run-packed,"
-        "run-attention-kernels-minilm"
+        "install,machine,model-minilm,check-engines,check-out,check-nan,race-minilm-l6-sentences,"
+        "run-packed,run-attention-kernels-minilm"
     )
+    for name in ("nan/plain", "nan/source", "minilm-l6"):  # as a run that was interrupted
+        (work / name).mkdir(parents=True)
+        (work / name / "left").touch()
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command extends it
     arguments = ["--stand-in", "--out", str(out), "--work", str(work), "--wheels", str(wheels)]
     code = main([*arguments, "--only", only])
@@ -238,8 +251,42 @@ def test_the_command_runs_end_to_end_with_a_stand_in(
         main([argument for argument in arguments if argument != "--stand-in"])
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+def test_ctrl_c_says_that_the_command_continues(tmp_path: Path) -> None:
+    code = (
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "runpy.run_module('flowvec_bench.gpu', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", code, "--stand-in", "--out", "out", "--work", "work"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_until((tmp_path / "out" / "steps" / "install.json").exists)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert told == (
+        f"stopped; the same command continues. Records and report: {tmp_path / 'out'}\n"
+    )
+
+
+def test_mistakes_are_said_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for options, message in (
+        (["--only", "check,races"], "no step's name begins with 'races'; the steps are install, "),
+        (["--wheels", str(tmp_path / "none")], f"{tmp_path / 'none'} is not a folder of wheels"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["--stand-in", "--out", str(out), "--work", str(tmp_path / "work"), *options])
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+    assert not (out / "steps").exists()
+
+
 def test_without_a_gpu_the_command_says_why_and_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     code = main(["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")])
@@ -251,6 +298,9 @@ def test_without_a_gpu_the_command_says_why_and_ends(
     assert statuses.pop("machine") == "failed"
     assert set(statuses.values()) == {"not run"}
     assert "no GPU can be used: " in report["steps"][1]["reason"]
+    # One line says why, and not the end of a traceback.
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("machine: ")]
+    assert re.match(r"machine: failed, \d+ s: RuntimeError: no GPU can be used: ", line)
 
 
 def test_a_report_says_whether_the_target_was_reached(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_sparse_options_that_have_no_use_are_refused(
         assert done.returncode == 2, done.stdout
         assert message in done.stderr
     wrong = flowvec("index", "c", "notes.txt", "--resume", "--sparse-model", tiny_dir)
+    assert f"a sparse encoder is needed, and {tiny_dir} is an embedder; " in wrong.stderr
     assert "open it with flowvec.Encoder.load" in wrong.stderr
     made = flowvec("index", "c", "notes.txt", "--resume", "--sparse-model", sparse_dir)
     assert made.returncode == 0
