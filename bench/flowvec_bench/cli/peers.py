@@ -191,7 +191,7 @@ def _race_kind(
     check_corpus(corpus)
     check_outputs(json_out, report)
     drawn = texts()
-    with opened_kind(kind, model, tokenizer, max_length) as (forms, folder):
+    with opened_kind(kind, model, tokenizer, max_length, racers) as (forms, folder):
         options = options_of(forms)
         result = race_kind(
             kind, racers, forms.paths, options, drawn, folder, rounds=rounds, on_step=say()
@@ -372,7 +372,7 @@ def _race_lines(result: Race, unit: str = "texts") -> list[str]:
 
 
 def _cells(row: Row, quality: list[str]) -> tuple[str, ...]:
-    from flowvec_bench.reports.peers import rate
+    from flowvec_bench.reports.peers import quality_cells, rate
 
     if row.texts_per_second is None:
         return (row.name, "", "", "", "", *("" for _ in quality), (row.error or "")[:80])
@@ -382,8 +382,8 @@ def _cells(row: Row, quality: list[str]) -> tuple[str, ...]:
         rate(row.texts_per_second),
         f"{row.ratio:.2f}" if row.ratio is not None else "",
         f"{row.min_cosine:.5f}",
-        *(f"{row.quality[name]:.3f}" for name in quality),
-        "void: other vectors" if row.void else "",
+        *quality_cells(row, quality),
+        row.remark,
     )
 
 

@@ -5,37 +5,46 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 import torch
 import transformers
 
+from flowvec import maxsim
 from flowvec.errors import InputValueError
-from flowvec_bench.peers.model_forms import SHAPES
+from flowvec_bench.peers.model_forms import SHAPES, computes_of, export_with_variants
 from flowvec_bench.peers.race import Race, race
 from flowvec_bench.peers.registry import FLOWVEC, LATE, PEERS, Forms, Peer
 from flowvec_bench.peers.token_forms import FASTEMBED_MARKER, write_token_forms
-from flowvec_export import export
+from flowvec_bench.workers.kinds import ENGINES
 from flowvec_export.sources.torch import quiet_transformers
+from flowvec_export.variants.ranking import rank_agreement
+from flowvec_export.variants.retrieval import top_agreement
 
 __all__ = [
     "Kind",
+    "Rankings",
     "encoders_of",
     "least_cosine_of_texts",
     "least_mean_cosine",
     "opened_kind",
     "race_kind",
+    "text_scores",
 ]
 
 Kind = Literal["sparse", "multi-vector"]
 Floats = npt.NDArray[np.float32]
 
 WORKER = Path(__file__).parents[1] / "workers" / "kinds.py"
+# Texts that rank the others, and texts that are ranked: as many tokens as fit into some seconds.
+_MOST_QUERIES = 32
+_MOST_DOCUMENTS = 300
 # A row is void below this. bfloat16 gives .999 on sparse vectors, another model at most .9.
 LEAST_COSINE = 0.99
 _TOKEN_DIM = 128
@@ -48,7 +57,7 @@ _SAMPLE = "a man walks the dog in a park near the river while it rains"
 
 def encoders_of(kind: Kind) -> dict[str, Peer]:
     """Peers with such an encoder. fastembed has sparse ones too, but not from a local directory."""
-    ours = [FLOWVEC[name] for name in ("flowvec", "flowvec-float32", "flowvec-openvino-float32")]
+    ours = [peer for name, peer in FLOWVEC.items() if name != "flowvec-one"]
     late = LATE if kind == "multi-vector" else {}
     names = {peer.name: name for name, peer in {**FLOWVEC, **PEERS, **late}.items()}
     others = [PEERS[name] for name in ("st-default", "st-float32", "st-bfloat16")]
@@ -118,9 +127,20 @@ def _opened(kind: Kind, inner: Path, width: int, max_length: int, marker: str) -
 
 @contextmanager
 def opened_kind(
-    kind: Kind, model: str, tokenizer: Path | None, max_length: int | None
+    kind: Kind,
+    model: str,
+    tokenizer: Path | None,
+    max_length: int | None,
+    racers: Sequence[Peer] = (),
 ) -> Iterator[tuple[Forms, Path]]:
     """A sparse or multi-vector encoder in the forms that peers read, and a folder for files.
+
+    Args:
+        kind: which of the two.
+        model: a directory of sentence-transformers or PyLate, or a name of `SHAPES`.
+        tokenizer: directory of the tokenizer of random weights; None for a directory.
+        max_length: most tokens of a text; None is the model's.
+        racers: the bundle gets the variants in 8 bits that these ask for, if they agree.
 
     Raises:
         InputValueError: a length is given for a multi-vector model, whose documents have their own.
@@ -136,7 +156,7 @@ def opened_kind(
         if tokenizer is not None:
             max_length = max_length or _MAX_LENGTH
             source = random_encoder(kind, model, tokenizer, max_length, folder / model)
-        bundle = export(source, folder / "bundle", max_length=max_length)
+        bundle = export_with_variants(source, folder / "bundle", max_length, computes_of(racers))
         paths = {"source": source, "bundle": bundle.path}
         head = bundle.manifest.late_interaction
         if head is not None:
@@ -157,10 +177,14 @@ def race_kind(
 ) -> Race:
     """Time peers in one run; arguments as `flowvec_bench.peers.race.race`.
 
+    Each row's `quality` says how far it ranks the texts as flowvec does in float32 on ONNX Runtime.
+    Rows in 8 bits count by that, since their vectors are other ones.
+
     Raises:
         InputValueError: no peers, no texts or no rounds.
         FlowvecError: the first peer fails.
     """
+    rankings = Rankings(kind, models["bundle"], texts)
     return race(
         peers,
         models,
@@ -172,7 +196,72 @@ def race_kind(
         worker=WORKER,
         agreement=least_cosine_of_texts if kind == "sparse" else least_mean_cosine,
         least=LEAST_COSINE,
+        quality=rankings.agreement,
+        is_rounded=lambda peer: peer.options.get("load", {}).get("compute") == "int8",
     )
+
+
+class Rankings:
+    """How the texts of a race rank each other, by flowvec in float32 on ONNX Runtime."""
+
+    def __init__(self, kind: Kind, bundle: Path, texts: Mapping[str, Sequence[str]]) -> None:
+        """Encode the texts that are compared.
+
+        Args:
+            kind: of the model.
+            bundle: its folder.
+            texts: by kind of texts.
+        """
+        self._kind: Kind = kind
+        self._exact: dict[str, Floats] = {}
+        load = {"provider": "cpu", "compute": "float32"}
+        engine = ENGINES["flowvec", kind](str(bundle), {"load": load})
+        with engine.model:
+            for name, items in texts.items():
+                table = engine.table(engine.encode(list(items[:_MOST_DOCUMENTS]), None))
+                self._exact[name] = text_scores(kind, table, len(items[:_MOST_DOCUMENTS]))
+
+    def agreement(self, name: str, table: Floats) -> dict[str, float]:
+        """Kendall's tau, the share of the same first text, and of the same ten best.
+
+        Args:
+            name: kind of texts.
+            table: a peer's vectors of them.
+
+        Returns:
+            The figures by name; none if there are fewer than three texts.
+        """
+        exact = self._exact[name]
+        if exact.shape[1] < 2:
+            return {}
+        other = text_scores(self._kind, table, exact.shape[1] + 1)
+        ranked = rank_agreement(list(exact), list(other))
+        return asdict(ranked) | {"top_10": top_agreement(exact, other, 10)}
+
+
+def text_scores(kind: Kind, table: Floats, count: int) -> Floats:
+    """The score of each of the first texts with all others, float32 (queries, count - 1).
+
+    Args:
+        kind: of the model.
+        table: as for `least_cosine_of_texts` or `least_mean_cosine`.
+        count: how many texts are compared; others are left out.
+    """
+    table = table[table[:, 0] < count]
+    queries = min(count, _MOST_QUERIES)
+    if kind == "sparse":
+        rows, terms = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
+        shape = (count, int(terms.max(initial=0)) + 1)
+        vectors = scipy.sparse.csr_matrix((table[:, 2], (rows, terms)), shape=shape)
+        scores = (vectors[:queries] @ vectors.T).toarray()
+    else:
+        by_text = dict(_by_text(table))
+        none = np.empty((0, table.shape[1]), np.float32)
+        tokens = [by_text.get(text, none)[:, 1:] for text in range(count)]
+        scores = maxsim(tokens[:queries], tokens)
+    is_other = ~np.eye(queries, count, dtype=bool)  # a text is its own best document
+    others: Floats = scores[is_other].reshape(queries, count - 1).astype(np.float32)
+    return others
 
 
 def least_cosine_of_texts(a: Floats, b: Floats) -> float:

@@ -24,10 +24,12 @@ from flowvec_bench.peers.runner import (
     lined_up,
 )
 
-__all__ = ["WARM", "Race", "Row", "part_of", "race", "sweep", "time_sizes"]
+__all__ = ["LEAST_QUALITY", "WARM", "Race", "Row", "part_of", "race", "sweep", "time_sizes"]
 
 Results = npt.NDArray[np.float32]
 
+# A row in 8 bits is void if a figure of its quality is below this, as its variant would be refused.
+LEAST_QUALITY = 0.9
 _LEAST_PART = 256
 WARM = 16
 # A batch size is timed again if its first time is within this factor of the best.
@@ -53,6 +55,8 @@ class Row:
         error: why there are no figures; None if there are.
         least: the smallest `min_cosine` of a row that counts.
         quality: other figures of its results, by name.
+        is_rounded: whether it computes in 8 bits, so that its vectors are other ones, and its
+            `quality` decides instead of `min_cosine`: all figures must be at least `LEAST_QUALITY`.
     """
 
     name: str
@@ -67,11 +71,23 @@ class Row:
     error: str | None
     least: float = LEAST_COSINE
     quality: dict[str, float] = field(default_factory=dict)
+    is_rounded: bool = False
 
     @property
     def void(self) -> bool:
-        """Whether its results differ from the first row's."""
+        """Whether its results differ from the first row's by more than they may."""
+        if self.is_rounded:
+            return not self.quality or not all(
+                value >= LEAST_QUALITY for value in self.quality.values()
+            )
         return self.min_cosine is None or not self.min_cosine >= self.least
+
+    @property
+    def remark(self) -> str:
+        """What a table says of its results; "" if they are those of the first row."""
+        if self.is_rounded:
+            return "void: ranks otherwise" if self.void else "8 bits: other vectors"
+        return "void: other vectors" if self.void else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +124,7 @@ def race(
     least: float = LEAST_COSINE,
     sample: Callable[[Sequence[Any]], list[Any]] | None = None,
     quality: Callable[[str, Results], dict[str, float]] | None = None,
+    is_rounded: Callable[[Peer], bool] = lambda _: False,
 ) -> Race:
     """Time peers in one run.
 
@@ -127,6 +144,7 @@ def race(
         least: the smallest agreement of a row that counts.
         sample: draws the texts on which batch sizes are chosen; None is `part_of`.
         quality: other figures of a peer's results, from the kind of texts and the results.
+        is_rounded: which peers compute in 8 bits, and count by these figures.
 
     Raises:
         InputValueError: no peers, no texts or no rounds.
@@ -169,7 +187,11 @@ def race(
             say(f"round {number + 1} of {rounds}")
             lineup.each(once)
     rows = [
-        replace(_row(peer, kind, len(texts[kind]), lineup, figures), least=least)
+        replace(
+            _row(peer, kind, len(texts[kind]), lineup, figures),
+            least=least,
+            is_rounded=is_rounded(peer),
+        )
         for kind in texts
         for peer in peers
     ]

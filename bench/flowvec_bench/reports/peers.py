@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flowvec_bench.peers.race import Race, Row
+from flowvec_bench.peers.race import LEAST_QUALITY, Race, Row
 from flowvec_bench.reports.parts import (
     COLOURS,
     MARKERS,
@@ -23,6 +23,7 @@ from flowvec_bench.reports.parts import (
 )
 
 __all__ = [
+    "quality_cells",
     "quality_names",
     "rate",
     "write_peer_report",
@@ -35,7 +36,7 @@ def rate(value: float) -> str:
 
 
 # Columns for the figures of `Row.quality`.
-_QUALITY = {"kendall_tau": "Kendall's tau", "top_1": "same first"}
+_QUALITY = {"kendall_tau": "Kendall's tau", "top_1": "same first", "top_10": "same ten"}
 
 
 def quality_names(result: Race) -> dict[str, str]:
@@ -47,14 +48,28 @@ def quality_names(result: Race) -> dict[str, str]:
     }
 
 
+def quality_cells(row: Row, names: Iterable[str]) -> list[str]:
+    """A row's quality figures as texts; empty where it has none, as of too few texts."""
+    return [f"{row.quality[name]:.3f}" if name in row.quality else "" for name in names]
+
+
 def write_peer_report(
     result: Race, record: Mapping[str, Any], path: Path, unit: str = "texts"
 ) -> None:
     """Write `path`, and a chart of the same name in SVG; `unit` is what is counted."""
     same = "min cosine" if unit == "texts" else "correlation"
     names = quality_names(result)
-    of_pairs = (
-        ""
+    of_texts = ""
+    if names:
+        of_texts = (
+            "Some of the texts are queries, and rank the others. Kendall's tau (mean over the "
+            "queries), the share of queries with the same first text, and the share of the same "
+            "texts among the ten best compare that with flowvec in float32 on ONNX Runtime. Rows "
+            "in 8 bits have other vectors: they count if these figures are at least "
+            f"{LEAST_QUALITY:g}. "
+        )
+    about = (
+        of_texts
         if unit == "texts"
         else "A query has 100 documents of 50 to 200 words, which are scored in one call. "
         "Kendall's tau (mean over the queries) and the share of queries with the same first "
@@ -66,7 +81,7 @@ def write_peer_report(
         machine_line(record["machine"]),
         "",
         f"{unit.capitalize()} of {record['corpus']}, seed {record['seed']}, cut at "
-        f"{record['max_length']} tokens. {of_pairs}Every peer has the same weights and texts, its "
+        f"{record['max_length']} tokens. {about}Every peer has the same weights and texts, its "
         f"own process and environment, and the best of its batch sizes. {result.rounds} rounds; "
         "each runs every peer once. "
         f'{unit.capitalize()} per second (tokenizing included) and "slower by" are medians of the '
@@ -87,8 +102,8 @@ def write_peer_report(
                 lines.append(f"| {row.name} | | did not run: {row.error} | | |" + " |" * len(names))
                 continue
             batch = "default" if row.batch_size is None else str(row.batch_size)
-            void = " (void)" if row.void else ""
-            figures = "".join(f" {row.quality[name]:.3f} |" for name in names)
+            void = f" ({row.remark})" if row.remark else ""
+            figures = "".join(f" {figure} |" for figure in quality_cells(row, names))
             lines.append(
                 f"| {row.name} | {batch} | {rate(row.texts_per_second)} | "
                 f"{'' if row.ratio is None else f'{row.ratio:.2f}'} | {row.min_cosine:.5f}{void} |"

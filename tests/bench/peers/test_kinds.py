@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ pytest.importorskip("matplotlib", reason="needs the extra [bench]")
 pytest.importorskip("sentence_transformers", reason="needs the extra [train]")
 
 from flowvec import InputValueError
+from flowvec.bundle.manifest import VARIANTS
 from flowvec.demo import load_passages
+from flowvec_bench.cli.peers import _race_lines
+from flowvec_bench.machine import describe_machine
 from flowvec_bench.peers import model_forms as forms_module
 from flowvec_bench.peers.kinds import (
     encoders_of,
@@ -22,10 +25,14 @@ from flowvec_bench.peers.kinds import (
     least_mean_cosine,
     opened_kind,
     race_kind,
+    text_scores,
 )
+from flowvec_bench.peers.race import Race, Row
 from flowvec_bench.peers.registry import Peer
+from flowvec_bench.reports.peers import write_peer_report
 from flowvec_export.sources.late_interaction import MultiVectorSource
 from flowvec_export.sources.load import read_any_source
+from tests.export.sparse_encoders import make_splade
 
 BACKBONE = Path(__file__).resolve().parents[3] / "models/backbone/checkpoint"
 TEXTS = [passage.text for passage in load_passages()][:24]
@@ -55,7 +62,82 @@ def test_peers_agree_on_one_checkpoint(kind: Any, monkeypatch: pytest.MonkeyPatc
     assert other.min_cosine is not None
     assert other.min_cosine > 0.9999
     assert not other.void
+    assert other.remark == ""
+    assert other.quality.keys() == {"kendall_tau", "top_1", "top_10"}
+    assert min(other.quality.values()) > 0.95
     assert other.texts_per_second is not None
+
+
+def test_rows_in_8_bits_say_how_far_they_rank_alike(tmp_path: Path) -> None:
+    """A random model may rank too differently in 8 bits; the first of a few that does not races."""
+    every = encoders_of("sparse")
+    peers = [
+        replace(every[name], batch_sizes=(None,)) for name in ("flowvec-float32", "flowvec-int8")
+    ]
+    for seed in range(6):
+        source = make_splade(tmp_path / str(seed), seed=seed)
+        with opened_kind("sparse", str(source), None, None, peers) as (forms, folder):
+            if not (forms.paths["bundle"] / VARIANTS["int8"]).is_file():
+                continue
+            options = {"max_length": 48, "dim": forms.dim, "threads": 2}
+            texts = {"long": TEXTS}
+            race = race_kind("sparse", peers, forms.paths, options, texts, folder, rounds=1)
+        break
+    exact, rounded = race.rows
+    assert (exact.is_rounded, exact.remark) == (False, "")
+    assert min(exact.quality.values()) == 1.0
+    assert rounded.error is None
+    assert "in int8" in rounded.versions["runs"]
+    assert rounded.min_cosine is not None
+    assert rounded.min_cosine < 1.0
+    assert rounded.is_rounded
+    assert rounded.void == (min(rounded.quality.values()) < 0.9)
+    assert rounded.remark == ("void: ranks otherwise" if rounded.void else "8 bits: other vectors")
+
+
+def _row(cosine: float, tau: float | None, *, is_rounded: bool) -> Row:
+    quality = {} if tau is None else {"kendall_tau": tau, "top_1": 0.95, "top_10": 0.97}
+    return Row(
+        "a peer", "long", None, 9.0, [1.0], {}, cosine, 1.0, {}, None, 0.99, quality, is_rounded
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "void", "remark"),
+    [
+        (_row(0.995, 0.5, is_rounded=False), False, ""),
+        (_row(0.9, 1.0, is_rounded=False), True, "void: other vectors"),
+        (_row(0.9, 0.95, is_rounded=True), False, "8 bits: other vectors"),
+        (_row(0.9999, 0.95, is_rounded=True), False, "8 bits: other vectors"),
+        (_row(0.9999, 0.89, is_rounded=True), True, "void: ranks otherwise"),
+        (_row(0.9999, float("nan"), is_rounded=True), True, "void: ranks otherwise"),
+        (_row(0.9999, None, is_rounded=True), True, "void: ranks otherwise"),
+    ],
+)
+def test_8_bits_count_by_their_ranking_and_others_by_their_vectors(
+    row: Row, void: bool, remark: str, tmp_path: Path
+) -> None:
+    assert (row.void, row.remark) == (void, remark)
+    first = replace(_row(1.0, None, is_rounded=False), name="the first")
+    race = Race({"long": 1}, 1, [first, row])
+    (line,) = [line for line in "\n".join(_race_lines(race)).splitlines() if "a peer" in line]
+    assert remark in line
+    assert remark or "8 bits" not in line
+    machine = asdict(describe_machine())
+    record = {"model": "m", "machine": machine, "corpus": "c", "seed": 0, "max_length": 9}
+    write_peer_report(race, record, tmp_path / "report.md")
+    shown = (tmp_path / "report.md").read_text()
+    assert (f"({remark})" in shown) == bool(remark)
+    assert ("rank the others" in shown) == bool(row.quality)
+
+
+def test_scores_of_texts_are_products_with_all_others() -> None:
+    sparse = np.array([[0, 3, 1.0], [0, 5, 2.0], [1, 3, 3.0], [3, 5, 4.0], [9, 1, 9.0]], np.float32)
+    scores = text_scores("sparse", sparse, 4)  # the third text has no weight
+    np.testing.assert_array_equal(scores, [[3, 0, 8], [3, 0, 0], [0, 0, 0], [8, 0, 0]])
+    tokens = np.array([[0, 1, 0], [0, 0, 1], [1, 2, 3], [2, 0, 5]], np.float32)
+    scores = text_scores("multi-vector", tokens, 3)
+    np.testing.assert_array_equal(scores, [[5, 5], [3, 15], [5, 15]])
 
 
 def test_pylates_directory_has_the_same_vectors(monkeypatch: pytest.MonkeyPatch) -> None:

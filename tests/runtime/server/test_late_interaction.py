@@ -203,7 +203,8 @@ def test_a_repeated_document_is_encoded_once(http: Any) -> None:
         ("/rerank", {"texts": []}, 400, "no documents"),
         ("/rerank", {"truncation_direction": "left"}, 422, "must be Right"),
         ("/rerank", {"truncate": False, "query": LONG}, 422, "the query has more than 24 tokens"),
-        ("/rerank", {"truncate": False, "texts": ["a", "a", LONG]}, 422, "item 2 has more than 64"),
+        ("/rerank", {"truncate": False, "texts": ["a", "a", LONG, LONG]}, 422,
+         "item 2 has more than 64"),
         ("/rerank", {"query": 7}, 422, "$.query"),
         ("/predict", {"inputs": ["a", "b"]}, 424,
          "tokens is not a reranker but a multi-vector encoder, for /embed_all and /rerank"),
@@ -330,11 +331,22 @@ def test_stored_token_vectors_give_exactly_the_hits_of_the_collection(
 def test_hits_that_lack_token_vectors_are_encoded_and_rounded_alike(
     http: Any, late: Collection, colbert: MultiVectorEncoder, monkeypatch: Any, most: int
 ) -> None:
+    read: list[int] = []  # hits whose token vectors are in memory at a time
+    stored_tokens = Collection._stored_tokens
+
+    def reading(self: Collection, encoder: Any, hits: Any) -> Any:
+        read.append(sum(map(len, hits)))
+        return stored_tokens(self, encoder, hits)
+
+    monkeypatch.setattr(Collection, "_stored_tokens", reading)
     monkeypatch.setattr("flowvec.server.late_interaction._MOST_HITS", most)
     wanted = late.search_batch(QUERIES, len(NOTES), rerank=colbert, rerank_from=len(NOTES))
     before = encoded_texts(http)
     body = {"queries": QUERIES, "k": len(NOTES), "rerank": "tokens", "rerank_from": len(NOTES)}
+    read.clear()
     lines = ok(http.post("/v1/collections/late/search_batch", json=body))["hits"]
+    assert sum(read) == len(QUERIES) * len(NOTES)
+    assert max(read) <= most
     for line, hits in zip(lines, wanted, strict=True):
         scores = {hit.id: hit.score for hit in hits}
         assert {h["id"]: h["score"] for h in line} == pytest.approx(scores, rel=1e-5)
