@@ -25,8 +25,10 @@ __all__ = ["score_hits", "score_texts"]
 
 Floats = npt.NDArray[np.float32]
 
-# Stored token vectors of so many hits are in memory at a time: 33 MB of 256 tokens of 128 numbers.
+# Most hits, and most bytes of their stored token vectors, that a request reads at a time.
 _MOST_HITS = 256
+_MOST_BYTES = 64 << 20
+_FLOAT_BYTES = 4
 
 
 async def score_texts(
@@ -85,7 +87,7 @@ async def score_hits(
     vectors: list[Floats] = []
     scores: list[Floats] = []
     outcomes: list[Outcome] = []
-    for place, part in enumerate(_parts(hits)):
+    for place, part in enumerate(_parts(hits, _most_hits(model))):
         lines = [line for _, line in part]
         stored = await chosen.rows._stored_tokens(
             model.encoder, lines, timeout=request.seconds_left()
@@ -107,16 +109,23 @@ async def score_hits(
     return replace(_summed(outcomes), results=results)
 
 
-def _parts(hits: Sequence[Sequence[Hit]]) -> Iterator[list[tuple[int, Sequence[Hit]]]]:
-    """Hits of a few queries at a time, each with the number of its query."""
+def _most_hits(model: ServedMultiVector) -> int:
+    """How many hits' token vectors are read at a time, if all are as long as they may be."""
+    encoder = model.encoder
+    size = _FLOAT_BYTES * encoder.dim * encoder.late_interaction.document_length
+    return max(1, min(_MOST_HITS, _MOST_BYTES // size))
+
+
+def _parts(hits: Sequence[Sequence[Hit]], most: int) -> Iterator[list[tuple[int, Sequence[Hit]]]]:
+    """At most so many hits at a time, those of a query with its number."""
     part: list[tuple[int, Sequence[Hit]]] = []
-    room = _MOST_HITS
+    room = most
     for query, line in enumerate(hits):
-        for start in range(0, len(line), _MOST_HITS):
-            piece = line[start : start + _MOST_HITS]
+        for start in range(0, len(line), most):
+            piece = line[start : start + most]
             if len(piece) > room:
                 yield part
-                part, room = [], _MOST_HITS
+                part, room = [], most
             part.append((query, piece))
             room -= len(piece)
     if part:

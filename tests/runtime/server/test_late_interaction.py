@@ -327,10 +327,16 @@ def test_stored_token_vectors_give_exactly_the_hits_of_the_collection(
         assert encoded_texts(http) == before + 1  # the query alone
 
 
-@pytest.mark.parametrize("most", [256, 7])
+@pytest.mark.parametrize(
+    ("limit", "value", "most"),
+    # A document has at most 64 tokens of 16 numbers.
+    [("_MOST_HITS", 256, 256), ("_MOST_HITS", 7, 7), ("_MOST_BYTES", 5 * 64 * 16 * 4, 5),
+     ("_MOST_BYTES", 9, 1)],
+)  # fmt: skip
 def test_hits_that_lack_token_vectors_are_encoded_and_rounded_alike(
-    http: Any, late: Collection, colbert: MultiVectorEncoder, monkeypatch: Any, most: int
-) -> None:
+    http: Any, late: Collection, colbert: MultiVectorEncoder, monkeypatch: Any,
+    limit: str, value: int, most: int,
+) -> None:  # fmt: skip
     read: list[int] = []  # hits whose token vectors are in memory at a time
     stored_tokens = Collection._stored_tokens
 
@@ -339,7 +345,7 @@ def test_hits_that_lack_token_vectors_are_encoded_and_rounded_alike(
         return stored_tokens(self, encoder, hits)
 
     monkeypatch.setattr(Collection, "_stored_tokens", reading)
-    monkeypatch.setattr("flowvec.server.late_interaction._MOST_HITS", most)
+    monkeypatch.setattr(f"flowvec.server.late_interaction.{limit}", value)
     wanted = late.search_batch(QUERIES, len(NOTES), rerank=colbert, rerank_from=len(NOTES))
     before = encoded_texts(http)
     body = {"queries": QUERIES, "k": len(NOTES), "rerank": "tokens", "rerank_from": len(NOTES)}
