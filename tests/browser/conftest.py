@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec import Collection, Encoder, Reranker
+from flowvec import Collection, Encoder, MultiVectorEncoder, Reranker
 from flowvec.demo import load_passages
 from flowvec.sparse import SparseEncoder
 from tests.runtime.server.conftest import Running, running
@@ -134,6 +134,7 @@ def server(
     mini: Encoder,
     tiny: Encoder,
     sparse_encoder: SparseEncoder,
+    multi_vector: MultiVectorEncoder,
     reranker: Reranker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Running]:
@@ -163,7 +164,7 @@ def server(
         dense.add(range(120), [passage.text[:200] for passage in passages[:120]])
         both.add(range(40), [passage.text[:200] for passage in passages[:40]])
         collections = {"demo": demo, "dense": dense, "empty": empty, "both": both}
-        models = {"mini": mini, "tiny": tiny, "words": sparse_encoder}
+        models = {"mini": mini, "tiny": tiny, "words": sparse_encoder, "tokens": multi_vector}
         app = create_app(models, {"sorts": reranker}, collections)
         with running(app) as server:
             yield server

@@ -28,10 +28,12 @@ def test_search(server: Running, visitor: Visitor, picture: Any, dark: bool) -> 
     hits.first.wait_for()
     assert hits.count() == 10
     assert any("mouse" in mark.lower() for mark in page.locator("mark").all_inner_texts())
-    page.get_by_role("combobox", name="Rerank").select_option("sorts")
-    visit.shows("reranking")
-    assert page.locator(".moved").count() == 10
-    page.get_by_role("combobox", name="Rerank").select_option("")
+    for reranker in ("tokens", "sorts"):
+        page.get_by_role("combobox", name="Rerank").select_option(reranker)
+        visit.shows("reranking")
+        assert page.locator(".moved").count() == 10
+        page.get_by_role("combobox", name="Rerank").select_option("")
+        wait_until(lambda: page.locator(".moved").count() == 0)
     slider = page.get_by_role("slider")
     slider.focus()
     slider.press("End")
