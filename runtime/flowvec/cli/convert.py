@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from flowvec.arguments import choice
 from flowvec.cli.interrupts import telling_how_to_continue
-from flowvec.cli.options import Json, counted, print_json
+from flowvec.cli.options import Json, counted, print_json, size_in_words
 from flowvec.convert import Converted, ConvertProgress, Labels, convert
 from flowvec.convert.options import FORMATS, ConvertFormat
 from flowvec.errors import InputValueError
@@ -145,7 +145,7 @@ def _format_of(target: str, to: str | None) -> ConvertFormat:
 
 def _in_words(done: Converted) -> str:
     rate = f"{done.rows / done.seconds:,.0f} rows/s" if done.seconds else ""
-    size = "" if done.bytes is None else f", {done.bytes / 1e6:,.1f} MB"
+    size = "" if done.bytes is None else f", {size_in_words(done.bytes)}"
     return f"{_rows(done)}{size}; {done.seconds:.1f} s, {rate}"
 
 

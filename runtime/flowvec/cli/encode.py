@@ -39,6 +39,7 @@ from flowvec.cli.options import (
     TextField,
     counted,
     print_json,
+    size_in_words,
 )
 from flowvec.cli.other_vectors import tell_lacking
 from flowvec.encoder.encoder import Encoder
@@ -321,7 +322,7 @@ def _print_estimate(
         f"{counted(estimate.rows, 'row')}, about {estimate.tokens:,} tokens: "
         f"{_duration(estimate.seconds)} here{what}, "
         f"after {_duration(estimate.survey_seconds)} to count the rows; "
-        f"{estimate.bytes / 1e6:,.1f} MB of vectors in {counted(estimate.shards, 'shard')}; of "
+        f"{size_in_words(estimate.bytes)} of vectors in {counted(estimate.shards, 'shard')}; of "
         f"{counted(estimate.sampled, 'sampled row')} {estimate.dead_share:.1%} cannot be embedded"
     )
 

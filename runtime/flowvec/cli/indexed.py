@@ -107,6 +107,6 @@ def print_shards(place: str, done: list[BulkSummary], *, as_json: bool) -> None:
         return
     for one in done:
         dead = counted(one.dead_letters, "dead letter")
-        typer.echo(f"{Path(one.out).name}: {counted(one.rows, 'row')}, {dead}")
+        typer.echo(f"{Path(one.out).name.removesuffix('.job')}: {counted(one.rows, 'row')}, {dead}")
     total = sum(one.rows for one in done)
     typer.echo(f"{name_of(place)}: {total} rows in {counted(len(done), 'shard')}")

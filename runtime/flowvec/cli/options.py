@@ -21,6 +21,7 @@ __all__ = [
     "TextField",
     "counted",
     "print_json",
+    "size_in_words",
 ]
 
 MODEL_HELP = (
@@ -62,6 +63,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 def counted(number: int, what: str) -> str:
     """A number with its word: `1 row`, `2 rows`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def size_in_words(size: int) -> str:
+    """A number of bytes in kB, or in MB from 100 kB on."""
+    return f"{size / 1e3:,.1f} kB" if size < 100_000 else f"{size / 1e6:,.1f} MB"
 
 
 def print_json(value: Any) -> None:

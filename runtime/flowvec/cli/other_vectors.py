@@ -11,7 +11,7 @@ from typing import Any, cast
 import typer
 
 from flowvec.cli.interrupts import stopping
-from flowvec.cli.options import counted
+from flowvec.cli.options import counted, size_in_words
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.errors import InputValueError
@@ -104,7 +104,7 @@ def make_other_vectors(
             if size.rows:
                 typer.echo(
                     f"token vectors of {counted(size.rows, 'row')} take about "
-                    f"{size.bytes / 1e6:,.1f} MB as {size.dtype}",
+                    f"{size_in_words(size.bytes)} as {size.dtype}",
                     err=True,
                 )
             token_rows = collection.add_token_vectors(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowvec.bundle.bundle import absolute_path
+from flowvec.collection.store.absence import SHARDS_FILE
 from flowvec.collection.store.settings import CollectionSettings
 from flowvec.collection.store.store import FILE, Store, UnfinishedError
 from flowvec.collection.store.writer_locks import LOCK_FILES, WRITE_TIMEOUT, WriterTurn
@@ -57,6 +58,10 @@ def _creating(folder: Path) -> Iterator[bool]:
     if FILE in names and not is_unfinished(folder):
         yield True
         return
+    if SHARDS_FILE in names:
+        raise CollectionError(
+            f"{folder} is a collection in shards, which only `flowvec index --engine ray` writes"
+        )
     if foreign := sorted(names - _OF_CREATE):
         raise CollectionError(f"{folder} is not empty: it holds {foreign[0]}")
     turn = WriterTurn(folder)

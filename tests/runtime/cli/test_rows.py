@@ -244,6 +244,34 @@ def test_a_collection_in_shards_is_said_to_be_one(
     assert done.stderr.endswith(f"each shard is a collection of its own, such as {shard}\n")
 
 
+def test_what_is_not_a_collection_is_said(flowvec: Any, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    for name, reason in (
+        ("folder", "it has no collection.sqlite"),
+        ("file", "it is not a directory"),
+        ("nothing", "there is no such directory"),
+    ):
+        done = flowvec("get", name)
+        assert done.stderr == f"flowvec: {tmp_path / name} is not a collection: {reason}\n"
+        assert done.returncode == 2
+
+
+def test_rows_are_not_added_to_a_collection_in_shards(
+    flowvec: Any, tmp_path: Path, tiny_dir: Path
+) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "shards.json").write_text("{}")
+    write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
+    for words in (
+        ("index", "c", "rows.jsonl", "--model", tiny_dir),
+        ("encode", tiny_dir, "rows.jsonl", "--into", "c"),
+    ):
+        done = flowvec(*words)
+        assert done.returncode == 2
+        assert "c is a collection in shards, which only `flowvec index --engine ray`" in done.stderr
+
+
 def test_a_url_is_not_a_collection(flowvec: Any) -> None:
     done = flowvec("get", "s3://bucket/notes?region=eu-central-1", "a")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr

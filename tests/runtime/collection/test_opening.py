@@ -43,9 +43,9 @@ def test_create_refuses_impossible_options(tmp_path: Path, options) -> None:
 
 
 def test_open_refuses_what_is_not_a_collection(tmp_path: Path) -> None:
-    with pytest.raises(CollectionError, match="no collection"):
+    with pytest.raises(CollectionError, match="is not a collection"):
         Collection.open(tmp_path)
-    with pytest.raises(CollectionError, match="no collection"):
+    with pytest.raises(CollectionError, match="is not a collection"):
         Collection.open(tmp_path / "nowhere")
 
 

@@ -289,7 +289,7 @@ def test_another_layout_version_is_refused(store: Store, tmp_path: Path) -> None
 def test_create_and_open_refuse_what_they_should(store: Store, tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="exists already"):
         Store(tmp_path / FILE, create=SETTINGS)
-    with pytest.raises(CollectionError, match="no collection"):
+    with pytest.raises(CollectionError, match="is not a collection"):
         Store(tmp_path / "nowhere" / FILE)
 
 
