@@ -73,6 +73,9 @@ def random_encoder(kind: Kind, shape: str, tokenizer: Path, max_length: int, fol
     MultiVectorEncoder."""
     fast = transformers.AutoTokenizer.from_pretrained(tokenizer)
     fast.model_max_length = max_length
+    # The marker is one token in a text too, as PyLate makes it.
+    marker = str(fast.convert_ids_to_tokens(FASTEMBED_MARKER))
+    fast.add_tokens([marker], special_tokens=True)
     sizes: dict[str, Any] = {"vocab_size": len(fast), **SHAPES[shape]}
     config = transformers.BertConfig(initializer_range=_INITIAL, **sizes)
     torch.manual_seed(0)
@@ -86,7 +89,6 @@ def random_encoder(kind: Kind, shape: str, tokenizer: Path, max_length: int, fol
     with quiet_transformers():
         model.save_pretrained(inner)
         fast.save_pretrained(inner)
-        marker = str(fast.convert_ids_to_tokens(FASTEMBED_MARKER))
         opened = _opened(kind, inner, config.hidden_size, max_length, marker)
         opened.save_pretrained(str(folder / "source"))
     return folder / "source"

@@ -13,6 +13,9 @@ pytest.importorskip("torch", reason="needs the extra [export]")
 pytest.importorskip("matplotlib", reason="needs the extra [bench]")
 pytest.importorskip("sentence_transformers", reason="needs the extra [train]")
 
+import sentence_transformers
+import transformers
+
 from flowvec import InputValueError
 from flowvec.bundle.manifest import VARIANTS
 from flowvec.demo import load_passages
@@ -25,6 +28,7 @@ from flowvec_bench.peers.kinds import (
     least_mean_cosine,
     opened_kind,
     race_kind,
+    random_encoder,
     text_scores,
 )
 from flowvec_bench.peers.race import Race, Row
@@ -66,6 +70,22 @@ def test_peers_agree_on_one_checkpoint(kind: Any, monkeypatch: pytest.MonkeyPatc
     assert other.quality.keys() == {"kendall_tau", "top_1", "top_10"}
     assert min(other.quality.values()) > 0.95
     assert other.texts_per_second is not None
+
+
+def test_the_marker_of_documents_is_one_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of BERT's own tokenizer too, where the third token is not a special one."""
+    words = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"]
+    bert = transformers.BertTokenizerFast(
+        vocab={word: i for i, word in enumerate([*words, "[", "]", "un", "##used", "##1"])}
+    )
+    bert.save_pretrained(tmp_path / "bert")
+    monkeypatch.setitem(forms_module.SHAPES, "tiny", SHAPE)
+    source = random_encoder("multi-vector", "tiny", tmp_path / "bert", 48, tmp_path / "model")
+    encoder = sentence_transformers.MultiVectorEncoder(str(source), device="cpu")
+    (vectors,) = encoder.encode_document(["cat"])
+    assert len(vectors) == len(["[CLS]", "[unused1]", "cat", "[SEP]"])
 
 
 def test_rows_in_8_bits_say_how_far_they_rank_alike(tmp_path: Path) -> None:
