@@ -32,6 +32,7 @@ from flowvec.collection.parquet import read_parquet, write_parquet
 from flowvec.collection.query import Searcher
 from flowvec.collection.results import Added
 from flowvec.collection.search_methods import SearchMethods
+from flowvec.collection.store.absence import check_not_url
 from flowvec.collection.store.filters import Filter
 from flowvec.collection.store.rows import Id, Rows, check_ids
 from flowvec.collection.store.settings import VectorDtype
@@ -151,8 +152,8 @@ class Collection(SearchMethods, FieldMethods):
             write_timeout: as for `open`.
 
         Raises:
-            InputValueError: both or neither of encoder and dim; an unknown metric; with `exist_ok`,
-                a collection with another dim, metric or vector_dtype.
+            InputValueError: the path is a URL; both or neither of encoder and dim; an unknown metric;
+                with `exist_ok`, a collection with another dim, metric or vector_dtype.
             CollectionError: the directory is not empty or cannot be written.
             FingerprintMismatchError: with `exist_ok`, the vectors there are of another model.
         """
@@ -162,6 +163,7 @@ class Collection(SearchMethods, FieldMethods):
         check_sparse_encoder_or_none(sparse_encoder)
         settings = new_settings(encoder, dim, metric, vector_dtype)
         folder = absolute_path(path)
+        check_not_url(path)
         store = create_store(folder, settings)
         if store is not None:
             try:

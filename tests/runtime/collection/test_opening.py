@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_create_refuses_impossible_options(tmp_path: Path, options) -> None:
     with pytest.raises(kind):
         Collection.create(tmp_path / "c", **options)
     assert not (tmp_path / "c" / "collection.sqlite").exists()
+
+
+@pytest.mark.parametrize("path", ["s3://b/c?region=x", Path("s3://b/c"), "file:///b/c"])
+def test_a_url_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputValueError, match=r"/b/c is a URL, and a collection is a directory$"):
+        Collection.create(path, dim=2)
+    with pytest.raises(CollectionError, match=r"/b/c is a URL, and a collection is a directory\. "):
+        Collection.open(path)
+    assert not list(tmp_path.iterdir())
+    if os.name != "nt":  # a name like any other
+        Collection.create(tmp_path / "run:" / "c", dim=2).close()
 
 
 def test_open_refuses_what_is_not_a_collection(tmp_path: Path) -> None:

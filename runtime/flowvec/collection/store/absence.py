@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from flowvec.errors import InputValueError
 from flowvec.texts.remote import name_of
 
-__all__ = ["SHARDS_FILE", "absence_of", "url_of_path"]
+__all__ = ["SHARDS_FILE", "absence_of", "check_not_url", "url_of_path"]
 
 # In the directory of a collection in shards, see `flowvec.sharded.manifest`.
 SHARDS_FILE = "shards.json"
@@ -24,6 +25,16 @@ def url_of_path(folder: Path) -> str | None:
     """
     found = _URL_IN_PATH.fullmatch(folder.as_posix())
     return None if found is None else name_of(f"{found[1]}://{found[2]}")
+
+
+def check_not_url(path: str | Path) -> None:
+    """Refuse to create a collection at a URL, which as a path is a directory such as `s3:`.
+
+    Raises:
+        InputValueError: it is a URL, or a path that was made of one.
+    """
+    if (url := url_of_path(Path(path))) is not None and str(path).startswith(url.partition("/")[0]):
+        raise InputValueError(f"{url} is a URL, and a collection is a directory")
 
 
 def absence_of(folder: Path, file: str) -> str:
