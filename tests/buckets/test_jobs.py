@@ -18,6 +18,7 @@ from flowvec.bulk.records import ShardRecord
 from flowvec.errors import BulkError, InputValueError
 from flowvec.object_store import lease, s3
 from flowvec.object_store.s3 import S3Store
+from tests.buckets.conftest import on_both_servers
 from tests.faults.bucket_server import Bucket, url_of
 from tests.makers import contents, texts_of, write_jsonl
 
@@ -61,6 +62,7 @@ class StopAfter(threading.Event):
             self.set()
 
 
+@on_both_servers
 @pytest.mark.parametrize("out_format", ["npy", "parquet"])
 def test_a_stopped_job_ends_with_the_bytes_of_a_local_one(
     tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str, out_format
@@ -105,6 +107,7 @@ def test_a_deleted_object_is_named_and_written_again(
     assert bucket.objects(prefix) == before
 
 
+@on_both_servers
 def test_another_job_on_the_prefix_is_refused(
     tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str
 ) -> None:
@@ -122,6 +125,7 @@ def test_another_job_on_the_prefix_is_refused(
     assert bucket.objects(f"{prefix}-other") == {"notes.txt": b"x"}
 
 
+@on_both_servers
 def test_two_jobs_on_one_prefix_are_refused(
     tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str
 ) -> None:
@@ -140,6 +144,7 @@ def test_two_jobs_on_one_prefix_are_refused(
     assert bucket.objects(prefix) == contents(tmp_path / "here")
 
 
+@on_both_servers
 def test_shares_fill_one_prefix(
     tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str
 ) -> None:
@@ -170,6 +175,7 @@ def test_vectors_are_carried_over_from_and_to_a_bucket(
     assert not verify_folder(url.replace(prefix, f"{prefix}-2")).problems
 
 
+@on_both_servers
 def test_clean_removes_what_nothing_needs(
     tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str, flowvec_here
 ) -> None:
@@ -211,6 +217,7 @@ def test_a_worker_writes_only_for_the_process_that_has_the_lease(
     assert bucket.objects(prefix) == {}
 
 
+@on_both_servers
 @pytest.mark.parametrize("place", ["_journal.", ".dead_letter.jsonl"])
 def test_a_run_that_was_paused_leaves_nothing(
     tmp_path: Path,

@@ -11,14 +11,21 @@ from pathlib import Path
 import pytest
 
 from tests.faults import bucket_conversions, bucket_kills
+from tests.faults.bucket_server import Server, rclone_program
 
 pytest.importorskip("s3fs", reason="needs the extra [s3]")
 pytest.importorskip("moto", reason="needs the extra [test-buckets]")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="SIGKILL and fork are POSIX's")
-def test_a_job_that_was_killed_leaves_the_objects_of_one_that_was_not(tmp_path: Path) -> None:
-    result = bucket_kills.campaign(6, int(os.environ.get("FLOWVEC_SEED", "1")), tmp_path)
+@pytest.mark.parametrize("server", ["moto", "rclone"])
+def test_a_job_that_was_killed_leaves_the_objects_of_one_that_was_not(
+    tmp_path: Path, server: Server
+) -> None:
+    if server == "rclone" and rclone_program() is None:
+        pytest.skip("needs the extra [test-buckets]")
+    seed = int(os.environ.get("FLOWVEC_SEED", "1"))
+    result = bucket_kills.campaign(6, seed, tmp_path, server=server)
     assert result.kills == 6
     assert result.finished > 0
     assert (result.lost, result.different, result.orphans, result.refused) == (0, 0, 0, 0)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from flowvec.errors import BulkError, InputValueError, MissingDependencyError
 from flowvec.object_store import ConflictError, ObjectStore, open_store, s3
+from tests.buckets.conftest import on_both_servers
 from tests.faults.bucket_server import Bucket, bucket_server, url_of
 
 pytest.importorskip("s3fs", reason="needs the extra [s3]")
@@ -23,6 +25,7 @@ def store(request: pytest.FixtureRequest, server: str, prefix: str) -> ObjectSto
     return open_store(url_of(server, prefix) if request.param == "s3" else f"memory://{prefix}")
 
 
+@on_both_servers
 def test_what_is_written_is_read(store: ObjectStore, tmp_path: Path) -> None:
     assert store.sizes() == store.all_sizes() == {}
     assert store.read("a") is None
@@ -45,6 +48,7 @@ def test_what_is_written_is_read(store: ObjectStore, tmp_path: Path) -> None:
     assert store.sizes() == {"below": -1}
 
 
+@on_both_servers
 def test_a_write_with_a_condition_is_done_once(store: ObjectStore) -> None:
     tag = store.create("a", b"one")
     assert store.create("a", b"one") == tag  # the answer to the first call may have been lost
@@ -86,6 +90,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "PART_BYTES", 100)
 
 
+@on_both_servers
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("size", [0, 99, 100, 101, 1000])
 def test_a_large_file_is_uploaded_in_parts(
@@ -97,6 +102,7 @@ def test_a_large_file_is_uploaded_in_parts(
     assert bucket.uploads(prefix) == []
 
 
+@on_both_servers
 @pytest.mark.usefixtures("small_parts")
 def test_a_huge_file_has_larger_parts_rather_than_too_many(
     server: str, bucket: Bucket, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +130,7 @@ def test_a_huge_file_has_larger_parts_rather_than_too_many(
     assert bucket.objects(prefix) == {"a": content}
 
 
+@on_both_servers
 @pytest.mark.usefixtures("small_parts")
 def test_an_upload_that_fails_leaves_nothing(
     server: str, bucket: Bucket, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -142,6 +149,7 @@ def test_an_upload_that_fails_leaves_nothing(
     assert (bucket.objects(prefix), bucket.uploads(prefix)) == ({}, [])
 
 
+@on_both_servers
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("passes", [0, 1])
 def test_nothing_appears_once_the_right_to_write_is_lost(
@@ -187,6 +195,72 @@ def test_the_laws_hold_behind_a_connection_that_fails(tmp_path: Path) -> None:
         for upload in store.unfinished_uploads():  # begun, and the answer was lost
             store.abort(upload)
         assert (bucket.objects("flaky"), bucket.uploads("flaky")) == ({}, [])
+
+
+@on_both_servers
+def test_a_store_without_conditional_writes_is_found_out(
+    server: str, bucket: Bucket, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rclone's server ignores the conditions; moto's keeps them."""
+    store = open_store(url_of(server, prefix))
+    assert not store.has_conditions  # not known yet
+    tag = store.create("a", b"one")
+    bucket.put(f"{prefix}/b", b"other")
+    with pytest.raises(ConflictError):
+        store.create("b", b"one")
+    store.replace("a", b"two", tag)
+    assert bucket.objects(prefix) == {"a": b"two", "b": b"other"}
+    assert store.has_conditions != ("has no conditional writes" in caplog.text)
+
+
+def test_a_store_that_refuses_conditions_gets_none(
+    server: str, bucket: Bucket, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some stores answer 501 to a header that they do not know."""
+    store = open_store(url_of(server, prefix))
+    call = store._system.call_s3
+
+    def refused(method: str, **given: Any) -> Any:
+        if given.keys() & {"IfMatch", "IfNoneMatch"}:
+            answer = {"Error": {"Code": "NotImplemented", "Message": "a header is not implemented"}}
+            raise OSError("not implemented") from ClientError(answer, method)
+        return call(method, **given)
+
+    monkeypatch.setattr(store._system, "call_s3", refused)
+    tag = store.create("a", b"one")
+    with pytest.raises(ConflictError):
+        store.create("a", b"two")
+    tag = store.replace("a", b"two", tag)
+    with pytest.raises(ConflictError):
+        store.replace("a", b"three", f"{tag} of another")
+    assert (bucket.objects(prefix), store.has_conditions) == ({"a": b"two"}, False)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("server", ["rclone"], indirect=True)  # moto answers 500
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_an_upload_that_the_store_has_lost_is_sent_again(
+    server: str, bucket: Bucket, prefix: str, tmp_path: Path, is_sent: bool
+) -> None:
+    """A rule of the bucket's lifecycle aborts it, before or after its last part; the object of an
+    earlier file of the same size does not count.
+    """
+    store = open_store(url_of(server, prefix))
+    store.write("a", b"x" * 1000)
+    (tmp_path / "a").write_bytes(content := os.urandom(1000))
+    sent: list[int] = []
+
+    def aborted(size: int) -> None:
+        sent.append(size)
+        if len(sent) == 2 and not is_sent:
+            store.abort(*store.unfinished_uploads())
+
+    staged = store.stage(tmp_path / "a", "a", on_bytes=aborted)
+    if is_sent:
+        store.abort(*store.unfinished_uploads())
+    staged.complete()
+    assert sum(sent) == 1000
+    assert (bucket.objects(prefix), bucket.uploads(prefix)) == ({"a": content}, [])
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
     python -m tests.faults.bucket_kills --kills 100 --seed 0
 
-The server is moto's. Between it and the job is a proxy that loses, cuts, delays and refuses a share
-of the requests. A child runs the job and is killed; others continue it, until one finishes. Then
-the prefix must have the same objects as the folder of a local job that nothing disturbed, byte for
-byte, and the bucket no unfinished upload. Every third child is taken for a process of another
-machine, whose lease has to be watched until it is lost. Every twelfth kill is a pause instead: the
-child is stopped, another one finishes the job, and then the first goes on, and must change nothing.
+The server is moto's, or rclone's (`--server rclone`). Between it and the job is a proxy that loses,
+cuts, delays and refuses a share of the requests. A child runs the job and is killed; others
+continue it, until one finishes. Then the prefix must have the same objects as the folder of a local
+job that nothing disturbed, byte for byte, and the bucket no unfinished upload. Every third child is
+taken for a process of another machine, whose lease has to be watched until it is lost. Every
+twelfth kill is a pause instead: the child is stopped, another one finishes the job, and then the
+first goes on, and must change nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from flowvec import Encoder
 from flowvec.bulk import encode_files, windows
-from tests.faults.bucket_server import Bucket, bucket_server, url_of
+from tests.faults.bucket_server import KEY, SECRET, Bucket, Server, bucket_server, url_of
 from tests.faults.bulk_kills import BUNDLE, OPTIONS, make_inputs
 
 FORMATS = ("parquet", "npy")
@@ -94,7 +95,7 @@ def _child(inputs: list[Path], out: str, out_format: str, *, is_far: bool, says:
     lease.LEASE_SECONDS = 3.0
     if is_far:  # nobody on this machine can tell that it has ended
         lease._machine = lambda: f"another machine {os.getpid()}"
-    os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     os.write(says, b"b")
     before = run(inputs, out, out_format)
     os.write(says, b"e" + str(before).encode())
@@ -128,7 +129,12 @@ class _Process:
 
 
 def campaign(
-    kills: int, seed: int, folder: Path, faults: float = 0.05, pauses: float = 1 / 12
+    kills: int,
+    seed: int,
+    folder: Path,
+    faults: float = 0.05,
+    pauses: float = 1 / 12,
+    server: Server = "moto",
 ) -> Result:
     """Kill children at random moments.
 
@@ -138,11 +144,12 @@ def campaign(
         folder: folder to work in.
         faults: share of the requests that fail, 0 to 1.
         pauses: share of the children that are paused instead of killed, 0 to 1.
+        server: which server.
     """
     result, rng = Result(seed), random.Random(seed)
     inputs = make_inputs(folder / "inputs")
     expected = dict(_expected(inputs, folder))
-    with bucket_server(faults, seed) as address:
+    with bucket_server(faults, seed, server) as address:
         bucket, url = Bucket(address), url_of(address, _PREFIX)
         seconds, number = 4.0, 0
         while result.kills < kills:
@@ -212,11 +219,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", type=float, default=0.05)
     parser.add_argument("--pauses", type=float, default=1 / 12)
+    parser.add_argument("--server", choices=get_args(Server), default="moto")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = campaign(
-            arguments.kills, arguments.seed, Path(folder), arguments.faults, arguments.pauses
-        )
+            arguments.kills, arguments.seed, Path(folder), arguments.faults, arguments.pauses,
+            arguments.server,
+        )  # fmt: skip
     print(result)
 
 

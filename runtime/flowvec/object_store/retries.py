@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 from flowvec.errors import BulkError, FlowvecError, first_line
 
-__all__ = ["PATIENCE", "SAME_COMMAND_CONTINUES", "Kind", "kind_of", "retried"]
+__all__ = ["PATIENCE", "SAME_COMMAND_CONTINUES", "Kind", "is_unsupported", "kind_of", "retried"]
 
 T = TypeVar("T")
 Kind = Literal["missing", "conflict", "expired", "denied", "passing", "lasting"]
@@ -85,6 +85,12 @@ def kind_of(error: BaseException) -> Kind:
     if any(_is_of_network(one) for one in chain):
         return "passing"
     return "lasting"
+
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether a store says that it does not implement what a request asks."""
+    answers = [_code_and_status(one) for one in _chain(error)]
+    return any(code == "NotImplemented" or status == 501 for code, status in answers)
 
 
 def retried(

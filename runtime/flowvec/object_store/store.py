@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from flowvec.errors import BulkError
 from flowvec.object_store.retries import SAME_COMMAND_CONTINUES, kind_of, retried
@@ -65,12 +65,8 @@ class ObjectStore:
 
     Attributes:
         url: the URL, without options.
-        has_conditions: whether `create` and `replace` are atomic. If not, two processes that do
-            the same at the same moment may both succeed.
         again: what a message says of running the same command again.
     """
-
-    has_conditions: ClassVar[bool] = False
 
     def __init__(self, url: str, system: Any, root: str) -> None:
         """Open a store.
@@ -84,6 +80,14 @@ class ObjectStore:
         self._system = system
         self._root = root.rstrip("/")
         self.again = SAME_COMMAND_CONTINUES
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether `create` and `replace` are atomic; known once one of them has written.
+
+        If not, two processes that do the same at the same moment may both succeed.
+        """
+        return False
 
     # --- reading ----------------------------------------------------------------------------------
 
