@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -278,3 +280,38 @@ def test_the_journal_of_another_job_counts_for_nothing(
 def test_what_cannot_be_below_a_url_is_refused(tiny: Encoder, rows: Path, change, message) -> None:
     with pytest.raises(InputValueError, match=message):
         encode_files(tiny, rows, **change)
+
+
+FULL = """
+import resource, sys
+from flowvec.bulk import encode_files
+from flowvec.errors import BulkError
+model, texts, out = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+try:
+    encode_files(model, texts, out, out_format="npy", rows_per_shard=40)
+except BulkError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of files")
+def test_a_full_temporary_folder_is_named_and_not_the_bucket(
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, prefix: str, monkeypatch: Any
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    words = [sys.executable, "-c", FULL, str(tiny.bundle.path), str(rows), url]
+    done = subprocess.run(words, timeout=100, check=False, capture_output=True, text=True)
+    assert done.stdout == (
+        f"cannot write the files of s3://bucket/{prefix} to the temporary folder "
+        f"{tmp_path / 'tmp'}: File too large; set TMPDIR to a folder with space for them\n"
+    ), done.stderr
+
+
+def test_the_scheme_may_be_in_upper_case(tiny: Encoder, rows: Path, url: str, prefix: str) -> None:
+    upper = url.replace("s3://", "S3://")
+    assert (
+        encode_files(tiny, rows, upper, out_format="npy", **OPTIONS).out == f"s3://bucket/{prefix}"
+    )
+    assert verify_folder(url).problems == verify_folder(upper).problems == ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -27,6 +29,7 @@ from flowvec.compat import override
 from flowvec.errors import BulkError
 from flowvec.files import rename_durably
 from flowvec.texts.inventory import Survey
+from flowvec.texts.remote import is_url, shown
 from flowvec.texts.sources import STDIN
 from flowvec.texts.window import DEAD_LETTERS, DeadLetter, Window
 
@@ -38,6 +41,9 @@ __all__ = [
     "Target",
     "naming_output",
 ]
+
+# Errors of file systems, and not of connections.
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
 
 
 @dataclass(slots=True)
@@ -167,13 +173,24 @@ class Target(ABC):
 def naming_output(out: str) -> Iterator[None]:
     """Name the output in errors of the system, such as a full disk.
 
+    Shards for a URL are written into a temporary folder first, which is named then.
+
+    Args:
+        out: a path or a URL.
+
     Raises:
         BulkError: the system refused to write.
     """
     try:
         yield
     except OSError as error:
-        raise BulkError(f"cannot write into {out}: {error.strerror or error}") from error
+        reason = error.strerror or error
+        if is_url(out) and (error.errno in _OF_DISKS or error.filename is not None):
+            raise BulkError(
+                f"cannot write the files of {shown(out)} to the temporary folder "
+                f"{tempfile.gettempdir()}: {reason}; set TMPDIR to a folder with space for them"
+            ) from error
+        raise BulkError(f"cannot write into {shown(out)}: {reason}") from error
 
 
 class FileTarget(Target):

@@ -98,10 +98,10 @@ def _check_same_types(sources: Sequence[Source], fields: Fields) -> None:
             schema = schema_of(source)
             for name in fields.required:
                 kind = str(schema.field(name).type) if name in schema.names else "nothing"
-                where, before = first_seen.setdefault(name, (source.path, kind))
+                where, before = first_seen.setdefault(name, (source.name, kind))
                 if before != kind:
                     raise InputValueError(
-                        f"{name} is {before} in {where}, but {kind} in {source.path}: the values "
+                        f"{name} is {before} in {where}, but {kind} in {source.name}: the values "
                         "cannot be combined in one column"
                     )
 

@@ -14,7 +14,7 @@ from flowvec.texts.remote import name_of
 __all__ = ["open_store"]
 
 _S3 = ("s3", "s3a")
-_KEYS = re.compile(r"//[^/@]*:[^/@]*@")
+_KEYS = re.compile(r"//[^/@]*:[^@]*@")
 # Options of s3:// URLs, as those of inputs by URL.
 _S3_OPTIONS = ("endpoint_override", "region", "scheme")
 # Seconds until a connection, or an answer, is given up and tried again.
@@ -36,7 +36,7 @@ def open_store(url: str) -> ObjectStore:
     """
     base = name_of(url)
     options = _options_of(url[len(base) + 1 :])
-    scheme = base.partition("://")[0].lower()
+    scheme = base.partition("://")[0]
     is_s3 = scheme in _S3
     if is_s3 and _KEYS.search(base):
         raise InputValueError(

@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 
 from flowvec.errors import BulkError, FlowvecError, first_line
@@ -27,6 +28,9 @@ SAME_COMMAND_CONTINUES = "the same command continues"
 # The first pause, and the longest; each is between half of it and all of it, at random.
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 15.0
+# A warning says what is tried again after so many failures, or after so many seconds.
+_QUIET_FAILURES = 3
+_QUIET_SECONDS = 5.0
 
 _EXPIRED = frozenset(
     ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired",
@@ -114,6 +118,7 @@ def retried(
         Exception: what the call raised, if it is `missing` or `conflict`.
     """
     started, pause, is_renewed = time.monotonic(), _FIRST_PAUSE, False
+    failures, is_said = 0, False
     while True:
         try:
             return call()
@@ -141,6 +146,11 @@ def retried(
                 raise BulkError(
                     f"cannot {what}: {why} (tried for {spent:.0f} s); {again}"
                 ) from error
+            failures += 1
+            if not is_said and (failures >= _QUIET_FAILURES or spent > _QUIET_SECONDS):
+                is_said = True
+                until = datetime.now() + timedelta(seconds=PATIENCE - spent)
+                _logger.warning("cannot %s: %s; trying again until %s", what, why, f"{until:%X}")
             _logger.debug("cannot %s: %s; trying again in up to %.1f s", what, why, pause)
         wait = pause * random.uniform(0.5, 1.0)
         if stop is None:

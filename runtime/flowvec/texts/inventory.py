@@ -129,12 +129,12 @@ def check_unchanged(sources: Sequence[Source]) -> None:
         try:
             state = source.state()
         except OSError as error:
-            raise BulkError(f"{source.path} is gone: {error.strerror or error}") from None
+            raise BulkError(f"{source.name} is gone: {error.strerror or error}") from None
         except InputValueError as error:
-            raise BulkError(f"{source.path} is gone: {error}") from None
+            raise BulkError(f"{source.name} is gone: {error}") from None
         if state != (source.bytes, source.modified):
             raise BulkError(
-                f"{source.path} changed while it was being read; the output is inconsistent"
+                f"{source.name} changed while it was being read; the output is inconsistent"
             )
 
 
@@ -152,7 +152,7 @@ def _parquet_rows(source: Source, take: Callable[[memoryview], object]) -> int:
             while block := file.read(_BLOCK):
                 take(memoryview(block))
     except (OSError, arrow.ArrowException) as error:
-        raise InputValueError(f"cannot read {source.path}: {error}") from None
+        raise InputValueError(f"cannot read {source.name}: {error}") from None
     return rows
 
 

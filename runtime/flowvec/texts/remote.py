@@ -26,6 +26,7 @@ __all__ = [
     "name_of",
     "open_remote",
     "remote_files",
+    "shown",
     "state_of",
 ]
 
@@ -33,6 +34,8 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # A question mark without an option after it belongs to a glob.
 _OPTIONS = re.compile(r"\?[\w.-]+=.*$")
 _MAGIC = re.compile(r"[*?\[]")
+# A key and its secret, as pyarrow takes them; not the `@` of abfs://container@account.
+_KEYS = re.compile(r"(?<=://)[^/@]*:[^@]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,19 @@ def is_url(path: str) -> bool:
 
 
 def name_of(path: str) -> str:
-    """A path; for a URL without its options, so that it ends in the file's extension."""
-    return _OPTIONS.sub("", path) if is_url(path) else path
+    """A path; for a URL without its options, so that it ends in the file's extension.
+
+    The scheme of a URL is in lower case.
+    """
+    if not is_url(path):
+        return path
+    scheme, _, rest = _OPTIONS.sub("", path).partition("://")
+    return f"{scheme.lower()}://{rest}"
+
+
+def shown(path: str) -> str:
+    """A path or URL for messages: without options, which may be secrets, and without keys."""
+    return _KEYS.sub("", name_of(path)) if is_url(path) else path
 
 
 def from_anywhere(path: str) -> str:
@@ -85,7 +99,7 @@ def remote_files(url: str) -> list[RemoteFile]:
         if magic is None and info.is_file:
             return [_file(url, info)]
         if info.type != arrow.fs.FileType.Directory:
-            raise InputValueError(f"cannot read {url}: there is no such file")
+            raise InputValueError(f"cannot read {shown(url)}: there is no such file")
         listing = system.get_file_info(arrow.fs.FileSelector(path, recursive=True))
     below = {str(PurePosixPath(one.path).relative_to(path)): one for one in listing if one.is_file}
     if magic is None:
@@ -106,7 +120,7 @@ def state_of(url: str) -> RemoteFile:
         system, path = _located(url)
         info = system.get_file_info(path)
     if not info.is_file:
-        raise InputValueError(f"cannot read {url}: there is no such file")
+        raise InputValueError(f"cannot read {shown(url)}: there is no such file")
     return _file(url, info)
 
 
@@ -135,9 +149,19 @@ def _naming_url(url: str) -> Iterator[None]:
     except (OSError, ValueError, arrow.ArrowException) as error:
         if isinstance(error, FlowvecError):
             raise
-        raise InputValueError(f"cannot read {url}: {first_line(error)}") from None
+        raise InputValueError(f"cannot read {shown(url)}: {_reason(error, url)}") from None
     except ImportError as error:
-        raise MissingDependencyError(f"cannot read {url}: {first_line(error)}") from None
+        raise MissingDependencyError(f"cannot read {shown(url)}: {first_line(error)}") from None
+
+
+def _reason(error: BaseException, url: str) -> str:
+    """A library's message, which may have the URL with its options and keys."""
+    given = [url, name_of(url), url.partition("://")[2], name_of(url).partition("://")[2]]
+    text = first_line(error)
+    for form in given:
+        if form:
+            text = text.replace(form, shown(url))
+    return _KEYS.sub("", text)
 
 
 @lru_cache(maxsize=256)
@@ -146,6 +170,8 @@ def _located(url: str) -> tuple[Any, str]:
     import pyarrow
     from pyarrow.fs import FileSystem
 
+    base = name_of(url)  # pyarrow takes schemes in lower case only
+    url = base + url[len(base) :]
     try:
         system, path = FileSystem.from_uri(url)
     except pyarrow.ArrowInvalid as error:

@@ -21,7 +21,7 @@ from flowvec.texts.compression import (
     is_compressed,
     is_hidden,
 )
-from flowvec.texts.remote import is_url, name_of, open_remote, remote_files, state_of
+from flowvec.texts.remote import is_url, name_of, open_remote, remote_files, shown, state_of
 from flowvec.texts.window import DEAD_LETTERS
 
 __all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]
@@ -58,7 +58,7 @@ class Source:
     @property
     def name(self) -> str:
         """Its name in messages."""
-        return "standard input" if self.path == STDIN else self.path
+        return "standard input" if self.path == STDIN else shown(self.path)
 
     @property
     def is_compressed(self) -> bool:
@@ -150,7 +150,7 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
     for source in sources:
         real = source.path if is_url(source.path) else Path(source.path).resolve()
         if real in seen:
-            raise InputValueError(f"{source.path} is named twice")
+            raise InputValueError(f"{source.name} is named twice")
         seen.add(real)
     return sources
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -115,6 +116,16 @@ def test_a_store_that_stays_away_is_named(pauses: list[float]) -> None:
     with pytest.raises(BulkError, match="the same command continues"):
         retried(call, "write x", stop=stop)
     assert call.calls == 1
+
+
+def test_a_store_that_stays_away_is_said_once_and_early(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(BulkError):
+        retried(Failing(*[ConnectionRefusedError("refused")] * 10_000), "write x")
+    (line,) = caplog.messages
+    assert re.fullmatch(r"cannot write x: refused; trying again until .+", line)
+    caplog.clear()
+    assert retried(Failing(*[ConnectionResetError("gone")] * 2), "write x") == "done"
+    assert caplog.messages == []  # a fault that passes is not worth a line
 
 
 @pytest.mark.parametrize("error", [StoreError("NoSuchKey", 404), StoreError("x", 412)], ids=str)

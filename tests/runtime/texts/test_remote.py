@@ -16,7 +16,7 @@ from flowvec import Encoder
 from flowvec.bulk import encode_files
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import survey_inputs
-from flowvec.texts.remote import _pattern, from_anywhere, is_url, name_of, remote_files
+from flowvec.texts.remote import _pattern, from_anywhere, is_url, name_of, remote_files, shown
 from flowvec.texts.sources import Source, find_sources
 
 pytest.importorskip("pyarrow.fs", reason="needs the extra [files]")
@@ -175,3 +175,42 @@ def test_a_path_that_was_a_url_is_refused(tmp_path: Path, tiny: Encoder) -> None
     with pytest.raises(InputValueError, match="s3:/bucket/vectors has one slash"):
         encode_files(tiny, tmp_path / "a.txt", Path("s3://bucket/vectors"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("S3://bucket/a.txt?region=x", "s3://bucket/a.txt"),
+        ("s3://key:hush@bucket/a.txt", "s3://bucket/a.txt"),
+        ("s3://key:hu/sh@bucket/a.txt?endpoint_override=y", "s3://bucket/a.txt"),
+        ("ftp://user:hush@host/a", "ftp://host/a"),
+        ("abfs://container@account/a?account_key=hush", "abfs://container@account/a"),
+        ("memory://a:b/c", "memory://a:b/c"),
+        ("folder/a:b@c.txt", "folder/a:b@c.txt"),
+    ],
+)
+def test_a_url_is_shown_without_options_and_keys(url: str, name: str) -> None:
+    assert shown(url) == name
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:hush@bucket/a.txt?endpoint_override=127.0.0.1:1&scheme=http&allow_x=hush",
+        "nowhere://user:hush@bucket/a.txt?token=hush",
+        "memory://nothing/a.txt?token=hush",
+    ],
+)
+def test_an_input_that_cannot_be_read_is_named_without_secrets(url: str) -> None:
+    pytest.importorskip("fsspec", reason="needs fsspec")
+    with pytest.raises(InputValueError, match="cannot read") as raised:
+        find_sources([url])
+    assert "hush" not in str(raised.value)
+
+
+def test_the_scheme_of_a_url_may_be_in_upper_case(store: Any) -> None:
+    fill(store)
+    assert [source.path for source in find_sources(["MEMORY://texts/a.jsonl"])]
+    assert [one.url for one in remote_files("Memory://texts/*.jsonl")] == ["memory://texts/a.jsonl"]
+    with Source("MEMORY://texts/a.jsonl", "jsonl").open() as file:
+        assert file.read() == lines(TEXTS[:10])
