@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -246,23 +247,25 @@ def index(
             "--on-error": on_error is not None,
             "--prune": prune,
             "--split": split is not None,
-            "--full-text": full_text is not None,
             "--index-field": bool(index_field),
-            "--sparse-model": sparse_model is not None,
             "--token-model": token_model is not None,
             "--replace": replace,
             "--resume": resume,
         }
         if given := [name for name, is_given in local_only.items() if is_given]:
             raise InputValueError(f"{', '.join(given)} cannot be used with --engine ray")
-        with Encoder.load(
-            model, provider=provider, compute=cast(Any, compute), revision=revision
-        ) as encoder:
+        with (
+            Encoder.load(
+                model, provider=provider, compute=cast(Any, compute), revision=revision
+            ) as encoder,
+            nullcontext() if sparse_model is None else SparseEncoder.load(sparse_model) as sparse,
+        ):
             again = "rebuilds" if rebuild else "completes"
             with telling_how_to_continue(f"the same command {again} the shards"):
                 done = index_shards(
                     encoder, inputs or [], place, shards=shards, resume=not rebuild,
-                    workers=RayWorkers(workers or shards, address=address), **common,
+                    workers=RayWorkers(workers or shards, address=address),
+                    sparse_encoder=sparse, full_text=cast(Any, full_text), **common,
                 )  # fmt: skip
         print_shards(place, done, as_json=as_json)
         # A shard of few rows may lack a field that others have, and one without rows has none.

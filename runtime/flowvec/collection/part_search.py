@@ -81,6 +81,11 @@ class PartSearcher(Searcher):
         )
         self._collection = collection
 
+    @property
+    def sparse_fingerprint(self) -> str | None:
+        """Of the model that made the sparse vectors; None if there are none, or it is not known."""
+        return self._collection._sparse_fingerprint()
+
     def check_sparse_model(self, dim: int, fingerprint: str | None) -> None:
         """Check that sparse vectors of queries can be compared with those here.
 

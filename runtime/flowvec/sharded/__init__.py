@@ -1,6 +1,6 @@
 """Collections that are too large for one machine: built and searched in shards on Ray.
 
-    out/shards.json      number of shards, and their model
+    out/shards.json      number of shards, their models and indexes
     out/shard-000 ...    one Collection each
     out/shard-000.job    journal and dead letters of the job that filled it
 

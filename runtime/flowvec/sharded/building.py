@@ -5,19 +5,28 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from flowvec.arguments import whole_number
+from flowvec.arguments import choice, whole_number
 from flowvec.bulk import BulkSummary, RayWorkers, encode_files
 from flowvec.bulk.collection_output import ADVICE
 from flowvec.bulk.ray_workers import cause_of, connected_ray, cpus_of
 from flowvec.bulk.scratch import scratch_folder
+from flowvec.collection.collection import Collection
+from flowvec.collection.model import check_sparse_encoder_or_none
+from flowvec.collection.store.full_text import TOKENIZERS, TextTokenizer
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BulkError, CollectionError
 from flowvec.object_store import Lease, ObjectStore, open_store
-from flowvec.sharded.manifest import LEASE, claim_manifest, place_of, shard_name
+from flowvec.sharded.manifest import (
+    LEASE,
+    ShardsManifest,
+    claim_manifest,
+    place_of,
+    shard_name,
+)
 from flowvec.sharded.stored_shard import (
     clean_shards,
     fetch,
@@ -25,9 +34,12 @@ from flowvec.sharded.stored_shard import (
     publish,
     read_shard,
 )
+from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.remote import from_anywhere, is_url, name_of
 
 __all__ = ["index_shards"]
+
+Model = TypeVar("Model", Encoder, SparseEncoder)
 
 _ADVICE = "Give --rebuild (resume=False) to build all shards again"
 
@@ -39,6 +51,8 @@ def index_shards(
     *,
     shards: int,
     workers: RayWorkers,
+    sparse_encoder: SparseEncoder | None = None,
+    full_text: TextTokenizer | None = None,
     **options: Any,
 ) -> list[BulkSummary]:
     """Build a collection in shards, each in a Ray task. Call it again to complete what is missing.
@@ -57,6 +71,11 @@ def index_shards(
         out: the folder that holds the shards, or a URL as in `encode_files`.
         shards: number of shards.
         workers: how many tasks run at a time, with how many cores.
+        sparse_encoder: makes sparse vectors of all texts too, for `ShardedSearcher.search_sparse`
+            and hybrid searches; tasks load its bundle as the encoder's. Shards that were built
+            without it get theirs; below a URL they are downloaded and uploaded again for that.
+        full_text: makes the full-text indexes of hybrid searches, with this tokenizer; None leaves
+            that to the first such search, unless the shards that are there have one.
         options: other arguments of `encode_files`: `text_field`, `id_field`, `keep` and so on.
             `resume=False` builds all shards again; below a URL, each replaces the old one when it
             is complete.
@@ -67,38 +86,40 @@ def index_shards(
     Raises:
         InputValueError: the folder has another number of shards, or holds something else; or as
             `encode_files`.
+        InputTypeError: `sparse_encoder` is not a SparseEncoder.
         FingerprintMismatchError: the folder is of another model.
         CollectionError: a shard could not be built.
         BulkError: another job writes below the URL, or the store cannot be reached.
         MissingDependencyError: Ray, or the library of the URL's scheme, is not installed.
     """
     whole_number("shards", shards)
+    check_sparse_encoder_or_none(sparse_encoder)
+    if full_text is not None:
+        choice("full_text", full_text, TOKENIZERS)
     ray = connected_ray(workers)
     place = place_of(out)
-    engine = encoder.engine
     cpus = cpus_of(ray, workers, min(shards, workers.workers))
-    arguments = {
-        "provider": engine.provider,
-        "compute": engine.compute,
-        "max_batch_tokens": encoder.max_batch_tokens,
-        "streams": max(1, int(cpus)) if engine.device == "cpu" else None,
-    }
+    dense = _LoadedModel.like(encoder, cpus)
+    sparse = None if sparse_encoder is None else _LoadedModel.like(sparse_encoder, cpus)
+    resume = bool(options.get("resume", True))
     paths = [from_anywhere(str(one)) for one in inputs]
     with ExitStack() as stack:
         holder = None
         if is_url(place):
             store = open_store(place)
             holder = stack.enter_context(Lease(store, LEASE)).holder
-            claim_manifest(place, shards, encoder)
+            manifest = claim_manifest(
+                place, shards, encoder, sparse_encoder, full_text, resume=resume
+            )
             for _ in clean_shards(store, shards, shard_name):
                 pass
         else:
-            claim_manifest(place, shards, encoder)
+            manifest = claim_manifest(
+                place, shards, encoder, sparse_encoder, full_text, resume=resume
+            )
         task = ray.remote(_build).options(num_cpus=cpus, num_gpus=workers.gpus, max_retries=3)
         waiting = [
-            task.remote(
-                encoder.bundle.handle, arguments, paths, place, number, shards, options, holder
-            )
+            task.remote(dense, sparse, manifest, paths, place, number, options, holder)
             for number in range(shards)
         ]
         try:
@@ -110,13 +131,37 @@ def index_shards(
             raise CollectionError(f"a shard was not built: {cause_of(error)}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _LoadedModel:
+    """How a task loads a model: on the engine on which the caller has it."""
+
+    bundle: str
+    provider: str
+    compute: str
+    max_batch_tokens: int
+    streams: int | None
+
+    @classmethod
+    def like(cls, encoder: Encoder | SparseEncoder, cpus: float) -> _LoadedModel:
+        engine = encoder.engine
+        streams = max(1, int(cpus)) if engine.device == "cpu" else None
+        handle = encoder.bundle.handle
+        return cls(handle, engine.provider, engine.compute, encoder.max_batch_tokens, streams)
+
+    def load(self, kind: type[Model]) -> Model:
+        return kind.load(
+            self.bundle, provider=self.provider, compute=cast(Any, self.compute),
+            max_batch_tokens=self.max_batch_tokens, streams=self.streams,
+        )  # fmt: skip
+
+
 def _build(
-    bundle: str,
-    engine: dict[str, Any],
+    dense: _LoadedModel,
+    sparse: _LoadedModel | None,
+    manifest: ShardsManifest,
     inputs: list[str],
     place: str,
     number: int,
-    shards: int,
     options: dict[str, Any],
     holder: str | None,
 ) -> dict[str, Any]:
@@ -124,22 +169,35 @@ def _build(
     name = shard_name(number)
 
     def fill(folder: Path) -> BulkSummary:
-        with Encoder.load(bundle, **engine) as encoder:
+        with dense.load(Encoder) as encoder:
             try:
                 return encode_files(
-                    encoder, inputs, folder, out_format="collection", share=(number + 1, shards),
-                    **options,
+                    encoder, inputs, folder, out_format="collection",
+                    share=(number + 1, manifest.shards), **options,
                 )  # fmt: skip
             except BulkError as error:
                 raise BulkError(str(error).replace(ADVICE, _ADVICE)) from None
             except CollectionError as error:
                 raise CollectionError(f"{error}. {_ADVICE}") from None
 
+    def complete(folder: Path) -> None:
+        """Make what the shard has besides rows, as far as it is missing."""
+        with ExitStack() as stack:
+            encoder = None if sparse is None else stack.enter_context(sparse.load(SparseEncoder))
+            collection = stack.enter_context(Collection.open(folder, sparse_encoder=encoder))
+            if manifest.full_text is not None:
+                collection.index_texts(tokenizer=manifest.full_text)
+            if encoder is not None:
+                collection.add_missing_sparse()
+
     if holder is None:
         if not options.get("resume", True):
             for folder in (Path(place) / name, Path(place) / f"{name}.job"):
                 shutil.rmtree(folder, ignore_errors=True)
-        return asdict(fill(Path(place) / name))
+        done = fill(Path(place) / name)
+        if manifest.made:
+            complete(Path(place) / name)
+        return asdict(done)
     store = open_store(place)
     lease = Lease(store, LEASE)
 
@@ -147,14 +205,19 @@ def _build(
         if not lease.is_held_by(holder):
             raise BulkError(f"{name_of(place)} was taken over by another process meanwhile")
 
-    return asdict(_build_below_url(store, name, fill, check, resume=options.get("resume", True)))
+    resume = bool(options.get("resume", True))
+    return asdict(
+        _build_below_url(store, name, fill, complete, check, manifest.made, resume=resume)
+    )
 
 
 def _build_below_url(
     store: ObjectStore,
     name: str,
     fill: Callable[[Path], BulkSummary],
+    complete: Callable[[Path], object],
     check: Callable[[], object],
+    made: dict[str, str],
     *,
     resume: bool,
 ) -> BulkSummary:
@@ -164,7 +227,9 @@ def _build_below_url(
         store: where the shards are.
         name: the shard's name.
         fill: fills the collection in a folder; its job is in the folder `NAME.job` beside it.
+        complete: makes what the collection has besides rows, as far as it is missing.
         check: called before each write; raises if this job has lost the right to write.
+        made: what the collection is to have besides rows.
         resume: False builds the shard again in any case.
     """
     with scratch_folder() as scratch:
@@ -179,6 +244,15 @@ def _build_below_url(
             done = replace(fill(folder), out=f"{store.url}/{name}")
         except BulkError as error:
             raise BulkError(str(error).replace(str(folder), f"{store.url}/{name}")) from None
-        if not is_there:
-            publish(store, name, folder, job, asdict(done), before, check)
+        if is_there and before is not None and before.lacks(made):
+            # The rows stay, and what they lack is made of them.
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            fetch(store, before.collection, folder)
+            complete(folder)
+            publish(store, name, folder, job, before.summary, before, check, before.made | made)
+        elif not is_there:
+            if made:
+                complete(folder)
+            publish(store, name, folder, job, asdict(done), before, check, made)
         return done

@@ -1,17 +1,19 @@
-"""`shards.json`: how many shards a collection has, and the model of their vectors."""
+"""`shards.json`: how many shards a collection has, the models of their vectors, their indexes."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from flowvec.collection.store.absence import SHARDS_FILE
+from flowvec.collection.store.full_text import TextTokenizer
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import CollectionError, FingerprintMismatchError, InputValueError
 from flowvec.files import write_file
 from flowvec.object_store import open_store
+from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.remote import is_url, name_of
 
 __all__ = [
@@ -39,11 +41,17 @@ class ShardsManifest:
         shards: number of shards.
         model: name or directory of the bundle that made the vectors.
         fingerprint: its fingerprint.
+        sparse_model: name or directory of the bundle that makes their sparse vectors; None without.
+        sparse_fingerprint: its fingerprint.
+        full_text: tokenizer of their full-text indexes; None if they are made when they are needed.
     """
 
     shards: int
     model: str
     fingerprint: str
+    sparse_model: str | None = None
+    sparse_fingerprint: str | None = None
+    full_text: TextTokenizer | None = None
 
     def check_model(self, encoder: Encoder, where: str) -> None:
         """Refuse an encoder of another model.
@@ -57,6 +65,29 @@ class ShardsManifest:
         """
         if self.fingerprint != encoder.fingerprint:
             raise FingerprintMismatchError(f"{where} was made with another model")
+
+    def check_sparse_model(self, encoder: SparseEncoder | None, where: str) -> None:
+        """Refuse a SparseEncoder of another model than that of the shards.
+
+        Args:
+            encoder: the encoder; None is never refused.
+            where: the collection's name in messages.
+
+        Raises:
+            FingerprintMismatchError: the sparse vectors of the shards are made by another model.
+        """
+        expected = self.sparse_fingerprint
+        if encoder is not None and expected not in (None, encoder.fingerprint):
+            raise FingerprintMismatchError(
+                f"{where} has sparse vectors of {self.sparse_model}, and "
+                f"{encoder.bundle.manifest.name} is another model"
+            )
+
+    @property
+    def made(self) -> dict[str, str]:
+        """What a shard has besides rows, as its record says it."""
+        both = {"sparse_fingerprint": self.sparse_fingerprint, "full_text": self.full_text}
+        return {name: value for name, value in both.items() if value is not None}
 
 
 def place_of(path: str | Path) -> str:
@@ -110,8 +141,16 @@ def read_manifest(path: str | Path) -> ShardsManifest:
     return _parsed(stored, name_of(text))
 
 
-def claim_manifest(path: str | Path, shards: int, encoder: Encoder) -> None:
-    """Write `shards.json`, or check that the one that is there is the same.
+def claim_manifest(
+    path: str | Path,
+    shards: int,
+    encoder: Encoder,
+    sparse_encoder: SparseEncoder | None = None,
+    full_text: TextTokenizer | None = None,
+    *,
+    resume: bool = True,
+) -> ShardsManifest:
+    """Write `shards.json`, or check that the one that is there is of the same shards.
 
     Below a URL, the caller has the lease.
 
@@ -119,28 +158,56 @@ def claim_manifest(path: str | Path, shards: int, encoder: Encoder) -> None:
         path: the folder, or the URL.
         shards: number of shards.
         encoder: the model.
+        sparse_encoder: makes sparse vectors; None without. Shards that have none get theirs.
+        full_text: tokenizer of their full-text indexes; None is that of the shards that are there.
+        resume: whether shards that are there stay, with their sparse vectors.
+
+    Returns:
+        What the shards are to be.
 
     Raises:
-        InputValueError: there are shards of another number, or something else is there.
+        InputValueError: there are shards of another number, or something else is there; or there
+            are sparse vectors, and no encoder for those of new rows.
         FingerprintMismatchError: there are shards of another model.
         CollectionError: the file cannot be written, or is damaged.
     """
-    text, where = str(path), name_of(str(path))
-    about = {"flowvec_shards": _VERSION, "shards": shards, "model": encoder.bundle.handle,
-             "fingerprint": encoder.fingerprint}  # fmt: skip
-    content = (json.dumps(about, indent=1) + "\n").encode()
+    where = name_of(str(path))
+    wanted = ShardsManifest(shards, encoder.bundle.handle, encoder.fingerprint, full_text=full_text)
+    if sparse_encoder is not None:
+        wanted = replace(
+            wanted,
+            sparse_model=sparse_encoder.bundle.handle,
+            sparse_fingerprint=sparse_encoder.fingerprint,
+        )
     names = _names(path)
     if SHARDS_FILE in names and any(map(_OF_SHARD.match, names)):
         there = read_manifest(path)
         if there.shards != shards:
             raise InputValueError(f"{where} has {there.shards} shards, not {shards}")
         there.check_model(encoder, where)
-        return
+        if resume:
+            there.check_sparse_model(sparse_encoder, where)
+            if sparse_encoder is None and there.sparse_fingerprint is not None:
+                raise InputValueError(
+                    f"{where} has sparse vectors of {there.sparse_model}: give it as "
+                    "--sparse-model (sparse_encoder=)"
+                )
+            wanted = replace(wanted, full_text=full_text or there.full_text)
+        if there.made != wanted.made:
+            _write(path, wanted)
+        return wanted
     # A job that failed before its first shard decides nothing.
     if foreign := sorted(name for name in names if name not in (SHARDS_FILE, LEASE)):
         raise InputValueError(f"{where} is not empty: it holds {foreign[0]}; name a new place")
-    if is_url(text):
-        open_store(text).write(SHARDS_FILE, content)
+    _write(path, wanted)
+    return wanted
+
+
+def _write(path: str | Path, manifest: ShardsManifest) -> None:
+    given = {name: value for name, value in asdict(manifest).items() if value is not None}
+    content = (json.dumps({"flowvec_shards": _VERSION, **given}, indent=1) + "\n").encode()
+    if is_url(str(path)):
+        open_store(str(path)).write(SHARDS_FILE, content)
         return
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -165,6 +232,13 @@ def _parsed(content: bytes, where: str) -> ShardsManifest:
     if not isinstance(about, dict) or about.get("flowvec_shards") != _VERSION:
         raise CollectionError(f"{where}/{SHARDS_FILE} was written by another version of flowvec")
     try:
-        return ShardsManifest(int(about["shards"]), str(about["model"]), str(about["fingerprint"]))
+        return ShardsManifest(
+            int(about["shards"]),
+            str(about["model"]),
+            str(about["fingerprint"]),
+            about.get("sparse_model"),
+            about.get("sparse_fingerprint"),
+            about.get("full_text"),
+        )
     except (KeyError, TypeError, ValueError):
         raise CollectionError(f"{where}/{SHARDS_FILE} does not describe its shards") from None

@@ -132,6 +132,7 @@ class ShardedSearcher:
         about = read_manifest(place)
         if encoder is not None:
             about.check_model(encoder, name_of(place))
+        about.check_sparse_model(sparse_encoder, name_of(place))
         self._ray = ray = connected_ray(RayWorkers(1, address=address))
         self._encoder = encoder
         self._sparse_encoder = sparse_encoder

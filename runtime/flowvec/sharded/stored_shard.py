@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +66,23 @@ class StoredShard:
         job: manifest and dead letters of the job that filled it.
         summary: the summary of that job, as JSON values.
         tag: the object's tag, for `ObjectStore.replace`.
+        made: what it has besides rows, see `ShardsManifest.made`.
     """
 
     collection: tuple[StoredFile, ...]
     job: tuple[StoredFile, ...]
     summary: dict[str, Any]
     tag: str
+    made: dict[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
         """All files."""
         return self.collection + self.job
+
+    def lacks(self, made: Mapping[str, str]) -> bool:
+        """Whether it has other things besides rows than these, or not all of them."""
+        return any(self.made.get(name) != value for name, value in made.items())
 
     @property
     def version(self) -> str:
@@ -104,6 +110,7 @@ def read_shard(store: ObjectStore, name: str) -> StoredShard | None:
             tuple(StoredFile(**one) for one in about["job"]),
             dict(about["summary"]),
             tagged[1],
+            dict(about.get("made", {})),
         )
     except (ValueError, KeyError, TypeError):
         raise CollectionError(f"{where} does not describe a shard") from None
@@ -133,6 +140,7 @@ def publish(
     summary: dict[str, Any],
     before: StoredShard | None,
     check: Callable[[], object],
+    made: Mapping[str, str] | None = None,
 ) -> StoredShard:
     """Upload a shard that was built here, and then record it.
 
@@ -144,6 +152,7 @@ def publish(
         summary: the job's summary, as JSON values.
         before: the shard that this one replaces; its objects are deleted.
         check: called before each write; raises if this job has lost the right to write.
+        made: what the collection has besides rows, see `ShardsManifest.made`.
 
     Returns:
         What is recorded: this shard, or the one that another attempt of the same job recorded
@@ -169,6 +178,7 @@ def publish(
     about = {
         "flowvec_shard": _VERSION,
         "summary": summary,
+        "made": dict(made or {}),
         **{kind: [asdict(one) for one in its] for kind, its in files.items()},
     }
     content = (json.dumps(about, indent=1) + "\n").encode()
@@ -186,7 +196,9 @@ def publish(
         return there
     if before is not None:
         store.delete(one.object for one in before.files)
-    return StoredShard(tuple(files["collection"]), tuple(files["job"]), summary, tag)
+    return StoredShard(
+        tuple(files["collection"]), tuple(files["job"]), summary, tag, dict(made or {})
+    )
 
 
 def fetch(store: ObjectStore, files: Iterable[StoredFile], folder: Path) -> None:
