@@ -152,8 +152,8 @@ class Collection(SearchMethods, FieldMethods):
             write_timeout: as for `open`.
 
         Raises:
-            InputValueError: the path is a URL; both or neither of encoder and dim; an unknown metric;
-                with `exist_ok`, a collection with another dim, metric or vector_dtype.
+            InputValueError: the path is a URL; both or neither of encoder and dim; an unknown
+                metric; with `exist_ok`, a collection with another dim, metric or vector_dtype.
             CollectionError: the directory is not empty or cannot be written.
             FingerprintMismatchError: with `exist_ok`, the vectors there are of another model.
         """
