@@ -357,6 +357,16 @@ def test_the_export_command_writes_a_bundle(flowvec, checkpoint, tmp_path) -> No
     assert np.load(tmp_path / "v.npy").shape == (2, WIDTH)
 
 
+def test_the_export_command_shows_what_variants_lose(flowvec_here, checkpoint) -> None:
+    done = flowvec_here("export", checkpoint("bert"), "-o", "b", "--variants", "int8")
+    assert done.returncode == 0, done.stderr
+    parity = json.loads(flowvec_here("info", "b", "--json").stdout)["parity"]
+    assert done.stdout.splitlines()[1:] == [
+        f"int8, compared with float32: mean cosine {parity['int8_mean_cosine']:g}, "
+        f"min cosine {parity['int8_min_cosine']:g}"
+    ]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
