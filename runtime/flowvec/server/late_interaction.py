@@ -178,14 +178,19 @@ def _naming(names: Sequence[int | str] | None) -> Iterator[None]:
         if names is not None:
             refusal.message = re.sub(
                 r"\b(item|text) (\d+)",
-                lambda match: _name(match[1], names[int(match[2])]),
+                lambda match: _named(match, names),
                 refusal.message,
             )
         raise
 
 
-def _name(what: str, name: int | str) -> str:
-    return name if isinstance(name, str) else f"{what} {name}"
+def _named(match: re.Match[str], names: Sequence[int | str]) -> str:
+    """The name of a text that a message counts; what is not one stays as it is."""
+    number = int(match[2])
+    if number >= len(names):
+        return match[0]
+    name = names[number]
+    return name if isinstance(name, str) else f"{match[1]} {name}"
 
 
 def _summed(outcomes: Sequence[Outcome]) -> Outcome:
