@@ -85,6 +85,8 @@ class Row:
     @property
     def remark(self) -> str:
         """What a table says of its results; "" if they are those of the first row."""
+        if self.is_rounded and not self.quality:
+            return "void: too few texts to rank"
         if self.is_rounded:
             return "void: ranks otherwise" if self.void else "8 bits: other vectors"
         return "void: other vectors" if self.void else ""

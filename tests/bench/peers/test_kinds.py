@@ -131,7 +131,7 @@ def _row(cosine: float, tau: float | None, *, is_rounded: bool) -> Row:
         (_row(0.9999, 0.95, is_rounded=True), False, "8 bits: other vectors"),
         (_row(0.9999, 0.89, is_rounded=True), True, "void: ranks otherwise"),
         (_row(0.9999, float("nan"), is_rounded=True), True, "void: ranks otherwise"),
-        (_row(0.9999, None, is_rounded=True), True, "void: ranks otherwise"),
+        (_row(0.9999, None, is_rounded=True), True, "void: too few texts to rank"),
     ],
 )
 def test_8_bits_count_by_their_ranking_and_others_by_their_vectors(
