@@ -244,7 +244,7 @@ def test_wrong_questions_are_errors(
         searcher.search("the cat")
 
 
-def test_the_commands_build_and_search_shards(flowvec, tmp_path: Path) -> None:
+def test_the_commands_build_and_search_shards(flowvec, tmp_path: Path, sparse_dir: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "the cat sleeps"}\n{"text": "stocks fell"}\n')
     options = ("--model", "mini", "--engine", "ray", "--shards", "2")
     built = flowvec("index", "c", "a.jsonl", *options)
@@ -260,6 +260,9 @@ def test_the_commands_build_and_search_shards(flowvec, tmp_path: Path) -> None:
     assert by_words.returncode == 0, by_words.stderr
     first, second = json.loads(by_words.stdout)["hits"]
     assert (first["text"], first["score"], second["score"]) == ("stocks fell", 1.0, 0.0)
+    without = flowvec("search", "c", "stocks", "--sparse-model", sparse_dir)
+    assert (without.returncode, without.stdout) == (0, "no rows\n")
+    assert "c was built without sparse vectors" in without.stderr
     page = flowvec("search", "c", "stocks", "--hybrid", "--offset", "1", "--min-score", "0.1")
     assert (page.returncode, "stocks" in page.stdout) == (0, False)
     (tmp_path / "c" / "shard-001").rename(tmp_path / "elsewhere")

@@ -23,6 +23,7 @@ from flowvec.errors import CollectionError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
 from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
+from flowvec.sharded.manifest import read_manifest as read_shards
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.remote import is_url, name_of
 
@@ -124,6 +125,12 @@ def search(
         if sparse_model is not None and not hybrid and (exact or model is not None):
             raise InputValueError(_SPARSE_ALONE)
         by_sparse_alone = sparse_model is not None and not hybrid
+        if sparse_model is not None and read_shards(place).sparse_model is None:
+            typer.echo(
+                f"{name_of(place)} was built without sparse vectors: flowvec index --engine ray "
+                "with --sparse-model makes them",
+                err=True,
+            )
         bundle = model or shards_model(place)
         with (
             nullcontext()
