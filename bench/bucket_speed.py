@@ -1,12 +1,12 @@
 """How fast a bulk job writes into a bucket, beside the same job into a folder.
 
-    python bench/bucket_speed.py --texts wiki.txt.xz [--rows 1000000] [--rounds 2]
+    python bench/bucket_speed.py --texts wiki.txt.xz [--rows 1000000] [--rounds 2] [--server rclone]
 
-The bucket is moto's server on loopback, which shares the processor with the job. Each round runs
-both jobs, one after the other. Memory is the job's own, without mapped files: its growth is from a
-quarter of the job's time to its most. Processor time is the job's own too, without the server's: on
-a machine that does not run the store it says how much slower the bucket is. Needs the extras [cpu],
-[bench] and [test-buckets].
+The bucket is a server on loopback, moto's or rclone's, which shares the processor with the job.
+Each round runs both jobs, one after the other. Memory is the job's own, without mapped files: its
+growth is from a quarter of the job's time to its most. Processor time is the job's own too, without
+the server's: on a machine that does not run the store it says how much slower the bucket is. Needs
+the extras [cpu], [bench] and [test-buckets].
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import tempfile
 import time
 from itertools import islice
 from pathlib import Path
+from typing import get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.faults.bucket_server import bucket_server
+from tests.faults.bucket_server import KEY, SECRET, Server, bucket_server
 
 from flowvec_bench.texts import natural_sentences
 
@@ -37,17 +38,19 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--server", choices=get_args(Server), default="moto")
     arguments = parser.parse_args()
+    server = bucket_server(server=arguments.server)
     most = min(arguments.rows, _SENTENCES)
     sentences = list(islice(natural_sentences(arguments.texts), most))
-    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder, bucket_server() as url:
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder, server as url:
         texts = Path(folder) / "texts.txt"
         with texts.open("w", encoding="utf-8") as file:
             for row in range(arguments.rows):
                 file.write(f"{sentences[row % len(sentences)]} {row // len(sentences)}\n")
         os.environ |= {
-            "AWS_ACCESS_KEY_ID": "a",
-            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": url,
         }

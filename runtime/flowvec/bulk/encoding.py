@@ -43,7 +43,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import Survey, survey_inputs
-from flowvec.texts.remote import from_anywhere, name_of
+from flowvec.texts.remote import from_anywhere, name_of, without_keys
 from flowvec.texts.sources import STDIN, find_sources
 from flowvec.texts.window import Columns
 
@@ -459,7 +459,9 @@ def _described(
         "rows": survey.rows,
         "columns": columns,
         "inputs": [
-            {name: getattr(source, name) for name in _RECORDED} for source in survey.sources
+            {name: getattr(source, name) for name in _RECORDED}
+            | {"path": without_keys(source.path)}
+            for source in survey.sources
         ],
     }
     as_read: dict[str, Any] = json.loads(json.dumps(described))  # as it will be read again

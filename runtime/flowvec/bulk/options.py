@@ -17,7 +17,7 @@ from flowvec.bulk.shard_files import BULK_PRECISIONS, BulkPrecision, OutFormat, 
 from flowvec.encoder.options import Truncation
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
-from flowvec.texts.remote import is_url, name_of
+from flowvec.texts.remote import is_url, name_of, shown
 from flowvec.texts.window import WINDOW, Fields
 
 __all__ = [
@@ -150,8 +150,8 @@ def url_of(out: str | Path, out_format: OutFormat | None) -> str | None:
         raise InputValueError(f"a collection is a directory of a file system, not {out}")
     if name_of(out).endswith((".npy", ".parquet")):
         raise InputValueError(
-            f"by URL the output is a folder of shards, not one file: name {out} without .npy or "
-            ".parquet, and give the format by --out-format (out_format=)"
+            f"by URL the output is a folder of shards, not one file: name {shown(out)} without "
+            ".npy or .parquet, and give the format by --out-format (out_format=)"
         )
     return out
 

@@ -272,7 +272,7 @@ def _add_dead_letter(
     window: Window, place: int, key: Any, reason: str, sources: Sequence[Source] = ()
 ) -> None:
     window.dead.append(DeadLetter(*window.place(place), key, _CODE, reason))
-    order = {source.path: i for i, source in enumerate(sources)}
+    order = {source.name: i for i, source in enumerate(sources)}
     window.dead.sort(key=lambda letter: (order.get(letter.source, 0), letter.row))
 
 

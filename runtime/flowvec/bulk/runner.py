@@ -404,7 +404,7 @@ class Work:
                 key = ids[i] if window.parts is None else window.parts[i].parent
                 window.dead.append(DeadLetter(*window.place(i), key, code, reasons[code]))
         kept = [i for i, number in enumerate(window.numbers) if number not in numbers]
-        order = {source.path: i for i, source in enumerate(self._survey.sources)}
+        order = {source.name: i for i, source in enumerate(self._survey.sources)}
         window.dead.sort(key=lambda letter: (order.get(letter.source, 0), letter.row))
         return kept
 

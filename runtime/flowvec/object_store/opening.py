@@ -96,6 +96,8 @@ def _s3_system(options: dict[str, str]) -> Any:
         client_kwargs=client,
         config_kwargs={
             "retries": {"total_max_attempts": 1},
+            # S3Store sends digests of its own with what it writes; a CRC beside them costs time.
+            "request_checksum_calculation": "when_required",
             "connect_timeout": _CONNECT_SECONDS,
             "read_timeout": _READ_SECONDS,
         },

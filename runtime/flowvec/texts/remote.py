@@ -28,6 +28,7 @@ __all__ = [
     "remote_files",
     "shown",
     "state_of",
+    "without_keys",
 ]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -69,9 +70,14 @@ def name_of(path: str) -> str:
     return f"{scheme.lower()}://{rest}"
 
 
+def without_keys(path: str) -> str:
+    """A path or URL without a key and its secret."""
+    return _KEYS.sub("", path) if is_url(path) else path
+
+
 def shown(path: str) -> str:
     """A path or URL for messages: without options, which may be secrets, and without keys."""
-    return _KEYS.sub("", name_of(path)) if is_url(path) else path
+    return without_keys(name_of(path))
 
 
 def from_anywhere(path: str) -> str:

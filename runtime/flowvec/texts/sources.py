@@ -166,14 +166,16 @@ def _remote_sources(url: str, file_format: str | None) -> list[Source]:
     files = remote_files(url)
     kinds = [file_format or format_of(name_of(file.url)) for file in files]
     if files and files[0].url == url and kinds[0] is None:
-        raise InputValueError(f"cannot tell how to read {url}; give --format {'|'.join(FORMATS)}")
+        raise InputValueError(
+            f"cannot tell how to read {shown(url)}; give --format {'|'.join(FORMATS)}"
+        )
     sources = [
         Source(file.url, kind, file.bytes, file.modified)
         for file, kind in zip(files, kinds, strict=True)
         if kind is not None
     ]
     if not sources:
-        raise InputValueError(f"{url} has no files to read")
+        raise InputValueError(f"{shown(url)} has no files to read")
     return sources
 
 

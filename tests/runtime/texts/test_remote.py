@@ -214,3 +214,22 @@ def test_the_scheme_of_a_url_may_be_in_upper_case(store: Any) -> None:
     assert [one.url for one in remote_files("Memory://texts/*.jsonl")] == ["memory://texts/a.jsonl"]
     with Source("MEMORY://texts/a.jsonl", "jsonl").open() as file:
         assert file.read() == lines(TEXTS[:10])
+
+
+def test_what_a_job_writes_has_no_secrets_and_the_order_of_the_inputs(
+    tmp_path: Path, tiny: Encoder, store: Any
+) -> None:
+    store.pipe("/key:hush@b/b.jsonl", lines(["a cat", "cat " * 3000]))
+    store.pipe("/key:hush@a/a.jsonl", lines(["cat " * 3000, "a cat"]))
+    urls = ["memory://key:hush@b/b.jsonl", "memory://key:hush@a/a.jsonl"]
+    done = encode_files(tiny, urls, tmp_path / "out", out_format="npy", truncation="error")
+    assert (done.rows, done.dead_letters) == (2, 2)
+    written = [path.read_bytes() for path in (tmp_path / "out").iterdir()]
+    assert not any(b"hush" in content for content in written)
+    letters = (tmp_path / "out" / "_dead_letter.jsonl").read_text().splitlines()
+    assert [(one["source"], one["row"]) for one in map(json.loads, letters)] == [
+        ("memory://b/b.jsonl", 1),
+        ("memory://a/a.jsonl", 0),
+    ]
+    again = encode_files(tiny, urls, tmp_path / "out", out_format="npy", truncation="error")
+    assert again.shards_before == again.shards

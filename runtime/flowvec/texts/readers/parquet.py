@@ -201,7 +201,7 @@ def schema_of(source: Source) -> Any:
     try:
         return arrow.parquet.read_schema(source.for_arrow())
     except (OSError, arrow.ArrowException) as error:
-        raise InputValueError(f"cannot read {source.path}: {error}") from None
+        raise InputValueError(f"cannot read {source.name}: {error}") from None
 
 
 def _text_in_json(value: Any) -> str:
