@@ -149,7 +149,7 @@ RAY = ["index", "c", "-", "--model", "TINY", "--engine", "ray", "--shards", "2"]
             "--on-duplicate, --max-dead, --strict, --replace cannot be used with --engine ray",
         ),
         ([*RAY, "--resume"], "x", "--resume cannot be used with --engine ray"),
-        (["search", "nowhere", "query"], "", "no collection"),
+        (["search", "nowhere", "query"], "", "nowhere is not a collection"),
         (["search", "nowhere", "query", "--prefix"], "", "add --hybrid"),
         (["search", "nowhere", "query", "--vector-weight", "0.2"], "", "add --hybrid"),
         (
