@@ -5,8 +5,8 @@
 The bucket is a server on loopback, moto's or rclone's, which shares the processor with the job.
 Each round runs both jobs, one after the other. Memory is the job's own, without mapped files: its
 growth is from a quarter of the job's time to its most. Processor time is the job's own too, without
-the server's: on a machine that does not run the store it says how much slower the bucket is. Needs
-the extras [cpu], [bench] and [test-buckets].
+the server's, which is told beside it: on a machine that does not run the store it says how much
+slower the bucket is. Needs the extras [cpu], [bench] and [test-buckets].
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import time
 from itertools import islice
 from pathlib import Path
 from typing import get_args
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -56,11 +58,20 @@ def main() -> None:
         }
         for number in range(arguments.rounds):
             for out in (f"{folder}/{number}", f"s3://bucket/{number}"):
+                before = _server_seconds()
                 seconds, processor, growth = job(texts, out)
+                server_seconds = _server_seconds() - before
                 rate = arguments.rows / seconds
                 print(f"{out.partition(':')[0]:>10}", f"{seconds:.1f} s, {rate:,.0f} texts/s,",
                       f"{processor:.1f} s of processor time,",
+                      f"{server_seconds:.1f} s of the server's,",
                       f"memory grew by {growth:.0f} MiB", flush=True)  # fmt: skip
+
+
+def _server_seconds() -> float:
+    """Processor time of the server's processes so far."""
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return sum(each.user + each.system for each in times)
 
 
 def job(texts: Path, out: str) -> tuple[float, float, float]:
