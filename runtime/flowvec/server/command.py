@@ -227,7 +227,9 @@ def _open(path: Path, models: list[Encoder]) -> Collection:
     is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if is_new:
         if not models:
-            raise InputValueError(f"{path} is not a collection: name an embedding model to create it for")
+            raise InputValueError(
+                f"{path} is not a collection: name an embedding model to create it for"
+            )
         return Collection.create(path, encoder=models[0])
     with Collection.open(path) as collection:
         info = collection.info()
