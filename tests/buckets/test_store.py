@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("s3fs", reason="needs the extra [s3]")
+pytest.importorskip("moto", reason="needs the extra [test-buckets]")
+
 from botocore.exceptions import ClientError
 
 from flowvec.errors import BulkError, InputValueError, MissingDependencyError
 from flowvec.object_store import ConflictError, ObjectStore, open_store, s3
 from tests.buckets.conftest import on_both_servers
 from tests.faults.bucket_server import Bucket, bucket_server, url_of
-
-pytest.importorskip("s3fs", reason="needs the extra [s3]")
-pytest.importorskip("moto", reason="needs the extra [test-buckets]")
 
 
 @pytest.fixture(params=["s3", "memory"])

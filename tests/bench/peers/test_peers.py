@@ -114,7 +114,7 @@ def test_a_report_names_everyone_and_no_path(race_result: Race, tmp_path: Path) 
     for row in race_result.rows:
         assert row.name in text
     assert "did not run: broken: KeyError" in text
-    assert "(void)" in text
+    assert "(void: other vectors)" in text
     assert "CPUExecutionProvider in float32 (proved: cosine" in text
     assert "r.svg" in text
     assert str(tmp_path) not in text
