@@ -426,7 +426,7 @@ def test_mistakes_are_one_line_and_name_the_url(
     for words, message in (
         ((job, nobody, "--to", "faiss"), f"cannot list {shown}: "),
         ((job, nobody, "--to", "parquet"), f"cannot list {shown}: "),
-        ((nobody, "v.parquet"), f"cannot list {shown}: "),
+        ((nobody, "v.parquet"), f"cannot read {shown}/shards.json: "),
         ((url, "v.parquet"), "is not the folder of a bulk job: it has no manifest"),
         ((job, "nowhere://b/x", "--to", "faiss"), "fsspec does not know nowhere://"),
         ((job, "file:///tmp/x", "--to", "faiss"), "file:// is not an object store"),
