@@ -22,17 +22,12 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import CollectionError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
-from flowvec.sharded import ShardedSearcher, is_sharded, shards_model
+from flowvec.sharded import ShardedHits, ShardedSearcher, is_sharded, shards_model
 from flowvec.sharded.manifest import read_manifest as read_shards
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.remote import is_url, name_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-
-_SPARSE_ALONE = (
-    "a search by sparse vectors alone has no --rerank, --group-by, --exact and --model: add "
-    "--hybrid"
-)
 
 
 @app.command(epilog='Example: flowvec search ./notes "how do plants make food" -k 5')
@@ -117,14 +112,29 @@ def search(
         raise InputValueError("--vector-weight is for a hybrid search: add --hybrid")
     if sparse_weight is not None and not (hybrid and sparse_model is not None):
         raise InputValueError("--sparse-weight needs --hybrid and --sparse-model")
-    if is_url(place) or is_sharded(place):
-        if rerank is not None:
-            raise InputValueError("a collection in shards cannot be reranked")
-        if group_by is not None:
-            raise InputValueError("a collection in shards has no --group-by")
-        if sparse_model is not None and not hybrid and (exact or model is not None):
-            raise InputValueError(_SPARSE_ALONE)
-        by_sparse_alone = sparse_model is not None and not hybrid
+    ranked: dict[str, Any] = {"filter": wanted, "min_score": min_score, "offset": offset}
+    options: dict[str, Any] = {
+        **ranked,
+        "hybrid": hybrid,
+        "vector_weight": vector_weight,
+        "sparse_weight": sparse_weight,
+        "exact": exact,
+        "prefix": prefix,
+    }
+    in_shards = is_url(place) or is_sharded(place)
+    if in_shards and rerank is not None:
+        raise InputValueError("a collection in shards cannot be reranked")
+    if in_shards and group_by is not None:
+        raise InputValueError("a collection in shards has no --group-by")
+    by_sparse_alone = sparse_model is not None and not hybrid
+    if by_sparse_alone and (
+        rerank is not None or group_by is not None or exact or model is not None
+    ):
+        raise InputValueError(
+            "a search by sparse vectors alone has no --rerank, --group-by, --exact and --model: "
+            "add --hybrid"
+        )
+    if in_shards:
         if sparse_model is not None and read_shards(place).sparse_model is None:
             typer.echo(
                 f"{name_of(place)} was built without sparse vectors: flowvec index --engine ray "
@@ -140,51 +150,21 @@ def search(
             ShardedSearcher(place, encoder=encoder, sparse_encoder=sparse_encoder) as searcher,
         ):
             if by_sparse_alone:
-                sharded_hits = searcher.search_sparse(
-                    query, k, filter=wanted, min_score=min_score, offset=offset
-                )
+                found = searcher.search_sparse(query, k, **ranked)
             else:
-                sharded_hits = searcher.search(
-                    query,
-                    k,
-                    filter=wanted,
-                    hybrid=hybrid,
-                    vector_weight=vector_weight,
-                    sparse_weight=sparse_weight,
-                    min_score=min_score,
-                    exact=exact,
-                    offset=offset,
-                    prefix=prefix,
-                )
-            answered = searcher.shards - len(sharded_hits.missing)
-        for name, reason in sharded_hits.missing.items():
-            typer.echo(f"{name} is missing: {reason}", err=True)
-        if sharded_hits.missing and not answered:
-            raise CollectionError(f"no shard of {name_of(place)} could be searched")
-        if as_json:
-            print_json(
-                {
-                    "hits": _plain(sharded_hits.hits[0]),
-                    "partial": sharded_hits.partial,
-                    "missing": sharded_hits.missing,
-                }
-            )
-        else:
-            _show(sharded_hits.hits[0], as_json=False)
+                found = searcher.search(query, k, **options)
+            answered = searcher.shards - len(found.missing)
+        _show_sharded(found, place, answered=answered, as_json=as_json)
         return
     directory = Path(place)
     if sparse_model is not None:
         _check_has_sparse(directory)
-    if sparse_model is not None and not hybrid:
-        if rerank is not None or group_by is not None or exact or model is not None:
-            raise InputValueError(_SPARSE_ALONE)
+    if sparse_model is not None and by_sparse_alone:
         with (
             SparseEncoder.load(sparse_model) as sparse,
             Collection.open(directory, sparse_encoder=sparse) as collection,
         ):
-            hits = collection.search_sparse(
-                query, k, filter=wanted, min_score=min_score, offset=offset
-            )
+            hits = collection.search_sparse(query, k, **ranked)
         _show(hits, as_json=as_json)
         return
     with (
@@ -194,21 +174,27 @@ def search(
         _reranker(rerank, provider, compute) as reranker,
     ):
         hits = collection.search(
-            query,
-            k,
-            filter=wanted,
-            hybrid=hybrid,
-            vector_weight=vector_weight,
-            sparse_weight=sparse_weight,
-            min_score=min_score,
-            exact=exact,
-            rerank=reranker,
-            rerank_from=rerank_from,
-            offset=offset,
-            group_by=group_by,
-            prefix=prefix,
+            query, k, rerank=reranker, rerank_from=rerank_from, group_by=group_by, **options
         )
     _show(hits, as_json=as_json)
+
+
+def _show_sharded(found: ShardedHits, place: str, *, answered: int, as_json: bool) -> None:
+    """Print the hits of a collection in shards, and name on stderr the shards that are missing."""
+    for name, reason in found.missing.items():
+        typer.echo(f"{name} is missing: {reason}", err=True)
+    if found.missing and not answered:
+        raise CollectionError(f"no shard of {name_of(place)} could be searched")
+    if as_json:
+        print_json(
+            {
+                "hits": _plain(found.hits[0]),
+                "partial": found.partial,
+                "missing": found.missing,
+            }
+        )
+    else:
+        _show(found.hits[0], as_json=False)
 
 
 def _check_has_sparse(directory: Path) -> None:
