@@ -1,8 +1,10 @@
 """How fast a bulk job writes into a bucket, beside the same job into a folder.
 
     python bench/bucket_speed.py --texts wiki.txt.xz [--rows 1000000] [--rounds 2] [--server rclone]
+        [--precision float16]
 
-The bucket is a server on loopback, moto's or rclone's, which shares the processor with the job.
+The bucket is a server on loopback (moto's, rclone's or SeaweedFS), which shares the processor with
+the job.
 Each round runs both jobs, one after the other. Memory is the job's own, without mapped files: its
 growth is from a quarter of the job's time to its most. Processor time is the job's own too, without
 the server's, which is told beside it: on a machine that does not run the store it says how much
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--server", choices=get_args(Server), default="moto")
+    parser.add_argument("--precision", default="float32", help="of the vectors that are written")
     arguments = parser.parse_args()
     server = bucket_server(server=arguments.server)
     most = min(arguments.rows, _SENTENCES)
@@ -59,7 +62,7 @@ def main() -> None:
         for number in range(arguments.rounds):
             for out in (f"{folder}/{number}", f"s3://bucket/{number}"):
                 before = _server_seconds()
-                seconds, processor, growth = job(texts, out)
+                seconds, processor, growth = job(texts, out, arguments.precision)
                 server_seconds = _server_seconds() - before
                 rate = arguments.rows / seconds
                 print(f"{out.partition(':')[0]:>10}", f"{seconds:.1f} s, {rate:,.0f} texts/s,",
@@ -74,11 +77,12 @@ def _server_seconds() -> float:
     return sum(each.user + each.system for each in times)
 
 
-def job(texts: Path, out: str) -> tuple[float, float, float]:
+def job(texts: Path, out: str, precision: str) -> tuple[float, float, float]:
     """Seconds of a job, those of processor time, and MiB by which its memory grew."""
     begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     program = "from flowvec.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "encode", "mini", str(texts), "-o", out]
+    command = [sys.executable, "-c", program, "encode", "mini", str(texts), "-o", out,
+               "--precision", precision]  # fmt: skip
     memory: list[float] = []
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: S603
         while process.poll() is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.bucket_server import KEY, SECRET, Bucket, Server, bucket_server, rclone_program
+from tests.faults.bucket_server import KEY, SECRET, Bucket, Server, bucket_server, program
 
 _NUMBERS = itertools.count()
 
@@ -19,7 +19,7 @@ on_both_servers = pytest.mark.parametrize("server", ["moto", "rclone"], indirect
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     """The server's address. Its parameter is which server, see `on_both_servers`."""
     which: Server = getattr(request, "param", "moto")
-    if which == "rclone" and rclone_program() is None:
+    if which == "rclone" and program("rclone") is None:
         pytest.skip("needs the extra [test-buckets]")
     with bucket_server(server=which) as address:
         yield address

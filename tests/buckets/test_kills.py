@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import bucket_conversions, bucket_kills
-from tests.faults.bucket_server import Server, rclone_program
+from tests.faults.bucket_server import Server, program
 
 pytest.importorskip("s3fs", reason="needs the extra [s3]")
 pytest.importorskip("moto", reason="needs the extra [test-buckets]")
@@ -22,7 +22,7 @@ pytest.importorskip("moto", reason="needs the extra [test-buckets]")
 def test_a_job_that_was_killed_leaves_the_objects_of_one_that_was_not(
     tmp_path: Path, server: Server
 ) -> None:
-    if server == "rclone" and rclone_program() is None:
+    if server == "rclone" and program("rclone") is None:
         pytest.skip("needs the extra [test-buckets]")
     seed = int(os.environ.get("FLOWVEC_SEED", "1"))
     result = bucket_kills.campaign(6, seed, tmp_path, server=server)

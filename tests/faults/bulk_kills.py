@@ -60,12 +60,12 @@ class Result:
     refused: int = 0
 
 
-def make_inputs(folder: Path) -> list[Path]:
+def make_inputs(folder: Path, rows: int = ROWS) -> list[Path]:
     """Two files of lines, one compressed, with rows that cannot be embedded."""
     rng = random.Random(0)
     words = ["the", "cat", "dog", "sleeps", "runs", "red", "green", "house", "garden", "on", "in"]
     lines = []
-    for i in range(ROWS):
+    for i in range(rows):
         text: Any = " ".join(rng.choices(words, k=rng.randint(1, 20)))
         if i % 23 == 5:
             text = rng.choice([None, 7, ["nested"], float("nan")])
@@ -73,9 +73,9 @@ def make_inputs(folder: Path) -> list[Path]:
         if i % 41 == 7:
             lines[-1] = b"\xff" + lines[-1]
     folder.mkdir()
-    (folder / "a.jsonl").write_bytes(b"\n".join(lines[:500]) + b"\n")
+    (folder / "a.jsonl").write_bytes(b"\n".join(lines[: rows // 2]) + b"\n")
     with gzip.open(folder / "b.jsonl.gz", "wb") as file:
-        file.write(b"\n".join(lines[500:]))
+        file.write(b"\n".join(lines[rows // 2 :]))
     return [folder / "a.jsonl", folder / "b.jsonl.gz"]
 
 
