@@ -49,6 +49,10 @@ class FlowvecError(Exception):
     InputTypeError
     """
 
+    def __str__(self) -> str:
+        # A message may be given in parts: see `spelled`.
+        return "".join(map(str, self.args))
+
 
 class InputTypeError(FlowvecError, TypeError):
     """An argument, or an item of it, has the wrong type. The message names the index.

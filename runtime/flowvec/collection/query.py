@@ -36,6 +36,7 @@ from flowvec.collection.store.store import Store
 from flowvec.collection.validation import check_k, check_score, check_weight
 from flowvec.errors import CorruptCollectionError, InputValueError
 from flowvec.sparse.vectors import SparseVectors
+from flowvec.spelled import setting
 
 __all__ = ["Queries", "SearchOptions", "Searcher"]
 
@@ -97,10 +98,12 @@ class SearchOptions:
         flag("exact", exact)
         flag("hybrid", hybrid)
         if flag("prefix", prefix) and not hybrid:
-            raise InputValueError("prefix is for the words of a hybrid search: add hybrid=True")
+            raise InputValueError(
+                "prefix is for the words of a hybrid search: add ", setting("hybrid", True)
+            )
         shares = _checked_shares(hybrid, vector_weight, sparse_weight, has_sparse)
         if choice("fusion", fusion, FUSIONS) != "weights" and not hybrid:
-            raise InputValueError("fusion is for a hybrid search: add hybrid=True")
+            raise InputValueError("fusion is for a hybrid search: add ", setting("hybrid", True))
         hits, skipped = check_k(k), check_k(offset, "offset")
         options = cls(
             k=hits and hits + skipped,
@@ -380,7 +383,7 @@ def _checked_shares(
     """
     for name, weight in (("vector_weight", vector), ("sparse_weight", sparse)):
         if weight is not None and check_weight(weight, name) >= 0 and not hybrid:
-            raise InputValueError(f"{name} is for a hybrid search: add hybrid=True")
+            raise InputValueError(f"{name} is for a hybrid search: add ", setting("hybrid", True))
     if not hybrid:
         return VECTORS_ALONE
     if sparse and not has_sparse:

@@ -18,6 +18,7 @@ from flowvec.multi_vector.scoring import maxsim
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.scores import Ranking
 from flowvec.reranker.shared_reranker import SharedReranker
+from flowvec.spelled import argument
 
 __all__ = [
     "LOGITS", "RERANK_FROM", "DocumentTokens", "Reranking", "late_scores", "pairs_of",
@@ -47,13 +48,16 @@ class Reranking:
     hits: int
 
     @classmethod
-    def checked(cls, reranker: object, rerank_from: int, queries: object) -> Reranking | None:
+    def checked(
+        cls, reranker: object, rerank_from: int, queries: object, texts: str
+    ) -> Reranking | None:
         """Check a caller's options; None without a reranker.
 
         Args:
             reranker: the caller's.
             rerank_from: how many hits it reads.
             queries: texts, or None if there are only vectors.
+            texts: the argument for the texts of vectors, for messages.
 
         Raises:
             InputTypeError, InputValueError: one of them is not valid.
@@ -76,7 +80,8 @@ class Reranking:
             )
         if queries is None:
             raise InputValueError(
-                "rerank needs a text: a reranker cannot read a vector. Give its text as text="
+                "rerank needs a text: a reranker cannot read a vector. Give its text as ",
+                argument(texts),
             )
         return cls(reranker, rerank_from)
 

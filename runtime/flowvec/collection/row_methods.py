@@ -21,6 +21,7 @@ from flowvec.collection.store.store import Store
 from flowvec.collection.validation import Changes, changed_metadata, check_changes
 from flowvec.errors import FlowvecError, InputTypeError, InputValueError
 from flowvec.sequences import as_list
+from flowvec.spelled import Spelled
 from flowvec.unpicklable import OfOneProcess
 
 __all__ = ["RowMethods"]
@@ -307,8 +308,12 @@ def _checked_choice(
     """
     if (ids is None) == (filter is None):
         raise InputValueError(
-            "give ids or filter; a filter may name ids too: "
-            "{'$id': {'in': ids}, 'field': value}, and {} is all rows"
+            "give ids or filter; a filter may name ids too: ",
+            Spelled(
+                "{'$id': {'in': ids}, 'field': value}",
+                '{"$id": {"in": [ID, ...]}, "FIELD": VALUE}',
+            ),
+            ", and {} is all rows",
         )
     if ids is None:
         return [], _condition(filter)

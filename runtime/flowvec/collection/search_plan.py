@@ -16,6 +16,7 @@ from flowvec.collection.validation import check_vectors, texts_of, texts_of_vect
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.vectors import SparseVectors
+from flowvec.spelled import argument, setting
 
 __all__ = ["SearchPlan"]
 
@@ -78,7 +79,8 @@ class SearchPlan:
         if given is not None:
             is_used = options.hybrid or rerank is not None
             texts = texts_of_vectors(given, to_embed, name, is_used=is_used)
-        reranking = Reranking.checked(rerank, rerank_from, texts)
+        own = "text" if name == "query" else "texts"
+        reranking = Reranking.checked(rerank, rerank_from, texts, own)
         given_sparse = None
         if sparse is not None:
             given_sparse = _checked_sparse(sparse, sparse_dim, options)
@@ -90,7 +92,7 @@ class SearchPlan:
         needs_text = options.shares.words > 0 or (options.shares.sparse > 0 and sparse is None)
         if options.hybrid and needs_text and texts is None and len(vectors):
             raise InputValueError(
-                "a hybrid search needs a text: a vector has no words. Give them as text="
+                "a hybrid search needs a text: a vector has no words. Give them as ", argument(own)
             )
         if texts is not None and len(texts) != len(vectors):
             raise InputValueError(f"{len(texts)} texts for {len(vectors)} queries")
@@ -133,8 +135,9 @@ def _checked_sparse(sparse: object, dim: int | None, options: SearchOptions) -> 
     vectors = checked_sparse("sparse", sparse)
     if not options.hybrid:
         raise InputValueError(
-            "sparse is for a hybrid search: add hybrid=True, or search by sparse vectors alone "
-            "with search_sparse"
+            "sparse is for a hybrid search: add ",
+            setting("hybrid", True),
+            ", or search by sparse vectors alone with search_sparse",
         )
     if dim not in (None, vectors.dim):
         raise InputValueError(

@@ -14,6 +14,7 @@ from flowvec.collection.store.rows import Id, encode_metadata
 from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
+from flowvec.spelled import A_DICT, kind_of, setting
 from flowvec.texts.unicode import place_of_surrogate
 
 __all__ = [
@@ -222,8 +223,9 @@ def texts_of_vectors(
         raise InputValueError(f"{own} is for vectors, and {name} holds texts: leave {own} out")
     if not is_used:
         raise InputValueError(
-            f"a search by vectors alone does not read {own}: add hybrid=True or rerank, or leave "
-            f"{own} out"
+            f"a search by vectors alone does not read {own}: add ",
+            setting("hybrid", True),
+            f" or rerank, or leave {own} out",
         )
     for i, text in enumerate(given):
         if not isinstance(text, str):
@@ -283,13 +285,15 @@ def check_changes(changes: Changes | None, count: int | None) -> list[dict[str, 
     if isinstance(changes, Mapping):
         return [_change(changes, "changes")] * (1 if count is None else count)
     if count is None or changes is None:
-        raise InputTypeError("changes must be a dict of fields and their new values")
+        raise InputTypeError("changes must be ", A_DICT, " of fields and their new values")
     several = as_list("changes", changes)
     for i, fields in enumerate(several):
         if not isinstance(fields, Mapping):
             raise InputTypeError(
-                f"changes {i} must be a dict of fields and their new values, not "
-                f"{type(fields).__name__}"
+                f"changes {i} must be ",
+                A_DICT,
+                " of fields and their new values, not ",
+                kind_of(fields),
             )
     check_count("changes", len(several), count)
     return [_change(fields, f"changes {i}") for i, fields in enumerate(several)]

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.encoder.postprocess import Postprocess, non_finite_rows
+from flowvec.errors import InputValueError
+from flowvec.spelled import Spelled
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer
 
@@ -22,6 +24,7 @@ __all__ = [
     "Job",
     "Rows",
     "Tally",
+    "too_long",
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -201,6 +204,14 @@ class Job(Protocol):
 
     def _rows(self, token_ids: TokenIds, dim: int) -> Rows:
         """Where the graph's output for tokenized items goes, `dim` numbers for each."""
+
+
+def too_long(item: int, most_tokens: int) -> InputValueError:
+    """The error of a job that refuses long items, about the item of this number."""
+    return InputValueError(
+        f"item {item} has more than {most_tokens} tokens, and ",
+        Spelled("truncation is 'error'", "longer ones are refused"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

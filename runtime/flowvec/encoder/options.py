@@ -13,6 +13,7 @@ from flowvec.bundle.manifest import Manifest
 from flowvec.encoder.jobs import EncodeJob
 from flowvec.encoder.postprocess import PRECISIONS, Postprocess, Precision
 from flowvec.errors import InputValueError
+from flowvec.spelled import Spelled
 
 __all__ = [
     "FOREIGN",
@@ -158,7 +159,8 @@ def prompt_text(manifest: Manifest, name: str | None) -> str:
     if name not in manifest.prompts:
         if not manifest.prompts:
             raise InputValueError(
-                "the bundle has no prompts; leave prompt_name out, or call encode_query"
+                "the bundle has no prompts; leave prompt_name out",
+                Spelled(", or call encode_query", ""),
             )
         names = ", ".join(sorted(manifest.prompts))
         raise InputValueError(f"the bundle has no prompt {name!r}; it has {names}")

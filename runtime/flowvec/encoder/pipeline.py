@@ -32,13 +32,13 @@ from flowvec.encoder.batching import (
     padded_tokens,
     plan,
 )
-from flowvec.encoder.jobs import DenseRows, Encoded, EncodeStatistics, Job, Rows, Tally
+from flowvec.encoder.jobs import DenseRows, Encoded, EncodeStatistics, Job, Rows, Tally, too_long
 from flowvec.encoder.proof import ProofMode, open_proved
 from flowvec.engine.elastic_session import ElasticSession
 from flowvec.engine.openvino_session import OpenVinoSession
 from flowvec.engine.providers import Engine
 from flowvec.engine.selection import GraphSession
-from flowvec.errors import ClosedError, EngineError, InputValueError, NonFiniteError
+from flowvec.errors import ClosedError, EngineError, NonFiniteError
 from flowvec.machine import available_cores, available_memory
 from flowvec.texts.window import WINDOW
 from flowvec.tokenizer.pairs import PairTokenizer
@@ -385,10 +385,8 @@ class Pipeline:
         """Wait for a window's batches, and count it; None once `stop` is set."""
         tokenized, rows = window.tokenized, window.rows
         if job.refuse_long and tokenized.truncated:
-            raise InputValueError(
-                f"item {tally.texts + tokenized.truncated[0]} has more than "
-                f"{job.most_tokens or self._max_length} tokens, and truncation is 'error'"
-            )
+            first = tally.texts + tokenized.truncated[0]
+            raise too_long(first, job.most_tokens or self._max_length)
         seconds = window.running.finish(done, stop)
         if seconds is None:
             return None

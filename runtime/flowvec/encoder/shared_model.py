@@ -28,7 +28,7 @@ import numpy.typing as npt
 from flowvec.arguments import whole_number
 from flowvec.compat import override
 from flowvec.encoder.batching import Batch
-from flowvec.encoder.jobs import Job, Rows
+from flowvec.encoder.jobs import Job, Rows, too_long
 from flowvec.encoder.pipeline import refuse_non_finite
 from flowvec.encoder.postprocess import non_finite_rows
 from flowvec.encoder.queue_reports import BatchReport, Pulse
@@ -366,13 +366,8 @@ class SharedModel(WorkerThreads):
             call.tokenize_seconds = seconds
             if cut and call.job.refuse_long:
                 self._leave(call, len(call.items))
-                call.fail(
-                    InputValueError(
-                        f"item {min(cut) - rows.start} has more than "
-                        f"{call.job.most_tokens or self._model.max_length} tokens, and truncation "
-                        "is 'error'"
-                    )
-                )
+                most = call.job.most_tokens or self._model.max_length
+                call.fail(too_long(min(cut) - rows.start, most))
                 continue
             call.rows = call.job._rows(token_ids.between(rows.start, rows.stop), self._model.dim)
             waiting += [

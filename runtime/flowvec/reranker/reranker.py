@@ -27,6 +27,7 @@ from flowvec.reranker.scores import (
     check_job,
 )
 from flowvec.sequences import as_list, refuse_lookalike
+from flowvec.spelled import argument
 from flowvec.tokenizer.pairs import PairTokenizer, TextPair, check_pairs
 from flowvec.tokenizer.tokenizer import Tokenized
 
@@ -256,8 +257,9 @@ class Reranker(LoadedModel):
         if label is None:
             if len(labels) > 1:
                 raise InputValueError(
-                    f"the model has the labels {', '.join(labels)}: say with label= whose score "
-                    "counts"
+                    f"the model has the labels {', '.join(labels)}: say with ",
+                    argument("label"),
+                    " whose score counts",
                 )
             return 0
         if label not in labels:

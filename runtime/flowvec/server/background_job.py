@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from flowvec.errors import FlowvecError
+from flowvec.spelled import json_message
 
 __all__ = ["BackgroundJob"]
 
@@ -87,7 +88,7 @@ class BackgroundJob(Generic[T]):
         try:
             self._step()
         except FlowvecError as error:
-            self._fail(str(error))
+            self._fail(json_message(error))
         except Exception:
             logger.exception("%s failed", self._thread.name)
             self._fail("internal error; the server's log says more")

@@ -3,6 +3,7 @@ fields."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypeVar
 
 import msgspec
@@ -22,6 +23,9 @@ _NO_IDS = (
     "check_embedding_ctx_length=False. Ids of the model's own tokenizer are taken if the server "
     "runs with --accept-token-ids"
 )
+# Types in msgspec's messages, between grave accents, and JSON's names of them.
+_JSON_TYPES = {"bool": "boolean", "float": "number", "int": "integer", "str": "string"}
+_TYPE = re.compile(r"(?<=[` ])(bool|float|int|str)(?=[` ])")
 
 
 def decoder(kind: type[S]) -> msgspec.json.Decoder[S]:
@@ -38,7 +42,10 @@ def decoded(with_: msgspec.json.Decoder[S], body: bytes) -> S:
     try:
         return with_.decode(body)
     except msgspec.ValidationError as error:
-        raise Refusal("invalid", f"the body is not as this route takes it: {error}") from None
+        reason = str(error)
+        if reason.startswith("Expected"):
+            reason = _TYPE.sub(lambda match: _JSON_TYPES[match[0]], reason)
+        raise Refusal("invalid", f"the body is not as this route takes it: {reason}") from None
     except msgspec.DecodeError as error:
         raise Refusal("malformed", f"the body is not JSON: {error}") from None
     except UnicodeDecodeError:

@@ -82,25 +82,32 @@ async def _hits(
     times = StageTimes(request.came)
     chosen = chosen_of(served, request)
     given, sparse_model = None, None
-    if isinstance(sparse, list):
-        given = _given_queries(served, chosen, sparse)
-    elif body.hybrid:
-        sparse_model = chosen_sparse(served, chosen, sparse)
-    elif sparse:
+    if sparse and not body.hybrid:
         raise Refusal(
             "invalid",
             'sparse is for a hybrid search: add "hybrid": true, or ask search_sparse, which '
             "searches by sparse vectors alone",
             "sparse",
         )
+    if isinstance(sparse, list):
+        given = _given_queries(served, chosen, sparse)
+    elif body.hybrid:
+        sparse_model = chosen_sparse(served, chosen, sparse)
     has_sparse = given is not None or sparse_model is not None
+    if body.hybrid and body.sparse_weight and not has_sparse:
+        raise Refusal(
+            "invalid",
+            "sparse_weight needs a sparse vector of the query: give it in sparse, or name there "
+            "the sparse encoder that makes it",
+            "sparse",
+        )
     options = options_of(body, len(queries), has_sparse=has_sparse)
     reranker = _reranker(served, chosen, body.rerank)
     plan = SearchPlan.checked(
         queries,
         texts,
         options,
-        name="queries",
+        name="query" if isinstance(body, Search) else "queries",
         dim=chosen.rows.collection._dim,
         rerank=None if reranker is None else reranker.model,
         rerank_from=body.rerank_from,

@@ -129,7 +129,9 @@ async def count(served: Served, request: Request) -> Answer:
     """How many rows meet a filter."""
     body = decoded(_BY_FILTER, await request.body())
     if body.ids is not None:
-        raise Refusal("invalid", "count takes a filter: {'$id': {'in': ids}} names ids", "ids")
+        raise Refusal(
+            "invalid", 'count takes a filter: {"$id": {"in": [ID, ...]}} names ids', "ids"
+        )
     rows = chosen_of(served, request).rows
     return json_answer({"count": await rows.count(body.filter, timeout=request.seconds_left())})
 

@@ -17,6 +17,7 @@ from flowvec.errors import (
     OutOfMemoryError,
     OverloadedError,
 )
+from flowvec.spelled import json_message
 
 __all__ = ["AnswerCut", "ClientGone", "Reason", "Refusal", "refusal_of", "stopping"]
 
@@ -144,9 +145,9 @@ def stopping() -> Refusal:
 def refusal_of(error: FlowvecError) -> Refusal:
     """What the caller is told about an error of flowvec."""
     if isinstance(error, OverloadedError):
-        return Refusal("overloaded", str(error), retry_after=1.0)
+        return Refusal("overloaded", json_message(error), retry_after=1.0)
     if isinstance(error, CollectionBusyError):  # written by another process for too long
-        return Refusal("busy", str(error), retry_after=1.0)
+        return Refusal("busy", json_message(error), retry_after=1.0)
     if isinstance(error, OutOfMemoryError):
         # Other work may hold the memory at the moment. The engine's message has files and shapes.
         return Refusal(
@@ -162,15 +163,15 @@ def refusal_of(error: FlowvecError) -> Refusal:
                 return Refusal("conflict", f"the collection {verb} {_FOLDERS.sub('', models)}")
         return Refusal("conflict", "the collection was made with another model")
     if isinstance(error, DeadlineError):
-        return Refusal("late", str(error))
+        return Refusal("late", json_message(error))
     if isinstance(error, ClosedError):
         return stopping()
     if isinstance(error, MissingDependencyError):
-        return Refusal("internal", str(error))
+        return Refusal("internal", json_message(error))
     if isinstance(error, CollectionError):
         return Refusal("internal", "the collection failed; the server's log says more")
     if isinstance(error, ValueError | TypeError):  # InputValueError and its like
-        return Refusal("invalid", str(error))
+        return Refusal("invalid", json_message(error))
     if isinstance(error, ArithmeticError):  # NaN or infinity, for a text that the message names
-        return Refusal("model_failed", str(error))
+        return Refusal("model_failed", json_message(error))
     return Refusal("model_failed", "the model failed; the server's log says more")

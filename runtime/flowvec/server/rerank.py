@@ -157,6 +157,7 @@ async def _score(
         raise Refusal("invalid", f"top_n must not be negative, but is {body.top_n}", "top_n")
     if body.truncation_direction.lower() == "left":
         raise Refusal("invalid", "truncation_direction must be Right: texts are cut at their end")
+    most = min(body.top_n or len(texts), len(texts))
     cuts = served.settings.truncate if body.truncate is None else body.truncate
     length = sum(map(len, texts))
     if isinstance(model, ServedMultiVector):
@@ -168,7 +169,7 @@ async def _score(
                 "label",
             )
         ranking = model.encoder.ranking(
-            body.query, texts, top_k=body.top_n or None, return_documents=return_documents
+            body.query, texts, top_k=most, return_documents=return_documents
         )
         given = {"truncation": "truncate" if cuts else "error"}
         outcome = await score_texts(served, request, model, [body.query], [texts], given)
@@ -176,7 +177,7 @@ async def _score(
     ranking = model.reranker.ranking(
         body.query,
         texts,
-        top_k=body.top_n or None,
+        top_k=most,
         return_documents=return_documents,
         label=body.label,
         activation="identity" if body.raw_scores else activation_of(model),

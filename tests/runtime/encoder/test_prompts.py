@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flowvec import AsyncEncoder, Encoder, InputValueError, SharedEncoder
+from flowvec.spelled import json_message
 
 
 def test_prompts_are_put_before_the_text(tiny: Encoder) -> None:
@@ -57,6 +58,9 @@ def test_a_prompt_that_the_bundle_lacks(tiny: Encoder, tiny_copy: Path) -> None:
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"prompts": {}}))
     with (
         Encoder.load(tiny_copy, provider="cpu", streams=1) as plain,
-        pytest.raises(InputValueError, match="has no prompts; leave prompt_name out, or call enc"),
+        pytest.raises(InputValueError) as raised,
     ):
         plain.encode("a cat", prompt_name="query")
+    message = "the bundle has no prompts; leave prompt_name out"
+    assert str(raised.value) == f"{message}, or call encode_query"
+    assert json_message(raised.value) == message

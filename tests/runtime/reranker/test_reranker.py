@@ -29,6 +29,7 @@ from flowvec.engine.onnxruntime_session import Session
 from flowvec.engine.providers import OPENVINO, has_bfloat16
 from flowvec.engine.selection import provider_status
 from flowvec.machine import cpu_features
+from flowvec.spelled import json_message
 from tests.makers import texts_of
 
 QUERY = "the cat sleeps"
@@ -225,8 +226,9 @@ def test_several_labels(three: Path) -> None:
         assert scores.shape == (8, 3)
         np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-6)
         assert loaded.predict(pairs[0]).shape == (3,)
-        with pytest.raises(InputValueError, match="yes, no, maybe: say with label="):
+        with pytest.raises(InputValueError, match="yes, no, maybe: say with label=") as raised:
             loaded.rank(QUERY, DOCUMENTS)
+        assert 'say with "label" whose' in json_message(raised.value)
         with pytest.raises(InputValueError, match="no label 'perhaps'"):
             loaded.rank(QUERY, DOCUMENTS, label="perhaps")
         by_yes, by_no = (loaded.rank(QUERY, DOCUMENTS, label=name) for name in ("yes", "no"))

@@ -430,8 +430,8 @@ def test_numbers_that_no_float32_holds_are_refused(http: Any, number: str) -> No
     [
         ("notes/search", {"query": "a", "sparse": True}, 400, "sparse is for a hybrid search"),
         ("notes/search", {"query": "a", "sparse": ONE}, 400, "sparse is for a hybrid search"),
-        ("notes/search", {"query": "a", "sparse_weight": 0.5}, 400, "add hybrid=True"),
-        ("notes/search", {"query": "a", "fusion": "ranks"}, 400, "add hybrid=True"),
+        ("notes/search", {"query": "a", "sparse_weight": 0.5}, 400, 'add "hybrid": true'),
+        ("notes/search", {"query": "a", "fusion": "ranks"}, 400, 'add "hybrid": true'),
         ("notes/search", {"query": "a", "hybrid": True, "fusion": "sum"}, 400, "$.fusion"),
         (
             "notes/search",

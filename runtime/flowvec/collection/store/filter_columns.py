@@ -15,6 +15,7 @@ from flowvec.collection.store.filter_values import (
 )
 from flowvec.collection.store.rows import check_ids, key_of
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.spelled import shown
 
 __all__ = ["COLUMNS"]
 
@@ -51,9 +52,11 @@ def _of_id(operator: str, value: object) -> Sql:
         sql, texts = _text(operator, value, "items.id")
         return f"(items.id_is_int = 0 AND {sql})", texts
     if scalar is None or isinstance(scalar, bool):
-        raise InputTypeError(f"{operator!r} compares ids with texts or numbers, not {scalar!r}")
+        raise InputTypeError(
+            f"{operator!r} compares ids with texts or numbers, not ", shown(scalar)
+        )
     if abs(scalar) >= LARGEST_INT:  # larger ids become the largest number of 64 bits below
-        raise InputValueError(f"{operator!r} compares ids with numbers below 2**63 - 1")
+        raise InputValueError(f"{operator!r} compares ids with numbers below {LARGEST_INT}")
     return f"(items.id_is_int = 1 AND CAST(items.id AS INTEGER) {operator} ?)", (scalar,)
 
 
@@ -61,7 +64,8 @@ def _key(value: object) -> tuple[str, int]:
     try:
         (checked,) = check_ids([value])
     except (InputTypeError, InputValueError) as error:
-        raise type(error)(f"'$id': {str(error).replace('id 0', 'an id', 1)}") from None
+        first, *rest = error.args
+        raise type(error)(f"'$id': {first.replace('id 0', 'an id', 1)}", *rest) from None
     return key_of(checked)
 
 
@@ -84,7 +88,7 @@ def _of_text(operator: str, value: object) -> Sql:
 def _checked(value: object) -> str:
     scalar = checked_scalar(value)
     if not isinstance(scalar, str):
-        raise InputTypeError(f"'$text' is compared with texts, not {scalar!r}")
+        raise InputTypeError("'$text' is compared with texts, not ", shown(scalar))
     return scalar
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from flowvec.collection.store.values import Scalar, scalar_of
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.spelled import TRUE_OR_FALSE, Spelled, kind_of, shown
 
 __all__ = [
     "LARGEST_INT",
@@ -37,9 +38,11 @@ def checked_scalar(value: object, *, may_hold_nul: bool = False) -> Scalar:
     try:
         scalar = scalar_of(value)
     except InputTypeError:
-        kind = type(value).__name__
         raise InputTypeError(
-            f"a filter's values are texts, numbers, dates, bools or None, not {kind}"
+            "a filter's values are texts, numbers, dates, ",
+            Spelled("bools or None", "true, false or null"),
+            ", not ",
+            kind_of(value),
         ) from None
     except InputValueError as error:
         raise InputValueError(f"a filter's value {error}") from None
@@ -69,7 +72,7 @@ def checked_text(operator: str, value: object, *, may_hold_nul: bool = False) ->
     """
     scalar = checked_scalar(value, may_hold_nul=may_hold_nul)
     if not isinstance(scalar, str):
-        raise InputTypeError(f"{operator!r} takes a text, not {scalar!r}")
+        raise InputTypeError(f"{operator!r} takes a text, not ", shown(scalar))
     return scalar
 
 
@@ -80,7 +83,7 @@ def checked_flag(operator: str, value: object) -> bool:
         InputTypeError: it is neither.
     """
     if not isinstance(value, bool):
-        raise InputTypeError(f"{operator!r} takes True or False, not {value!r}")
+        raise InputTypeError(f"{operator!r} takes ", TRUE_OR_FALSE, ", not ", shown(value))
     return value
 
 
@@ -93,7 +96,7 @@ def checked_values(operator: str, values: object) -> Sequence[object]:
     is_array = isinstance(values, np.ndarray) and values.ndim == 1
     is_list = isinstance(values, list | tuple | set | frozenset | range)
     if not (is_list or is_array or type(values).__name__ == "Series"):
-        raise InputTypeError(f"{operator!r} takes a list of values, not {type(values).__name__}")
+        raise InputTypeError(f"{operator!r} takes a list of values, not ", kind_of(values))
     return list(values)  # type: ignore[call-overload, no-any-return]
 
 

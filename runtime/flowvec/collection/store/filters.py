@@ -41,6 +41,7 @@ from flowvec.collection.store.filter_values import (
 )
 from flowvec.collection.store.json_field import NO_NUL, JsonField, path_of
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.spelled import A_DICT, kind_of, shown
 from flowvec.texts.unicode import replace_surrogates
 
 __all__ = ["Condition", "Filter", "add_functions", "compile_filter"]
@@ -121,7 +122,7 @@ class _Compiler:
 
     def filter(self, filter: object, depth: int) -> str:
         if not isinstance(filter, Mapping):
-            raise InputTypeError(f"a filter must be a dict, not {type(filter).__name__}")
+            raise InputTypeError("a filter must be ", A_DICT, ", not ", kind_of(filter))
         self.filters += 1
         if self.filters > _MAX_PARAMETERS:
             raise InputValueError(f"the filter is made of more than {_MAX_PARAMETERS} filters")
@@ -144,7 +145,7 @@ class _Compiler:
         if not isinstance(value, Mapping):
             return self.operator(path, "=", value)
         if not value:
-            raise InputValueError(f"the field {key!r} has a dict without an operator")
+            raise InputValueError(f"the field {key!r} has ", A_DICT, " without an operator")
         return _joined("AND", [self.operator(path, name, v) for name, v in value.items()])
 
     def operator(self, path: str, name: object, value: Any) -> str:
@@ -202,7 +203,7 @@ class _Compiler:
     def compared(self, operator: str, path: str, value: object) -> str:
         field, scalar = self._field(path), checked_scalar(value)
         if scalar is None or isinstance(scalar, bool):
-            raise InputTypeError(f"{operator!r} compares numbers or texts, not {scalar!r}")
+            raise InputTypeError(f"{operator!r} compares numbers or texts, not ", shown(scalar))
         same_type = field.has_type(_type_of(scalar))
         if not isinstance(scalar, str):
             self._use(scalar)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sparse.vectors import SparseVectors
+from flowvec.spelled import Spelled, kind_of
 from flowvec.texts.unicode import place_of_surrogate
 
 __all__ = [
@@ -117,7 +118,11 @@ def check_ids(ids: Iterable[object]) -> list[Id]:
                 raise InputValueError(f"id {i} is a number of more than {_MAX_ID_BITS} bits")
             checked.append(number)
         else:
-            raise InputTypeError(f"id {i} is {type(item).__name__}; ids are str or int")
+            raise InputTypeError(
+                f"id {i} is ",
+                kind_of(item),
+                Spelled("; ids are str or int", "; ids are texts or whole numbers"),
+            )
     return checked
 
 
