@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 import flowvec
 from flowvec.hnsw import library
@@ -135,12 +136,18 @@ def test_the_library_that_is_built_is_the_one_that_is_loaded() -> None:
         assert list(ROOT.glob(pattern)), pattern
 
 
-def test_the_version_has_one_source() -> None:
+def test_the_version_fits_the_changelog() -> None:
+    """It is the latest release's, or a development version after it where changes are listed."""
     pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
     (version,) = re.findall(r'^version = "(.+)"$', pyproject, re.MULTILINE)
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     (latest, *_) = re.findall(r"^## \[(\d[^\]]*)\] - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
-    assert latest == version
+    changes = changelog.partition("## [Unreleased]\n")[2].partition("\n## ")[0]
+    if changes.strip():
+        assert Version(version).is_devrelease
+        assert Version(version) > Version(latest)
+    else:
+        assert version == latest
     assert flowvec.__version__ == metadata.version("flowvec")
 
 
