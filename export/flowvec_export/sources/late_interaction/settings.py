@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tokenizers
-
-from flowvec.bundle.manifest import LateInteraction
 from flowvec.errors import ExportError
-from flowvec_export.sources.base import MOST_TOKENS, checked_length
+from flowvec_export.sources.base import MOST_TOKENS
 from flowvec_export.sources.files import inside, read_json
 from flowvec_export.sources.sentence_transformers.layers import check_names, read_dense
 from flowvec_export.sources.sentence_transformers.settings import (
@@ -23,18 +19,13 @@ from flowvec_export.sources.sentence_transformers.settings import (
 from flowvec_export.trust import Trust
 
 if TYPE_CHECKING:
-    from flowvec_export.assembly.draft import Draft, Weights
-    from flowvec_export.sources.torch import TorchSource
     from flowvec_export.transforms import Dense
 
 __all__ = [
     "AboutTokens",
     "Expansion",
-    "MultiVectorSource",
     "is_late_interaction",
     "read_about_tokens",
-    "read_as_pylate",
-    "register_markers",
 ]
 
 _MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")
@@ -45,8 +36,6 @@ _PYLATE_SIMILARITY = "MaxSim"
 _OWN_SETTINGS = ("query_length", "document_length", "query_expansion")
 # PyLate's lengths, where a file does not say.
 _QUERY_LENGTH, _DOCUMENT_LENGTH = 32, 180
-# Texts with which the markers of a tokenizer are tried.
-_TRIED = ("", "a", "The cat.")
 _MASK_SETTINGS = {"skiplist_words", "skiplist_tasks", "keep_only_token_ids"}
 
 
@@ -110,91 +99,6 @@ class AboutTokens:
         for folder in self.dense:
             check_names(read_json(folder / "config.json"), folder, "token_embeddings")
         return [read_dense(folder, trust, check=False) for folder in self.dense]
-
-
-@dataclass(slots=True, kw_only=True)
-class MultiVectorSource:
-    """Everything that an export needs to know about a ColBERT-style model, which torch runs.
-
-    Attributes:
-        about: layers, lengths, expansion and prompts.
-        encoder: the encoder below, with its tokenizer.
-        dense: the layers after it.
-        expansion_token: id of the token that queries are filled with.
-        unknown_token: id of the token of unknown words; None if there is none.
-    """
-
-    about: AboutTokens
-    encoder: TorchSource
-    dense: list[Dense]
-    expansion_token: int | None
-    unknown_token: int | None
-
-    @property
-    def origin(self) -> str:
-        """The path or name that the user gave."""
-        return self.about.origin
-
-    @property
-    def name(self) -> str:
-        """Last part of the path or hub name."""
-        return self.encoder.name
-
-    def late_interaction(self, requested: int | None) -> LateInteraction:
-        """How queries and documents are read.
-
-        Args:
-            requested: most tokens of a document; None is the source's own.
-
-        Raises:
-            ExportError: a length is too small, larger than the encoder's positions, or unknown.
-        """
-        about, expansion = self.about, self.about.expansion
-        document = self._length(requested or about.document_length)
-        query = self._length(about.query_length) if about.query_length else None
-        if expansion is not None:
-            self._length(expansion.length)
-            query = expansion.length if expansion.cuts else max(query or 0, expansion.length)
-            if not expansion.cuts and about.query_length is None:
-                query = max(query, self._length(None))
-        return LateInteraction(
-            query_length=self._length(None) if query is None else query,
-            document_length=document,
-            expansion_length=None if expansion is None else expansion.length,
-            expansion_token=None if expansion is None else self.expansion_token,
-            expansion_is_attended=expansion is not None and expansion.attended,
-            skipped_tokens=tuple(sorted(self._skipped())),
-            skips_in_queries=about.skips_in_queries,
-        )
-
-    def _length(self, requested: int | None) -> int:
-        special = self.encoder.tokenizer.num_special_tokens_to_add(False)
-        return checked_length(self.origin, self.encoder.max_length, requested, special + 1)
-
-    def _skipped(self) -> set[int]:
-        ids = {self.encoder.tokenizer.token_to_id(word) for word in self.about.skipped}
-        if self.about.is_pylate and None in ids:
-            # A word that the vocabulary lacks is the unknown token to PyLate, which skips that.
-            # sentence-transformers skips such a word nowhere.
-            ids.add(self.unknown_token)
-        return {i for i in ids if i is not None}
-
-    def draft(self, weights: Weights) -> Draft:
-        """Make the graph from token ids to token vectors, with a reference to compare it with.
-
-        Raises:
-            ExportError: the graph cannot be made.
-        """
-        from flowvec_export.assembly.from_torch import draft_of_tokens
-
-        return draft_of_tokens(
-            self.encoder.model,
-            self.dense,
-            normalize=self.about.normalize,
-            weights=weights,
-            pad_id=self.encoder.pad_id,
-            origin=self.origin,
-        )
 
 
 def is_late_interaction(root: Path, modules: Any) -> bool:
@@ -274,60 +178,6 @@ def read_about_tokens(root: Path, modules: Any, origin: str) -> AboutTokens:
         prompts=prompts,
         markers=tuple(markers.values()),
     )  # fmt: skip
-
-
-def register_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) -> None:
-    """Make prefixes that are known tokens one token each in a text too.
-
-    A marker such as `[Q] ` is inserted as a token in training; in a text, a tokenizer could cut it
-    into pieces.
-    """
-    for marker in markers:
-        for token in (marker, *marker.split(None, 1)[:1]):
-            number = tokenizer.token_to_id(token) if token else None
-            if number is None:
-                continue
-            # By id: a tokenizer that lower-cases shows the token as `[q] `.
-            if tokenizer.encode(token, add_special_tokens=False).ids != [number]:
-                _add_marker(tokenizer, token)
-            break
-
-
-def read_as_pylate(tokenizer: tokenizers.Tokenizer, markers: Sequence[str], origin: str) -> None:
-    """Make a tokenizer read texts as PyLate does: stripped, with a marker after the first token.
-
-    Args:
-        tokenizer: is changed.
-        markers: each is put before a text.
-        origin: name of the source, for messages.
-
-    Raises:
-        ExportError: with a marker before it, the tokenizer reads a text otherwise.
-    """
-    plain = tokenizers.Tokenizer.from_str(tokenizer.to_str())
-    register_markers(tokenizer, markers)
-    if plain.encode(" a ").ids != plain.encode("a").ids:
-        # A marker that is not normalized is cut off first, so that the rest is stripped.
-        for marker in markers:
-            if marker:
-                _add_marker(tokenizer, marker)
-        steps = [tokenizers.normalizers.Strip()]
-        if tokenizer.normalizer is not None:
-            steps.append(tokenizer.normalizer)
-        tokenizer.normalizer = tokenizers.normalizers.Sequence(steps)
-    for marker in filter(None, markers):
-        number = tokenizer.token_to_id(marker)
-        for text in _TRIED:
-            ids = plain.encode(text).ids
-            if tokenizer.encode(marker + text).ids != [*ids[:1], number, *ids[1:]]:
-                raise ExportError(
-                    f"{origin} has the marker {marker!r}, which PyLate inserts after the first "
-                    "token of a text; before a text, its tokenizer reads something else"
-                )
-
-
-def _add_marker(tokenizer: tokenizers.Tokenizer, token: str) -> None:
-    tokenizer.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)])
 
 
 def _is_pylate(config: dict[str, Any], modules: Any) -> bool:
