@@ -25,6 +25,7 @@ from flowvec.server.answer import Answer, json_answer
 from flowvec.server.answer_types import (
     JinaReranked,
     TeiEmbedded,
+    TeiLabelled,
     TeiReranked,
     TeiSparse,
     TeiTokenVectors,
@@ -34,6 +35,7 @@ from flowvec.server.dialects import Dialect
 from flowvec.server.openapi import document_of
 from flowvec.server.page import assets, live, maps, space
 from flowvec.server.page import fields as page_fields
+from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.route import Route, Run
 from flowvec.server.served import Served
@@ -48,23 +50,38 @@ def _get(path: str, run: Run, dialect: Dialect = "openai", *, is_open: bool = Fa
 
 
 # What TEI's base URL answers, by the kind of the model. Of several kinds the first here counts.
-_BY_KIND: dict[ModelKind, Run] = {
-    "embedding": tei.embed,
-    "reranker": rerank.either_rerank,
-    "sparse": tei_vectors.embed_sparse,
-    "multi_vector": tei_vectors.embed_all,
+_EMBED: tuple[str, Run] = ("/embed", tei.embed)
+_BY_KIND: dict[ModelKind, tuple[str, Run]] = {
+    "embedding": _EMBED,
+    "reranker": ("/rerank", rerank.either_rerank),
+    "sparse": ("/embed_sparse", tei_vectors.embed_sparse),
+    "multi_vector": ("/embed_all", tei_vectors.embed_all),
 }
 
 
 @described(
-    TeiEmbedded, TeiReranked, JinaReranked, TeiSparse, TeiTokenVectors,
-    takes=(tei.TeiEmbed, rerank.Rerank, tei_vectors.TeiEmbedSparse, tei_vectors.TeiEmbedAll),
+    TeiEmbedded, TeiReranked, JinaReranked, list[TeiLabelled], list[list[TeiLabelled]], TeiSparse,
+    TeiTokenVectors,
+    takes=(
+        tei.TeiEmbed, rerank.Rerank, predict.Predict, tei_vectors.TeiEmbedSparse,
+        tei_vectors.TeiEmbedAll,
+    ),
 )  # fmt: skip
 async def _by_kind(served: Served, request: Request) -> Answer:
     """What TEI's base URL answers: by the kind of the model."""
     kinds = {model.kind for model in served.models}
-    run = next((run for kind, run in _BY_KIND.items() if kind in kinds), tei.embed)
-    return await run(served, request)
+    path, run = next((run for kind, run in _BY_KIND.items() if kind in kinds), _EMBED)
+    # TEI calls a model of several labels a classifier.
+    if path == "/rerank" and len(served.reranker(None).reranker.head.labels) > 1:
+        path, run = "/predict", predict.predict
+    try:
+        return await run(served, request)
+    except Refusal as refusal:
+        if refusal.reason == "invalid" and path != "/embed":
+            refusal.message += (
+                f" ({request.path} is {path} on this server, which has no embedding model)"
+            )
+        raise
 
 
 ROUTES: list[Route] = [

@@ -218,7 +218,7 @@ def _model_type(model: ServedModel) -> dict[str, Any]:
     if isinstance(model, ServedReranker):
         labels = list(model.reranker.head.labels)
         return {
-            "reranker": {
+            "classifier" if len(labels) > 1 else "reranker": {
                 "id2label": {str(i): label for i, label in enumerate(labels)},
                 "label2id": {label: i for i, label in enumerate(labels)},
             }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,6 @@ from flowvec import (
     SharedReranker,
 )
 from flowvec.encoder.batching import Batch
-from flowvec.encoder.references import References
 from flowvec.engine.onnxruntime_session import Session
 from flowvec.engine.providers import OPENVINO, has_bfloat16
 from flowvec.engine.selection import provider_status
@@ -185,38 +183,6 @@ def test_only_second_keeps_a_long_query(reranker: Reranker) -> None:
 
 
 # --- several labels -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def three(reranker_dir: Path, tmp_path: Path) -> Path:
-    """The tiny reranker with three labels: its logit, its negative, and zero."""
-    onnx = pytest.importorskip("onnx", reason="needs the extra [export]")
-    import json
-
-    from flowvec.bundle.bundle import record_file
-
-    folder = Path(shutil.copytree(reranker_dir, tmp_path / "three"))
-    graph = onnx.load(folder / "model.onnx")
-    for node in graph.graph.node:
-        node.output[:] = ["one" if name == "logits" else name for name in node.output]
-    factors = onnx.numpy_helper.from_array(np.array([[1, -1, 0]], dtype=np.float32), "factors")
-    graph.graph.initializer.append(factors)
-    graph.graph.node.append(onnx.helper.make_node("MatMul", ["one", "factors"], ["logits"]))
-    graph.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 3
-    onnx.save(graph, folder / "model.onnx")
-    file = folder / "manifest.json"
-    raw = json.loads(file.read_text())
-    raw["dim"], raw["head"] = 3, {"labels": ["yes", "no", "maybe"], "activation": "softmax"}
-    references = References.read(folder / "references.npz", 1)
-    stacked = references.vectors * np.array([[1, -1, 0]], dtype=np.float32)
-    (folder / "references.npz").write_bytes(
-        References(references.ids, stacked, references.second).to_bytes()
-    )
-    for name in raw["files"]:
-        record = record_file(folder / name)
-        raw["files"][name] = {"bytes": record.bytes, "sha256": record.sha256}
-    file.write_text(json.dumps(raw))
-    return folder
 
 
 def test_several_labels(three: Path) -> None:

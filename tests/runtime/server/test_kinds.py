@@ -187,6 +187,9 @@ def test_a_server_of_one_such_model(
         for path in ("/", "/invocations"):
             answer = client.post(path, json={"inputs": given})
             assert answer.content == client.post(PATHS[name], json={"inputs": given}).content
+            answer = client.post(path, json={"query": "a", "texts": ["b"]})
+            assert answer.status_code == 422
+            assert f"({path} is {PATHS[name]} on this server" in answer.json()["error"]
         tokens = client.post("/tokenize", json={"inputs": given}).json()
         assert [[token["id"] for token in text] for text in tokens] == model.tokenize(given).ids
         ids = [[token["id"] for token in text] for text in tokens]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flowvec import Reranker
-from tests.runtime.server.conftest import texts
+from tests.runtime.server.conftest import running, texts
 
 pytest.importorskip("msgspec", reason="needs the extra [serve]")
+
+from flowvec.server import create_app
 
 QUERY = "the cat sleeps"
 
@@ -85,15 +88,33 @@ def test_errors_have_the_form_of_the_body(
 
 def test_a_server_of_rerankers_alone(reranker: Reranker) -> None:
     testclient = pytest.importorskip("starlette.testclient", reason="needs the extra [serve]")
-    from flowvec.server import create_app
-
     app = create_app({}, {"r": reranker})
     with testclient.TestClient(app) as client:
         body = {"query": QUERY, "texts": ["a", "b"]}
         assert client.post("/", json=body).json() == client.post("/rerank", json=body).json()
         assert client.get("/info").json()["model_type"]["reranker"]["id2label"] == {"0": "LABEL_0"}
         assert client.post("/embed", json={"inputs": "a"}).status_code == 424
+        answer = client.post("/", json={"inputs": "a"})
+        assert (answer.status_code, "(/ is /rerank on this server" in answer.text) == (422, True)
     asyncio.run(app.close())
+
+
+def test_a_server_of_a_model_of_several_labels(three: Path) -> None:
+    """TEI calls it a classifier, and answers at its base URL as at `/predict`."""
+    with (
+        Reranker.load(three, provider="cpu") as grades,
+        running(create_app({}, {"grades": grades})) as server,
+        server.client() as client,
+    ):
+        body = {"inputs": [["a cat", "a dog"], ["a cat", "a cat"]]}
+        for path in ("/", "/invocations"):
+            answer = client.post(path, json=body).json()
+            assert answer == client.post("/predict", json=body).json()
+        assert [{item["label"] for item in row} for row in answer] == [{"yes", "no", "maybe"}] * 2
+        labels = {"0": "yes", "1": "no", "2": "maybe"}
+        assert client.get("/info").json()["model_type"]["classifier"]["id2label"] == labels
+        answer = client.post("/", json={"query": "a", "texts": ["b"]})
+        assert (answer.status_code, "(/ is /predict on this server" in answer.text) == (422, True)
 
 
 def test_equal_documents_have_a_row_each(client: Any) -> None:
