@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,12 @@ def checked_sparse(name: str, value: object) -> SparseVectors:
         value: the caller's.
 
     Raises:
-        InputTypeError: it is none of these.
-        InputValueError: the arrays do not fit together, or hold NaN or infinity; those of a list
-            differ in `dim`.
+        InputTypeError: it is none of these, or the arrays hold something else than numbers.
+        InputValueError: the arrays do not fit together, or hold NaN, infinity or a number above
+            float32's; those of a list differ in `dim`.
+
+    Returns:
+        The vectors, whose arrays have the dtypes that `SparseVectors` says.
     """
     if isinstance(value, SparseVectors):
         vectors = value
@@ -38,7 +42,10 @@ def checked_sparse(name: str, value: object) -> SparseVectors:
             f"{name} must be SparseVectors, a list of them or a sparse matrix of scipy, not "
             f"{_described(value)}"
         )
-    indptr, terms, weights = vectors.arrays
+    indptr = _array(f"indptr of {name}", vectors.indptr, "iu").astype(np.int64, copy=False)
+    terms = _array(f"indices of {name}", vectors.indices, "iu")
+    with np.errstate(over="ignore"):  # an infinity is reported with its row
+        weights = _array(f"values of {name}", vectors.values, "iuf").astype(np.float32, copy=False)
     if not 1 <= vectors.dim <= _MOST_DIM:
         raise InputValueError(f"{name} must have 1 to {_MOST_DIM} dimensions, not {vectors.dim}")
     if (
@@ -48,18 +55,38 @@ def checked_sparse(name: str, value: object) -> SparseVectors:
         or not indptr[-1] == len(terms) == len(weights)
     ):
         raise InputValueError(f"{name} are not compressed sparse rows: indptr does not fit")
-    row_of = np.repeat(np.arange(len(vectors)), vectors.active_dims)
+    row_of = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     if len(terms) and (terms.min() < 0 or terms.max() >= vectors.dim):
         row = row_of[np.flatnonzero((terms < 0) | (terms >= vectors.dim))[0]]
         raise InputValueError(f"row {row} of {name} has an index that is not below {vectors.dim}")
+    terms = terms.astype(np.int32, copy=False)
     unordered = (np.diff(terms) <= 0) & (np.diff(row_of) == 0)
     if unordered.any():
         row = row_of[np.flatnonzero(unordered)[0]]
         raise InputValueError(f"row {row} of {name} has indices that do not ascend")
     if not np.isfinite(weights).all():
         row = row_of[np.flatnonzero(~np.isfinite(weights))[0]]
-        raise InputValueError(f"row {row} of {name} holds NaN or infinity")
-    return vectors
+        raise InputValueError(f"row {row} of {name} holds NaN or infinity in float32")
+    return SparseVectors(indptr, terms, weights, vectors.dim, vectors.vocabulary)
+
+
+def _array(name: str, value: object, kinds: str) -> npt.NDArray[Any]:
+    """An array of one axis, whose numbers are of a kind of dtypes.
+
+    Raises:
+        InputTypeError: it holds something else.
+        InputValueError: it has another number of axes.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InputTypeError(f"{name} must be numbers: {error}") from None
+    if array.ndim != 1:
+        raise InputValueError(f"{name} must be of one axis, not of shape {array.shape}")
+    if array.dtype.kind not in kinds and len(array):
+        wanted = "numbers" if "f" in kinds else "whole numbers"
+        raise InputTypeError(f"{name} must be {wanted}, not {array.dtype}")
+    return array
 
 
 def chosen_rows(

@@ -14,6 +14,8 @@ __all__ = ["DEFAULT_BLOCK_ROWS", "Csr", "dot_products", "search_blocks"]
 
 # Scores of a query over a block take 8 bytes each.
 DEFAULT_BLOCK_ROWS = 1 << 16
+# Up to so many dimensions, tables of all of them are fast and small.
+_MOST_TABLE = 1 << 24
 
 # indptr int64 (rows + 1,), indices int32 (weights,), values float32 (weights,).
 Csr = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]
@@ -35,6 +37,7 @@ def search_blocks(
     Returns:
         Row numbers, int64, and scores, float64, of each query; best first, then by row number.
     """
+    documents, queries, dim = _with_few_dimensions(documents, queries, dim)
     indptr, indices, values = documents
     starts, terms, weights = queries
     best: list[Hits] = [(np.empty(0, np.int64), np.empty(0, np.float64))] * (len(starts) - 1)
@@ -54,6 +57,7 @@ def search_blocks(
 
 def dot_products(documents: Csr, queries: Csr, dim: int) -> npt.NDArray[np.float32]:
     """Dot product of every query with every document, float32 (queries, documents)."""
+    documents, queries, dim = _with_few_dimensions(documents, queries, dim)
     indptr, indices, values = documents
     starts, terms, weights = queries
     wanted = np.zeros(dim, dtype=bool)
@@ -64,6 +68,27 @@ def dot_products(documents: Csr, queries: Csr, dim: int) -> npt.NDArray[np.float
         part = slice(starts[query], starts[query + 1])
         row[:] = _scores(terms[part], weights[part], *postings, len(row))
     return out
+
+
+def _with_few_dimensions(documents: Csr, queries: Csr, dim: int) -> tuple[Csr, Csr, int]:
+    """The same rows with the queries' tokens alone, where a table of all tokens would be too large.
+
+    Hashed tokens have up to 2^31 numbers. All other tokens become the last one, which no query has.
+    """
+    if dim <= _MOST_TABLE:
+        return documents, queries, dim
+    indptr, indices, values = documents
+    starts, terms, weights = queries
+    known, numbers = np.unique(terms, return_inverse=True)
+    places = np.searchsorted(known, indices)
+    shared = np.flatnonzero(places < len(known))
+    others = shared[known[places[shared]] != indices[shared]]
+    places[others] = len(known)
+    return (
+        (indptr, places.astype(np.int32), values),
+        (starts, numbers.astype(np.int32), weights),
+        len(known) + 1,
+    )
 
 
 def _postings(

@@ -54,11 +54,14 @@ class SparseVectors:
 
         Raises:
             InputTypeError: it is not a sparse matrix.
+            InputValueError: it has another number of axes than two.
         """
         if not hasattr(matrix, "tocsr"):
             raise InputTypeError(
                 f"matrix must be a sparse matrix of scipy, not {type(matrix).__name__}"
             )
+        if len(matrix.shape) != 2:
+            raise InputValueError(f"matrix must be of shape (texts, dim), not {matrix.shape}")
         rows = matrix.tocsr(copy=True)
         rows.sum_duplicates()  # sorts the indices too
         rows.eliminate_zeros()

@@ -337,6 +337,9 @@ def test_wrong_sparse_vectors_change_nothing(tmp_path: Path) -> None:
             dim,
         )  # fmt: skip
 
+    def raw(indptr: Any, terms: Any, weights: Any) -> Any:
+        return SparseVectors(indptr, terms, weights, DIM)
+
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors(["a"], [[1, 0]], sparse=_sparse({1: 1.0}))
         before = c.info().sparse_rows, c.list()
@@ -352,6 +355,12 @@ def test_wrong_sparse_vectors_change_nothing(tmp_path: Path) -> None:
             ("indptr does not fit", csr([0, 2], [1], [1.0])),
             ("indptr does not fit", csr([1, 1], [1], [1.0])),
             ("dimensions", csr([0, 0], [], [], 0)),
+            # Arrays of other dtypes than those of SparseVectors.
+            ("do not ascend", raw(np.array([0, 2]), np.array([4, 3], np.uint32), np.ones(2))),
+            ("not below 40", raw(np.array([0, 1]), np.array([2**32 + 1]), np.ones(1))),
+            ("NaN or infinity in float32", raw(np.array([0, 1]), np.array([1]), np.array([1e39]))),
+            ("indptr does not fit", raw(np.array([0, 2, 1], np.uint64), np.array([1]), np.ones(1))),
+            ("of one axis", raw(np.array([0, 1]), np.array([[1]]), np.ones((1, 1)))),
         ]:
             with pytest.raises(InputValueError, match=message):
                 c.set_sparse(["a"], given)
@@ -363,9 +372,34 @@ def test_wrong_sparse_vectors_change_nothing(tmp_path: Path) -> None:
         ):  # fmt: skip
             with pytest.raises(InputTypeError, match=f"matrix of scipy, not {named}"):
                 c.set_sparse(["a"], not_sparse)
+        for message, not_numbers in [
+            ("indices of vectors must be whole numbers", raw([0, 1], [1.5], [1.0])),
+            ("values of vectors must be numbers", raw([0, 1], [1], ["a"])),
+            ("values of vectors must be numbers", raw([0, 1], [1], [1j])),
+        ]:
+            with pytest.raises(InputTypeError, match=message):
+                c.set_sparse(["a"], not_numbers)
         assert (c.info().sparse_rows, c.list()) == before
         assert c.set_sparse(["unknown"], _sparse({1: 1.0})) == 0
         assert c.set_sparse([], _sparse()) == 0
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_arrays_of_other_dtypes_are_the_same_vectors(tmp_path: Path, order: str) -> None:
+    given = SparseVectors(
+        np.array([0, 2, 3], f"{order}u8"), np.array([1, 30, 2], f"{order}u4"),
+        np.array([1.5, 2.5, 0.1], f"{order}f8"), DIM,
+    )  # fmt: skip
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(["a", "b"], [[1, 0], [0, 1]])
+        c.set_sparse(["a", "b"], given)
+        stored = c.get_sparse(["a", "b"])
+        assert [hit.score for hit in c.search_sparse(given[0])] == [1.5**2 + 2.5**2]
+        assert c.verify() == []
+    for i, vector in enumerate(stored):
+        assert vector is not None
+        np.testing.assert_array_equal(vector.indices, given[i].indices)
+        np.testing.assert_array_equal(vector.values, given[i].values.astype(np.float32))
 
 
 def test_a_matrix_of_scipy_is_taken(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -72,6 +73,27 @@ def test_a_search_is_exact_whatever_its_blocks(block_rows: int, top_k: int) -> N
     assert documents.search(queries, top_k, block_rows=block_rows) == expected
 
 
+def test_a_search_is_the_same_whatever_the_numbers_of_the_tokens() -> None:
+    """Hashed tokens have numbers up to 2^31, and a table of them all would take 16 GiB."""
+    documents, queries = random_vectors(200, 50, 3), random_vectors(9, 50, 4)
+    rng = np.random.default_rng(0)
+    hashes = np.sort(rng.choice((1 << 31) - 1, 50, replace=False)).astype(np.int32)
+    most = (1 << 31) - 1
+
+    def hashed(vectors: SparseVectors) -> SparseVectors:
+        return SparseVectors(vectors.indptr, hashes[vectors.indices], vectors.values, most)
+
+    tracemalloc.start()
+    hits = hashed(documents).search(hashed(queries), 5, block_rows=64)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert hits == documents.search(queries, 5)
+    assert peak < 1 << 24
+    lone = SparseVectors(np.array([0, 1]), hashes[:1] + 1, np.ones(1, np.float32), most)
+    assert hashed(documents).search(lone) == [[]]
+    assert hashed(documents).search(hashed(documents)[:0]) == []
+
+
 def test_searches_of_nothing_find_nothing() -> None:
     documents = random_vectors(5, 10, 5)
     assert documents.search(documents[:0]) == []
@@ -108,6 +130,10 @@ def test_wrong_arguments() -> None:
         vectors.search(random_vectors(5, 11, 6))
     with pytest.raises(InputTypeError, match="must be a sparse matrix of scipy, not ndarray"):
         SparseVectors.from_scipy(np.ones((2, 2)))
+    one_axis = scipy_sparse.coo_array(np.ones(3))
+    if len(one_axis.shape) == 1:  # since scipy 1.13
+        with pytest.raises(InputValueError, match=r"of shape \(texts, dim\), not \(3,\)"):
+            SparseVectors.from_scipy(one_axis)
     with pytest.raises(IndexError, match="there is no vector 5"):
         vectors[5]
     with pytest.raises(InputTypeError, match="cannot have a step"):
