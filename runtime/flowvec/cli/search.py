@@ -122,8 +122,6 @@ def search(
         "prefix": prefix,
     }
     in_shards = is_url(place) or is_sharded(place)
-    if in_shards and rerank is not None:
-        raise InputValueError("a collection in shards cannot be reranked")
     if in_shards and group_by is not None:
         raise InputValueError("a collection in shards has no --group-by")
     by_sparse_alone = sparse_model is not None and not hybrid
@@ -147,12 +145,15 @@ def search(
             if by_sparse_alone
             else Encoder.load(bundle, provider=provider, compute=cast(Any, compute)) as encoder,
             _sparse_encoder(sparse_model) as sparse_encoder,
+            _reranker(rerank, provider, compute) as reranker,
             ShardedSearcher(place, encoder=encoder, sparse_encoder=sparse_encoder) as searcher,
         ):
             if by_sparse_alone:
                 found = searcher.search_sparse(query, k, **ranked)
             else:
-                found = searcher.search(query, k, **options)
+                found = searcher.search(
+                    query, k, rerank=reranker, rerank_from=rerank_from, **options
+                )
             answered = searcher.shards - len(found.missing)
         _show_sharded(found, place, answered=answered, as_json=as_json)
         return

@@ -258,10 +258,7 @@ class SearchMethods(UpkeepMethods, SparseMethods, TokenMethods):
         vectors = plan.vectors
         if vectors is None:
             vectors = self._checked_encoder().encode_query(plan.to_embed)
-        hits = self._first_stage(vectors, plan)
-        if plan.reranking is not None and plan.texts is not None:
-            hits = plan.reranking(plan.texts, hits, plan.options, self._document_tokens)
-        return plan.page(hits)
+        return plan.finished(self._first_stage(vectors, plan), self._document_tokens)
 
     def _first_stage(self, vectors: Floats, plan: SearchPlan) -> list[list[Hit]]:
         """The hits before reranking, from vectors of the queries, float32 (queries, dim)."""

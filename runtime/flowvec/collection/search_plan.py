@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.query import SearchOptions
-from flowvec.collection.reranking import Reranking
+from flowvec.collection.reranking import DocumentTokens, Reranking
 from flowvec.collection.results import Hit
 from flowvec.collection.validation import check_vectors, texts_of, texts_of_vectors
 from flowvec.errors import InputTypeError, InputValueError
@@ -102,6 +102,16 @@ class SearchPlan:
     def first_stage(self) -> SearchOptions:
         """Options of the search before reranking."""
         return self.options if self.reranking is None else self.reranking.first_stage(self.options)
+
+    def finished(self, hits: list[list[Hit]], document_tokens: DocumentTokens) -> list[list[Hit]]:
+        """The hits of the search, from those of the first stage: reranked, and of its page.
+
+        Raises:
+            InputValueError: a reranker is to read a row that has no text.
+        """
+        if self.reranking is not None and self.texts is not None:
+            hits = self.reranking(self.texts, hits, self.options, document_tokens)
+        return self.page(hits)
 
     def page(self, hits: list[list[Hit]]) -> list[list[Hit]]:
         """The hits of each query without those that `offset` skips."""

@@ -17,6 +17,7 @@ from flowvec.bulk.ray_workers import connected_ray
 from flowvec.collection.hybrid import Fusion
 from flowvec.collection.model import check_sparse_encoder_or_none
 from flowvec.collection.query import Queries, SearchOptions
+from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.store.filters import Filter
@@ -31,6 +32,9 @@ from flowvec.errors import (
     InputValueError,
     first_line,
 )
+from flowvec.multi_vector.encoder import MultiVectorEncoder
+from flowvec.reranker.reranker import Reranker
+from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list
 from flowvec.sharded.fusion import Fused, Key, fused, total_statistics
 from flowvec.sharded.manifest import place_of, read_manifest, shard_name
@@ -76,6 +80,8 @@ class SearchKeywords(TypedDict, total=False):
     fusion: Fusion
     min_score: float | None
     exact: bool
+    rerank: Reranker | SharedReranker | MultiVectorEncoder | None
+    rerank_from: int
     offset: int
     prefix: bool
     with_vectors: bool
@@ -91,8 +97,8 @@ class ShardedSearcher:
 
     Hits and scores are those of one collection with all rows, except that graphs may miss other
     rows (`exact`). Searches with words or sparse vectors merge the rankings of all shards before
-    they fuse them. Ids must be distinct: of rows with the same id in several shards, the best is a
-    hit.
+    they fuse them. A reranker reads the best hits of all shards, in the process that searches. Ids
+    must be distinct: of rows with the same id in several shards, the best is a hit.
     """
 
     def __init__(
@@ -177,7 +183,8 @@ class ShardedSearcher:
     ) -> ShardedHits:
         """`search_batch` of one text, or of one vector float32 (dim,).
 
-        `text` is the text of a query that is a vector, for the words of a hybrid search.
+        `text` is the text of a query that is a vector, for the words of a hybrid search, and for
+        `rerank`.
         """
         texts = None if text_or_none("text", text) is None else [text]
         queries = [query] if isinstance(query, str) else np.asarray(query, np.float32)[None]
@@ -202,12 +209,15 @@ class ShardedSearcher:
         Args:
             queries: texts, or vectors float32 (queries, dim).
             k: hits per query.
-            texts: the text of each query that is a vector, for the words of a hybrid search.
+            texts: the text of each query that is a vector, for the words of a hybrid search and for
+                `rerank`.
             sparse: a sparse vector for each query, for a hybrid search. A searcher with a
                 `sparse_encoder` makes them from the texts.
             timeout: seconds that a shard may take for a call; None is the one of this object.
+                Embedding and reranking are not in it.
             options: `filter`, `hybrid`, `vector_weight`, `sparse_weight`, `fusion`, `min_score`,
-                `exact`, `offset`, `prefix` and `with_vectors`, as in `Collection.search`.
+                `exact`, `rerank`, `rerank_from`, `offset`, `prefix` and `with_vectors`, as in
+                `Collection.search`.
 
         Returns:
             Hits of the shards that answered, and names of those that did not.
@@ -231,6 +241,7 @@ class ShardedSearcher:
             offset=options.get("offset", 0),
             prefix=options.get("prefix", False),
             with_vectors=options.get("with_vectors", False),
+            is_reranked=options.get("rerank") is not None,
         )
         if unknown := sorted(options.keys() - SearchKeywords.__annotations__.keys()):
             raise InputTypeError(f"a search in shards has no argument {unknown[0]!r}")
@@ -243,8 +254,8 @@ class ShardedSearcher:
             checked,
             name="queries",
             dim=0 if is_text else np.shape(given)[1],
-            rerank=None,
-            rerank_from=1,
+            rerank=options.get("rerank"),
+            rerank_from=options.get("rerank_from", RERANK_FROM),
             sparse=sparse,
         )
         vectors = plan.vectors
@@ -253,10 +264,13 @@ class ShardedSearcher:
                 raise InputValueError("a searcher without an encoder takes vectors")
             vectors = np.asarray(self._encoder.encode_query(plan.to_embed), np.float32)
         if checked.hybrid and len(vectors):
-            return self._hybrid(vectors, plan, timeout)
-        arguments = (vectors, checked.k, options.get("filter"), checked.exact, checked.with_vectors)
-        answers, missing = self._ask("search", dict.fromkeys(self._shards, arguments), timeout)
-        return ShardedHits(_merged(answers, len(vectors), checked), self._named(missing))
+            hits, missing = self._hybrid(vectors, plan, timeout)
+        else:
+            first = plan.first_stage
+            arguments = (vectors, first.k, options.get("filter"), first.exact, first.with_vectors)
+            answers, missing = self._ask("search", dict.fromkeys(self._shards, arguments), timeout)
+            hits = _merged(answers, len(vectors), first)
+        return ShardedHits(plan.finished(hits, _texts_alone), self._named(missing))
 
     def search_sparse(
         self,
@@ -329,7 +343,8 @@ class ShardedSearcher:
         answers, missing = self._ask(
             "search_sparse", dict.fromkeys(self._shards, arguments), timeout
         )
-        return ShardedHits(_merged(answers, len(vectors), checked), self._named(missing))
+        hits = [line[checked.offset :] for line in _merged(answers, len(vectors), checked)]
+        return ShardedHits(hits, self._named(missing))
 
     def _encoded_sparse(self, texts: list[str]) -> tuple[SparseVectors, str]:
         """Sparse vectors of queries, and the fingerprint of the model."""
@@ -339,8 +354,9 @@ class ShardedSearcher:
 
     def _hybrid(
         self, vectors: npt.NDArray[np.float32], plan: SearchPlan, timeout: float | None
-    ) -> ShardedHits:
-        options, shares = plan.options, plan.options.shares
+    ) -> tuple[list[list[Hit]], dict[str, str]]:
+        """Hits of a hybrid search before reranking, and why shards are missing."""
+        options, shares = plan.first_stage, plan.options.shares
         sparse, fingerprint = plan.sparse, None
         if shares.sparse > 0.0 and sparse is None and plan.texts is not None:
             sparse, fingerprint = self._encoded_sparse(plan.texts)
@@ -382,10 +398,10 @@ class ShardedSearcher:
                 line.hit(key, score, item, with_vector=options.with_vectors)
                 for key, score in keys
                 if (item := items[key]) is not None
-            ][options.offset :]
+            ]
             for line, keys in zip(lines, chosen, strict=True)
         ]
-        return ShardedHits(hits, self._named(missing))
+        return hits, missing
 
     def _ask(
         self, method: str, arguments: Mapping[str, tuple[Any, ...]], timeout: float | None
@@ -460,10 +476,14 @@ def _rows(queries: object) -> npt.NDArray[np.float32]:
     return rows
 
 
+def _texts_alone(_encoder: MultiVectorEncoder, _hits: object) -> None:
+    """Shards have no token vectors, so a MultiVectorEncoder encodes the texts of the hits."""
+
+
 def _merged(
     answers: Mapping[str, Sequence[Sequence[Hit]]], queries: int, options: SearchOptions
 ) -> list[list[Hit]]:
-    """The best hits of several rankings; of hits with the same id, only the best."""
+    """The k best hits of several rankings; of hits with the same id, only the best."""
     lines: list[list[Hit]] = []
     for i in range(queries):
         best: dict[Id, Hit] = {}
@@ -471,7 +491,7 @@ def _merged(
         for hit in sorted(hits, key=lambda hit: -hit.score):
             if options.min_score is None or hit.score >= options.min_score:
                 best.setdefault(hit.id, hit)
-        lines.append(list(best.values())[options.offset : options.k])
+        lines.append(list(best.values())[: options.k])
     return lines
 
 
