@@ -152,12 +152,14 @@ class Bm25:
 
     def _ranked(self, term: str, condition: Condition | None) -> tuple[Labels, Floats, Floats]:
         """Labels of the rows with a term, their BM25 by the own statistics, and their tokens."""
-        where, values = ("1", ()) if condition is None else (condition.sql, condition.parameters)
+        rows_of, where, values = "", "1", ()
+        if condition is not None:
+            rows_of = "JOIN items ON items.label = words.rowid"
+            where, values = condition.sql, condition.parameters
         with self._database.translated():
             rows = self._database.connection.execute(
                 "SELECT words.rowid, words.rank, words_docsize.sz FROM words "  # noqa: S608 - filter
-                "JOIN words_docsize ON words_docsize.id = words.rowid "
-                "JOIN items ON items.label = words.rowid "
+                f"JOIN words_docsize ON words_docsize.id = words.rowid {rows_of} "
                 f"WHERE words MATCH ? AND {where}",
                 (term, *values),
             ).fetchall()

@@ -109,11 +109,14 @@ class FullText:
             limit: most rows to return.
             condition: which rows are eligible by their metadata.
         """
-        where = "1" if condition is None else condition.sql
-        parameters = () if condition is None else condition.parameters
+        # To look up every row that matches takes as long as to rank them.
+        rows_of, where, parameters = "", "1", ()
+        if condition is not None:
+            rows_of = "JOIN items ON items.label = words.rowid"
+            where, parameters = condition.sql, condition.parameters
         with self._database.translated():
             rows = self._database.connection.execute(
-                "SELECT words.rowid, words.rank FROM words JOIN items ON items.label = words.rowid "  # noqa: S608
+                f"SELECT words.rowid, words.rank FROM words {rows_of} "  # noqa: S608 - filter
                 f"WHERE words MATCH ? AND {where} ORDER BY words.rank, words.rowid LIMIT ?",
                 (expression, *parameters, limit),
             ).fetchall()
