@@ -152,7 +152,7 @@ class BucketFolder(JobFolder):
     def delete(self, names: Iterable[str]) -> None:
         self._lease.check()
         names = list(names)
-        self._store.delete(names)
+        self._store.delete(names, self._lease.check)
         if self.manifest in names:
             self._manifest_tag = None
 

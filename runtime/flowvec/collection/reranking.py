@@ -31,6 +31,9 @@ DocumentTokens = Callable[[MultiVectorEncoder, list[list[Hit]]], dict[str, Float
 
 # Hits of the search that are read by the reranker.
 RERANK_FROM = 50
+# Hits whose stored token vectors are in memory at once, except of a single query with more of them.
+# Those of 256 tokens of 128 dimensions take 134 MB.
+_HITS_AT_ONCE = 1024
 # The activation of scores that are sorted: none.
 LOGITS: Final = "identity"
 
@@ -108,13 +111,10 @@ class Reranking:
             InputValueError: a row has no text.
         """
         rankings = self.rankings(queries, hits, options)
-        tokens = None
+        logits: Floats | None = None
         if isinstance(self.reranker, MultiVectorEncoder):
-            tokens = document_tokens(self.reranker, hits)
-            if tokens is not None:
-                vectors = self.reranker.encode_query(list(queries))
-                logits = late_scores(vectors, texts_of_hits(hits), tokens)
-        if tokens is None:
+            logits = _stored_scores(self.reranker, queries, hits, document_tokens)
+        if logits is None:
             logits = self.reranker.predict(pairs_of(rankings), activation=LOGITS)
         return sorted_again(rankings, hits, logits, options)
 
@@ -126,6 +126,37 @@ class Reranking:
             self.reranker.ranking(query, texts, top_k=options.k or 1)
             for query, texts in zip(queries, texts_of_hits(hits), strict=True)
         ]
+
+
+def _stored_scores(
+    encoder: MultiVectorEncoder,
+    queries: Sequence[str],
+    hits: list[list[Hit]],
+    document_tokens: DocumentTokens,
+) -> Floats | None:
+    """MaxSim of queries with the stored token vectors of their hits, float32 (pairs,).
+
+    The hits of some queries at a time, so that memory does not grow with the number of queries.
+
+    Returns:
+        None if the collection has no token vectors of this model.
+    """
+    vectors: list[Floats] = []
+    scores: list[Floats] = []
+    start = 0
+    while start < len(hits) or not scores:
+        stop, count = start, 0
+        while stop < len(hits) and (stop == start or count + len(hits[stop]) <= _HITS_AT_ONCE):
+            count += len(hits[stop])
+            stop += 1
+        part = hits[start:stop]
+        tokens = document_tokens(encoder, part)
+        if tokens is None:
+            return None
+        vectors = vectors or encoder.encode_query(list(queries))
+        scores.append(late_scores(vectors[start:stop], texts_of_hits(part), tokens))
+        start = stop
+    return np.concatenate(scores)
 
 
 def pairs_of(rankings: Sequence[Ranking]) -> list[tuple[str, str]]:

@@ -10,8 +10,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from flowvec.arguments import explaining
 from flowvec.collection.encoder_methods import EncoderMethods
 from flowvec.collection.foreign import OF_ROWS, OF_SEARCH
@@ -135,9 +133,9 @@ class SparseMethods(EncoderMethods):
     def _put_there(
         self, labels: Sequence[int], vectors: SparseVectors, made_by: SparseEncoder
     ) -> int:
-        """Write sparse vectors of those rows that are still there; inside a transaction."""
-        there = set(self._store.existing(np.asarray(labels, np.int64)).tolist())
-        places = [place for place, label in enumerate(labels) if label in there]
+        """Write sparse vectors of those rows that still lack one; inside a transaction."""
+        lacking = set(self._store.sparse.missing(labels[0] - 1, len(labels)))
+        places = [place for place, label in enumerate(labels) if label in lacking]
         self._put_sparse([labels[i] for i in places], chosen_rows(vectors, places), made_by)
         self._store.meta.touch()
         self._index.stage()  # the same rows, in a state of another number

@@ -297,13 +297,12 @@ class _FolderInBucket(BucketTarget):
             is_old = bool(naming)
             try:
                 check()
-                store.delete(naming)
+                store.delete(naming, check)
                 is_old = False
                 for name, upload in staged.items():
                     if not _names_others(name):
                         upload.complete(check)
-                check()
-                store.delete(sorted(before - files.keys()))
+                store.delete(sorted(before - files.keys()), check)
                 for name, upload in staged.items():
                     if _names_others(name):
                         upload.complete(check)
@@ -317,9 +316,8 @@ class _FolderInBucket(BucketTarget):
     def _delete_all(self, names: Iterable[str]) -> None:
         """Delete a folder that is neither the old one nor the new one."""
         try:
-            self._lease.check()
             # What names others first, since some of them are gone.
-            self._below.delete(sorted(names, key=_naming_last, reverse=True))
+            self._below.delete(sorted(names, key=_naming_last, reverse=True), self._lease.check)
         except Exception:
             self._lease.abandon()  # so that the next conversion deletes it
 

@@ -369,7 +369,14 @@ class SharedModel(WorkerThreads):
                 most = call.job.most_tokens or self._model.max_length
                 call.fail(too_long(min(cut) - rows.start, most))
                 continue
-            call.rows = call.job._rows(token_ids.between(rows.start, rows.stop), self._model.dim)
+            try:
+                call.rows = call.job._rows(
+                    token_ids.between(rows.start, rows.stop), self._model.dim
+                )
+            except Exception as failure:  # no memory for its results
+                self._leave(call, len(call.items))
+                call.fail(EngineError(f"the text could not be computed: {first_line(failure)}"))
+                continue
             waiting += [
                 _Waiting(call, row - rows.start, token_ids, row, lengths[row]) for row in rows
             ]

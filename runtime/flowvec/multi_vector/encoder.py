@@ -315,8 +315,10 @@ class MultiVectorEncoder(TextModel):
         query_vectors = dict(zip(queries, self.encode_query(queries), strict=True))
         document_vectors = dict(zip(documents, self.encode_document(documents), strict=True))
         out = np.empty(len(given), dtype=np.float32)
-        for query in queries:
-            rows = [i for i, pair in enumerate(given) if pair[0] == query]
+        rows_of: dict[str, list[int]] = {query: [] for query in queries}
+        for row, (query, _) in enumerate(given):
+            rows_of[query].append(row)
+        for query, rows in rows_of.items():
             out[rows] = maxsim(query_vectors[query], [document_vectors[given[i][1]] for i in rows])
         return out
 

@@ -12,6 +12,7 @@ A holder that was stopped for longer, and then goes on, finds the lease lost bef
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import threading
@@ -125,6 +126,10 @@ class Lease:
         until = time.monotonic() + PATIENCE
         while self._is_overdue() and not self._is_lost and time.monotonic() < until:
             self._ended.wait(0.05)
+        self._check_time()
+
+    def _check_time(self) -> None:
+        """`check` without waiting for a renewal."""
         if self._is_lost or self._is_overdue():
             raise BulkError(
                 f"{self._out} may have been taken over by another process, because this one "
@@ -148,7 +153,8 @@ class Lease:
         self.abandon()
         with suppress(BulkError):  # others take it over in a moment
             if self.is_held_by(self.holder):
-                self._store.delete([self._name])
+                # Nobody renews it now. What is tried for longer would delete the next one's lease.
+                self._store.delete([self._name], self._check_time)
 
     def _content(self) -> bytes:
         # The number of renewals makes each content, and so each tag, another one.
@@ -167,7 +173,11 @@ class Lease:
         if first is None:
             return False
         holder = _read(first[0])
-        seconds = float(holder.get("seconds", self._seconds))
+        seconds = self._seconds
+        with suppress(ValueError, TypeError):
+            said = float(holder["seconds"]) if "seconds" in holder else seconds
+            if 0.0 < said < math.inf:
+                seconds = said
         until = time.monotonic() + seconds
         while time.monotonic() < until and not _has_ended(holder):
             time.sleep(seconds / (4 * _RENEWALS))

@@ -324,7 +324,7 @@ class S3Store(ObjectStore):
         return bool(self._call(compared, "read", name))
 
     @override
-    def delete(self, names: Iterable[str]) -> None:
+    def delete(self, names: Iterable[str], check: Callable[[], object] | None = None) -> None:
         keys = [self._key(name) for name in names]
         for at in range(0, len(keys), _MOST_DELETED):
             for key in keys[at : at + _MOST_DELETED]:
@@ -332,7 +332,7 @@ class S3Store(ObjectStore):
                     lambda key=key: self._system.call_s3(
                         "delete_object", Bucket=self._bucket, Key=key
                     ),
-                    "delete", key,
+                    "delete", key, check,
                 )  # fmt: skip
 
     # --- uploads that were not completed ----------------------------------------------------------

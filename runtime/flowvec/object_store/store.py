@@ -269,11 +269,16 @@ class ObjectStore:
         """Copy a file into an object in one call; see `upload`."""
         self._call(lambda: self._system.put_file(str(path), self._path(name)), "write", name, check)
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; missing ones are ignored."""
+    def delete(self, names: Iterable[str], check: Callable[[], object] | None = None) -> None:
+        """Delete objects; missing ones are ignored.
+
+        Args:
+            names: their names.
+            check: called before each attempt; raises a FlowvecError to give up.
+        """
         for name in names:
             with suppress(FileNotFoundError):
-                self._call(lambda name=name: self._remove(name), "delete", name)
+                self._call(lambda name=name: self._remove(name), "delete", name, check)
 
     def _remove(self, name: str) -> None:
         try:

@@ -596,6 +596,33 @@ def test_rows_without_a_sparse_vector_get_theirs(
         assert c.verify() == []
 
 
+def test_a_sparse_vector_that_was_given_meanwhile_stays(
+    tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder, monkeypatch
+) -> None:
+    """Another writer gives a row its sparse vector while this one has encoded the row's text."""
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(range(3), ["A dog swims.", "Stocks fell.", "Cats sleep."])
+    given = sparse_encoder.encode_document(["Something else."])
+    with (
+        Collection.open(tmp_path / "c", encoder=tiny, sparse_encoder=sparse_encoder) as c,
+        Collection.open(tmp_path / "c") as other,
+    ):
+        real = sparse_encoder.encode_document
+
+        def encode(texts: Any) -> Any:
+            vectors = real(texts)
+            other.set_sparse([1], given)
+            other.delete([2])
+            return vectors
+
+        monkeypatch.setattr(sparse_encoder, "encode_document", encode)
+        assert c.add_missing_sparse() == 1
+        (stored,) = c.get_sparse([1])
+        assert stored is not None
+        np.testing.assert_array_equal(stored.indices, given.indices)
+        assert c.verify() == []
+
+
 def test_another_model_of_sparse_vectors_is_refused(
     tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder
 ) -> None:

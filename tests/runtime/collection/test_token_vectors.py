@@ -29,7 +29,7 @@ from flowvec import (
     maxsim,
 )
 from flowvec.collection.store.store import FILE
-from flowvec.collection.store.token_table import TokenCodec
+from flowvec.collection.store.token_table import TokenCodec, TokenTable
 from tests.makers import texts_of
 
 TEXTS = texts_of(40, seed=3)
@@ -104,6 +104,29 @@ def test_stored_vectors_give_the_hits_of_made_ones(
         assert all(hit.score == pytest.approx(scores[hit.id], rel=2e-3)
                    for hit in ours if hit.id in scores)  # fmt: skip
         assert all(hit.search_rank is not None for hit in ours)
+
+
+@pytest.mark.parametrize("most", [1, 12, 25])
+def test_many_queries_read_the_vectors_of_some_hits_at_a_time(
+    filled: Collection, multi_vector: MultiVectorEncoder, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    filled.add_token_vectors(multi_vector)
+    expected = filled.search_batch(TEXTS[:9], 5, rerank=multi_vector, rerank_from=12)
+    monkeypatch.setattr("flowvec.collection.reranking._HITS_AT_ONCE", most)
+    counts: list[int] = []
+    real = TokenTable.read
+
+    def read(table: TokenTable, texts: Any) -> Any:
+        counts.append(len(texts))
+        return real(table, texts)
+
+    monkeypatch.setattr(TokenTable, "read", read)
+    found = filled.search_batch(TEXTS[:9], 5, rerank=multi_vector, rerank_from=12)
+    assert max(counts) <= max(most, 12)
+    assert len(counts) == -(-9 // max(1, most // 12))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [hit.id for hit in ours] == [hit.id for hit in theirs]
+        assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs])
 
 
 def test_vectors_of_signs_are_those_of_the_signs(

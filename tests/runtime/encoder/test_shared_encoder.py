@@ -117,6 +117,24 @@ def test_tasks_get_the_encoders_vectors(tiny: Encoder) -> None:
         np.testing.assert_allclose(vectors, tiny.encode(call), atol=1e-5)
 
 
+def test_a_call_whose_results_have_no_memory_leaves_the_queue(
+    one: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SharedEncoder(one, max_waiting=4) as shared:
+
+        def rows(*_: object) -> None:
+            raise MemoryError("no memory")
+
+        with monkeypatch.context() as without_memory:
+            without_memory.setattr("flowvec.encoder.jobs.EncodeJob._rows", rows)
+            for _ in range(3):
+                with pytest.raises(EngineError, match="no memory"):
+                    shared.encode(["the cat", "a dog"], timeout=60)
+        statistics = shared.statistics()
+        assert (statistics.waiting, statistics.dropped) == (0, 6)
+        assert shared.encode(["the cat"] * 4, timeout=60).shape == (4, one.dim)
+
+
 # --- calls that share a run -----------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +71,46 @@ def test_nobody_waits_for_a_process_of_this_machine_that_has_ended(store: Object
     store.write("lease", json.dumps(dead).encode())
     with Lease(store, "lease") as second:
         second.check()
+
+
+class _Slow(ObjectStore):
+    """A store whose deletions fail for so long that another process takes the lease."""
+
+    other = b'{"holder": "other"}\n'
+    failures = 0
+
+    def _remove(self, name: str) -> None:
+        if not self.failures:
+            self.failures += 1
+            time.sleep(1.0)
+            self.write(name, self.other)
+            raise ConnectionError("the network failed")
+        super()._remove(name)
+
+
+def test_a_release_that_takes_long_leaves_the_lease_of_the_next_holder(store: ObjectStore) -> None:
+    slow = _Slow(store.url, store._system, store._root)
+    with Lease(slow, "lease"):
+        pass
+    assert slow.failures == 1
+    assert store.read("lease") == slow.other
+
+
+@pytest.mark.parametrize("seconds", [None, "x", [], float("nan"), float("inf"), -1, 0])
+def test_a_lease_of_no_valid_time_has_the_usual_one(
+    store: ObjectStore, seconds: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 20.0)  # it is renewed long before
+
+    def held(renewals: int) -> bytes:
+        return json.dumps({"holder": "x", "seconds": seconds, "renewals": renewals}).encode()
+
+    store.write("lease", held(0))
+    renewing = threading.Timer(0.2, store.write, ("lease", held(1)))
+    renewing.start()
+    with pytest.raises(BulkError, match="being written by another process"):
+        Lease(store, "lease").acquire()
+    renewing.join()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"no JSON"])

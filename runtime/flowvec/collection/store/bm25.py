@@ -152,16 +152,15 @@ class Bm25:
 
     def _ranked(self, term: str, condition: Condition | None) -> tuple[Labels, Floats, Floats]:
         """Labels of the rows with a term, their BM25 by the own statistics, and their tokens."""
-        rows_of, where, values = "", "1", ()
+        rows_of, chosen = "", condition or Condition("1", ())
         if condition is not None:
             rows_of = "JOIN items ON items.label = words.rowid"
-            where, values = condition.sql, condition.parameters
         with self._database.translated():
             rows = self._database.connection.execute(
                 "SELECT words.rowid, words.rank, words_docsize.sz FROM words "  # noqa: S608 - filter
                 f"JOIN words_docsize ON words_docsize.id = words.rowid {rows_of} "
-                f"WHERE words MATCH ? AND {where}",
-                (term, *values),
+                f"WHERE words MATCH ? AND {chosen.sql}",
+                (term, *chosen.parameters),
             ).fetchall()
         found = np.fromiter((row[0] for row in rows), np.int64, len(rows))
         ranks = np.fromiter((-row[1] for row in rows), np.float64, len(rows))

@@ -110,15 +110,14 @@ class FullText:
             condition: which rows are eligible by their metadata.
         """
         # To look up every row that matches takes as long as to rank them.
-        rows_of, where, parameters = "", "1", ()
+        rows_of, chosen = "", condition or Condition("1", ())
         if condition is not None:
             rows_of = "JOIN items ON items.label = words.rowid"
-            where, parameters = condition.sql, condition.parameters
         with self._database.translated():
             rows = self._database.connection.execute(
                 f"SELECT words.rowid, words.rank FROM words {rows_of} "  # noqa: S608 - filter
-                f"WHERE words MATCH ? AND {where} ORDER BY words.rank, words.rowid LIMIT ?",
-                (expression, *parameters, limit),
+                f"WHERE words MATCH ? AND {chosen.sql} ORDER BY words.rank, words.rowid LIMIT ?",
+                (expression, *chosen.parameters, limit),
             ).fetchall()
         # SQLite gives negative scores, lowest first.
         return {int(label): -float(rank) for label, rank in rows}

@@ -161,9 +161,14 @@ class TokenTable:
             return
         rows = size = 0
         for label in labels:
+            # RETURNING would need SQLite 3.35.
             found = self._database.connection.execute(
-                "DELETE FROM token_vectors WHERE label = ? RETURNING length(vectors)", (label,)
+                "SELECT length(vectors) FROM token_vectors WHERE label = ?", (label,)
             ).fetchall()
+            if found:
+                self._database.connection.execute(
+                    "DELETE FROM token_vectors WHERE label = ?", (label,)
+                )
             rows, size = rows + len(found), size + sum(length for (length,) in found)
         self._count(-rows, -size)
 
