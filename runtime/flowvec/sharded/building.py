@@ -107,11 +107,12 @@ def index_shards(
         holder = None
         if is_url(place):
             store = open_store(place)
-            holder = stack.enter_context(Lease(store, LEASE)).holder
+            lease = stack.enter_context(Lease(store, LEASE))
+            holder = lease.holder
             manifest = claim_manifest(
                 place, shards, encoder, sparse_encoder, full_text, resume=resume
             )
-            for _ in clean_shards(store, shards, shard_name):
+            for _ in clean_shards(store, shards, shard_name, lease.check):
                 pass
         else:
             manifest = claim_manifest(

@@ -54,8 +54,8 @@ def verify_shards(path: str | Path, *, clean: bool = False) -> ShardsCheck:
     rows = 0
     store = open_store(place) if is_url(place) else None
     if store is not None and clean:
-        with Lease(store, LEASE):
-            removed += clean_shards(store, shards, shard_name)
+        with Lease(store, LEASE) as lease:
+            removed += clean_shards(store, shards, shard_name, lease.check)
     for number in range(shards):
         name = shard_name(number)
         try:

@@ -15,7 +15,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,18 @@ def read_shard(store: ObjectStore, name: str) -> StoredShard | None:
         )
     except (ValueError, KeyError, TypeError):
         raise CollectionError(f"{where} does not describe a shard") from None
-    for file in shard.files:
-        if Path(file.name).name != file.name or not _OBJECT.fullmatch(file.object):
-            raise CollectionError(f"{where} does not describe a shard")
-    if not shard.collection:
+    if not shard.collection or not all(map(_is_valid, shard.files)):
         raise CollectionError(f"{where} does not describe a shard")
     return shard
+
+
+def _is_valid(file: StoredFile) -> bool:
+    """Whether the fields have the right types, and the name is that of a file in a folder."""
+    types = [type(value) for value in astuple(file)]
+    if types != [str, str, int, str]:
+        return False
+    is_name = Path(file.name).name == file.name and file.name not in ("", "..")
+    return is_name and _OBJECT.fullmatch(file.object) is not None
 
 
 def is_whole(store: ObjectStore, shard: StoredShard) -> bool:
@@ -224,28 +230,37 @@ def fetch(store: ObjectStore, files: Iterable[StoredFile], folder: Path) -> None
             )
 
 
-def clean_shards(store: ObjectStore, shards: int, names: Callable[[int], str]) -> Iterator[str]:
+def clean_shards(
+    store: ObjectStore,
+    shards: int,
+    names: Callable[[int], str],
+    check: Callable[[], object] | None = None,
+) -> Iterator[str]:
     """Delete what killed jobs have left; the caller has the lease.
 
     Args:
         store: where the shards are.
         shards: number of shards.
         names: the name of each.
+        check: called before each deletion; raises if the lease is lost. Another job may have
+            uploaded objects since then that no record names yet.
 
     Yields:
         What was deleted, in words.
 
     Raises:
         CollectionError: the record of a shard cannot be read, so nothing is deleted.
-        BulkError: the store cannot be reached.
+        BulkError: the store cannot be reached, or `check` raised.
     """
     recorded = [read_shard(store, names(number)) for number in range(shards)]
     named = {one.object for shard in recorded if shard is not None for one in shard.files}
     for upload in store.unfinished_uploads():
         if _OBJECT.fullmatch(upload.name):
+            if check is not None:
+                check()
             store.abort(upload)
             yield f"an unfinished upload of {upload.name}"
     for name in sorted(store.sizes()):
         if _OBJECT.fullmatch(name) and name not in named:
-            store.delete([name])
+            store.delete([name], check)
             yield name
