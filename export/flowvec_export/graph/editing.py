@@ -83,7 +83,8 @@ class Surgeon:
             if old[name] != TensorProto.INT64:
                 cast = self.node("Cast", name, to=old[name])
                 _rename(readers[0], name, cast)
-        for name in old.keys() - set(inputs) - weights:
+        # In the order of the inputs, so that two exports are equal bytes.
+        for name in (name for name in old if name not in inputs and name not in weights):
             zeros = self.node("Sub", INPUTS[0], INPUTS[0])
             if old[name] != TensorProto.INT64:
                 zeros = self.node("Cast", zeros, to=old[name])

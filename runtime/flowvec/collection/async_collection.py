@@ -372,8 +372,9 @@ class AsyncCollection(OfOneProcess):
         self, k: int, rerank: object, sparse: object, options: SearchKeywords
     ) -> SearchOptions:
         given: dict[str, Any] = {"filter": None, **options}
-        for name in options.keys() - SearchKeywords.__annotations__.keys():
-            raise TypeError(f"a search got an unexpected keyword argument {name!r}")
+        for name in options:
+            if name not in SearchKeywords.__annotations__:
+                raise TypeError(f"a search got an unexpected keyword argument {name!r}")
         return SearchOptions.checked(
             k,
             **given,
