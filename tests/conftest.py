@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -34,6 +35,19 @@ def pytest_configure(config: pytest.Config) -> None:
         builder = runpy.run_path(str(BUILD))
         if builder["is_stale"]():
             builder["build"]()
+
+
+# --- Hypothesis -----------------------------------------------------------------------------------
+
+if importlib.util.find_spec("hypothesis") is not None:  # tests of the wheels run without it
+    from hypothesis import HealthCheck, settings
+
+    # The same examples on every machine, and no limit of time: a slow machine is not a failure.
+    # `--hypothesis-profile=search` draws other examples in each run.
+    _slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("search", **_slow)
+    settings.register_profile("repeatable", derandomize=True, **_slow)
+    settings.load_profile("repeatable")
 
 
 # --- skips ----------------------------------------------------------------------------------------
@@ -248,7 +262,7 @@ def _in_a_process(folder: Path) -> RunCommand:
             input=data,
             capture_output=True,
             cwd=folder,
-            timeout=300,
+            timeout=900,
             env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
         )
         return subprocess.CompletedProcess(
@@ -316,7 +330,7 @@ def python(tmp_path: Path) -> RunCommand:
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            timeout=120,
+            timeout=900,
         )
 
     return run
