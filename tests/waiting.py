@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["wait_until"]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 300.0) -> None:
     """Return as soon as `condition()` is true; fail after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():

@@ -250,8 +250,10 @@ def test_what_appears_meanwhile_stays(
 
 @pytest.mark.parametrize("to", ["parquet", "faiss"])
 def test_one_process_converts_to_a_target_at_a_time(
-    job: Path, url: str, bucket: Bucket, prefix: str, to: Any
+    job: Path, url: str, bucket: Bucket, prefix: str, to: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The first one must not lose it because it was slow to renew it.
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 12.0)
     refused = []
 
     def beside(_: Any) -> None:
@@ -318,7 +320,7 @@ def test_a_kill_leaves_no_target_or_the_old_one_and_the_next_conversion_cleans_u
             convert(other, url, to)  # type: ignore[arg-type]
         before = bucket.objects(prefix)
         words = [sys.executable, "-c", KILLED, str(job), url, to, method, str(number)]
-        done = subprocess.run(words, timeout=60, check=False)
+        done = subprocess.run(words, timeout=600, check=False)
         if done.returncode == 0:  # it makes fewer such calls
             continue
         assert done.returncode == -signal.SIGKILL
@@ -474,7 +476,7 @@ def test_a_full_temporary_folder_is_a_clear_error_and_leaves_nothing(
     tmp_path: Path, job: Path, url: str, bucket: Bucket, prefix: str, to: str
 ) -> None:
     words = [sys.executable, "-c", FULL, str(job), url, to, "4000"]
-    done = subprocess.run(words, timeout=60, check=False, capture_output=True, text=True)
+    done = subprocess.run(words, timeout=600, check=False, capture_output=True, text=True)
     where = f"s3://bucket/{prefix}/out to the temporary folder {tmp_path / 'tmp'}"
     assert done.stdout == (
         f"cannot write the files of {where}: File too large; set TMPDIR to a folder with space "
@@ -553,7 +555,7 @@ def test_a_shard_that_does_not_fit_into_the_temporary_folder_is_named(
         bucket.put(f"{prefix}/{name}", content)
     words = [sys.executable, "-c", FULL.replace("ConvertError as", "Exception as"),
              url_of(server, prefix), str(tmp_path / "v.parquet"), "parquet", "2000"]  # fmt: skip
-    done = subprocess.run(words, timeout=60, check=False, capture_output=True, text=True)
+    done = subprocess.run(words, timeout=600, check=False, capture_output=True, text=True)
     part = f"s3://bucket/{prefix}/part-000000.npy"
     assert done.stdout.startswith(f"cannot copy {part} into {tmp_path / 'tmp'}/"), done.stderr
     assert done.stdout.endswith(": File too large; set TMPDIR to a folder with space for it\n")

@@ -52,8 +52,10 @@ def _serve(place: str) -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(place)
+        # The path appears once calls can connect: callers wait for it.
+        server.bind(f"{place}.new")
         server.listen()
+        os.rename(f"{place}.new", place)  # noqa: PTH104 - the path stays a text
         while True:
             connection, _ = server.accept()
             with connection:

@@ -86,12 +86,12 @@ def running(server: str, folder: Path, model: Path, workers: int = WORKERS) -> I
 
         wait_until(url)
         service = Service(str(url()), process, log)
-        wait_until(lambda: log.read_text().count("ready: ") == workers, 120)
+        wait_until(lambda: log.read_text().count("ready: ") == workers)
         yield service
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(120)
+            process.wait(300)
 
 
 @dataclass
@@ -169,18 +169,16 @@ def test_workers_write_in_turn_and_a_killed_one_loses_nothing(
         for thread in threads:
             thread.start()
         try:
-            wait_until(lambda: all(client.answered > 20 for client in clients), 120)
+            wait_until(lambda: all(client.answered > 20 for client in clients))
             assert not any(client.broken for client in clients)
             killed = min(service.workers())
             os.kill(killed, signal.SIGKILL)
             after = [client.answered + 20 for client in clients]
-            wait_until(
-                lambda: all(c.answered > n for c, n in zip(clients, after, strict=True)), 120
-            )
-            wait_until(lambda: len(service.workers() - {killed}) == WORKERS, 120)
+            wait_until(lambda: all(c.answered > n for c, n in zip(clients, after, strict=True)))
+            wait_until(lambda: len(service.workers() - {killed}) == WORKERS)
             # It ends while clients write.
             service.process.send_signal(signal.SIGTERM)
-            assert service.process.wait(120) == 0
+            assert service.process.wait(300) == 0
         finally:
             stop.set()
             for thread in threads:

@@ -18,7 +18,7 @@ from flowvec.bulk import encode_files
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 
 # The tests look for hangs: every job here takes far less time.
-PATIENCE = 90
+PATIENCE = 600
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "from flowvec.cli.main import main; main()"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -28,7 +29,11 @@ from flowvec.tokenizer.tokenizer import Tokenizer
 
 def words(texts):
     """Ids as a tokenizer would give them: a word is a token, 1 begins a text and 2 ends it."""
-    return [[1, *(hash(word) % 1000 + 3 for word in text.split()), 2][:600] for text in texts]
+
+    def ids(text):
+        return [1, *(crc32(word.encode()) % 1000 + 3 for word in text.split()), 2][:600]
+
+    return [ids(text) for text in texts]
 
 
 @pytest.mark.parametrize("name", ["mini", "tiny"])

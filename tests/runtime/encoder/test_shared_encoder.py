@@ -511,20 +511,17 @@ def test_numbers_below_one_are_errors(one: Encoder) -> None:
 
 
 def test_threads_of_a_queue_that_was_dropped_end(tiny: Encoder) -> None:
-    def names() -> list[str]:
-        return [t.name for t in threading.enumerate() if t.name.startswith("flowvec-shared")]
+    def running() -> set[threading.Thread]:
+        return {t for t in threading.enumerate() if t.name.startswith("flowvec-shared")}
 
-    before = len(names())
+    before = running()
     shared = SharedEncoder(tiny)
     assert shared.encode("a cat").shape == (16,)
-    assert len(names()) > before
+    own = running() - before
+    assert own
     del shared
     gc.collect()
-    for _ in range(600):
-        if len(names()) == before:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"these threads still run: {names()}")
+    wait_until(lambda: not running() & own)
 
 
 def test_a_busy_encoder_that_is_not_closed_does_not_abort_the_process(tiny_dir: Path) -> None:

@@ -29,7 +29,10 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     fsspec.filesystem("memory").store.clear()
 
 
-def test_a_second_holder_is_refused_until_the_first_releases(store: ObjectStore) -> None:
+def test_a_second_holder_is_refused_until_the_first_releases(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 12.0)  # the first one must not lose it by a pause
     with Lease(store, "lease") as first:
         first.check()
         with pytest.raises(BulkError, match=f"being written by another process .{os.getpid()} on"):
@@ -50,7 +53,7 @@ def test_a_lease_that_does_not_change_is_taken_over(
         # The first one goes on, and writes over it: the second one has lost it then.
         store.write("lease", held.encode())
         lost = threading.Event()
-        for _ in range(200):
+        for _ in range(6000):
             if second._is_lost:
                 break
             lost.wait(0.05)

@@ -73,14 +73,16 @@ def test_headers_that_dribble_on_a_connection_that_was_used_are_cut(hasty: Runni
         assert all_of(connection).count(b"HTTP/1.1 200 OK") == 1
 
 
-def test_an_answer_that_is_not_read_is_given_up(hasty: Running) -> None:
+def test_an_answer_that_is_not_read_is_given_up(mini: Encoder) -> None:
     body = json.dumps({"inputs": ["a cat"] * 30_000}).encode()
     head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
-    with connect(hasty) as connection:
+    # Long enough for a slow machine to look at what is unsent before the connection is cut.
+    limits = ConnectionLimits(read_seconds=3.0)
+    with running(create_app({"m": mini}), limits=limits) as server, connect(server) as connection:
         connection.sendall(head.encode() + body)
-        wait_until(lambda: hasty.app.served.unsent_bytes > 0)
-        wait_until(lambda: hasty.app.served.unsent_bytes == 0)
-        wait_until(lambda: hasty.app.served.running == 0)
+        wait_until(lambda: server.app.served.unsent_bytes > 0)
+        wait_until(lambda: server.app.served.unsent_bytes == 0)
+        wait_until(lambda: server.app.served.running == 0)
 
 
 def test_large_headers_and_bodies_are_refused(hasty: Running) -> None:

@@ -240,8 +240,9 @@ def test_admission_deadlines_and_clients_that_leave(
             late = post(6, **{"x-request-timeout-ms": "50"})
             assert (late.status_code, late.headers["x-should-retry"]) == (504, "false")
             assert waiting(server) == 0
+            body = {"inputs": ["a cat"] * 6}
             with pytest.raises(httpx.ReadTimeout):
-                client.post(PATHS[name], json={"inputs": ["a cat"] * 6}, timeout=0.2)
+                client.post(PATHS[name], json=body, timeout=httpx.Timeout(60, read=0.2))
             wait_until(lambda: waiting(server) == 0)
         assert post(12).status_code == 200
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -182,7 +181,5 @@ def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path: Path, file: 
     with pytest.raises(CollectionError, match="cannot be written"):
         turn.acquire(0)
     (tmp_path / file).rmdir()
-    begun = time.monotonic()
     turn.acquire(60)  # the attempt that failed has left no lock
-    assert time.monotonic() - begun < 60
     turn.release()
