@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flowvec.bundle.bundle import shipped_bundles
 from flowvec.bundle.checkpoint import root_of_graph
-from flowvec.bundle.manifest import MANIFEST
 from flowvec.errors import (
     ExportError,
     FlowvecError,
@@ -27,6 +26,7 @@ from flowvec_export.sources.late_interaction import (
     is_late_interaction,
     read_about_tokens,
 )
+from flowvec_export.sources.mistaken import check_folder, mistaken_file
 from flowvec_export.sources.onnx import OnnxSource, find_graph, read_graph, read_pair_graph
 from flowvec_export.sources.sentence_transformers import read_modules
 from flowvec_export.sources.sparse import SparseSource, is_sparse, read_about_sparse
@@ -191,10 +191,6 @@ def _read(place: _Place, trust: Trust, *, encoder_only: bool) -> Source:
         ExportError: they cannot be read, or are of a kind that is not supported.
     """
     root, graph, origin = place.root, place.graph, place.origin
-    if (root / MANIFEST).is_file() and not (root / "config.json").is_file():
-        raise ExportError(
-            f"{origin} is a bundle, which has been exported already; give its checkpoint"
-        )
     check_links(root)
     listed = read_json(root / "modules.json", list, missing_ok=True)
     try:
@@ -268,6 +264,7 @@ def _locate(source: str | Path, trust: Trust, revision: str | None = None) -> _P
     path = Path(source).expanduser()
     place: _Place | None = None
     if path.is_dir():
+        check_folder(path, name)
         place = _Place(path, None, name)
     elif name in shipped_bundles():
         place = _Place(_checkpoint_of(name), None, name)
@@ -278,7 +275,7 @@ def _locate(source: str | Path, trust: Trust, revision: str | None = None) -> _P
             raise InputValueError(f"revision is for a Hugging Face name, and {name} is a path")
         return place
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ExportError(f"{name} is not a directory")
+        raise mistaken_file(path, name)
     root = download(name, trust, revision)
     # The client keeps each commit in a folder of that name.
     commit = root.name if root.parent.name == "snapshots" else revision

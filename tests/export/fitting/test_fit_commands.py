@@ -199,7 +199,7 @@ OUT = ["-o", "t.safetensors"]
         (["whitening", *FIT, *OUT, "--max-length", "999"], "max_length must be from"),
         (
             ["whitening", "--model", "./no", "--corpus", "words.txt", *OUT],
-            "./no is not a directory",
+            "./no does not exist",
         ),
         (["whitening", "--model", "BERT", "--corpus", "no.txt", *OUT], "cannot read no.txt"),
         (["whitening", "--model", "BERT", "--corpus", "empty.txt", *OUT], "no text in empty.txt"),

@@ -24,6 +24,8 @@ from flowvec_export.trust import Trust
 
 __all__ = ["Modules", "read_modules"]
 
+# Modules that need no files.
+_WITHOUT_FILES = ("Dropout", "Normalize")
 _SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", "euclidean": "euclidean",
                  "manhattan": "manhattan"}  # fmt: skip
 
@@ -94,6 +96,13 @@ def read_modules(root: Path, modules: Any, origin: str) -> Modules:
     refuse_foreign_modules(modules, origin)
     kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
     folders = [inside(root, str(module.get("path", ""))) for module in modules]
+    for kind, folder in zip(kinds, folders, strict=True):
+        # Neither hubs nor git keep an empty folder.
+        if kind not in _WITHOUT_FILES and not folder.is_dir():
+            raise ExportError(
+                f"{origin} is a sentence-transformers model without the folder {folder.name} of "
+                f"its module {kind}, which modules.json names: copy the whole model"
+            )
     weights: Path | None = None
     if kinds[1:2] == ["WordWeights"]:
         weights = folders.pop(1)

@@ -43,11 +43,18 @@ def load_checkpoint(
                 trust_remote_code=trust.remote_code,
                 local_files_only=True,
             )
+        except Exception as error:  # transformers raises many types
+            reason = first_line(error)
+            raise ExportError(f"transformers cannot load {origin}: {reason}") from error
+        try:
             fast = _tokenizer_class(marks).from_pretrained(
                 folder, trust_remote_code=trust.remote_code, local_files_only=True
             )
-        except Exception as error:  # transformers raises many types
+        except Exception as error:
+            # Without tokenizer.json it is made of other files, and the message does not say so.
             reason = first_line(error)
+            if not (folder / "tokenizer.json").is_file():
+                reason = f"{folder / 'tokenizer.json'} is missing ({reason.rstrip(': ')})"
             raise ExportError(f"transformers cannot load {origin}: {reason}") from error
     return model, loading, fast
 
