@@ -182,6 +182,45 @@ def test_a_lost_shard_is_named_and_comes_back(
         bucket.put("notes/shard-001.json", record)
 
 
+def test_rows_are_read_by_id_from_the_cache_and_by_the_command(
+    flowvec: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    mini: Encoder,
+    file: Path,
+    url: str,
+    bucket: Bucket,
+) -> None:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    wanted = [lines[i] for i in (799, 0, 150, 0)]
+    ids = [line["id"] for line in wanted]
+    with ShardedSearcher(url, cpus_per_shard=0.1, timeout=60,
+                         cache=tmp_path / "cache") as searcher:  # fmt: skip
+        found = searcher.get([*ids, "nothing"])
+        assert [row and row.text for row in found.rows] == [*(one["text"] for one in wanted), None]
+        assert [row and row.metadata for row in found.rows][:2] == [{"n": 4}, {"n": 0}]
+        assert (found.partial, found.missing) == (False, {})
+        row = found.rows[0]
+        assert row is not None
+        assert row.vector == pytest.approx(mini.encode(lines[799]["text"]), abs=1e-5)
+    done = flowvec("get", url, *ids, "nothing", "--json")
+    answer = json.loads(done.stdout)
+    assert [row["id"] for row in answer["rows"]] == ids[:3]
+    assert (answer["partial"], answer["missing"]) == (False, {})
+    assert done.returncode == 1
+    assert done.stderr.endswith("/notes has no row nothing\n"), done.stderr
+    record = bucket.objects("notes")["shard-001.json"]
+    bucket.delete_one("notes/shard-001.json")
+    try:
+        every = [line["id"] for line in lines]
+        with ShardedSearcher(url, cpus_per_shard=0.1, timeout=60,
+                             cache=tmp_path / "cache") as searcher:  # fmt: skip
+            found = searcher.get(every)
+        assert (found.partial, list(found.missing)) == (True, ["shard-001"])
+        assert 0 < sum(row is None for row in found.rows) < 800
+    finally:
+        bucket.put("notes/shard-001.json", record)
+
+
 def test_an_actor_that_dies_comes_back_from_the_cache(
     tmp_path: Path, mini: Encoder, url: str, server: str, bucket: Bucket
 ) -> None:
@@ -243,6 +282,8 @@ def test_the_commands_say_what_is_wrong(
     assert (local.returncode, "give --engine ray and --shards" in local.stderr) == (2, True)
     searched = flowvec("search", nothing, "the cat")
     assert (searched.returncode, "is not a collection in shards" in searched.stderr) == (2, True)
+    read = flowvec("get", nothing, "a")
+    assert (read.returncode, "is not a collection in shards" in read.stderr) == (2, True)
     into = flowvec("encode", "mini", str(file), "--into", nothing)
     assert (into.returncode, "below a URL it is in shards" in into.stderr) == (2, True)
     verified = flowvec("verify", nothing)

@@ -1,26 +1,34 @@
-"""`flowvec get`: shows rows of a collection."""
+"""`flowvec get`: shows rows of a collection, in shards or not."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flowvec.cli.options import Json, print_json
-from flowvec.cli.rows import Ids, Where, ids_named, parsed_filter, row_as_json
+from flowvec.cli.rows import Ids, Where, ids_typed, parsed_filter, row_as_json
 from flowvec.collection.collection import Collection
 from flowvec.collection.results import Row
-from flowvec.collection.store.rows import Item
-from flowvec.errors import InputValueError
+from flowvec.collection.store.rows import Id, Item
+from flowvec.errors import CollectionError, InputValueError
+from flowvec.sharded import ShardedRows, ShardedSearcher, is_sharded
+from flowvec.texts.remote import is_url, name_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 
 @app.command(epilog="Example: flowvec get ./notes a b, or flowvec get ./notes --limit 3")
 def get(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR", help="The collection's directory, or the URL of one in shards."
+        ),
+    ],
     ids: Ids = None,
     condition: Where = None,
     limit: Annotated[int, typer.Option(min=0, help="Most rows, without ids.")] = 10,
@@ -33,31 +41,83 @@ def get(
 ) -> None:
     """Print rows of a collection: those with these ids, or a page of all in their order.
 
+    Of a collection in shards, rows are printed by their ids alone; with --json, an object with
+    `rows`, `partial` and `missing`: the shards that did not answer, and why.
+
     The exit code is 1 if there is no row with one of the ids.
     """
     if ids and (condition is not None or after is not None):
         raise InputValueError("give ids, or --filter and --after")
     wanted = parsed_filter(condition)
-    rows: list[Item | Row] = []
-    unknown: list[str] = []
-    with Collection.open(directory) as collection:
-        if ids:
-            by_name = ids_named(collection, ids)
-            unknown = [name for name, keys in by_name.items() if not keys]
-            keys = dict.fromkeys(key for keys in by_name.values() for key in keys)
-            rows += [item for item in collection.get(list(keys)) if item is not None]
-        else:
-            rows += collection.list(wanted, limit, after, with_vectors=vectors)
+    if ids:
+        _print_named(place, ids, vectors=vectors, as_json=as_json)
+        return
+    with Collection.open(Path(place)) as collection:
+        rows = collection.list(wanted, limit, after, with_vectors=vectors)
     if as_json:
-        print_json([{"label": row.label, **row_as_json(row, with_vector=vectors)} for row in rows])
+        print_json(_plain(rows, vectors))
     else:
-        typer.echo("\n\n".join(_shown(row, vectors) for row in rows) or "no rows")
-    if not ids and limit and len(rows) == limit:
+        _print_rows(rows, vectors)
+    if limit and len(rows) == limit:
         typer.echo(f"for more rows, add --after {rows[-1].label}", err=True)
+
+
+def _print_named(place: str, names: Sequence[str], *, vectors: bool, as_json: bool) -> None:
+    """Print the rows with these ids, and name on stderr the ids that are unknown.
+
+    Raises:
+        CollectionError: no shard could be read.
+        typer.Exit: there is no row with one of the ids.
+    """
+    ids_by_name = ids_typed(names)
+    keys = list(dict.fromkeys(key for keys in ids_by_name.values() for key in keys))
+    where = name_of(place)
+    if is_url(place) or is_sharded(place):
+        found = _read_shards(place, keys)
+        items = found.rows
+        unread = " in the shards that answered" if found.missing else ""
+    else:
+        found, unread = None, ""
+        with Collection.open(Path(place)) as collection:
+            items = collection.get(keys)
+    rows = [item for item in items if item is not None]
+    if not as_json:
+        _print_rows(rows, vectors)
+    elif found is None:
+        print_json(_plain(rows, vectors))
+    else:
+        print_json(
+            {"rows": _plain(rows, vectors), "partial": found.partial, "missing": found.missing}
+        )
+    there = {row.id for row in rows}
+    unknown = [name for name, keys in ids_by_name.items() if there.isdisjoint(keys)]
     for name in unknown:
-        typer.echo(f"{directory} has no row {name}", err=True)
+        typer.echo(f"{where} has no row {name}{unread}", err=True)
     if unknown:
         raise typer.Exit(1)
+
+
+def _read_shards(place: str, ids: list[Id]) -> ShardedRows:
+    """Rows of a collection in shards; shards that do not answer are named on stderr.
+
+    Raises:
+        CollectionError: no shard answered.
+    """
+    with ShardedSearcher(place) as searcher:
+        found, shards = searcher.get(ids), searcher.shards
+    for name, reason in found.missing.items():
+        typer.echo(f"{name} is missing: {reason}", err=True)
+    if len(found.missing) == shards:
+        raise CollectionError(f"no shard of {name_of(place)} could be read")
+    return found
+
+
+def _plain(rows: Sequence[Item | Row], vectors: bool) -> list[dict[str, Any]]:
+    return [{"label": row.label, **row_as_json(row, with_vector=vectors)} for row in rows]
+
+
+def _print_rows(rows: Sequence[Item | Row], vectors: bool) -> None:
+    typer.echo("\n\n".join(_shown(row, vectors) for row in rows) or "no rows")
 
 
 def _shown(row: Item | Row, vectors: bool) -> str:

@@ -13,7 +13,7 @@ from flowvec.collection.store.filters import compile_filter
 from flowvec.collection.store.rows import Id
 from flowvec.errors import InputValueError
 
-__all__ = ["Ids", "Where", "ids_named", "parsed_filter", "row_as_json"]
+__all__ = ["Ids", "Where", "ids_named", "ids_typed", "parsed_filter", "row_as_json"]
 
 Ids = Annotated[
     list[str] | None,
@@ -58,13 +58,15 @@ def ids_named(collection: Collection, names: Sequence[str]) -> dict[str, list[Id
     Returns:
         For each name the ids that there are: none, one, or the text and the number.
     """
-    candidates: dict[str, list[Id]] = {
-        name: [name, int(name)] if _is_number(name) else [name] for name in names
-    }
     return {
         name: [item.id for item in collection.get(ids) if item is not None]
-        for name, ids in candidates.items()
+        for name, ids in ids_typed(names).items()
     }
+
+
+def ids_typed(names: Sequence[str]) -> dict[str, list[Id]]:
+    """The ids that each name of the command line may stand for: the text, or also the number."""
+    return {name: [name, int(name)] if _is_number(name) else [name] for name in names}
 
 
 def _is_number(name: str) -> bool:

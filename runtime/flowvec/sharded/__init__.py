@@ -12,10 +12,12 @@ A search asks all shards and merges their answers by score. Below a URL, shards 
 from flowvec.sharded.building import index_shards
 from flowvec.sharded.checking import ShardsCheck, verify_shards
 from flowvec.sharded.manifest import is_sharded, shards_model
-from flowvec.sharded.searcher import ShardedHits, ShardedSearcher
+from flowvec.sharded.results import ShardedHits, ShardedRows
+from flowvec.sharded.searcher import ShardedSearcher
 
 __all__ = [
     "ShardedHits",
+    "ShardedRows",
     "ShardedSearcher",
     "ShardsCheck",
     "index_shards",

@@ -1,19 +1,19 @@
-"""`ShardedSearcher`: searches a collection in shards on Ray."""
+"""`ShardedSearcher`: searches a collection in shards on Ray, and reads its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import text_or_none
+from flowvec.arguments import explaining, text_or_none
 from flowvec.bulk import RayWorkers
 from flowvec.bulk.ray_workers import connected_ray
+from flowvec.collection.foreign import OF_ROWS
 from flowvec.collection.hybrid import Fusion
 from flowvec.collection.model import check_sparse_encoder_or_none
 from flowvec.collection.query import Queries, SearchOptions
@@ -21,7 +21,7 @@ from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.store.filters import Filter
-from flowvec.collection.store.rows import Id, Item
+from flowvec.collection.store.rows import Id, Item, check_ids
 from flowvec.collection.validation import texts_of
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import (
@@ -38,36 +38,19 @@ from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list
 from flowvec.sharded.fusion import Fused, Key, fused, total_statistics
 from flowvec.sharded.manifest import place_of, read_manifest, shard_name
+from flowvec.sharded.results import ShardedHits, ShardedRows
 from flowvec.sharded.shard_actor import ShardActor
 from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.texts.remote import name_of
 
-__all__ = ["ShardedHits", "ShardedSearcher"]
+__all__ = ["ShardedSearcher"]
 
 # Searches that a shard serves at the same time. It must be more than one: an actor with one thread
 # takes calls by number, and a call that was cancelled before it was sent leaves a gap, which delays
 # later calls for 30 seconds and then fails them (seen with Ray 2.60).
 _AT_A_TIME = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ShardedHits:
-    """The result of a search over all shards.
-
-    Attributes:
-        hits: hits of each query, best first.
-        missing: shards that were not searched, by name, and why.
-    """
-
-    hits: list[list[Hit]]
-    missing: dict[str, str]
-
-    @property
-    def partial(self) -> bool:
-        """Whether a shard that did not answer may have better hits."""
-        return bool(self.missing)
 
 
 class SearchKeywords(TypedDict, total=False):
@@ -345,6 +328,36 @@ class ShardedSearcher:
         )
         hits = [line[checked.offset :] for line in _merged(answers, len(vectors), checked)]
         return ShardedHits(hits, self._named(missing))
+
+    @explaining(OF_ROWS)
+    def get(self, ids: Sequence[Id], *, timeout: float | None = None) -> ShardedRows:
+        """Rows by id, from all shards, as `Collection.get` reads them.
+
+        Args:
+            ids: ids of the rows. Of rows with the same id in several shards, that of the first
+                shard is read.
+            timeout: seconds that a shard may take; None is the one of this object.
+
+        Returns:
+            Rows in the order of the ids, None for an unknown id; and names of the shards that did
+            not answer, whose rows are None as well (`partial`). A shard with a damaged row among
+            them does not answer.
+
+        Raises:
+            ClosedError: after `close`.
+            InputTypeError, InputValueError: an id is not valid.
+        """
+        keys = check_ids(as_list("ids", ids))
+        self._check_open()
+        if not keys:
+            return ShardedRows([], {})
+        arguments = (list(dict.fromkeys(keys)),)
+        answers, missing = self._ask("get", dict.fromkeys(self._shards, arguments), timeout)
+        row_by_id: dict[Id, Item] = {}
+        for items in answers.values():
+            for item in items:
+                row_by_id.setdefault(item.id, item)
+        return ShardedRows([row_by_id.get(key) for key in keys], self._named(missing))
 
     def _encoded_sparse(self, texts: list[str]) -> tuple[SparseVectors, str]:
         """Sparse vectors of queries, and the fingerprint of the model."""

@@ -17,7 +17,7 @@ from flowvec.collection.query import Queries, SearchOptions
 from flowvec.collection.results import Hit
 from flowvec.collection.store.bm25 import WordStatistics
 from flowvec.collection.store.filters import Filter
-from flowvec.collection.store.rows import Item
+from flowvec.collection.store.rows import Id, Item
 from flowvec.errors import CollectionError, FlowvecError
 from flowvec.sharded.shard_cache import CachedShard
 from flowvec.sparse.vectors import SparseVectors
@@ -89,6 +89,10 @@ class ShardActor:
     ) -> list[Words]:
         """`PartSearcher.words`."""
         return PartSearcher(self.opened()).words(queries, statistics, options)
+
+    def get(self, ids: Sequence[Id]) -> list[Item]:
+        """The rows with these ids that there are here."""
+        return [item for item in self.opened().get(ids) if item is not None]
 
     def items(self, labels: Sequence[int]) -> dict[int, Item]:
         """`PartSearcher.items`."""

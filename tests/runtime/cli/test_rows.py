@@ -273,7 +273,7 @@ def test_rows_are_not_added_to_a_collection_in_shards(
 
 
 def test_a_url_is_not_a_collection(flowvec: Any) -> None:
-    done = flowvec("get", "s3://bucket/notes?region=eu-central-1", "a")
+    done = flowvec("dump", "s3://bucket/notes?region=eu-central-1")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert done.stderr.startswith("flowvec: s3://bucket/notes is a URL, and a collection is a dir")
-    assert "`flowvec search`, `info` and `verify` work" in done.stderr
+    assert "`flowvec search`, `get` with ids, `info` and `verify` work" in done.stderr

@@ -46,14 +46,15 @@ def absence_of(folder: Path, file: str) -> str:
     """
     if (folder / SHARDS_FILE).is_file():
         return (
-            f"{folder} is a collection in shards: `flowvec search` searches all of them, and each "
-            f"shard is a collection of its own, such as {folder / 'shard-000'}"
+            f"{folder} is a collection in shards: `flowvec search` searches all of them, `flowvec "
+            "get` with ids reads their rows, and each shard is a collection of its own, such as "
+            f"{folder / 'shard-000'}"
         )
     if not folder.exists():
         if (url := url_of_path(folder)) is not None:
             return (
                 f"{url} is a URL, and a collection is a directory. Of a collection in shards below "
-                "a URL, `flowvec search`, `info` and `verify` work"
+                "a URL, `flowvec search`, `get` with ids, `info` and `verify` work"
             )
         return f"{folder} is not a collection: there is no such directory"
     reason = f"it has no {file}" if folder.is_dir() else "it is not a directory"
