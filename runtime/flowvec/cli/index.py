@@ -37,6 +37,7 @@ from flowvec.cli.options import (
 )
 from flowvec.cli.other_vectors import (
     OtherVectors,
+    check_sparse_vectors,
     check_token_vectors,
     make_other_vectors,
     tell_lacking,
@@ -296,6 +297,8 @@ def index(
         raise InputValueError(f"{directory} is not a collection yet; give --model to create one")
     # Before the job, so that a wrong name is said at once.
     sparse_encoder = None if sparse_model is None else SparseEncoder.load(sparse_model)
+    if sparse_encoder is not None:
+        check_sparse_vectors(directory, sparse_encoder)
     token_encoder = None if token_model is None else MultiVectorEncoder.load(token_model)
     if token_encoder is not None:
         check_token_vectors(directory, token_encoder, token_dtype, replace=replace_token_vectors)

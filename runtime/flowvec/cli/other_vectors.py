@@ -14,11 +14,14 @@ from flowvec.cli.interrupts import stopping
 from flowvec.cli.options import counted, size_in_words
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
-from flowvec.errors import InputValueError
+from flowvec.errors import FingerprintMismatchError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.sparse.encoder import SparseEncoder
 
-__all__ = ["OtherVectors", "check_token_vectors", "make_other_vectors", "tell_lacking"]
+__all__ = [
+    "OtherVectors", "check_sparse_vectors", "check_token_vectors", "make_other_vectors",
+    "tell_lacking",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,27 @@ class OtherVectors:
     sparse_rows: int | None = None
     token_rows: int | None = None
     stopped_by: int | None = None
+
+
+def check_sparse_vectors(directory: Path, encoder: SparseEncoder) -> None:
+    """Refuse a model that did not make the sparse vectors that are stored, before any work.
+
+    Args:
+        directory: the collection's; it need not exist.
+        encoder: `--sparse-model`.
+
+    Raises:
+        InputValueError: another model made them.
+    """
+    if not is_collection(directory):
+        return
+    with Collection.open(directory) as collection:
+        try:
+            collection._checked_sparse_encoder(encoder)
+        except FingerprintMismatchError as error:
+            raise InputValueError(
+                f"{error}. Give that model as --sparse-model, or index into a new collection"
+            ) from None
 
 
 def check_token_vectors(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 
 LINES = ["The cat sleeps.", "Stocks fell.", "A dog swims in the river.", "Rain in the night."]
 
@@ -68,6 +69,24 @@ def test_rows_that_lag_behind_are_told_with_the_command(
     assert "my notes has 1 row without token vectors: flowvec index" in last.stderr
     info = json.loads(flowvec("info", "my notes", "--json").stdout)
     assert info["sparse_rows"] == info["rows"] == info["token_rows"] + 1
+
+
+def test_another_sparse_model_is_refused_before_any_row_is_added(
+    flowvec, tmp_path, tiny_dir, sparse_dir
+) -> None:
+    other = shutil.copytree(sparse_dir, tmp_path / "other") / "manifest.json"
+    other.write_text(json.dumps(json.loads(other.read_text()) | {"prompts": {"query": "x "}}))
+    (tmp_path / "notes.txt").write_text(LINES[0])
+    made = flowvec("index", "c", "notes.txt", "--model", tiny_dir, "--sparse-model", sparse_dir)
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "notes.txt").write_text("\n".join(LINES))
+    for files in ((), ("notes.txt", "--resume"), ("notes.txt", "--replace")):
+        wrong = flowvec("index", "c", *files, "--sparse-model", other.parent)
+        assert wrong.returncode == 2, wrong.stdout
+        assert f"c has sparse vectors of {sparse_dir} (fingerprint" in wrong.stderr
+        assert "Give that model as --sparse-model, or index into a new" in wrong.stderr
+        info = json.loads(flowvec("info", "c", "--json").stdout)
+        assert (info["rows"], info["sparse_rows"]) == (1, 1)
 
 
 def test_a_command_without_files(flowvec, tmp_path, tiny_dir) -> None:
