@@ -43,8 +43,8 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import Survey, survey_inputs
-from flowvec.texts.remote import from_anywhere, name_of, without_keys
 from flowvec.texts.sources import STDIN, find_sources
+from flowvec.texts.urls import from_anywhere, name_of, recorded
 from flowvec.texts.window import Columns
 
 __all__ = ["encode_files"]
@@ -459,8 +459,7 @@ def _described(
         "rows": survey.rows,
         "columns": columns,
         "inputs": [
-            {name: getattr(source, name) for name in _RECORDED}
-            | {"path": without_keys(source.path)}
+            {name: getattr(source, name) for name in _RECORDED} | {"path": recorded(source.path)}
             for source in survey.sources
         ],
     }

@@ -31,6 +31,7 @@ from flowvec.bulk.records import (
     shares_in,
 )
 from flowvec.errors import BulkError
+from flowvec.texts.urls import recorded
 
 __all__ = ["JobFolder", "Journal"]
 
@@ -184,6 +185,10 @@ class JobFolder(ABC):
             raise _OtherManifestError(f"{where} is not the manifest of a bulk job")
         if manifest.pop("flowvec_bulk") != VERSION:
             raise BulkError(f"{where} was written by another version of flowvec")
+        if isinstance(inputs := manifest.get("inputs"), list):  # earlier versions recorded options
+            for one in inputs:
+                if isinstance(one, dict) and isinstance(path := one.get("path"), str):
+                    one["path"] = recorded(path)
         return manifest
 
     def present(

@@ -9,7 +9,7 @@ from flowvec.bulk.bucket_folder import BucketFolder
 from flowvec.bulk.job_folder import JobFolder
 from flowvec.bulk.journal import Folder
 from flowvec.object_store import open_store
-from flowvec.texts.remote import is_url
+from flowvec.texts.urls import is_url
 
 __all__ = ["folder_at"]
 

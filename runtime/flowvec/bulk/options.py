@@ -17,7 +17,7 @@ from flowvec.bulk.shard_files import BULK_PRECISIONS, BulkPrecision, OutFormat, 
 from flowvec.encoder.options import Truncation
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
-from flowvec.texts.remote import is_url, name_of, shown
+from flowvec.texts.urls import is_url, name_of, shown
 from flowvec.texts.window import WINDOW, Fields
 
 __all__ = [
@@ -116,8 +116,8 @@ def out_format_of(path: Path, wanted: OutFormat | None) -> OutFormat:
                 "flowvec index --engine ray"
             )
         raise InputValueError(
-            f"{path} has one slash, and a URL has two after its scheme; in Python give it as a "
-            "text, since a Path changes its slashes"
+            f"{shown(str(path))} has one slash, and a URL has two after its scheme; in Python give "
+            "it as a text, since a Path changes its slashes"
         )
     if path.suffix.lower() in _OTHER_FILES:
         raise InputValueError(

@@ -29,8 +29,8 @@ from flowvec.compat import override
 from flowvec.errors import BulkError
 from flowvec.files import rename_durably
 from flowvec.texts.inventory import Survey
-from flowvec.texts.remote import is_url, shown
 from flowvec.texts.sources import STDIN
+from flowvec.texts.urls import is_url, shown
 from flowvec.texts.window import DEAD_LETTERS, DeadLetter, Window
 
 __all__ = [

@@ -32,7 +32,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BulkError, FlowvecError, first_line
 from flowvec.optional import require
 from flowvec.texts.inventory import Survey
-from flowvec.texts.remote import from_anywhere
+from flowvec.texts.urls import from_anywhere
 from flowvec.texts.window import Columns
 
 __all__ = [

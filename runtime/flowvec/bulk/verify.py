@@ -18,7 +18,7 @@ from flowvec.bulk.records import ShardRecord, differences_of_shares, records_of
 from flowvec.bundle.bundle import record_file
 from flowvec.collection.store.store import FILE
 from flowvec.errors import BulkError
-from flowvec.texts.remote import is_url
+from flowvec.texts.urls import is_url
 
 __all__ = ["FolderCheck", "FolderInfo", "folder_info", "is_bulk_folder", "verify_folder"]
 

@@ -19,7 +19,7 @@ from flowvec.cli.options import Json, counted, print_json, size_in_words
 from flowvec.convert import Converted, ConvertProgress, Labels, convert
 from flowvec.convert.options import FORMATS, ConvertFormat
 from flowvec.errors import InputValueError
-from flowvec.texts.remote import name_of
+from flowvec.texts.urls import name_of, shown
 from flowvec.vectors import Metric
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -140,7 +140,7 @@ def _format_of(target: str, to: str | None) -> ConvertFormat:
     for name in FORMATS:
         if name == extension:
             return name
-    raise InputValueError(f"name the format of {name_of(target)}: --to {' | '.join(FORMATS)}")
+    raise InputValueError(f"name the format of {shown(target)}: --to {' | '.join(FORMATS)}")
 
 
 def _in_words(done: Converted) -> str:

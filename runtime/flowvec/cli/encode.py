@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -44,6 +43,7 @@ from flowvec.cli.options import (
 from flowvec.cli.other_vectors import tell_lacking
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
+from flowvec.texts.urls import shown_command
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -230,7 +230,7 @@ def encode(
         typer.echo(_in_words(summary, into))
     warn_of_absent_fields(summary.absent_fields)
     if not summary.complete:
-        command = shlex.join(["flowvec", *sys.argv[1:]])
+        command = shown_command(["flowvec", *sys.argv[1:]])
         if Path(summary.out).suffix in (".npy", ".parquet"):
             what = "nothing was written; the same command starts again"
         else:

@@ -52,7 +52,7 @@ from flowvec.errors import BundleError, ExportError, InputValueError, MissingDep
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.sharded import index_shards
 from flowvec.sparse.encoder import SparseEncoder
-from flowvec.texts.remote import is_url, name_of
+from flowvec.texts.urls import is_url, shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -283,7 +283,7 @@ def index(
         )
     if is_url(place):
         raise InputValueError(
-            f"a collection is a directory of a file system, not {name_of(place)}; below a URL it "
+            f"a collection is a directory of a file system, not {shown(place)}; below a URL it "
             "is in shards: give --engine ray and --shards"
         )
     directory = Path(place)

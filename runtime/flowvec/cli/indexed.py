@@ -13,7 +13,7 @@ from flowvec.cli.options import counted, print_json
 from flowvec.cli.other_vectors import OtherVectors
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
-from flowvec.texts.remote import name_of
+from flowvec.texts.urls import shown
 from flowvec.texts.window import DEAD_LETTERS
 
 __all__ = ["print_other_vectors", "print_shards", "print_summary", "rows_of"]
@@ -109,4 +109,4 @@ def print_shards(place: str, done: list[BulkSummary], *, as_json: bool) -> None:
         dead = counted(one.dead_letters, "dead letter")
         typer.echo(f"{Path(one.out).name.removesuffix('.job')}: {counted(one.rows, 'row')}, {dead}")
     total = sum(one.rows for one in done)
-    typer.echo(f"{name_of(place)}: {total} rows in {counted(len(done), 'shard')}")
+    typer.echo(f"{shown(place)}: {total} rows in {counted(len(done), 'shard')}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+
+from flowvec.texts.urls import shown_command
 
 __all__ = [
     "INTERRUPT_EXIT",
@@ -96,7 +97,7 @@ def telling_how_to_continue(what: str) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        typer.echo(f"stopped; {what}:\n{shlex.join(['flowvec', *sys.argv[1:]])}", err=True)
+        typer.echo(f"stopped; {what}:\n{shown_command(['flowvec', *sys.argv[1:]])}", err=True)
         raise
     finally:
         if signal.getsignal(signal.SIGINT) is tell:

@@ -25,7 +25,7 @@ from flowvec.reranker.reranker import Reranker
 from flowvec.sharded import ShardedHits, ShardedSearcher, is_sharded, shards_model
 from flowvec.sharded.manifest import read_manifest as read_shards
 from flowvec.sparse.encoder import SparseEncoder
-from flowvec.texts.remote import is_url, name_of
+from flowvec.texts.urls import is_url, shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -135,7 +135,7 @@ def search(
     if in_shards:
         if sparse_model is not None and read_shards(place).sparse_model is None:
             typer.echo(
-                f"{name_of(place)} was built without sparse vectors: flowvec index --engine ray "
+                f"{shown(place)} was built without sparse vectors: flowvec index --engine ray "
                 "with --sparse-model makes them",
                 err=True,
             )
@@ -185,7 +185,7 @@ def _show_sharded(found: ShardedHits, place: str, *, answered: int, as_json: boo
     for name, reason in found.missing.items():
         typer.echo(f"{name} is missing: {reason}", err=True)
     if found.missing and not answered:
-        raise CollectionError(f"no shard of {name_of(place)} could be searched")
+        raise CollectionError(f"no shard of {shown(place)} could be searched")
     if as_json:
         print_json(
             {

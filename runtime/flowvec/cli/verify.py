@@ -14,7 +14,7 @@ from flowvec.cli.options import Json, counted, print_json
 from flowvec.collection.collection import Collection
 from flowvec.errors import CorruptCollectionError, InputValueError
 from flowvec.sharded import is_sharded, verify_shards
-from flowvec.texts.remote import is_url, name_of
+from flowvec.texts.urls import is_url, shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 _AGAIN = "delete what is damaged and start the job again: it restores what is missing"
@@ -93,7 +93,7 @@ def _verify_bulk(directory: str, clean: bool, as_json: bool) -> None:
     else:
         left_out = f"{check.duplicates} duplicates left out, " if check.duplicates else ""
         whole = (
-            f"{name_of(directory)}: {check.rows} rows in {counted(check.shards, 'shard')}, "
+            f"{shown(directory)}: {check.rows} rows in {counted(check.shards, 'shard')}, "
             f"{counted(check.dead_letters, 'dead letter')}, {left_out}all well"
         )
         for name in check.removed:
@@ -112,7 +112,7 @@ def _verify_shards(directory: str, clean: bool, as_json: bool) -> None:
     else:
         for name in check.removed:
             typer.echo(f"removed {name}")
-        where = name_of(directory)
+        where = shown(directory)
         whole = f"{where}: {check.rows} rows in {counted(check.shards, 'shard')}, all well"
         typer.echo("\n".join(check.problems) or whole)
     if check.problems:

@@ -26,7 +26,7 @@ from flowvec.convert.rows import Rows
 from flowvec.convert.target import Target, Written
 from flowvec.errors import ConvertError, InputValueError
 from flowvec.object_store import Lease, ObjectStore, StagedUpload, Upload, open_store
-from flowvec.texts.remote import name_of
+from flowvec.texts.urls import name_of
 
 __all__ = ["BucketTarget", "bucket_target"]
 

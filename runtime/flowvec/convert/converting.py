@@ -34,7 +34,7 @@ from flowvec.convert.target import Target, Written
 from flowvec.errors import BulkError, ConvertError, InputValueError
 from flowvec.object_store import open_store
 from flowvec.optional import require
-from flowvec.texts.remote import is_url, name_of
+from flowvec.texts.urls import is_url, name_of, shown
 from flowvec.vectors import Metric
 
 __all__ = ["convert"]
@@ -136,7 +136,7 @@ def convert(
                 )
         info = opened.info
     return Converted(
-        target=name_of(str(target)),
+        target=shown(str(target)),
         format=to,
         rows=info.rows,
         dim=info.dim,
@@ -197,8 +197,8 @@ def _target(
     path = path_of("the target", target)
     if _PATH_OF_URL.match(str(path)):
         raise InputValueError(
-            f"{path} has one slash, and a URL has two after its scheme; in Python give it as a "
-            "text, since a Path changes its slashes"
+            f"{shown(str(path))} has one slash, and a URL has two after its scheme; in Python give "
+            "it as a text, since a Path changes its slashes"
         )
     return FileTarget(path, to, overwrite=overwrite)
 
@@ -224,13 +224,15 @@ def _opened(source: str | Path, metric: Metric | None) -> Source:
             if open_store(name).read(SHARDS_FILE) is None:
                 raise
             raise ConvertError(
-                f"{name_of(name)} is a collection in shards, which cannot be converted from a URL: "
+                f"{shown(name)} is a collection in shards, which cannot be converted from a URL: "
                 "name the output of `flowvec encode` for the same texts"
             ) from error
     if is_bulk_folder(name):
         return JobSource(name, metric)
     missing = "" if Path(name).exists() else ": there is nothing"
-    raise ConvertError(f"{name} is neither the folder of a bulk job nor a collection{missing}")
+    raise ConvertError(
+        f"{shown(name)} is neither the folder of a bulk job nor a collection{missing}"
+    )
 
 
 def _check_apart(source: str, target: str, destination: Target) -> None:
@@ -249,5 +251,5 @@ def _check_apart(source: str, target: str, destination: Target) -> None:
         are_apart = folder != place and folder not in place.parents and place not in folder.parents
     if not are_apart:
         raise ConvertError(
-            f"the target {name_of(target)} and the source {name_of(source)} contain each other"
+            f"the target {shown(target)} and the source {shown(source)} contain each other"
         )

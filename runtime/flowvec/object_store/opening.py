@@ -9,12 +9,11 @@ from flowvec.errors import BulkError, InputValueError, MissingDependencyError, f
 from flowvec.object_store.s3 import S3Store
 from flowvec.object_store.store import ObjectStore
 from flowvec.optional import require
-from flowvec.texts.remote import name_of
+from flowvec.texts.urls import name_of, shown, without_secrets
 
 __all__ = ["open_store"]
 
 _S3 = ("s3", "s3a")
-_KEYS = re.compile(r"//[^/@]*:[^@]*@")
 # Options of s3:// URLs, as those of inputs by URL.
 _S3_OPTIONS = ("endpoint_override", "region", "scheme")
 # Seconds until a connection, or an answer, is given up and tried again.
@@ -38,12 +37,12 @@ def open_store(url: str) -> ObjectStore:
     options = _options_of(url[len(base) + 1 :])
     scheme = base.partition("://")[0]
     is_s3 = scheme in _S3
-    if is_s3 and _KEYS.search(base):
+    if is_s3 and shown(base) != base:
         raise InputValueError(
             f"an {scheme}:// URL has no keys: they come from the environment, a profile or the "
             "machine's role"
         )
-    base = _KEYS.sub("//", base)
+    base = shown(base)
     if not base.partition("://")[2].strip("/"):
         raise InputValueError(f"{base} does not name a place, such as {scheme}://bucket/dir")
     if is_s3:
@@ -58,11 +57,13 @@ def open_store(url: str) -> ObjectStore:
         system = _s3_system(options) if is_s3 else fsspec.filesystem(scheme, **options)
         root = str(system._strip_protocol(base))
     except ImportError as error:
-        raise MissingDependencyError(f"cannot open {base}: {first_line(error)}") from None
+        reason = without_secrets(first_line(error), url)
+        raise MissingDependencyError(f"cannot open {base}: {reason}") from None
     except InputValueError:
         raise
     except Exception as error:
-        raise BulkError(f"cannot open {base}: {first_line(error)}") from error
+        # Without the library's error, whose message can have the URL's secrets.
+        raise BulkError(f"cannot open {base}: {without_secrets(first_line(error), url)}") from None
     return S3Store(base, system, root) if is_s3 else ObjectStore(base, system, root)
 
 

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 
 from flowvec.errors import BulkError, FlowvecError, first_line
+from flowvec.texts.urls import without_secrets
 
 __all__ = ["PATIENCE", "SAME_COMMAND_CONTINUES", "Kind", "is_unsupported", "kind_of", "retried"]
 
@@ -128,7 +129,7 @@ def retried(
             kind = kind_of(error)
             if kind in ("missing", "conflict"):
                 raise
-            why = first_line(error)
+            why = without_secrets(first_line(error))
             if kind == "expired" and not is_renewed:
                 is_renewed = True
                 renew()

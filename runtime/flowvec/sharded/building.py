@@ -35,7 +35,7 @@ from flowvec.sharded.stored_shard import (
     read_shard,
 )
 from flowvec.sparse.encoder import SparseEncoder
-from flowvec.texts.remote import from_anywhere, is_url, name_of
+from flowvec.texts.urls import from_anywhere, is_url, shown
 
 __all__ = ["index_shards"]
 
@@ -204,7 +204,7 @@ def _build(
 
     def check() -> None:
         if not lease.is_held_by(holder):
-            raise BulkError(f"{name_of(place)} was taken over by another process meanwhile")
+            raise BulkError(f"{shown(place)} was taken over by another process meanwhile")
 
     resume = bool(options.get("resume", True))
     return asdict(

@@ -13,7 +13,7 @@ from flowvec.errors import CollectionError
 from flowvec.object_store import Lease, ObjectStore, open_store
 from flowvec.sharded.manifest import LEASE, ShardsManifest, place_of, read_manifest, shard_name
 from flowvec.sharded.stored_shard import StoredShard, clean_shards, fetch, read_shard
-from flowvec.texts.remote import is_url
+from flowvec.texts.urls import is_url
 
 __all__ = ["ShardsCheck", "verify_shards"]
 

@@ -14,7 +14,7 @@ from flowvec.errors import CollectionError, FingerprintMismatchError, InputValue
 from flowvec.files import write_file
 from flowvec.object_store import open_store
 from flowvec.sparse.encoder import SparseEncoder
-from flowvec.texts.remote import is_url, name_of
+from flowvec.texts.urls import is_url, shown
 
 __all__ = [
     "LEASE",
@@ -136,9 +136,9 @@ def read_manifest(path: str | Path) -> ShardsManifest:
     stored = open_store(text).read(SHARDS_FILE)
     if stored is None:
         raise CollectionError(
-            f"{name_of(text)} is not a collection in shards: it has no {SHARDS_FILE}"
+            f"{shown(text)} is not a collection in shards: it has no {SHARDS_FILE}"
         )
-    return _parsed(stored, name_of(text))
+    return _parsed(stored, shown(text))
 
 
 def claim_manifest(
@@ -171,7 +171,7 @@ def claim_manifest(
         FingerprintMismatchError: there are shards of another model.
         CollectionError: the file cannot be written, or is damaged.
     """
-    where = name_of(str(path))
+    where = shown(str(path))
     wanted = ShardsManifest(shards, encoder.bundle.handle, encoder.fingerprint, full_text=full_text)
     if sparse_encoder is not None:
         wanted = replace(

@@ -43,7 +43,7 @@ from flowvec.sharded.shard_actor import ShardActor
 from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.sparse.vectors import SparseVectors
-from flowvec.texts.remote import name_of
+from flowvec.texts.urls import shown
 
 __all__ = ["ShardedSearcher"]
 
@@ -120,8 +120,8 @@ class ShardedSearcher:
         place = place_of(path)
         about = read_manifest(place)
         if encoder is not None:
-            about.check_model(encoder, name_of(place))
-        about.check_sparse_model(sparse_encoder, name_of(place))
+            about.check_model(encoder, shown(place))
+        about.check_sparse_model(sparse_encoder, shown(place))
         self._ray = ray = connected_ray(RayWorkers(1, address=address))
         self._encoder = encoder
         self._sparse_encoder = sparse_encoder

@@ -21,7 +21,7 @@ from flowvec.collection.store.rows import Id, Item
 from flowvec.errors import CollectionError, FlowvecError
 from flowvec.sharded.shard_cache import CachedShard
 from flowvec.sparse.vectors import SparseVectors
-from flowvec.texts.remote import is_url
+from flowvec.texts.urls import is_url
 
 __all__ = ["ShardActor"]
 

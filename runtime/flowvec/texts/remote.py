@@ -7,36 +7,23 @@ can be in the URL: `s3://bucket/texts?region=eu-central-1`.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from pathlib import PurePosixPath
+from typing import IO, Any, cast
 
 from flowvec.arrow import imported_arrow
 from flowvec.errors import FlowvecError, InputValueError, MissingDependencyError, first_line
 from flowvec.texts.compression import is_hidden
+from flowvec.texts.urls import name_of, shown, without_secrets
 
-__all__ = [
-    "RemoteFile",
-    "from_anywhere",
-    "is_url",
-    "name_of",
-    "open_remote",
-    "remote_files",
-    "shown",
-    "state_of",
-    "without_keys",
-]
+__all__ = ["RemoteFile", "open_remote", "remote_files", "state_of"]
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# A question mark without an option after it belongs to a glob.
-_OPTIONS = re.compile(r"\?[\w.-]+=.*$")
 _MAGIC = re.compile(r"[*?\[]")
-# A key and its secret, as pyarrow takes them; not the `@` of abfs://container@account.
-_KEYS = re.compile(r"(?<=://)[^/@]*:[^@]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +39,6 @@ class RemoteFile:
     url: str
     bytes: int
     modified: int
-
-
-def is_url(path: str) -> bool:
-    """Whether a path is a URL. A drive letter is not a scheme."""
-    return _URL.match(path) is not None
-
-
-def name_of(path: str) -> str:
-    """A path; for a URL without its options, so that it ends in the file's extension.
-
-    The scheme of a URL is in lower case.
-    """
-    if not is_url(path):
-        return path
-    scheme, _, rest = _OPTIONS.sub("", path).partition("://")
-    return f"{scheme.lower()}://{rest}"
-
-
-def without_keys(path: str) -> str:
-    """A path or URL without a key and its secret."""
-    return _KEYS.sub("", path) if is_url(path) else path
-
-
-def shown(path: str) -> str:
-    """A path or URL for messages: without options, which may be secrets, and without keys."""
-    return without_keys(name_of(path))
-
-
-def from_anywhere(path: str) -> str:
-    """The absolute path of a file; a URL stays as it is."""
-    return path if is_url(path) else str(Path(path).absolute())
 
 
 def remote_files(url: str) -> list[RemoteFile]:
@@ -139,7 +95,56 @@ def open_remote(url: str) -> IO[bytes]:
     with _naming_url(url):
         system, path = _located(url)
         file: IO[bytes] = system.open_input_file(path)
-    return file
+    from pyarrow.fs import PyFileSystem
+
+    return cast(IO[bytes], _FsspecFile(file, url)) if isinstance(system, PyFileSystem) else file
+
+
+class _FsspecFile(io.RawIOBase):
+    """A file of fsspec whose errors are OSErrors without secrets.
+
+    Some libraries raise errors of their own, with the URL as it was given.
+    """
+
+    def __init__(self, file: IO[bytes], url: str) -> None:
+        self._file = file
+        self._url = url
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        with self._hiding_secrets():
+            return self._file.read() if size is None or size < 0 else self._file.read(size)
+
+    def readinto(self, buffer: Any) -> int:
+        with self._hiding_secrets():
+            count: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
+        return count
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        with self._hiding_secrets():
+            return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with self._hiding_secrets():
+                self._file.close()
+
+    @contextmanager
+    def _hiding_secrets(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise OSError(without_secrets(reason, self._url)) from None
 
 
 def _file(url: str, info: Any) -> RemoteFile:
@@ -149,25 +154,17 @@ def _file(url: str, info: Any) -> RemoteFile:
 @contextmanager
 def _naming_url(url: str) -> Iterator[None]:
     """Name the URL in errors."""
-    arrow = imported_arrow("reading a URL")
+    imported_arrow("reading a URL")
     try:
         yield
-    except (OSError, ValueError, arrow.ArrowException) as error:
-        if isinstance(error, FlowvecError):
-            raise
-        raise InputValueError(f"cannot read {shown(url)}: {_reason(error, url)}") from None
+    except FlowvecError:
+        raise
     except ImportError as error:
-        raise MissingDependencyError(f"cannot read {shown(url)}: {first_line(error)}") from None
-
-
-def _reason(error: BaseException, url: str) -> str:
-    """A library's message, which may have the URL with its options and keys."""
-    given = [url, name_of(url), url.partition("://")[2], name_of(url).partition("://")[2]]
-    text = first_line(error)
-    for form in given:
-        if form:
-            text = text.replace(form, shown(url))
-    return _KEYS.sub("", text)
+        reason = without_secrets(first_line(error), url)
+        raise MissingDependencyError(f"cannot read {shown(url)}: {reason}") from None
+    except Exception as error:  # libraries of fsspec have errors of their own
+        reason = without_secrets(first_line(error), url)
+        raise InputValueError(f"cannot read {shown(url)}: {reason}") from None
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,8 @@ from flowvec.texts.compression import (
     is_compressed,
     is_hidden,
 )
-from flowvec.texts.remote import is_url, name_of, open_remote, remote_files, shown, state_of
+from flowvec.texts.remote import open_remote, remote_files, state_of
+from flowvec.texts.urls import is_url, name_of, recorded, shown, without_secrets
 from flowvec.texts.window import DEAD_LETTERS
 
 __all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]
@@ -144,11 +145,11 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
         else:
             files = [one]
         if not files:
-            raise InputValueError(f"{one} has no files to read")
+            raise InputValueError(f"{shown(one)} has no files to read")
         sources += [_source(file, file_format) for file in files]
     seen: set[str | Path] = set()
     for source in sources:
-        real = source.path if is_url(source.path) else Path(source.path).resolve()
+        real = recorded(source.path) if is_url(source.path) else Path(source.path).resolve()
         if real in seen:
             raise InputValueError(f"{source.name} is named twice")
         seen.add(real)
@@ -186,13 +187,15 @@ def _source(path: str, file_format: str | None) -> Source:
         return Source(path, file_format or "txt")
     format_name = file_format or format_of(path)
     if format_name is None:
-        raise InputValueError(f"cannot tell how to read {path}; give --format {'|'.join(FORMATS)}")
+        raise InputValueError(
+            f"cannot tell how to read {shown(path)}; give --format {'|'.join(FORMATS)}"
+        )
     try:
         state = Path(path).stat()
     except (OSError, ValueError) as error:
-        raise InputValueError(f"cannot read {path}: {_why(error)}") from None
+        raise InputValueError(f"cannot read {shown(path)}: {_why(error)}") from None
     if not Path(path).is_file():
-        raise InputValueError(f"cannot read {path}: it is not a regular file")
+        raise InputValueError(f"cannot read {shown(path)}: it is not a regular file")
     return Source(path, format_name, state.st_size, state.st_mtime_ns)
 
 
@@ -228,7 +231,8 @@ def open_binary(
                     pass
     except DAMAGE as error:
         raise InputValueError(
-            f"{source.name} is damaged or cannot be read: {_why(error)}"
+            f"{source.name} is damaged or cannot be read: "
+            f"{without_secrets(_why(error), source.path)}"
         ) from None
 
 

@@ -16,8 +16,9 @@ from flowvec import Encoder
 from flowvec.bulk import encode_files
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import survey_inputs
-from flowvec.texts.remote import _pattern, from_anywhere, is_url, name_of, remote_files, shown
+from flowvec.texts.remote import _pattern, remote_files
 from flowvec.texts.sources import Source, find_sources
+from flowvec.texts.urls import from_anywhere, is_url, name_of, shown
 
 pytest.importorskip("pyarrow.fs", reason="needs the extra [files]")
 TEXTS = [f"the cat number {i} sleeps" for i in range(40)]
