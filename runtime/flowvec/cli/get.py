@@ -16,7 +16,7 @@ from flowvec.collection.results import Row
 from flowvec.collection.store.rows import Id, Item
 from flowvec.errors import CollectionError, InputValueError
 from flowvec.sharded import ShardedRows, ShardedSearcher, is_sharded
-from flowvec.texts.remote import is_url, name_of
+from flowvec.texts.urls import is_url, shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -71,7 +71,7 @@ def _print_named(place: str, names: Sequence[str], *, vectors: bool, as_json: bo
     """
     ids_by_name = ids_typed(names)
     keys = list(dict.fromkeys(key for keys in ids_by_name.values() for key in keys))
-    where = name_of(place)
+    where = shown(place)
     if is_url(place) or is_sharded(place):
         found = _read_shards(place, keys)
         items = found.rows
@@ -108,7 +108,7 @@ def _read_shards(place: str, ids: list[Id]) -> ShardedRows:
     for name, reason in found.missing.items():
         typer.echo(f"{name} is missing: {reason}", err=True)
     if len(found.missing) == shards:
-        raise CollectionError(f"no shard of {name_of(place)} could be read")
+        raise CollectionError(f"no shard of {shown(place)} could be read")
     return found
 
 
