@@ -42,7 +42,7 @@ ROWS, DIM = 300, 8
 _EXACT_BELOW = 20
 _PAGE = 4096
 _A_BATCH = 20
-_SECONDS = 60
+_SECONDS = 600
 BUNDLE = Path(__file__).resolve().parents[1] / "data/bundles/tiny"
 
 Change = Callable[[Path, random.Random], str]

@@ -38,6 +38,7 @@ PROCESSES, THREADS = 4, 2
 _REGISTERS = 5
 _GROUP = 3
 _SECONDS = 0.2
+_LEAST_OPERATIONS = 6  # of a thread
 # Most operations of one register in a round: the check tries many orders.
 _MOST_OPERATIONS = 40
 _EXACT_BELOW = 20
@@ -109,7 +110,8 @@ class Writer:
         os.write(self.out, f"{' '.join(map(str, words))}\n".encode())
 
     def run(self, until: float) -> None:
-        while time.monotonic() < until:
+        # On a slow machine not much happens in that time.
+        while time.monotonic() < until or self.number < _LEAST_OPERATIONS:
             self.number += 1
             kind = self.draw.choice(["add", "add", "delete", "read", "search", "group"])
             register = self.draw.randrange(_REGISTERS)
@@ -216,7 +218,7 @@ def round_of(folder: Path, draw: random.Random, counts: Counter[str]) -> None:
         pid = os.fork()
         if pid == 0:
             os.close(reading)
-            signal.alarm(60)
+            signal.alarm(600)
             try:
                 child(folder, process, seed, writing)
             except BaseException as error:
