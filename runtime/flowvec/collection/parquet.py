@@ -287,8 +287,9 @@ def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str])
     sparse_dim = int(about.get("sparse_dim", 0))
     try:
         for batch in file.iter_batches(batch_size=_ROWS):
+            arrays = ("vector", *(_SPARSE if sparse_dim else ()))
             columns = {name: batch.column(name).to_pylist() for name in batch.schema.names
-                       if name != "vector"}  # fmt: skip
+                       if name not in arrays}  # fmt: skip
             column = batch.column("vector")
             flat = np.asarray(column.flatten().to_numpy(zero_copy_only=False), dtype=np.float32)
             lengths = pa.compute.unique(pa.compute.list_value_length(column)).to_pylist()
@@ -298,9 +299,8 @@ def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str])
             ids = _ids(columns.pop("id"), columns.pop("id_is_int", none), path, first)
             texts = columns.pop("text", none)
             sparse = None
-            if sparse_dim:
-                terms, weights = (columns.pop(name, none) for name in _SPARSE)
-                sparse = _sparse(terms, weights, sparse_dim, f"{path}: rows from {first} on")
+            if sparse_dim and set(_SPARSE) & set(batch.schema.names):
+                sparse = _sparse(batch, sparse_dim, f"{path}: rows from {first} on")
             yield Rows(
                 ids,
                 flat.reshape(len(batch), dim),
@@ -309,29 +309,25 @@ def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str])
                 sparse,
             )
             first += len(batch)
-    except (OSError, pa.ArrowException, TypeError, ValueError) as error:
+    except (OSError, pa.ArrowException, TypeError, ValueError, KeyError) as error:
         if isinstance(error, InputTypeError | InputValueError):
             raise
         raise InputValueError(f"{path}: rows from {first} on cannot be read: {error}") from None
 
 
-def _sparse(
-    terms: list[Any], weights: list[Any], dim: int, where: str
-) -> list[SparseVectors | None]:
-    """Sparse vectors of rows; None where both columns are null."""
-    found: list[SparseVectors | None] = []
-    for indices, values in zip(terms, weights, strict=True):
-        if indices is None and values is None:
-            found.append(None)
-            continue
-        one = SparseVectors(
-            np.array([0, len(indices)], np.int64),
-            np.asarray(indices, np.int32),
-            np.asarray(values, np.float32),
-            dim,
-        )
-        found.append(checked_sparse(f"sparse vectors of {where}", one))
-    return found
+def _sparse(batch: Any, dim: int, where: str) -> list[SparseVectors | None]:
+    """Sparse vectors of a batch's rows; None where both columns are null."""
+    pa = imported_arrow()
+    terms, weights = (batch.column(name) for name in _SPARSE)
+    lengths, others = (pa.compute.list_value_length(column) for column in (terms, weights))
+    if not lengths.equals(others):
+        raise InputValueError(f"{where} have sparse vectors without a weight for each index")
+    indptr = np.zeros(len(batch) + 1, np.int64)
+    np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), out=indptr[1:])
+    flat = (column.flatten().to_numpy(zero_copy_only=False) for column in (terms, weights))
+    vectors = checked_sparse(f"sparse vectors of {where}", SparseVectors(indptr, *flat, dim))
+    is_there = terms.is_valid().to_pylist()
+    return [vectors[row] if there else None for row, there in enumerate(is_there)]
 
 
 def _metadata(

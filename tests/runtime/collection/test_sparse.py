@@ -534,6 +534,35 @@ def test_parquet_files_keep_sparse_vectors(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize(
+    ("indices", "values", "message"),
+    [
+        ([[1], None], [[1.0], [2.0]], "without a weight for each index"),
+        ([[1], [2, 3]], [[1.0], [2.0]], "without a weight for each index"),
+        ([[1], [1 << 40]], [[1.0], [2.0]], "row 1 .* has an index that is not below 40"),
+        ([[1], [3, 2]], [[1.0], [2.0, 1.0]], "row 1 .* has indices that do not ascend"),
+        ([[1], [2]], [[1.0], [float("nan")]], "row 1 .* holds NaN"),
+        ([[1], [2]], [[1.0], [None]], "row 1 .* holds NaN"),
+        ([[1], [None]], [[1.0], [1.0]], "must be whole numbers"),
+        (["1", "2"], ["1", "2"], "rows from 0 on cannot be read"),
+    ],
+)
+def test_wrong_sparse_vectors_of_a_parquet_file_are_named(
+    tmp_path: Path, indices: Any, values: Any, message: str
+) -> None:
+    pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
+    with Collection.create(tmp_path / "c", dim=3) as c:
+        c.add_vectors(list("ab"), _dense(2), sparse=_sparse({1: 1.0}, {2: 1.0}))
+        c.to_parquet(tmp_path / "c.parquet")
+    table = pq.read_table(tmp_path / "c.parquet")
+    for name, column in (("sparse_indices", indices), ("sparse_values", values)):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, [column])
+    pq.write_table(table, tmp_path / "wrong.parquet")
+    with pytest.raises((InputTypeError, InputValueError), match=message):
+        Collection.from_parquet(tmp_path / "new", tmp_path / "wrong.parquet")
+
+
 # --- with models ----------------------------------------------------------------------------------
 
 
