@@ -324,8 +324,12 @@ def _sparse(batch: Any, dim: int, where: str) -> list[SparseVectors | None]:
         raise InputValueError(f"{where} have sparse vectors without a weight for each index")
     indptr = np.zeros(len(batch) + 1, np.int64)
     np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), out=indptr[1:])
-    flat = (column.flatten().to_numpy(zero_copy_only=False) for column in (terms, weights))
-    vectors = checked_sparse(f"sparse vectors of {where}", SparseVectors(indptr, *flat, dim))
+    indices, values = (
+        column.flatten().to_numpy(zero_copy_only=False) for column in (terms, weights)
+    )
+    vectors = checked_sparse(
+        f"sparse vectors of {where}", SparseVectors(indptr, indices, values, dim)
+    )
     is_there = terms.is_valid().to_pylist()
     return [vectors[row] if there else None for row, there in enumerate(is_there)]
 
