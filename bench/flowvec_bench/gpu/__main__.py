@@ -91,8 +91,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     def report(records: list[Record]) -> None:
         last = records[-1]
-        why = f": {_last_line(last.reason)}" if last.reason else ""
-        print(f"{last.step}: {last.status}, {last.seconds:.0f} s{why}", flush=True)
+        if not last.lacks:  # one line at the end says it of all such steps
+            why = f": {_last_line(last.reason)}" if last.reason else ""
+            print(f"{last.step}: {last.status}, {last.seconds:.0f} s{why}", flush=True)
         write_report(records, out, stand_in=given.stand_in)
 
     try:
@@ -108,6 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"stopped; the same command continues. Records and report: {out}", file=sys.stderr)
         return 130
+    if lacking := [record for record in records if record.lacks]:
+        print(_said_of(lacking, records, stand_in=given.stand_in))
     print(summary(records))
     failed = any(row["passed"] is False for record in records for row in record.rows)
     return int(failed or any(record.status != "done" for record in records))
@@ -115,7 +118,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _last_line(reason: str) -> str:
     """What an exception says, at the end of a log."""
-    return reason.strip().splitlines()[-1][-300:]
+    return reason.strip().splitlines()[-1].removeprefix("RuntimeError: ")[-300:]
+
+
+def _said_of(lacking: list[Record], records: list[Record], *, stand_in: bool) -> str:
+    """One line about the steps that were not run because others are not done, and what to do."""
+    skipped = {record.step for record in lacking}
+    needed = {name for record in lacking for name in record.lacks} - skipped
+    causes = [record for record in records if record.step in needed]
+    line = f"{len(lacking)} steps were not run: they need {' and '.join(sorted(needed))}"
+    if any(record.status != "not run" for record in causes):
+        line += ". Mend what failed, and give --retry"
+    if "machine" in needed and not stand_in:
+        line += "; --stand-in tests the steps on a machine without a GPU"
+    return line
 
 
 def _install(wheels: Path, packages: Path) -> None:

@@ -52,6 +52,7 @@ class Record:
         seconds: how long it ran.
         reason: why it is not done.
         rows: what it wrote; a step that failed keeps what it wrote before.
+        lacks: steps that it needs and that are not done, for which it was not run.
     """
 
     step: str
@@ -59,6 +60,7 @@ class Record:
     seconds: float = 0.0
     reason: str = ""
     rows: list[dict[str, Any]] = field(default_factory=list)
+    lacks: list[str] = field(default_factory=list)
 
 
 def read_record(folder: Path, name: str) -> Record | None:
@@ -101,7 +103,8 @@ def run_steps(
             left = end - time.monotonic()
             missing = [need for need in step.needs if need not in done]
             if missing:
-                record = Record(step.name, "not run", reason=f"needs {', '.join(missing)}")
+                why = f"needs {', '.join(missing)}"
+                record = Record(step.name, "not run", reason=why, lacks=missing)
             elif left < _LEAST_SECONDS:
                 record = Record(step.name, "not run", reason="no time was left")
             else:

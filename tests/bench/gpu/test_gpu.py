@@ -298,9 +298,17 @@ def test_without_a_gpu_the_command_says_why_and_ends(
     assert statuses.pop("machine") == "failed"
     assert set(statuses.values()) == {"not run"}
     assert "no GPU can be used: " in report["steps"][1]["reason"]
-    # One line says why, and not the end of a traceback.
-    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("machine: ")]
-    assert re.match(r"machine: failed, \d+ s: RuntimeError: no GPU can be used: ", line)
+    install, machine, others, summary = capsys.readouterr().out.splitlines()
+    assert install.startswith("install: done")
+    assert re.match(r"machine: failed, \d+ s: no GPU can be used: ", machine)
+    assert others == (
+        f"{len(STEPS) - 2} steps were not run: they need machine. Mend what failed, and give "
+        "--retry; --stand-in tests the steps on a machine without a GPU"
+    )
+    assert summary.startswith(f"1 of {len(STEPS)} steps done")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "no GPU can be used: " in text
+    assert "| model-minilm-l6 | not run | 0 | needs machine |" in text
 
 
 def test_a_report_says_whether_the_target_was_reached(tmp_path: Path) -> None:
