@@ -79,18 +79,28 @@ class CachedShard:
             except FileNotFoundError as error:
                 missing = error  # the shard may have been built again meanwhile
                 continue
-            self._mark = _marked(version)
-            _remove_others(folder, version)
+            try:
+                self._mark = _marked(version)
+                _remove_others(folder, version)
+            except BaseException:
+                collection.close()
+                raise
             return collection
         raise CollectionError(f"{store.url}/{missing} is missing")
 
     def _of_cache(self, version: Path) -> Collection | None:
-        """The collection, if it was downloaded and can be opened; else it is deleted."""
+        """The collection, if it was downloaded; it is deleted if it cannot be opened.
+
+        Raises:
+            CollectionError: it cannot be opened here, and another process has it open.
+        """
         if not version.is_dir():
             return None
         try:
             return Collection.open(version / _COLLECTION)
         except CollectionError:
+            if _is_in_use(version):
+                raise
             shutil.rmtree(version, ignore_errors=True)
             return None
 
@@ -161,8 +171,13 @@ def _remove_others(folder: Path, version: Path) -> None:
     for other in folder.iterdir():
         if other == version or not other.is_dir():
             continue
-        if not any(_is_locked(one) for one in other.glob(f"{_USER}*")):
+        if not _is_in_use(other):
             shutil.rmtree(other, ignore_errors=True)
+
+
+def _is_in_use(version: Path) -> bool:
+    """Whether a process has a build open."""
+    return any(_is_locked(one) for one in version.glob(f"{_USER}*"))
 
 
 def _is_locked(path: Path) -> bool:
