@@ -63,4 +63,4 @@ def served(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Popen
     finally:
         if process.poll() is None:
             process.kill()
-            process.wait(60)
+            process.wait(600)

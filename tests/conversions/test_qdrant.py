@@ -237,7 +237,7 @@ convert(source, target, "qdrant", overwrite=True, on_progress=die)
 
 def killed(source: Path, target: str) -> None:
     words = [sys.executable, "-c", KILLED, str(source), target]
-    assert subprocess.run(words, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert subprocess.run(words, timeout=600, check=False).returncode == -signal.SIGKILL
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no fork")

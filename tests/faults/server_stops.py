@@ -223,7 +223,7 @@ def campaign(terms: int, kills: int, seed: int, folder: Path) -> Result:
 def _check_end(
     process: subprocess.Popen[bytes], which: signal.Signals, log: Path, result: Result
 ) -> None:
-    code = process.wait(60)
+    code = process.wait(600)
     expected = 0 if which == signal.SIGTERM else -signal.SIGKILL
     if code != expected:
         result.wrong.append(f"{which.name}: exit {code}")

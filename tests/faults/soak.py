@@ -201,7 +201,7 @@ def soak(requests: int, seed: int, folder: Path, *, callers: int, size: int) -> 
         result = begun(process, seed, log)
         run_cycles(result, World.make(callers, seed), requests, size, float("inf"))
         process.send_signal(signal.SIGTERM)
-        if process.wait(60) != 0 or "Traceback" in log.read_text():
+        if process.wait(600) != 0 or "Traceback" in log.read_text():
             result.wrong["an error in the log"] += 1
             result.examples.append(log.read_text()[-3000:])
     finally:

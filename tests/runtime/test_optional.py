@@ -21,7 +21,7 @@ def line_of(site: Path, origin: object | None) -> str:
         (info / "direct_url.json").write_text(text)
     code = "from flowvec.optional import install_line; print(install_line('cpu,files'))"
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600,
                          check=True, env=os.environ | {"PYTHONPATH": path})  # fmt: skip
     return run.stdout.strip().removeprefix("python -m pip install ")
 

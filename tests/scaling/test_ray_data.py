@@ -80,7 +80,7 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
     (tmp_path / "texts" / "a.jsonl").write_text('{"text": "the cat"}\n{"text": "a dog"}\n')
     code = f"import ray\nray.init(num_cpus=4, include_dashboard=False)\n{example}"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True,
-                          text=True, timeout=120)  # fmt: skip
+                          text=True, timeout=600)  # fmt: skip
     assert done.returncode == 0, done.stderr
     pq = pytest.importorskip("pyarrow.parquet")
     table = pq.read_table(tmp_path / "vectors")

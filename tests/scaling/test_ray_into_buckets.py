@@ -93,7 +93,7 @@ def test_a_node_that_dies_costs_its_shards_and_nothing_else(
         first = next(json.loads(line) for line in lines if line.startswith("{"))
         assert 0 < first["rows"] < 2400
         cluster.remove_node(nodes[1], allow_graceful=False)
-        told, said = job.communicate(timeout=120)
+        told, said = job.communicate(timeout=600)
     assert job.returncode == 0, said
     done = json.loads(told)
     assert (done["rows"], done["codes"], done["shards"]) == (here.rows, here.codes, 48)
@@ -102,6 +102,6 @@ def test_a_node_that_dies_costs_its_shards_and_nothing_else(
     assert not verify_folder(url_of(server, "out")).problems
     again = subprocess.run(
         [word for word in words if word not in ("--progress", "json")], cwd=tmp_path, text=True,
-        capture_output=True, check=True, timeout=120,
+        capture_output=True, check=True, timeout=600,
     )  # fmt: skip
     assert json.loads(again.stdout)["shards_before"] == 48

@@ -155,7 +155,7 @@ def test_a_fit_that_is_stopped_leaves_nothing(checkpoint, corpus, tmp_path) -> N
             assert process.poll() is None
             time.sleep(0.01)
         process.terminate()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=600)
     assert process.returncode == 128 + signal.SIGTERM
     assert (err, list(scratch.iterdir())) == (b"", [])
     assert not (tmp_path / "t.safetensors").exists()

@@ -287,7 +287,7 @@ def test_a_full_disk_is_named_and_nothing_keeps_it_full(
     write_jsonl(tmp_path / "in.jsonl", rows)
     run = subprocess.run(
         [sys.executable, "-c", FULL, str(tiny_dir), out_format, str(limit)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, env=os.environ, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=600, env=os.environ, check=False,
     )  # fmt: skip
     assert "cannot write into out" in run.stdout, run.stderr
     assert "Traceback" not in run.stderr

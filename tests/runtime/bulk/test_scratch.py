@@ -23,7 +23,7 @@ def run(named: Path | str) -> tuple[str, str]:
     """The folder that is used, and what is said."""
     done = subprocess.run(
         [sys.executable, "-c", _CODE], env={**os.environ, "TMPDIR": str(named)},
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     first, second = done.stdout.splitlines()
     assert first == second

@@ -89,7 +89,7 @@ def test_a_download_that_is_ended_leaves_nothing(
     assert hub.paused.wait(120)
     (child,) = children_of(process.pid)
     process.send_signal(number)
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     wait_until(lambda: not is_running(child))
     hub.go.set()
     if number == signal.SIGINT:
@@ -107,7 +107,7 @@ def test_an_export_that_is_killed_leaves_nothing(
     wait_until(lambda: list(staged(".partial-*/.bundle.*.partial/model.onnx")))
     (child,) = children_of(process.pid)
     process.kill()
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     wait_until(lambda: not is_running(child))
     assert all(name.startswith(".partial-") for name in entries(tmp_path))
     answer = load("org/tiny")

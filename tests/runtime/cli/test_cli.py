@@ -515,7 +515,7 @@ def test_a_mistyped_command_suggests_the_nearest(flowvec_here, words, near: str)
 
 def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "flowvec", "--version"], cwd=tmp_path, text=True,
-                          capture_output=True, timeout=120, check=False)  # fmt: skip
+                          capture_output=True, timeout=600, check=False)  # fmt: skip
     assert (done.returncode, done.stdout[:8]) == (0, "flowvec ")
 
 
@@ -525,7 +525,7 @@ def test_what_the_output_cannot_show_is_replaced(
 ) -> None:
     def run(*words: object, given: str = "") -> bytes:
         done = subprocess.run(
-            [sys.executable, "-m", "flowvec", *map(str, words)], cwd=tmp_path, timeout=120,
+            [sys.executable, "-m", "flowvec", *map(str, words)], cwd=tmp_path, timeout=600,
             input=given.encode(), capture_output=True, check=False,
             env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
         )  # fmt: skip
@@ -554,5 +554,5 @@ def test_a_closed_pipe_is_not_a_traceback(tmp_path: Path, tiny_dir: Path) -> Non
     process.stdout.readline()
     process.stdout.close()
     told = process.stderr.read()
-    process.wait(60)
+    process.wait(600)
     assert b"Traceback" not in told

@@ -149,7 +149,7 @@ def test_a_reader_of_a_dump_may_stop(tmp_path: Path) -> None:
         assert json.loads(dump.stdout.readline())["id"] == 0
         dump.stdout.close()
         assert dump.stderr.read() == b""
-        assert dump.wait(60) == 0
+        assert dump.wait(600) == 0
 
 
 def test_index_prunes_and_names_what_it_skips(flowvec: Any, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def as_somebody(folder: Path, code: str) -> str:
     """The output of a program run by another user: permissions do not apply to root."""
     done = subprocess.run(
         [sys.executable, "-c", SOMEBODY + code, str(folder)],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

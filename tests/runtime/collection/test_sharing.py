@@ -110,7 +110,7 @@ def test_another_process_that_has_written_and_stays_open_is_not_in_the_way(
         assert [hit.id for hit in c.search(np.ones(8))] == ["theirs"]
         c.add_vectors(["ours"], vectors(1))
         another_process.kill()  # it leaves nothing that must be cleared away
-        another_process.wait(60)
+        another_process.wait(600)
         c.add_vectors(["ours too"], vectors(1))
         assert len(c) == 3
 

@@ -497,7 +497,7 @@ def test_processes_that_begin_together_agree(tiny_dir: Path, cache: Path) -> Non
         subprocess.Popen([sys.executable, "-c", _LOAD, tiny_dir], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    said = [child.communicate(timeout=60)[0] for child in children]
+    said = [child.communicate(timeout=600)[0] for child in children]
     assert all(text.startswith("proved") for text in said)
     assert [path.suffix for path in (cache / "proofs").iterdir()] == [".json"]
 

@@ -543,6 +543,6 @@ while shared.statistics().texts < 100:
 """
     for _ in range(3):
         done = subprocess.run(
-            [sys.executable, "-c", code, tiny_dir], capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", code, tiny_dir], capture_output=True, text=True, timeout=600
         )
         assert (done.returncode, "terminate" in done.stderr) == (0, False), done.stderr

@@ -214,7 +214,7 @@ def test_a_process_is_probed_from_its_start_to_its_end(
         answer = httpx.post(f"{url}/embed", json={"inputs": "a"}, timeout=60)
         assert answer.status_code == 200
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(600)
 
 
 def test_a_port_that_cannot_be_opened_is_an_error() -> None:

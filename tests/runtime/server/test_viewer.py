@@ -61,7 +61,7 @@ def test_it_shows_every_route_and_calls_it(client: Any, server: Any, tmp_path: P
     shutil.copy(str(FOLDER / "viewer.js"), tmp_path / "viewer.js")
     shutil.copy(Path(__file__).with_name("viewer_in_node.js"), tmp_path / "run.js")
     done = subprocess.run(
-        [NODE, "run.js", server.url], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [NODE, "run.js", server.url], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)

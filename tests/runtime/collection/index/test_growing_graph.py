@@ -168,7 +168,7 @@ def test_a_full_disk_while_the_graph_is_saved_leaves_the_old_file(tmp_path: Path
     before = {file.name for file in (tmp_path / "c").glob("*.hnsw*")}
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path / "c")],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     first, second = done.stdout.splitlines()
     assert first.startswith("CollectionError"), first
@@ -229,7 +229,7 @@ def test_a_program_may_end_while_the_graph_grows(tmp_path: Path, seconds: float)
         c.add_vectors(range(10_000), vectors(10_000, dim=64))
     done = subprocess.run(
         [sys.executable, "-c", LEFT_OPEN, str(tmp_path / "c"), str(seconds)],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
 

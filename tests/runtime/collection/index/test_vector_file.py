@@ -378,7 +378,7 @@ def run_writer(
         [sys.executable, "-c", WRITER, str(folder / "c/graph-vectors-1.f32"),
          *map(str, (at, error, once, limit))],
         env={**os.environ, "LD_PRELOAD": str(library), "FAULTY_DISK_LOG": str(log)},
-        capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+        capture_output=True, text=True, timeout=600, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), log

@@ -109,7 +109,7 @@ turn.release()
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_a_full_disk_hinders_no_turn(tmp_path: Path) -> None:
     """The content of a lock file is only used in other processes' messages."""
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], timeout=600, check=False)
     assert done.returncode == 0
 
 
@@ -135,7 +135,7 @@ def test_a_forked_child_that_outlives_its_parent_holds_nothing(tmp_path: Path) -
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "forked\n"
-        child.wait(60)
+        child.wait(600)
         turn = WriterTurn(tmp_path)
         turn.acquire(0)
         turn.release()
@@ -166,7 +166,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
         with pytest.raises(CollectionBusyError, match=f"by process {child.pid}"):
             turn.acquire(0)
         child.send_signal(signal.SIGKILL)
-        child.wait(60)
+        child.wait(600)
         turn.acquire(0)
         turn.release()
     finally:
