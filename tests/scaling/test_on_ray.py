@@ -7,6 +7,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -140,6 +142,22 @@ def test_encode_with_ray_workers_from_the_command_line(
     assert json.loads(again.stdout)["shards_before"] == 5
     wrong = flowvec(*words, "--workers", "2")
     assert (wrong.returncode, "give --engine ray" in wrong.stderr) == (2, True)
+
+
+def test_a_cluster_that_is_started_here_needs_no_notice(tmp_path: Path) -> None:
+    """Ray warns that it asks for a token, which is its default; nobody has to do anything."""
+    code = (
+        "from flowvec.bulk.ray_workers import RayWorkers, connected_ray, disconnect_ray\n"
+        "connected_ray(RayWorkers(1, address='local'))\n"
+        "disconnect_ray()\n"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**kept, "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "oken" not in done.stderr
 
 
 # --- retrieval ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ or its machine does, another worker takes its place, and these shards are done a
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -45,6 +46,9 @@ __all__ = [
     "shards_on_ray",
     "take_assigned_cores",
 ]
+
+
+_TOKENS_LOGGER = "ray._private.authentication.authentication_token_setup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +97,33 @@ def connected_ray(workers: RayWorkers) -> Any:
         # A cluster started here needs no dashboard.
         options = {} if workers.address else {"include_dashboard": False}
         try:
-            ray.init(
-                address=workers.address, log_to_driver=False, logging_level="warning", **options
-            )
+            with _without_notice_of_tokens():
+                ray.init(
+                    address=workers.address, log_to_driver=False, logging_level="warning", **options
+                )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise BulkError(f"cannot reach a Ray cluster: {first_line(error)}") from None
     return ray
+
+
+@contextmanager
+def _without_notice_of_tokens() -> Iterator[None]:
+    """Leave out Ray's warning that a cluster started here asks for a token.
+
+    That is Ray's own default, it is the safe one, and nobody has to do anything. Naming it in
+    RAY_AUTH_MODE leaves the warning out too, but would be asked of a running cluster that has none.
+    The warning about a cluster without tokens is another one, and stays.
+    """
+    logger = logging.getLogger(_TOKENS_LOGGER)
+    logger.addFilter(_is_no_notice)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_notice)
+
+
+def _is_no_notice(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Token authentication is enabled")
 
 
 def disconnect_ray() -> None:
