@@ -21,20 +21,12 @@ from ray.cluster_utils import Cluster
 
 from flowvec import Encoder
 from flowvec.bulk import encode_files, verify_folder
-from tests.faults.bucket_server import Bucket, bucket_server, url_of
+from tests.faults.bucket_server import Bucket, url_of
 from tests.makers import contents, texts_of
 
 # Ray notices within seconds that a node is gone.
 _HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500,
            "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch, bucket_server() as address:
-        patch.setenv("AWS_ACCESS_KEY_ID", "a")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        yield address
 
 
 @pytest.fixture

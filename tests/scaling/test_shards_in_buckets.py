@@ -30,19 +30,11 @@ from flowvec.errors import (
     InputValueError,
 )
 from flowvec.sharded import ShardedSearcher, index_shards, verify_shards
-from tests.faults.bucket_server import Bucket, bucket_server, url_of
+from tests.faults.bucket_server import Bucket, url_of
 from tests.makers import WORDS
 
 TWO = RayWorkers(2, cpus=1)
 OPTIONS: dict[str, Any] = {"id_field": "id", "keep": ["n"], "rows_per_shard": 100}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch, bucket_server() as address:
-        patch.setenv("AWS_ACCESS_KEY_ID", "a")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        yield address
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -22,19 +22,11 @@ from flowvec.errors import FingerprintMismatchError, InputTypeError, InputValueE
 from flowvec.object_store import open_store
 from flowvec.sharded import ShardedSearcher, index_shards, verify_shards
 from flowvec.sharded.manifest import SHARDS_FILE, read_manifest
-from tests.faults.bucket_server import bucket_server, url_of
+from tests.faults.bucket_server import url_of
 from tests.makers import WORDS, write_jsonl
 
 TWO = RayWorkers(2, cpus=1)
 OPTIONS: dict[str, Any] = {"shards": 2, "workers": TWO, "id_field": "id", "rows_per_shard": 50}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch, bucket_server() as address:
-        patch.setenv("AWS_ACCESS_KEY_ID", "a")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        yield address
 
 
 @pytest.fixture(scope="module", autouse=True)
