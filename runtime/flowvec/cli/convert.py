@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from tqdm import tqdm
 
 from flowvec.arguments import choice
 from flowvec.cli.interrupts import telling_how_to_continue
+from flowvec.cli.json_lines import json_lines
 from flowvec.cli.options import Json, counted, print_json, size_in_words
 from flowvec.convert import Converted, ConvertProgress, Labels, convert
 from flowvec.convert.options import FORMATS, ConvertFormat
@@ -176,32 +175,16 @@ def _bar() -> Iterator[Show]:
             bar.close()
 
 
-@contextmanager
-def _lines() -> Iterator[Show]:
-    """Progress as lines of JSON on standard error: one a second at most, and the last one."""
-    waiting: ConvertProgress | None = None
-    shown = -math.inf
-
-    def show(progress: ConvertProgress) -> None:
-        nonlocal waiting, shown
-        waiting = progress
-        if progress.seconds - shown >= 1.0:
-            _print_line(progress)
-            waiting, shown = None, progress.seconds
-
-    try:
-        yield show
-    finally:
-        if waiting is not None:
-            _print_line(waiting)
+def _lines() -> AbstractContextManager[Show]:
+    """Lines of JSON about a conversion."""
+    return json_lines(_line_of)
 
 
-def _print_line(progress: ConvertProgress) -> None:
-    line = {
+def _line_of(progress: ConvertProgress) -> dict[str, Any]:
+    return {
         "command": "convert",
         "stage": progress.stage,
         "rows": progress.rows,
         "total": progress.total,
         "seconds": round(progress.seconds, 3),
     }
-    print(json.dumps(line), file=sys.stderr, flush=True)

@@ -31,6 +31,7 @@ from flowvec.cli.options import (
     MODEL_HELP,
     BulkFormat,
     Compute,
+    IdField,
     Json,
     MaxBatchTokens,
     Provider,
@@ -74,10 +75,7 @@ def encode(
         typer.Option(metavar="DIR", help="Instead of --out: a collection, new or existing."),
     ] = None,
     text_field: TextField = "text",
-    id_field: Annotated[
-        str | None,
-        typer.Option(help="Field that holds the id; without it rows are numbered from 0."),
-    ] = None,
+    id_field: IdField = None,
     keep: Annotated[
         str | None, typer.Option(help="Fields to write beside the vectors, joined by commas.")
     ] = None,

@@ -30,6 +30,7 @@ from flowvec.cli.options import (
     MODEL_HELP,
     BulkFormat,
     Compute,
+    IdField,
     Json,
     Provider,
     Revision,
@@ -79,10 +80,7 @@ def index(
         typer.Option(help=f"For a new collection: {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}"),
     ] = None,
     text_field: TextField = "text",
-    id_field: Annotated[
-        str | None,
-        typer.Option(help="Field that holds the id; without it rows are numbered from 0."),
-    ] = None,
+    id_field: IdField = None,
     keep: Annotated[
         str | None,
         typer.Option(

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from flowvec.arguments import choice
 from flowvec.bulk import BulkProgress, BulkSummary
+from flowvec.cli.json_lines import json_lines
 from flowvec.cli.options import counted
 from flowvec.errors import InputValueError
 
@@ -163,39 +164,25 @@ def progress_option(kind: str) -> Callable[[str], AbstractContextManager[Any]]:
     return progress_lines if choice("--progress", kind, ("bar", "json")) == "json" else progress_bar
 
 
-@contextmanager
-def progress_lines(name: str) -> Iterator[Any]:
-    """Progress as lines of JSON on standard error: one a second at most, and the last one."""
-    waiting: BulkProgress | None = None
-    shown = -math.inf
+def progress_lines(name: str) -> AbstractContextManager[Callable[[BulkProgress], None]]:
+    """Lines of JSON about a bulk job."""
 
-    def show(progress: BulkProgress) -> None:
-        nonlocal waiting, shown
-        waiting = progress
-        if progress.seconds - shown >= 1.0:
-            _print_line(name, progress)
-            waiting, shown = None, progress.seconds
+    def line_of(progress: BulkProgress) -> dict[str, Any]:
+        rate = (progress.rows - progress.before) / progress.seconds if progress.seconds else 0.0
+        left = None
+        if progress.total is not None and rate:
+            left = (progress.total - progress.rows) / rate
+        return {
+            "command": name,
+            "rows": progress.rows,
+            "total": progress.total,
+            "rows_per_second": round(rate, 1),
+            "eta_seconds": None if left is None else round(left, 1),
+            "tokens": progress.tokens,
+            "seconds": round(progress.seconds, 3),
+        }
 
-    try:
-        yield show
-    finally:
-        if waiting is not None:
-            _print_line(name, waiting)
-
-
-def _print_line(name: str, progress: BulkProgress) -> None:
-    rate = (progress.rows - progress.before) / progress.seconds if progress.seconds else 0.0
-    left = None if progress.total is None or not rate else (progress.total - progress.rows) / rate
-    line = {
-        "command": name,
-        "rows": progress.rows,
-        "total": progress.total,
-        "rows_per_second": round(rate, 1),
-        "eta_seconds": None if left is None else round(left, 1),
-        "tokens": progress.tokens,
-        "seconds": round(progress.seconds, 3),
-    }
-    print(json.dumps(line), file=sys.stderr, flush=True)
+    return json_lines(line_of)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ __all__ = [
     "BulkFormat",
     "Compute",
     "Format",
+    "IdField",
     "Json",
     "MaxBatchTokens",
     "Provider",
@@ -47,6 +48,10 @@ MaxBatchTokens = Annotated[
 Revision = Annotated[
     str | None,
     typer.Option(help="Branch, tag or commit of a model on the hub; by default its main branch."),
+]
+IdField = Annotated[
+    str | None,
+    typer.Option(help="Field that holds the id; without it rows are numbered from 0."),
 ]
 TextField = Annotated[str, typer.Option(help="Field of jsonl or csv that holds the text.")]
 Format = Annotated[
