@@ -49,7 +49,8 @@ def best_of_groups(
     Args:
         find: gives the best rows of some queries, by the indices of these queries, and at most how
             many rows.
-        groups_of: gives the groups of rows, by their labels.
+        groups_of: gives the groups of rows, by their labels. A row without one, which was deleted
+            meanwhile, is a group by itself.
         queries: how many queries there are.
         k: how many groups.
         min_score: rows with a lower score do not count.
@@ -66,7 +67,7 @@ def best_of_groups(
         for query, line in zip(open_queries, lines, strict=True):
             first: dict[Hashable, tuple[int, float]] = {}
             for label, score in line:
-                first.setdefault(group_by_label[label], (label, score))
+                first.setdefault(group_by_label.get(label, label), (label, score))
             best[query] = list(first.values())[:k]
             is_low = min_score is not None and bool(line) and line[-1][1] < min_score
             if len(first) < k and len(line) >= depth and not is_low:

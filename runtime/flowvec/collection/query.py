@@ -195,8 +195,11 @@ class Searcher:
                 return self._ranked(queries, options, parts)
             return self._grouped(queries, options, parts, options.group_by)
 
+        # A search of the index may bring this thread's view of the store to a newer state.
+        is_deep = options.hybrid and options.k > HYBRID_DEPTH
+        has_steps = is_deep or options.group_by is not None or queries.sparse is not None
         with self._reading():
-            ranked = rank() if queries.sparse is None else self._of_one_state(rank)
+            ranked = self._of_one_state(rank) if has_steps else rank()
             items = self._items(sorted({label for line in ranked for label, _ in line}))
         given = parts if options.hybrid else [None] * len(ranked)
         return [_hits(*line, items, options) for line in zip(ranked, given, strict=True)]
@@ -211,10 +214,10 @@ class Searcher:
         return [_hits(line, None, items, options) for line in ranked]
 
     def _of_one_state(self, rank: Callable[[], list[Ranked]]) -> list[Ranked]:
-        """Rankings that come from several parts of memory, all of the state that is then read.
+        """Rankings of several searches of memory, all of the state that is then read.
 
-        Each part may renew this thread's view of the store, where another thread has brought it to
-        a newer state.
+        Each may renew this thread's view of the store, where another thread has brought memory to a
+        newer state.
         """
         for _ in range(_ATTEMPTS):
             before = self._store.meta.state()
@@ -265,7 +268,7 @@ class Searcher:
             return self._ranked(queries.some(places), deeper, [parts[i] for i in places])
 
         def groups_of(labels: set[int]) -> dict[int, Hashable]:
-            items = self._items(sorted(labels))
+            items = self._store.read(sorted(labels))
             return {label: group_of(item, field) for label, item in items.items()}
 
         return best_of_groups(find, groups_of, len(queries), options.k, options.min_score)
@@ -323,10 +326,13 @@ class Searcher:
         return full_text.scan(short, depth, options.condition) if short else {}
 
     def _scores_of(self, vector: Floats, labels: Sequence[int]) -> dict[int, float]:
-        """Scores of a vector with rows, by label."""
-        items = self._items(labels)
-        scores = self._index.scores(vector, np.stack([items[label].vector for label in labels]))
-        return dict(zip(labels, scores, strict=True))
+        """Scores of a vector with rows, by label, without rows that were deleted meanwhile."""
+        items = self._store.read(labels)
+        there = [label for label in labels if label in items]
+        if not there:
+            return {}
+        scores = self._index.scores(vector, np.stack([items[label].vector for label in there]))
+        return dict(zip(there, scores, strict=True))
 
     def ids(self, vectors: Floats, options: SearchOptions) -> tuple[list[list[Id]], Floats]:
         """Ids and scores of the k nearest rows of each vector; no row is read."""

@@ -111,7 +111,8 @@ def fused(
             from_words,
             from_sparse,
             _ALL,
-            scores_of=lambda far: {key: vector_scores[key] for key in far},
+            # A row that was deleted meanwhile has none.
+            scores_of=lambda far: {key: vector_scores[key] for key in far if key in vector_scores},
             self_score=next((one.self_score for one in candidates.values()), 0.0),
             vector_weight=shares.vector,
         )

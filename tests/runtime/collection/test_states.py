@@ -160,6 +160,46 @@ def test_a_row_that_is_replaced_is_found_once_by_every_search(
         reader.close()
 
 
+@pytest.mark.parametrize("always", [False, True], ids=["once", "always"])
+@pytest.mark.parametrize("options", [
+    {"k": 2, "group_by": "g"},
+    {"k": 2, "group_by": "g", "hybrid": True},
+    {"k": 7, "hybrid": True},
+])  # fmt: skip
+def test_a_row_that_is_deleted_between_two_rankings_of_a_search_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], always: bool
+) -> None:
+    """The second ranking is of the newer state, and the first one has found the row."""
+    monkeypatch.setattr("flowvec.collection.query.HYBRID_DEPTH", 6)
+    rows = [([1, 0.001 * i], "near", 0) for i in range(40)]
+    rows += [([0.001 * i, 1], "far", i) for i in range(1, 40)]
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(
+            range(len(rows)), [vector for vector, _, _ in rows], [text for _, text, _ in rows],
+            [{"g": group} for _, _, group in rows],
+        )  # fmt: skip
+        c.index_texts()
+        real, gone = VectorIndex.search, iter(range(40, 79))
+
+        def search(index: VectorIndex, *args: Any, **given: Any) -> Any:
+            found = real(index, *args, **given)
+            for item in gone if always else [*gone]:
+                in_another_thread(lambda item=item: c.delete([item]))
+                break
+            return found
+
+        monkeypatch.setattr(VectorIndex, "search", search)
+        texts = ["far", "near"] if options.get("hybrid") else None
+        lines = c.search_batch([[0, 1], [1, 0]], texts=texts, **options)
+        monkeypatch.undo()
+        there = {item.id for item in c.rows()}
+        assert len(there) < len(rows)
+        for line in lines:
+            assert line or always  # what was found first is deleted first
+            # The last of the deletions comes after all rankings.
+            assert len({hit.id for hit in line} - there) <= always
+
+
 def test_a_writer_that_never_rests_does_not_keep_searches_waiting(
     kind: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
