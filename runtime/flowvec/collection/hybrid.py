@@ -302,7 +302,8 @@ def fuse(
     span = max(self_score, max(score_by_label.values(), default=self_score)) - least
 
     def fused(label: Key, score: float) -> float:
-        nearness = (score - least) / span if span > 0.0 else 1.0
+        # Without a span, all rows of the vector ranking equal the query; others are farther.
+        nearness = (score - least) / span if span > 0.0 else float(score >= least)
         return vector_weight * nearness + sum(other.get(label, 0.0) for other in others)
 
     scores = {label: fused(label, score) for label, score in score_by_label.items()}

@@ -401,11 +401,15 @@ class SharedModel(WorkerThreads):
 
     def _drop_cancelled(self) -> None:
         """Drop texts of cancelled calls; the lock is held."""
-        gone = [call for call in self._calls if call.future.done()]
-        dropped = sum(len(call.items) for call in gone)
-        for call in gone:
-            self._calls.remove(call)
-            call.settle()
+        dropped = 0
+        calls: deque[Call] = deque()
+        for call in self._calls:
+            if call.future.done():
+                call.settle()
+                dropped += len(call.items)
+            else:
+                calls.append(call)
+        self._calls = calls
         kept: deque[_Waiting] = deque()
         for item in self._waiting:
             if item.call.future.done():

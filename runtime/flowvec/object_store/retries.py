@@ -132,7 +132,13 @@ def retried(
             why = without_secrets(first_line(error))
             if kind == "expired" and not is_renewed:
                 is_renewed = True
-                renew()
+                try:
+                    renew()
+                except Exception as failure:
+                    raise BulkError(
+                        f"cannot {what}: the credentials have expired, and there are no new ones "
+                        f"({first_line(failure)}); renew them, then {again}"
+                    ) from failure
                 continue
             if kind == "expired":
                 raise BulkError(

@@ -174,6 +174,9 @@ def test_hybrid_fusion_accepts_no_rows_and_equal_scores() -> None:
     assert fuse({1: 2.0, 2: 2.0}, [], 3, least=2.0, self_score=2.0, vector_weight=0.5) == [
         (1, 0.5), (2, 0.5),
     ]  # fmt: skip
+    # All rows of the vector ranking equal the query; the words found one that does not.
+    assert fuse({1: 2.0, 2: 2.0, 3: 0.5}, [{3: 0.5}], 3, least=2.0, self_score=2.0,
+                vector_weight=0.5) == [(1, 0.5), (2, 0.5), (3, 0.5)]  # fmt: skip
     # An inner product may lie above the query's with itself.
     assert fuse({1: 9.0, 2: 1.0}, [], 1, least=1.0, self_score=2.0, vector_weight=1.0) == [(1, 1.0)]
 

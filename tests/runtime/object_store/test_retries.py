@@ -144,3 +144,11 @@ def test_credentials_are_renewed_once_and_then_named() -> None:
     assert len(renewals) == 2
     with pytest.raises(BulkError, match="access is refused"):
         retried(Failing(StoreError("AccessDenied", 403)), "read x")
+
+
+def test_credentials_that_cannot_be_renewed_are_named() -> None:
+    def renew() -> None:
+        raise RuntimeError("no profile")
+
+    with pytest.raises(BulkError, match=r"cannot read x: .* no new ones \(no profile\)"):
+        retried(Failing(StoreError("ExpiredToken", 400)), "read x", renew)
