@@ -86,7 +86,8 @@ def places(request, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pat
     folder = tmp_path_factory.mktemp("rows")
     rng = np.random.default_rng(7)
     texts, dense, sparse = _texts(random.Random(7)), _dense(rng), _sparse(rng)
-    metadata = [{"n": i % 3} for i in range(len(texts))]
+    # The groups of `g` have rows in several shards, and some rows have none.
+    metadata = [{"n": i % 3} | ({"g": i % 97} if i % 5 else {}) for i in range(len(texts))]
     shards = folder / "shards"
     shards.mkdir()
     (shards / "shards.json").write_text(
@@ -159,6 +160,12 @@ def _assert_same(ours: list[list[Hit]], theirs: list[list[Hit]]) -> None:
         {"k": 30, "min_score": 0.4},
         {"prefix": True},
         {"with_vectors": True, "k": 0},
+        {"group_by": "g"},
+        {"group_by": "n", "k": 5},  # there are three: all rows are looked at
+        {"group_by": "g", "k": 6, "offset": 3, "filter": {"n": 1}},
+        {"group_by": "g", "k": 60, "min_score": 0.4},
+        {"group_by": "nothing", "k": 3},
+        {"group_by": "g", "k": 0},
     ],
     ids=str,
 )
@@ -200,13 +207,75 @@ def test_a_sparse_search_finds_what_one_collection_finds(
     ]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"offset": 3, "filter": {"n": 1}},
+        {"ef": 50},
+        {"group_by": "g"},
+        {"group_by": "n"},
+        {"group_by": "g", "offset": 4, "filter": {"n": {"<": 2}}},
+        {"group_by": "g", "min_score": 100.0},
+        {"group_by": "nothing"},
+    ],
+    ids=str,
+)
 def test_a_search_by_vectors_has_the_options_of_one_collection(
-    whole: Collection, searcher: ShardedSearcher
+    whole: Collection, searcher: ShardedSearcher, options: dict[str, Any]
 ) -> None:
     dense, _ = _queries(5)
-    options: dict[str, Any] = {"offset": 3, "filter": {"n": 1}, "exact": True}
-    found = searcher.search_batch(dense, 12, **options)
-    _assert_same(found.hits, whole.search_batch(dense, 12, **options))
+    found = searcher.search_batch(dense, 12, exact=True, **options)
+    assert not found.partial
+    _assert_same(found.hits, whole.search_batch(dense, 12, exact=True, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lambda_mult": 0.0},
+        {"lambda_mult": 1.0, "filter": {"n": 1}},
+        {"k": 0},
+        {"k": 20, "fetch_k": 5},
+        {"lambda_mult": 0.2, "fetch_k": 200, "with_vectors": True},
+    ],
+    ids=str,
+)
+def test_diverse_hits_are_chosen_as_in_one_collection(
+    whole: Collection, searcher: ShardedSearcher, options: dict[str, Any]
+) -> None:
+    for query in _queries(4)[0]:
+        found = searcher.search_mmr(query, **{"k": 7, **options})
+        expected = whole.search_mmr(query, **{"k": 7, **options})
+        assert found.missing == {}
+        _assert_same(found.hits, [expected])
+        ours, theirs = (
+            [hit.vector is not None and hit.vector.tolist() for hit in line]
+            for line in (found.hits[0], expected)
+        )
+        assert ours == theirs
+
+
+def test_wrong_options_of_diversity_and_groups_are_the_errors_of_one_collection(
+    whole: Collection, searcher: ShardedSearcher
+) -> None:
+    query = _queries(1)[0][0]
+    for method, options in (
+        ("search_mmr", {"lambda_mult": 1.5}),
+        ("search_mmr", {"lambda_mult": "1"}),
+        ("search_mmr", {"fetch_k": -1}),
+        ("search_mmr", {"k": None}),
+        ("search_mmr", {"where": {}}),
+        ("search", {"group_by": 3}),
+        ("search", {"group_by": "$id"}),
+        ("search", {"ef": 0}),
+    ):
+        messages = []
+        for place in (whole, searcher):
+            with pytest.raises((InputTypeError, InputValueError)) as refused:
+                getattr(place, method)(query, **options)
+            messages.append((refused.type, str(refused.value)))
+        assert messages[0] == messages[1]
 
 
 def test_a_shard_that_is_lost_leaves_the_hits_of_the_others(
@@ -225,11 +294,28 @@ def test_a_shard_that_is_lost_leaves_the_hits_of_the_others(
             vector_weight=0.5,
         )  # fmt: skip
         assert list(found.missing) == ["shard-002"]
+        diverse = searcher.search_mmr(dense[0], 9)
+        groups = searcher.search(dense[0], 9, group_by="g", exact=True)
+        fused = searcher.search(dense[0], 9, text="", group_by="g", hybrid=True, vector_weight=1.0)
+        for one in (diverse, groups, fused):
+            assert list(one.missing) == ["shard-002"]
     expected = whole.search_batch(
         dense, 15, texts=TEXTS[:2], sparse=sparse, hybrid=True, sparse_weight=0.5,
         vector_weight=0.5, filter=others,
     )  # fmt: skip
     _assert_same(found.hits, expected)
+    _assert_same(diverse.hits, [whole.search_mmr(dense[0], 9, filter=others)])
+    _assert_same(groups.hits, [whole.search(dense[0], 9, group_by="g", filter=others)])
+    assert [hit.id for hit in fused.hits[0]] == [hit.id for hit in groups.hits[0]]
+
+
+def test_diverse_hits_of_no_shard_are_none(tmp_path: Path) -> None:
+    (tmp_path / "shards.json").write_text(
+        json.dumps({"flowvec_shards": 1, "shards": 1, "model": "m", "fingerprint": "f"})
+    )
+    with ShardedSearcher(tmp_path, cpus_per_shard=0.1, timeout=120) as searcher:
+        found = searcher.search_mmr([1, 0])
+    assert (found.hits, list(found.missing)) == ([[]], ["shard-000"])
 
 
 def test_rows_with_the_same_id_in_two_shards_are_one_hit(tmp_path: Path) -> None:
@@ -305,8 +391,8 @@ def test_wrong_arguments_are_refused(searcher: ShardedSearcher) -> None:
         searcher.search(dense[0], hybrid=True)
     with pytest.raises(InputValueError, match="add hybrid=True"):
         searcher.search(dense[0], vector_weight=0.5)
-    with pytest.raises(InputTypeError, match="no argument 'group_by'"):
-        searcher.search(dense[0], group_by="n")  # type: ignore[call-arg]
+    with pytest.raises(InputTypeError, match="no argument 'nprobe'"):
+        searcher.search(dense[0], nprobe=3)  # type: ignore[call-arg]
 
 
 def test_indexes_with_different_tokenizers_are_refused(tmp_path: Path) -> None:

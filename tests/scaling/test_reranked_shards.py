@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with Collection.create(folder / name, dim=DIM, metric="ip") as c:
             c.add_vectors(
                 list(range(first, last)), vectors[first:last], texts[first:last],
-                [{"n": i % 3} for i in range(first, last)],
+                [{"n": i % 3, "g": i % 25} for i in range(first, last)],
             )  # fmt: skip
             c.index_texts()
     (folder / "shards.json").write_text(
@@ -104,6 +104,8 @@ def assert_same(ours: list[list[Hit]], theirs: list[list[Hit]]) -> None:
         {"filter": {"n": 1}, "exact": True},
         {"hybrid": True},
         {"hybrid": True, "fusion": "ranks", "k": 5, "offset": 2},
+        {"group_by": "g", "rerank_from": 20},
+        {"group_by": "g", "rerank_from": 20, "hybrid": True},
     ],
     ids=str,
 )
@@ -238,18 +240,23 @@ def test_a_vector_without_a_text_cannot_be_reranked(
 def test_the_command_reranks_shards(
     flowvec: Any, tmp_path: Path, reranker_dir: Path, multi_vector_dir: Path
 ) -> None:
-    rows = [{"id": i, "text": f"the {word} sleeps"} for i, word in enumerate(WORDS[:8])]
+    rows = [
+        {"id": i, "text": f"the {word} sleeps", "kind": i % 3} for i, word in enumerate(WORDS[:8])
+    ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fields = ("a.jsonl", "--model", "mini", "--id-field", "id")
+    fields = ("a.jsonl", "--model", "mini", "--id-field", "id", "--keep", "kind")
     for place, more in (("one", ()), ("c", ("--engine", "ray", "--shards", "2"))):
         built = flowvec("index", place, *fields, *more)
         assert built.returncode == 0, built.stderr
-    for model in (reranker_dir, multi_vector_dir):
-        options = ("a resting dog", "-k", "3", "--json", "--rerank", model, "--rerank-from", "4")
+    again = ("--rerank", reranker_dir, "--rerank-from", "4")
+    for more in (again, ("--rerank", multi_vector_dir), (*again, "--group-by", "kind")):
+        options = ("a resting dog", "-k", "3", "--json", *more)
         done, expected = flowvec("search", "c", *options), flowvec("search", "one", *options)
         assert (done.returncode, expected.returncode) == (0, 0), done.stderr + expected.stderr
         answer, hits = json.loads(done.stdout), json.loads(expected.stdout)
         assert (len(hits), answer["partial"]) == (3, False)
+        if "--group-by" in more:
+            assert {hit["metadata"]["kind"] for hit in hits} == {0, 1, 2}
         assert [hit["id"] for hit in answer["hits"]] == [hit["id"] for hit in hits]
         for name in ("score", "search_score", "search_rank"):
             assert [hit[name] for hit in answer["hits"]] == pytest.approx(

@@ -120,10 +120,10 @@ def search(
         "sparse_weight": sparse_weight,
         "exact": exact,
         "prefix": prefix,
+        "group_by": group_by,
+        "rerank_from": rerank_from,
     }
     in_shards = is_url(place) or is_sharded(place)
-    if in_shards and group_by is not None:
-        raise InputValueError("a collection in shards has no --group-by")
     by_sparse_alone = sparse_model is not None and not hybrid
     if by_sparse_alone and (
         rerank is not None or group_by is not None or exact or model is not None
@@ -151,9 +151,7 @@ def search(
             if by_sparse_alone:
                 found = searcher.search_sparse(query, k, **ranked)
             else:
-                found = searcher.search(
-                    query, k, rerank=reranker, rerank_from=rerank_from, **options
-                )
+                found = searcher.search(query, k, rerank=reranker, **options)
             answered = searcher.shards - len(found.missing)
         _show_sharded(found, place, answered=answered, as_json=as_json)
         return
@@ -174,9 +172,7 @@ def search(
         Collection.open(directory, encoder=encoder, sparse_encoder=sparse_encoder) as collection,
         _reranker(rerank, provider, compute) as reranker,
     ):
-        hits = collection.search(
-            query, k, rerank=reranker, rerank_from=rerank_from, group_by=group_by, **options
-        )
+        hits = collection.search(query, k, rerank=reranker, **options)
     _show(hits, as_json=as_json)
 
 

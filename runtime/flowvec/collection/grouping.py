@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Hashable, Sequence
 
 from flowvec.collection.store.json_field import field_names
-from flowvec.collection.store.rows import Item
 
 __all__ = ["best_of_groups", "group_of"]
 
@@ -20,19 +19,20 @@ _FIRST_LEAST = 16
 _MORE = 4
 
 
-def group_of(item: Item, field: str) -> Hashable:
+def group_of(metadata: object, label: int, field: str) -> Hashable:
     """What hits are merged by: equal for rows whose field has the same value of the same type.
 
     A row whose field is null or missing is a group by itself.
 
     Args:
-        item: a row.
+        metadata: a row's metadata, or None.
+        label: a number that no other row has.
         field: name of a field, as in filters.
     """
-    value: object = item.metadata
+    value = metadata
     for name in field_names(field):
         value = value.get(name) if isinstance(value, dict) else None
-    return item.label if value is None else json.dumps(value, sort_keys=True)
+    return label if value is None else json.dumps(value, sort_keys=True)
 
 
 def best_of_groups(

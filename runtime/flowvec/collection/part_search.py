@@ -20,6 +20,7 @@ from flowvec.collection.store.bm25 import Bm25, WordStatistics
 from flowvec.collection.store.full_text import TextTokenizer
 from flowvec.collection.store.rows import Item
 from flowvec.collection.validation import check_vectors
+from flowvec.vectors import Metric
 
 __all__ = ["Candidates", "PartSearcher", "Words"]
 
@@ -85,6 +86,11 @@ class PartSearcher(Searcher):
     def sparse_fingerprint(self) -> str | None:
         """Of the model that made the sparse vectors; None if there are none, or it is not known."""
         return self._collection._sparse_fingerprint()
+
+    @property
+    def metric(self) -> Metric:
+        """How vectors are compared."""
+        return self._store.settings.metric
 
     def check_sparse_model(self, dim: int, fingerprint: str | None) -> None:
         """Check that sparse vectors of queries can be compared with those here.

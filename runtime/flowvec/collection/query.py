@@ -269,7 +269,7 @@ class Searcher:
 
         def groups_of(labels: set[int]) -> dict[int, Hashable]:
             items = self._store.read(sorted(labels))
-            return {label: group_of(item, field) for label, item in items.items()}
+            return {label: group_of(item.metadata, label, field) for label, item in items.items()}
 
         return best_of_groups(find, groups_of, len(queries), options.k, options.min_score)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,9 @@ import numpy.typing as npt
 from flowvec.arguments import explaining, text_or_none
 from flowvec.bulk import RayWorkers
 from flowvec.bulk.ray_workers import connected_ray
-from flowvec.collection.foreign import OF_ROWS
+from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
+from flowvec.collection.foreign import OF_ROWS, OF_SEARCH
+from flowvec.collection.grouping import best_of_groups, group_of
 from flowvec.collection.hybrid import Fusion
 from flowvec.collection.model import check_sparse_encoder_or_none
 from flowvec.collection.query import Queries, SearchOptions
@@ -44,6 +47,7 @@ from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.texts.urls import shown
+from flowvec.vectors import Metric
 
 __all__ = ["ShardedSearcher"]
 
@@ -63,9 +67,11 @@ class SearchKeywords(TypedDict, total=False):
     fusion: Fusion
     min_score: float | None
     exact: bool
+    ef: int | None
     rerank: Reranker | SharedReranker | MultiVectorEncoder | None
     rerank_from: int
     offset: int
+    group_by: str | None
     prefix: bool
     with_vectors: bool
 
@@ -103,7 +109,8 @@ class ShardedSearcher:
             sparse_encoder: makes the sparse vectors of queries, for `search_sparse` and hybrid
                 searches; without it, they must be given.
             timeout: seconds that a shard may take to answer a call. A hybrid search makes three
-                calls, one after another; other searches make one.
+                calls, one after another, and with `group_by` it may make more; other searches
+                make one.
             address: address of the Ray cluster; None is a running one, or a new one on this
                 machine.
             cpus_per_shard: cores that Ray reserves for each shard.
@@ -126,6 +133,7 @@ class ShardedSearcher:
         self._encoder = encoder
         self._sparse_encoder = sparse_encoder
         self._timeout = timeout
+        self._metric: Metric | None = None
         actor = ray.remote(ShardActor).options(
             num_cpus=cpus_per_shard, max_restarts=-1, max_concurrency=_AT_A_TIME
         )
@@ -199,8 +207,8 @@ class ShardedSearcher:
             timeout: seconds that a shard may take for a call; None is the one of this object.
                 Embedding and reranking are not in it.
             options: `filter`, `hybrid`, `vector_weight`, `sparse_weight`, `fusion`, `min_score`,
-                `exact`, `rerank`, `rerank_from`, `offset`, `prefix` and `with_vectors`, as in
-                `Collection.search`.
+                `exact`, `ef`, `rerank`, `rerank_from`, `offset`, `group_by`, `prefix` and
+                `with_vectors`, as in `Collection.search`.
 
         Returns:
             Hits of the shards that answered, and names of those that did not.
@@ -221,7 +229,9 @@ class ShardedSearcher:
             fusion=options.get("fusion", "weights"),
             min_score=options.get("min_score"),
             exact=options.get("exact", False),
+            ef=options.get("ef"),
             offset=options.get("offset", 0),
+            group_by=options.get("group_by"),
             prefix=options.get("prefix", False),
             with_vectors=options.get("with_vectors", False),
             is_reranked=options.get("rerank") is not None,
@@ -250,10 +260,60 @@ class ShardedSearcher:
             hits, missing = self._hybrid(vectors, plan, timeout)
         else:
             first = plan.first_stage
-            arguments = (vectors, first.k, options.get("filter"), first.exact, first.with_vectors)
+            arguments = (vectors, first.k, options.get("filter"), first.exact, first.ef,
+                         first.group_by, first.with_vectors)  # fmt: skip
             answers, missing = self._ask("search", dict.fromkeys(self._shards, arguments), timeout)
             hits = _merged(answers, len(vectors), first)
         return ShardedHits(plan.finished(hits, _texts_alone), self._named(missing))
+
+    @explaining(OF_SEARCH)
+    def search_mmr(
+        self,
+        query: str | npt.ArrayLike,
+        k: int = 10,
+        *,
+        fetch_k: int = FETCH_K,
+        lambda_mult: float = LAMBDA_MULT,
+        filter: Filter | None = None,
+        exact: bool = False,
+        ef: int | None = None,
+        with_vectors: bool = False,
+        timeout: float | None = None,
+    ) -> ShardedHits:
+        """Rows near to a text or a vector that differ from each other, of all shards.
+
+        They are chosen among the `fetch_k` nearest rows of all shards.
+
+        Args:
+            query: as for `search`.
+            k: as the other options, as in `Collection.search_mmr`.
+            fetch_k: how many of the nearest rows to choose from.
+            lambda_mult: how much nearness counts, 0 to 1.
+            filter: which rows are eligible.
+            exact: compare every row.
+            ef: search depth in the graphs.
+            with_vectors: whether hits have their vectors.
+            timeout: seconds that a shard may take for a call; None is the one of this object.
+
+        Returns:
+            Hits of the one query in the order of choice, and names of shards that did not answer.
+
+        Raises:
+            ClosedError: after `close`.
+            InputTypeError, InputValueError: as `Collection.search_mmr` does.
+        """
+        diversity = Diversity.checked(k, fetch_k, lambda_mult, with_vectors)
+        found = self.search(
+            query, diversity.fetched, filter=filter, exact=exact, ef=ef, with_vectors=True,
+            timeout=timeout,
+        )  # fmt: skip
+        metric = self._metric
+        if metric is None:
+            answers, missing = self._ask("metric", dict.fromkeys(self._shards, ()), timeout)
+            if not answers:
+                return ShardedHits([[]], self._named(missing))
+            self._metric = metric = cast(Metric, next(iter(answers.values())))
+        return ShardedHits([diversity(found.hits[0], metric)], found.missing)
 
     def search_sparse(
         self,
@@ -369,17 +429,59 @@ class ShardedSearcher:
         self, vectors: npt.NDArray[np.float32], plan: SearchPlan, timeout: float | None
     ) -> tuple[list[list[Hit]], dict[str, str]]:
         """Hits of a hybrid search before reranking, and why shards are missing."""
-        options, shares = plan.first_stage, plan.options.shares
-        sparse, fingerprint = plan.sparse, None
-        if shares.sparse > 0.0 and sparse is None and plan.texts is not None:
+        options, sparse, fingerprint = plan.first_stage, plan.sparse, None
+        if options.shares.sparse > 0.0 and sparse is None and plan.texts is not None:
             sparse, fingerprint = self._encoded_sparse(plan.texts)
         queries = Queries(vectors, plan.texts, sparse)
+        if options.group_by is None:
+            return self._fused(queries, fingerprint, options, timeout)
+        return self._grouped(queries, fingerprint, options, options.group_by, timeout)
+
+    def _grouped(
+        self,
+        queries: Queries,
+        fingerprint: str | None,
+        options: SearchOptions,
+        field: str,
+        timeout: float | None,
+    ) -> tuple[list[list[Hit]], dict[str, str]]:
+        """`_fused` with only the best row of each value of a field."""
+        missing: dict[str, str] = {}
+        number_by_id: dict[Id, int] = {}
+        hits: list[dict[int, Hit]] = [{} for _ in range(len(queries))]
+
+        def find(places: Sequence[int], depth: int) -> list[list[tuple[int, float]]]:
+            lines, late = self._fused(
+                queries.some(places), fingerprint, replace(options, k=depth), timeout
+            )
+            missing.update(late)
+            for place, line in zip(places, lines, strict=True):
+                hits[place] = {number_by_id.setdefault(h.id, len(number_by_id)): h for h in line}
+            return [[(number, h.score) for number, h in hits[i].items()] for i in places]
+
+        def groups_of(numbers: set[int]) -> dict[int, Hashable]:
+            metadata = {number: h.metadata for line in hits for number, h in line.items()}
+            return {number: group_of(metadata[number], number, field) for number in numbers}
+
+        best = best_of_groups(find, groups_of, len(queries), options.k, options.min_score)
+        chosen = [[its[number] for number, _ in line] for line, its in zip(best, hits, strict=True)]
+        return chosen, missing
+
+    def _fused(
+        self,
+        queries: Queries,
+        fingerprint: str | None,
+        options: SearchOptions,
+        timeout: float | None,
+    ) -> tuple[list[list[Hit]], dict[str, str]]:
+        """The k best rows of each query by several rankings, and why shards are missing."""
+        vectors, texts, shares = queries.vectors, queries.texts, options.shares
         asked = dict.fromkeys(self._shards, (queries, fingerprint, options))
         candidates, missing = self._ask("rankings", asked, timeout)
         words: dict[str, Any] = {}
-        if shares.words > 0.0 and plan.texts is not None:
+        if shares.words > 0.0 and texts is not None:
             totals = total_statistics(candidates)
-            words_of = Queries(vectors, plan.texts)
+            words_of = Queries(vectors, texts)
             asked_words = dict.fromkeys(candidates, (words_of, totals, options))
             words, late = self._ask("words", asked_words, timeout)
             missing |= late
@@ -496,7 +598,7 @@ def _texts_alone(_encoder: MultiVectorEncoder, _hits: object) -> None:
 def _merged(
     answers: Mapping[str, Sequence[Sequence[Hit]]], queries: int, options: SearchOptions
 ) -> list[list[Hit]]:
-    """The k best hits of several rankings; of hits with the same id, only the best."""
+    """The k best hits of several rankings; of hits with the same id or group, only the best."""
     lines: list[list[Hit]] = []
     for i in range(queries):
         best: dict[Id, Hit] = {}
@@ -504,7 +606,13 @@ def _merged(
         for hit in sorted(hits, key=lambda hit: -hit.score):
             if options.min_score is None or hit.score >= options.min_score:
                 best.setdefault(hit.id, hit)
-        lines.append(list(best.values())[: options.k])
+        line = list(best.values())
+        if (field := options.group_by) is not None:
+            groups: dict[Hashable, Hit] = {}
+            for place, hit in enumerate(line):
+                groups.setdefault(group_of(hit.metadata, place, field), hit)
+            line = list(groups.values())
+        lines.append(line[: options.k])
     return lines
 
 

@@ -22,6 +22,7 @@ from flowvec.errors import CollectionError, FlowvecError
 from flowvec.sharded.shard_cache import CachedShard
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.texts.urls import is_url
+from flowvec.vectors import Metric
 
 __all__ = ["ShardActor"]
 
@@ -50,11 +51,19 @@ class ShardActor:
         k: int,
         condition: Filter | None,
         exact: bool,
+        ef: int | None,
+        group_by: str | None,
         with_vectors: bool,
     ) -> list[list[Hit]]:
         """`Collection.search_batch`."""
         return self.opened().search_batch(
-            vectors, k, filter=condition, exact=exact, with_vectors=with_vectors
+            vectors,
+            k,
+            filter=condition,
+            exact=exact,
+            ef=ef,
+            group_by=group_by,
+            with_vectors=with_vectors,
         )
 
     def search_sparse(
@@ -97,6 +106,10 @@ class ShardActor:
     def items(self, labels: Sequence[int]) -> dict[int, Item]:
         """`PartSearcher.items`."""
         return PartSearcher(self.opened()).items(labels)
+
+    def metric(self) -> Metric:
+        """How its vectors are compared."""
+        return PartSearcher(self.opened()).metric
 
     def rows(self) -> int:
         """How many rows it has."""
