@@ -32,8 +32,13 @@ def test_a_job_that_was_killed_leaves_the_objects_of_one_that_was_not(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no fork")
-def test_a_conversion_that_was_killed_leaves_a_whole_target_or_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", ["moto", "rclone"])
+def test_a_conversion_that_was_killed_leaves_a_whole_target_or_none(
+    tmp_path: Path, server: Server
+) -> None:
+    if server == "rclone" and program("rclone") is None:
+        pytest.skip("needs the extra [test-buckets]")
     seed = int(os.environ.get("FLOWVEC_SEED", "1"))
-    result = bucket_conversions.campaign(8, seed, tmp_path)
+    result = bucket_conversions.campaign(8, seed, tmp_path, server=server)
     assert result.kills == 8
     assert (result.mixed, result.orphans, result.refused) == (0, 0, 0), result.named

@@ -1,8 +1,8 @@
 """SIGKILL at random moments of conversions to a bucket whose connection fails at random.
 
-    python -m tests.faults.bucket_conversions --kills 100 --seed 0
+    python -m tests.faults.bucket_conversions --kills 100 --seed 0 --server rclone
 
-The server is moto's, behind a proxy that loses, cuts, delays and refuses a share of the requests. A
+The server is behind a proxy that loses, cuts, delays and refuses a share of the requests. A
 child converts one of two jobs to the same target, in turn, and is killed. What is there then must
 be nothing, or the whole output of the one job or of the other, byte for byte. The next child
 converts to it again; when one finishes, its output must be there, and nothing else: no lease, no
@@ -20,11 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.bucket_server import Bucket, bucket_server, url_of
+from tests.faults.bucket_server import KEY, SECRET, Bucket, Server, bucket_server, url_of
 from tests.job_folders import write_job
 from tests.makers import unit_vectors
 
@@ -77,7 +78,14 @@ class Result:
     named: list[str] = field(default_factory=list)
 
 
-def campaign(kills: int, seed: int, folder: Path, faults: float = 0.05) -> Result:
+def campaign(
+    kills: int,
+    seed: int,
+    folder: Path,
+    faults: float = 0.05,
+    server: Server = "moto",
+    formats: Sequence[str] = FORMATS,
+) -> Result:
     """Kill children at random moments.
 
     Args:
@@ -85,22 +93,24 @@ def campaign(kills: int, seed: int, folder: Path, faults: float = 0.05) -> Resul
         seed: seed of the moments and of the failures.
         folder: folder to work in.
         faults: share of the requests that fail, 0 to 1.
+        server: which server.
+        formats: formats of the conversions, twelve children each in turn.
     """
     result, rng = Result(seed), random.Random(seed)
     jobs = [write_job(folder / f"job{i}", unit_vectors(300 + 100 * i, 8)) for i in range(2)]
-    with bucket_server(0.0, seed) as address:
+    with bucket_server(0.0, seed, server) as address:
         outputs = {
             (i, to): _output(jobs[i], address, f"expected-{i}-{to}", to)
             for i in range(2)
-            for to in FORMATS
+            for to in formats
         }
-    with bucket_server(faults, seed) as address:
+    with bucket_server(faults, seed, server) as address:
         bucket, url = Bucket(address), url_of(address, f"{_PREFIX}/out")
         seconds = 5.0
         for number in range(100 * kills):
             if result.kills >= kills:
                 break
-            to = FORMATS[number // 12 % len(FORMATS)]
+            to = formats[number // 12 % len(formats)]
             if number % 12 == 0:
                 bucket.delete(_PREFIX)
                 before = None
@@ -150,7 +160,7 @@ def _is_target(objects: dict[str, bytes], to: str) -> bool:
 def _begin(job: Path, url: str, to: str, *, is_far: bool) -> subprocess.Popen[str]:
     """A child that has begun to convert."""
     words = [sys.executable, "-c", _CHILD, str(job), url, to, str(is_far)]
-    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     child = subprocess.Popen(
         words, env=os.environ | keys, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -171,9 +181,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", type=float, default=0.05)
-    arguments = parser.parse_args()
+    parser.add_argument("--server", choices=("moto", "rclone"), default="moto")
+    parser.add_argument("--formats", nargs="+", default=FORMATS, help="of `flowvec convert`")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(campaign(arguments.kills, arguments.seed, Path(folder), arguments.faults))
+        result = campaign(
+            given.kills, given.seed, Path(folder), given.faults, given.server, given.formats
+        )
+    print(result)
 
 
 if __name__ == "__main__":

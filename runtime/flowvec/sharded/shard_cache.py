@@ -22,6 +22,7 @@ from flowvec.errors import CollectionError, InputValueError
 from flowvec.file_lock import is_held_elsewhere, lock
 from flowvec.object_store import ObjectStore, open_store
 from flowvec.sharded.stored_shard import StoredShard, fetch, read_shard
+from flowvec.texts.urls import recorded
 from flowvec.user_cache import cache_folder
 
 __all__ = ["CachedShard"]
@@ -54,7 +55,7 @@ class CachedShard:
             BulkError: the store cannot be reached, or a file cannot be written.
         """
         store = open_store(url)
-        folder = _folder(cache) / hashlib.sha256(url.encode()).hexdigest()[:16] / name
+        folder = _folder(cache) / hashlib.sha256(recorded(url).encode()).hexdigest()[:16] / name
         self._mark: IO[bytes] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
