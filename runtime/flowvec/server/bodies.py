@@ -11,7 +11,7 @@ import msgspec
 from flowvec.server.refusal import Refusal
 from flowvec.server.served_model import ServedEncoder, ServedTexts
 
-__all__ = ["Input", "checked_dim", "decoded", "decoder", "prompt_of", "texts_of"]
+__all__ = ["Input", "checked_dim", "decoded", "decoder", "misfit", "prompt_of", "texts_of"]
 
 S = TypeVar("S")
 
@@ -42,16 +42,21 @@ def decoded(with_: msgspec.json.Decoder[S], body: bytes) -> S:
     try:
         return with_.decode(body)
     except msgspec.ValidationError as error:
-        reason = str(error)
-        if reason.startswith("Expected"):
-            reason = _TYPE.sub(lambda match: _JSON_TYPES[match[0]], reason)
-        raise Refusal("invalid", f"the body is not as this route takes it: {reason}") from None
+        raise misfit("the body", error) from None
     except msgspec.DecodeError as error:
         raise Refusal("malformed", f"the body is not JSON: {error}") from None
     except UnicodeDecodeError:
         raise Refusal("malformed", "the body is not UTF-8") from None
     except RecursionError:
         raise Refusal("malformed", "the body is nested too deeply") from None
+
+
+def misfit(what: str, error: msgspec.ValidationError) -> Refusal:
+    """A body, or something else, that is not of the type that a route takes."""
+    reason = str(error)
+    if reason.startswith("Expected"):
+        reason = _TYPE.sub(lambda match: _JSON_TYPES[match[0]], reason)
+    return Refusal("invalid", f"{what} is not as this route takes it: {reason}")
 
 
 def texts_of(given: Input, field: str, model: ServedTexts, *, accept_token_ids: bool) -> list[str]:

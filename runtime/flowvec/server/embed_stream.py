@@ -11,9 +11,8 @@ import msgspec
 
 from flowvec.encoder.options import EncodeOptions
 from flowvec.server.answer import Answer, Header
-from flowvec.server.bodies import checked_dim, prompt_of
+from flowvec.server.bodies import checked_dim, misfit, prompt_of
 from flowvec.server.described import BYTES, NDJSON, described
-from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
 from flowvec.server.served import Served
 from flowvec.server.served_model import ServedEncoder
@@ -36,7 +35,7 @@ async def embed_stream(served: Served, request: Request) -> Answer:
     try:
         query = msgspec.convert(request.query, StreamQuery, strict=False)
     except msgspec.ValidationError as error:
-        raise Refusal("invalid", f"the URL is not as this route takes it: {error}") from None
+        raise misfit("the URL", error) from None
     model = served.encoder(query.model)
     options = _options(query, model, served.settings.truncate)
     model.encoder.job(**options)  # checks them

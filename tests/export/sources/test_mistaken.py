@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("onnx", reason="needs the extra [export]")
-
 from flowvec import Collection, ExportError
 from flowvec.cli.main import main
 from flowvec_export.sources.load import _checkpoint_of, read_any_source, read_source
@@ -90,13 +88,11 @@ def test_a_missing_module_is_named(checkpoint: Path, module: str) -> None:
 
 
 def test_normalize_has_no_files_that_could_be_missing(checkpoint: Path) -> None:
-    pytest.importorskip("torch", reason="needs the extra [export]")
     shutil.rmtree(checkpoint / "3_Normalize")
     assert read_source(checkpoint).normalize
 
 
 def test_a_missing_tokenizer_is_named(checkpoint: Path) -> None:
-    pytest.importorskip("torch", reason="needs the extra [export]")
     (checkpoint / "tokenizer.json").unlink()
     with pytest.raises(ExportError, match=r"tokenizer\.json is missing \("):
         read_source(checkpoint)
