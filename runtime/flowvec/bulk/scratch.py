@@ -7,11 +7,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import IO
 
-from flowvec.file_lock import lock
+from flowvec.file_lock import is_held_elsewhere, lock
 
 __all__ = ["scratch_folder"]
 
@@ -37,13 +38,35 @@ def scratch_folder() -> Iterator[Path]:
         with suppress(OSError), (folder / _LOCK).open("rb+") as file:
             lock(file)  # its process has ended
             shutil.rmtree(folder, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    held: IO[bytes] | None = None
+    while held is None:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        held = _locked(folder)
     try:
-        with (folder / _LOCK).open("wb+") as file:
-            lock(file)
+        with held:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked(folder: Path) -> IO[bytes] | None:
+    """The locked file of a new folder; None if another process was faster, and deletes it.
+
+    Until it is locked, the folder looks like that of a process that has ended.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context((folder / _LOCK).open("wb+"))
+            lock(file)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or is_held_elsewhere(error):
+                return None
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if not (folder / _LOCK).exists():
+            return None
+        stack.pop_all()
+        return file
 
 
 @cache

@@ -7,8 +7,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import IO
 
 import pytest
+
+from flowvec.bulk import scratch
+from flowvec.bulk.scratch import scratch_folder
 
 # Python reads TMPDIR once in a process.
 _CODE = (
@@ -53,3 +57,23 @@ def test_nothing_is_said_of_a_temporary_folder_that_is_used(tmp_path: Path, name
     used, told = run(f"{tmp_path}/{named}" if named else "")
     assert told == ""
     assert Path(used) == (tmp_path / "t" if named else Path(tempfile.gettempdir()))
+
+
+def test_a_new_folder_that_another_process_takes_for_a_leftover_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    real, files = scratch.lock, list[str]()
+
+    def lock(file: IO[bytes]) -> None:
+        files.append(file.name)
+        if len(files) == 1:  # the other one comes before the folder is locked
+            with scratch_folder():
+                pass
+        real(file)
+
+    monkeypatch.setattr(scratch, "lock", lock)
+    with scratch_folder() as folder:
+        (folder / "file").touch()
+        assert folder != Path(files[0]).parent
+    assert list(tmp_path.iterdir()) == []
