@@ -113,7 +113,8 @@ def without_secrets(text: str, *urls: str) -> str:
             if form:
                 text = text.replace(form, shown(url))
     text = _URL_IN_TEXT.sub(lambda found: shown(found[0]), text)
-    for secret in {secret for url in urls for secret in _secrets(url)}:
+    # A secret may be part of a longer one, which would then be replaced in part.
+    for secret in sorted({secret for url in urls for secret in _secrets(url)}, key=len)[::-1]:
         text = text.replace(secret, "***")
     return text
 

@@ -109,6 +109,14 @@ def test_a_librarys_message_is_shown_without_parts_of_the_url() -> None:
     assert without_secrets("no such file", url) == "no such file"
 
 
+def test_a_secret_that_is_part_of_another_leaves_nothing_of_it() -> None:
+    secrets = ["hush", *(f"hush{i}and-more" for i in range(8))]
+    for other in secrets[1:]:
+        url = f"s3://b/x?secret=hush&endpoint_token={other}"
+        told = without_secrets(f"refused: {other} and hush", url)
+        assert told == "refused: *** and ***", told
+
+
 def test_a_command_is_shown_as_it_was_given_unless_it_has_a_secret() -> None:
     words = ["flowvec", "encode", "a b.txt", "s3://b/a?region=r&anon=true", "-o=s3://b/o?scheme=s"]
     assert shown_command(words) == (
