@@ -112,7 +112,7 @@ def test_a_map_from_its_start_to_its_end(http: Any) -> None:
     wait_until(lambda: ok(http.get("/notes/map"))["stage"] == "done")
     done = ok(http.get("/notes/map"))
     assert done["progress"] == 1.0
-    assert done["version"] > state["version"] > 0
+    assert done["version"] >= state["version"] > 0
     positions = np.frombuffer(http.get("/notes/map/positions").content, "<f4")
     assert positions.shape == (2 * ROWS,)
     assert np.isfinite(positions).all()
