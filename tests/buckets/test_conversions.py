@@ -19,6 +19,7 @@ import pytest
 from flowvec.convert import ConvertError, convert
 from flowvec.errors import BulkError
 from flowvec.object_store import Lease, lease, s3
+from tests.buckets.conftest import on_both_servers
 from tests.faults.bucket_server import Bucket, bucket_server, url_of
 from tests.job_folders import write_job
 from tests.makers import contents, unit_vectors
@@ -559,3 +560,15 @@ def test_a_shard_that_does_not_fit_into_the_temporary_folder_is_named(
     part = f"s3://bucket/{prefix}/part-000000.npy"
     assert done.stdout.startswith(f"cannot copy {part} into {tmp_path / 'tmp'}/"), done.stderr
     assert done.stdout.endswith(": File too large; set TMPDIR to a folder with space for it\n")
+
+
+@on_both_servers
+def test_the_folder_of_an_unfinished_upload_does_not_refuse_a_conversion(
+    job: Path, url: str, bucket: Bucket, prefix: str
+) -> None:
+    """rclone lists an empty folder for it, as in the middle of a conversion to Lance."""
+    bucket.begin_upload(f"{prefix}/out/data/a.lance")
+    convert(job, url, "faiss")
+    assert "out/flowvec.json" in bucket.objects(prefix)
+    with pytest.raises(ConvertError, match="exists"):
+        convert(job, url, "faiss")

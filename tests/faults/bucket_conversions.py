@@ -4,17 +4,19 @@
 
 The server is behind a proxy that loses, cuts, delays and refuses a share of the requests. A
 child converts one of two jobs to the same target, in turn, and is killed. What is there then must
-be nothing, or the whole output of the one job or of the other, byte for byte. The next child
-converts to it again; when one finishes, its output must be there, and nothing else: no lease, no
-unfinished upload. Every third child is taken for a process of another machine, whose lease has to
-be watched until it is lost.
+be nothing, or the whole output of the one job or of the other: byte for byte, or row for row where
+a format has other bytes each time. The next child converts to it again; when one finishes, its
+output must be there, and nothing else: no lease, no unfinished upload. Every third child is taken
+for a process of another machine, whose lease has to be watched until it is lost.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +126,7 @@ def campaign(
             said = (child.communicate()[1] or "").strip()
             objects = bucket.objects(_PREFIX)
             target = {name: c for name, c in objects.items() if name not in _LEASES}
+            content = _content(target, to)
             new, old = outputs[one, to], None if before is None else outputs[before, to]
             if child.returncode == 0:
                 result.finished += 1
@@ -131,29 +134,56 @@ def campaign(
                 left = [*(objects.keys() - target.keys()), *bucket.uploads(_PREFIX)]
                 result.orphans += len(left)
                 result.named += left
-                is_right = target == new
+                is_right = content == new
             elif child.returncode == -signal.SIGKILL:
                 result.kills += 1
                 is_absent = not _is_target(target, to)
                 result.absent += is_absent
-                result.old += target == old
-                result.new += target == new
-                is_right = is_absent or target in (new, old)
+                result.old += content == old
+                result.new += content == new
+                is_right = is_absent or content in (new, old)
             else:
                 result.refused += 1
                 result.named.append(said)
-                is_right = not _is_target(target, to) or target in (new, old)
+                is_right = not _is_target(target, to) or content in (new, old)
             if not is_right:
                 result.mixed += 1
                 result.named.append(f"{to}: {sorted(target)}")
             if not _is_target(target, to):
                 before = None
-            elif target == new:
+            elif content == new:
                 before = one
     return result
 
 
+def _content(objects: dict[str, bytes], to: str) -> dict[str, Any]:
+    """What must be equal: the bytes of all objects, except where each conversion gives others.
+
+    An index of hnswlib has the same vectors and another graph each time, and the files of a Lance
+    dataset have other names; so their rows are read.
+    """
+    if to not in ("hnswlib", "lance") or not _is_target(objects, to):
+        return dict(objects)
+    with tempfile.TemporaryDirectory() as name:
+        for path, content in objects.items():
+            (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(name) / path).write_bytes(content)
+        try:
+            if to == "lance":
+                table = importlib.import_module("lance").dataset(f"{name}/out").to_table()
+                return {"objects": len(objects), "rows": table.to_pylist()}
+            index = importlib.import_module("hnswlib").Index("cosine", 8)
+            index.load_index(f"{name}/out/index.bin")
+            labels = sorted(index.get_ids_list())
+            rows = index.get_items(labels, return_type="list")
+        except (OSError, RuntimeError, ValueError) as error:
+            return {"damaged": str(error)}
+    return objects | {"out/index.bin": (labels, rows)}
+
+
 def _is_target(objects: dict[str, bytes], to: str) -> bool:
+    if to == "lance":
+        return any(re.fullmatch(r"out/_versions/.*\.manifest", name) for name in objects)
     return ("out" if to == "parquet" else "out/flowvec.json") in objects
 
 
@@ -169,11 +199,11 @@ def _begin(job: Path, url: str, to: str, *, is_far: bool) -> subprocess.Popen[st
     return child
 
 
-def _output(job: Path, address: str, prefix: str, to: Any) -> dict[str, bytes]:
-    """The objects of a conversion that nothing disturbed."""
+def _output(job: Path, address: str, prefix: str, to: Any) -> dict[str, Any]:
+    """The content of a conversion that nothing disturbed."""
     child = _begin(job, url_of(address, f"{prefix}/out"), to, is_far=False)
     assert child.wait() == 0, child.communicate()[1]
-    return Bucket(address).objects(prefix)
+    return _content(Bucket(address).objects(prefix), to)
 
 
 def main() -> None:

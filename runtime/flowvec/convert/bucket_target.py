@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -262,7 +262,7 @@ class _FolderInBucket(BucketTarget):
         is_leased = names.pop(_LEASE, None) is not None
         is_complete = self._is_complete(names)
         self._is_left |= is_leased and not is_complete and not self._lease.is_held
-        if not names:
+        if not names or (not is_complete and self._has_no_object(names)):
             return
         if is_complete or not self._is_left:
             self._refuse_existing()
@@ -273,6 +273,11 @@ class _FolderInBucket(BucketTarget):
                 f"also holds what `flowvec convert` did not write ({', '.join(foreign[:3])}), so "
                 "it is not replaced"
             )
+
+    def _has_no_object(self, names: Mapping[str, int]) -> bool:
+        """Whether there are only empty folders; rclone lists one for each upload in parts."""
+        are_folders = all(size < 0 for size in names.values())
+        return are_folders and not self._below.all_sizes().keys() - {_LEASE}
 
     def _is_complete(self, names: Iterable[str]) -> bool:
         """Whether the folder is one that a conversion has finished."""
