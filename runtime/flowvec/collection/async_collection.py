@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ from flowvec.collection.call_queue import CallStatistics
 from flowvec.collection.collection import Collection, SparseAndModel
 from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
 from flowvec.collection.foreign import OF_ADD, OF_ROWS, OF_SEARCH
-from flowvec.collection.hybrid import Fusion
-from flowvec.collection.query import SearchOptions
+from flowvec.collection.query import SearchKeywords, SearchOptions
 from flowvec.collection.reranking import LOGITS, RERANK_FROM, pairs_of, sorted_again
 from flowvec.collection.results import Added, CollectionInfo, Hit, Row
 from flowvec.collection.search_plan import SearchPlan
@@ -45,23 +44,6 @@ __all__ = ["AsyncCollection"]
 
 Floats = npt.NDArray[np.float32]
 AnyReranker = Reranker | SharedReranker | AsyncReranker | MultiVectorEncoder
-
-
-class SearchKeywords(TypedDict, total=False):
-    """Options of a search that mean the same as those of `Collection.search`."""
-
-    filter: Filter | None
-    hybrid: bool
-    vector_weight: float | None
-    sparse_weight: float | None
-    fusion: Fusion
-    min_score: float | None
-    exact: bool
-    ef: int | None
-    offset: int
-    group_by: str | None
-    prefix: bool
-    with_vectors: bool
 
 
 class AsyncCollection(OfOneProcess):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -38,13 +39,30 @@ from flowvec.errors import CorruptCollectionError, InputValueError
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.spelled import setting
 
-__all__ = ["Queries", "SearchOptions", "Searcher"]
+__all__ = ["Queries", "SearchKeywords", "SearchOptions", "Searcher"]
 
 Floats = npt.NDArray[np.float32]
 Ranked = list[tuple[int, float]]
 
 # How often a search begins again after a change between its rankings.
 _ATTEMPTS = 5
+
+
+class SearchKeywords(TypedDict, total=False):
+    """Options of a search that mean the same as those of `Collection.search`."""
+
+    filter: Filter | None
+    hybrid: bool
+    vector_weight: float | None
+    sparse_weight: float | None
+    fusion: Fusion
+    min_score: float | None
+    exact: bool
+    ef: int | None
+    offset: int
+    group_by: str | None
+    prefix: bool
+    with_vectors: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,8 @@ from flowvec.bulk.ray_workers import connected_ray
 from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
 from flowvec.collection.foreign import OF_ROWS, OF_SEARCH
 from flowvec.collection.grouping import best_of_groups, group_of
-from flowvec.collection.hybrid import Fusion
 from flowvec.collection.model import check_sparse_encoder_or_none
-from flowvec.collection.query import Queries, SearchOptions
+from flowvec.collection.query import Queries, SearchKeywords, SearchOptions
 from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.collection.search_plan import SearchPlan
@@ -57,23 +56,11 @@ __all__ = ["ShardedSearcher"]
 _AT_A_TIME = 4
 
 
-class SearchKeywords(TypedDict, total=False):
-    """Options of a search, which mean what they mean in `Collection.search`."""
+class ShardedKeywords(SearchKeywords, total=False):
+    """Options of a search over shards, which mean what they mean in `Collection.search`."""
 
-    filter: Filter | None
-    hybrid: bool
-    vector_weight: float | None
-    sparse_weight: float | None
-    fusion: Fusion
-    min_score: float | None
-    exact: bool
-    ef: int | None
     rerank: Reranker | SharedReranker | MultiVectorEncoder | None
     rerank_from: int
-    offset: int
-    group_by: str | None
-    prefix: bool
-    with_vectors: bool
 
 
 class ShardedSearcher:
@@ -170,7 +157,7 @@ class ShardedSearcher:
         text: str | None = None,
         sparse: SparseVectors | Any | None = None,
         timeout: float | None = None,
-        **options: Unpack[SearchKeywords],
+        **options: Unpack[ShardedKeywords],
     ) -> ShardedHits:
         """`search_batch` of one text, or of one vector float32 (dim,).
 
@@ -189,7 +176,7 @@ class ShardedSearcher:
         texts: Sequence[str | None] | None = None,
         sparse: SparseVectors | Any | None = None,
         timeout: float | None = None,
-        **options: Unpack[SearchKeywords],
+        **options: Unpack[ShardedKeywords],
     ) -> ShardedHits:
         """The k nearest rows of all shards, or with `hybrid=True` the best of several rankings.
 
@@ -219,24 +206,16 @@ class ShardedSearcher:
             FingerprintMismatchError: other models made the sparse vectors of queries and of rows.
             CollectionError: shards have full-text indexes with different tokenizers.
         """
+        of_all = SearchKeywords.__annotations__
+        own: dict[str, Any] = {name: options.get(name) for name in of_all if name in options}
         checked = SearchOptions.checked(
             k,
-            options.get("filter"),
-            hybrid=options.get("hybrid", False),
-            vector_weight=options.get("vector_weight"),
-            sparse_weight=options.get("sparse_weight"),
+            own.pop("filter", None),
+            **own,
             has_sparse=sparse is not None or self._sparse_encoder is not None,
-            fusion=options.get("fusion", "weights"),
-            min_score=options.get("min_score"),
-            exact=options.get("exact", False),
-            ef=options.get("ef"),
-            offset=options.get("offset", 0),
-            group_by=options.get("group_by"),
-            prefix=options.get("prefix", False),
-            with_vectors=options.get("with_vectors", False),
             is_reranked=options.get("rerank") is not None,
         )
-        if unknown := sorted(options.keys() - SearchKeywords.__annotations__.keys()):
+        if unknown := sorted(options.keys() - ShardedKeywords.__annotations__.keys()):
             raise InputTypeError(f"a search in shards has no argument {unknown[0]!r}")
         self._check_open()
         is_text = texts_of(queries) is not None

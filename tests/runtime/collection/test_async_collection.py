@@ -34,7 +34,7 @@ from flowvec import (
     Reranker,
     SharedReranker,
 )
-from flowvec.collection.async_collection import SearchKeywords
+from flowvec.collection.query import SearchKeywords
 from flowvec.engine.onnxruntime_session import Session
 from tests.makers import texts_of
 
