@@ -17,6 +17,8 @@ TokenVectors = npt.ArrayLike | Sequence[npt.ArrayLike]
 
 # Products of tokens that are held at once: 16 MiB of float32.
 _BLOCK_ELEMENTS = 1 << 22
+# Numbers of documents' vectors that are copied at once: 64 MiB of float32.
+_BLOCK_NUMBERS = 1 << 24
 
 
 def maxsim(queries: TokenVectors, documents: TokenVectors) -> Floats:
@@ -47,7 +49,9 @@ def maxsim(queries: TokenVectors, documents: TokenVectors) -> Floats:
         raise InputValueError(f"token vectors differ in dim: {sorted(dims)}")
     out = np.zeros((len(left), len(right)), dtype=np.float32)
     longest = max((len(query) for query in left), default=0)
-    for start, stop in _blocks([len(document) for document in right], longest):
+    dim = max([1, *dims])
+    most = max(1, min(_BLOCK_ELEMENTS // max(1, longest), _BLOCK_NUMBERS // dim))
+    for start, stop in _blocks([len(document) for document in right], most):
         used = [i for i in range(start, stop) if len(right[i])]
         if not used:
             continue
@@ -59,9 +63,8 @@ def maxsim(queries: TokenVectors, documents: TokenVectors) -> Floats:
     return out
 
 
-def _blocks(lengths: Sequence[int], longest: int) -> Iterator[tuple[int, int]]:
-    """Ranges of documents whose products with the longest query fit into a block."""
-    most = max(1, _BLOCK_ELEMENTS // max(1, longest))
+def _blocks(lengths: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of documents of at most so many tokens together, or of one document."""
     start = tokens = 0
     for i, length in enumerate(lengths):
         if tokens and tokens + length > most:

@@ -183,7 +183,7 @@ def _is_in_use(version: Path) -> bool:
 
 def _is_locked(path: Path) -> bool:
     try:
-        with path.open("ab+") as file:
+        with path.open("rb+") as file:
             lock(file)
     except FileNotFoundError:
         return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,19 @@ def test_scores_are_sums_of_the_largest_products(
     scores = maxsim(queries, documents)
     assert (scores.shape, scores.dtype) == ((7, 60), np.float32)
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_short_query_does_not_copy_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents, query = [np.ones((50, 64), np.float32)] * 400, np.ones((1, 64), np.float32)
+    expected = maxsim(query, documents)
+    monkeypatch.setattr("flowvec.multi_vector.scoring._BLOCK_NUMBERS", 64 * 500)
+    tracemalloc.start()
+    scores = maxsim(query, documents)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_allclose(scores, expected)
+    assert peak < sum(document.nbytes for document in documents) / 4
+    assert maxsim([], []).shape == (0, 0)
 
 
 def test_a_single_text_is_one_row() -> None:
