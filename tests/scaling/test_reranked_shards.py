@@ -250,7 +250,7 @@ def test_the_command_reranks_shards(
         assert built.returncode == 0, built.stderr
     again = ("--rerank", reranker_dir, "--rerank-from", "4")
     for more in (again, ("--rerank", multi_vector_dir), (*again, "--group-by", "kind")):
-        options = ("a resting dog", "-k", "3", "--json", *more)
+        options = ("a resting dog", "-k", "3", "--json", "--timeout", "300", *more)
         done, expected = flowvec("search", "c", *options), flowvec("search", "one", *options)
         assert (done.returncode, expected.returncode) == (0, 0), done.stderr + expected.stderr
         answer, hits = json.loads(done.stdout), json.loads(expected.stdout)

@@ -167,10 +167,11 @@ def test_of_rows_with_the_same_id_that_of_the_first_shard_is_read(tmp_path: Path
 def test_the_command_prints_what_it_prints_of_one_collection(
     flowvec: Any, folder: Path, tmp_path: Path
 ) -> None:
-    for words in (("c", "3", "a", "c"), ("b", "--vectors")):
+    limit = ("--timeout", "300")
+    for words in (("c", "3", "a", "c", *limit), ("b", "--vectors", *limit)):
         ours, theirs = flowvec("get", folder, *words), flowvec("get", folder / "whole", *words)
         assert (ours.returncode, ours.stdout, ours.stderr) == (0, theirs.stdout, theirs.stderr)
-    done = flowvec("get", folder, "ü", "x", "a", "--json", "--vectors")
+    done = flowvec("get", folder, "ü", "x", "a", "--json", "--vectors", *limit)
     assert (done.returncode, done.stderr) == (1, f"{folder} has no row x\n")
     rows = json.loads(flowvec("get", folder / "whole", "ü", "a", "--json", "--vectors").stdout)
     answer = json.loads(done.stdout)
@@ -181,7 +182,7 @@ def test_the_command_prints_what_it_prints_of_one_collection(
 
     write_manifest(tmp_path)
     (tmp_path / "shard-000").symlink_to(folder / "shard-000")
-    done = flowvec("get", tmp_path, "a", "c", "--json")
+    done = flowvec("get", tmp_path, "a", "c", "--json", *limit)
     answer = json.loads(done.stdout)
     assert [row["id"] for row in answer["rows"]] == ["a"]
     assert (done.returncode, answer["partial"]) == (1, True)
@@ -189,7 +190,7 @@ def test_the_command_prints_what_it_prints_of_one_collection(
         f"shard-001 is missing: {answer['missing']['shard-001']}",
         f"{tmp_path} has no row c in the shards that answered",
     ]
-    done = flowvec("get", tmp_path, "b")
+    done = flowvec("get", tmp_path, "b", *limit)
     assert done.returncode == 0
     assert done.stdout.startswith("id        b\n")
     assert done.stderr.startswith("shard-001 is missing: ")
@@ -197,6 +198,8 @@ def test_the_command_prints_what_it_prints_of_one_collection(
     none = flowvec("get", tmp_path, "a")
     assert (none.returncode != 0, none.stdout) == (True, "")
     assert f"no shard of {tmp_path} could be read" in none.stderr
+    late = flowvec("get", folder, "a", "--timeout", "0")
+    assert "no answer within 0 s" in late.stderr
     pages = flowvec("get", folder, "--limit", "3")
     assert pages.returncode == 2
     assert "`flowvec get` with ids reads their rows" in pages.stderr

@@ -194,7 +194,7 @@ def test_rows_are_read_by_id_from_the_cache_and_by_the_command(
         row = found.rows[0]
         assert row is not None
         assert row.vector == pytest.approx(mini.encode(lines[799]["text"]), abs=1e-5)
-    done = flowvec("get", url, *ids, "nothing", "--json")
+    done = flowvec("get", url, *ids, "nothing", "--json", "--timeout", "300")
     answer = json.loads(done.stdout)
     assert [row["id"] for row in answer["rows"]] == ids[:3]
     assert (answer["partial"], answer["missing"]) == (False, {})

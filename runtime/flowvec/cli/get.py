@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flowvec.cli.options import Json, print_json
+from flowvec.cli.options import Json, ShardTimeout, print_json
 from flowvec.cli.rows import Ids, Where, ids_typed, parsed_filter, row_as_json
 from flowvec.collection.collection import Collection
 from flowvec.collection.results import Row
@@ -37,6 +37,7 @@ def get(
         typer.Option(help="The label of the last row of the page before, without ids."),
     ] = None,
     vectors: Annotated[bool, typer.Option("--vectors", help="Print the vectors too.")] = False,
+    timeout: ShardTimeout = 10.0,
     as_json: Json = False,
 ) -> None:
     """Print rows of a collection: those with these ids, or a page of all in their order.
@@ -50,7 +51,7 @@ def get(
         raise InputValueError("give ids, or --filter and --after")
     wanted = parsed_filter(condition)
     if ids:
-        _print_named(place, ids, vectors=vectors, as_json=as_json)
+        _print_named(place, ids, timeout, vectors=vectors, as_json=as_json)
         return
     with Collection.open(Path(place)) as collection:
         rows = collection.list(wanted, limit, after, with_vectors=vectors)
@@ -62,7 +63,9 @@ def get(
         typer.echo(f"for more rows, add --after {rows[-1].label}", err=True)
 
 
-def _print_named(place: str, names: Sequence[str], *, vectors: bool, as_json: bool) -> None:
+def _print_named(
+    place: str, names: Sequence[str], timeout: float, *, vectors: bool, as_json: bool
+) -> None:
     """Print the rows with these ids, and name on stderr the ids that are unknown.
 
     Raises:
@@ -73,7 +76,7 @@ def _print_named(place: str, names: Sequence[str], *, vectors: bool, as_json: bo
     keys = list(dict.fromkeys(key for keys in ids_by_name.values() for key in keys))
     where = shown(place)
     if is_url(place) or is_sharded(place):
-        found = _read_shards(place, keys)
+        found = _read_shards(place, keys, timeout)
         items = found.rows
         unread = " in the shards that answered" if found.missing else ""
     else:
@@ -97,13 +100,13 @@ def _print_named(place: str, names: Sequence[str], *, vectors: bool, as_json: bo
         raise typer.Exit(1)
 
 
-def _read_shards(place: str, ids: list[Id]) -> ShardedRows:
+def _read_shards(place: str, ids: list[Id], timeout: float) -> ShardedRows:
     """Rows of a collection in shards; shards that do not answer are named on stderr.
 
     Raises:
         CollectionError: no shard answered.
     """
-    with ShardedSearcher(place) as searcher:
+    with ShardedSearcher(place, timeout=timeout) as searcher:
         found, shards = searcher.get(ids), searcher.shards
     for name, reason in found.missing.items():
         typer.echo(f"{name} is missing: {reason}", err=True)

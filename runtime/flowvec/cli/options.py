@@ -19,6 +19,7 @@ __all__ = [
     "MaxBatchTokens",
     "Provider",
     "Revision",
+    "ShardTimeout",
     "TextField",
     "counted",
     "print_json",
@@ -61,6 +62,14 @@ Format = Annotated[
 BulkFormat = Annotated[
     str | None,
     typer.Option("--format", help="txt, jsonl, csv or parquet; without it the extensions decide."),
+]
+ShardTimeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        min=0.0,
+        help="Seconds that a shard may take to answer. A shard below a URL is downloaded first.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

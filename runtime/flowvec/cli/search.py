@@ -13,7 +13,7 @@ import typer
 from flowvec.bundle.bundle import absolute_path, read_manifest
 from flowvec.bundle.manifest import MANIFEST
 from flowvec.cli.index import encoder_of
-from flowvec.cli.options import Compute, Json, Provider, print_json
+from flowvec.cli.options import Compute, Json, Provider, ShardTimeout, print_json
 from flowvec.cli.rows import Where, parsed_filter
 from flowvec.collection.collection import Collection
 from flowvec.collection.reranking import RERANK_FROM
@@ -98,6 +98,7 @@ def search(
     ] = None,
     provider: Provider = None,
     compute: Compute = "auto",
+    timeout: ShardTimeout = 10.0,
     as_json: Json = False,
 ) -> None:
     """Print the rows of a collection nearest to a text, best first.
@@ -146,7 +147,9 @@ def search(
             else Encoder.load(bundle, provider=provider, compute=cast(Any, compute)) as encoder,
             _sparse_encoder(sparse_model) as sparse_encoder,
             _reranker(rerank, provider, compute) as reranker,
-            ShardedSearcher(place, encoder=encoder, sparse_encoder=sparse_encoder) as searcher,
+            ShardedSearcher(
+                place, encoder=encoder, sparse_encoder=sparse_encoder, timeout=timeout
+            ) as searcher,
         ):
             if by_sparse_alone:
                 found = searcher.search_sparse(query, k, **ranked)
