@@ -300,7 +300,7 @@ def damaged(folder: Path, tmp_path: Path, change: str) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("no config", r"config\.json is missing"),
+        ("no config", r"has weights (.*) but no config\.json"),
         ("config is rubbish", r"cannot read .*config\.json"),
         ("no weights", r"no weights: .*model\.safetensors is missing"),
         ("weights cut", "cannot load"),

@@ -40,7 +40,10 @@ def check_folder(root: Path, name: str) -> None:
     Raises:
         ExportError: it has none of the files by which a checkpoint is known.
     """
-    if any((root / file).is_file() for file in _CHECKPOINT) or find_graph(root) is not None:
+    if any((root / file).is_file() for file in _CHECKPOINT):
+        return
+    # A bundle has a graph too, and no configuration beside it.
+    if find_graph(root) is not None and not (root / BUNDLE).is_file():
         return
     raise ExportError(f"{name} {_folder_said(root, name)}")
 

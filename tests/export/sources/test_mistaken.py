@@ -25,6 +25,12 @@ def collection(folder: Path) -> None:
     Collection.create(folder, dim=2).close()
 
 
+def bundle(folder: Path) -> None:
+    for name in ("manifest.json", "model.onnx"):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"x")
+
+
 def file(name: str, content: bytes = b"x") -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True)
@@ -38,7 +44,7 @@ def file(name: str, content: bytes = b"x") -> Callable[[Path], None]:
     [
         (Path.mkdir, f"PATH is an empty folder: {EXPECTED}"),
         (file(".git/config"), f"PATH is an empty folder: {EXPECTED}"),
-        (file("manifest.json"), "PATH is a bundle, which has been exported already; give its chec"),
+        (bundle, "PATH is a bundle, which has been exported already; give its chec"),
         (collection, f"PATH is a collection, not a checkpoint: {EXPECTED}"),
         (file("shards.json"), f"PATH is a collection in shards, not a checkpoint: {EXPECTED}"),
         (file("_manifest.json"), f"PATH is the folder of a bulk job, not a checkpoint: {EXPECTED}"),
