@@ -121,7 +121,8 @@ def out_format_of(path: Path, wanted: OutFormat | None) -> OutFormat:
         )
     if path.suffix.lower() in _OTHER_FILES:
         raise InputValueError(
-            f"the output is a .npy or .parquet file, or a folder of shards, not {path.name}"
+            f"the output is a .npy or .parquet file, or a folder of shards, not {path.name}: "
+            f"name a folder without {path.suffix}"
         )
     if path.suffix in (".npy", ".parquet"):
         named = cast(OutFormat, path.suffix[1:])

@@ -51,7 +51,7 @@ from flowvec.collection.store.settings import TOKEN_DTYPES
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import BundleError, ExportError, InputValueError, MissingDependencyError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
-from flowvec.sharded import index_shards
+from flowvec.sharded import index_shards, is_sharded
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.urls import is_url, shown
 
@@ -291,6 +291,14 @@ def index(
     elif is_collection(directory):
         if id_field is None and not (replace or resume):
             _refuse_renumbering(directory)
+    elif directory.is_file():
+        raise InputValueError(
+            f"{directory} is a file: give the collection's directory first, then the files"
+        )
+    elif model is None and is_sharded(directory):
+        raise InputValueError(
+            f"{directory} is a collection in shards, which only `flowvec index --engine ray` writes"
+        )
     elif model is None:
         raise InputValueError(f"{directory} is not a collection yet; give --model to create one")
     # Before the job, so that a wrong name is said at once.

@@ -17,7 +17,10 @@ from flowvec.sharded import is_sharded, verify_shards
 from flowvec.texts.urls import is_url, shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-_AGAIN = "delete what is damaged and start the job again: it restores what is missing"
+_AGAIN = (
+    "delete files that are damaged, and give the command of the job, or of a missing share, again: "
+    "it writes what is missing"
+)
 
 
 @app.command(epilog="Example: flowvec verify ./notes")
@@ -65,7 +68,7 @@ def verify(
         return
     if clean or is_url(directory):
         raise InputValueError(
-            f"{directory} is not the folder of a bulk job"
+            f"{shown(directory)} is not the folder of a bulk job"
             f"{', and not a collection in shards' if is_url(directory) else ''}"
         )
     rows: int | None = None

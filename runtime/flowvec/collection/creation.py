@@ -62,6 +62,11 @@ def _creating(folder: Path) -> Iterator[bool]:
         raise CollectionError(
             f"{folder} is a collection in shards, which only `flowvec index --engine ray` writes"
         )
+    if "_manifest.json" in names:
+        raise CollectionError(
+            f"{folder} is the folder of a bulk job: name another one. Collection.from_parquet "
+            "makes a collection of a job"
+        )
     if foreign := sorted(names - _OF_CREATE):
         raise CollectionError(f"{folder} is not empty: it holds {foreign[0]}")
     turn = WriterTurn(folder)

@@ -229,7 +229,7 @@ def _opened(source: str | Path, metric: Metric | None) -> Source:
             ) from error
     if is_bulk_folder(name):
         return JobSource(name, metric)
-    missing = "" if Path(name).exists() else ": there is nothing"
+    missing = "" if Path(name).exists() else ": it does not exist"
     raise ConvertError(
         f"{shown(name)} is neither the folder of a bulk job nor a collection{missing}"
     )

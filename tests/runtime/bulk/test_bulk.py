@@ -15,7 +15,7 @@ import pytest
 from flowvec import Encoder
 from flowvec.bulk import encode_files, windows
 from flowvec.bulk.shard_files import ShardFile
-from flowvec.errors import BulkError
+from flowvec.errors import BulkError, InputValueError
 from tests.makers import contents, texts_of, write_jsonl
 from tests.runtime.bulk.conftest import COMMON, letters_of
 
@@ -117,3 +117,10 @@ def test_values_that_cannot_be_ids_do_not_change_the_column_of_those_that_can(
     table = arrow.read_table(tmp_path / "out" / "part-000000.parquet")
     assert table["id"].to_pylist() == [1, 2, 3]
     assert done.codes == {"bad_id": 4}
+
+
+def test_an_output_named_like_a_text_file_is_refused(tiny: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a cat")
+    with pytest.raises(InputValueError, match=r"not out\.csv: name a folder without \.csv$"):
+        encode_files(tiny, tmp_path / "a.txt", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()

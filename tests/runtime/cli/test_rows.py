@@ -265,6 +265,7 @@ def test_rows_are_not_added_to_a_collection_in_shards(
     write_jsonl(tmp_path / "rows.jsonl", [{"text": "a"}])
     for words in (
         ("index", "c", "rows.jsonl", "--model", tiny_dir),
+        ("index", "c", "rows.jsonl", "--id-field", "id"),
         ("encode", tiny_dir, "rows.jsonl", "--into", "c"),
     ):
         done = flowvec(*words)

@@ -98,6 +98,7 @@ def test_a_command_without_files(flowvec, tmp_path, tiny_dir) -> None:
         (("c", "--prune"), "give files to add, or - for standard input"),
         (("c", "--prune", "--full-text", "trigram"), "--prune cannot be used without files"),
         (("d", "--full-text", "trigram"), "d is not a collection yet; give files"),
+        (("notes.txt", "c"), "notes.txt is a file: give the collection's directory first"),
         (("c", "--engine", "ray", "--model", tiny_dir, "--shards", 2), "give files to add"),
     ):
         done = flowvec("index", *words)

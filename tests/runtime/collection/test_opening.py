@@ -19,6 +19,7 @@ from flowvec import (
     InputTypeError,
     InputValueError,
 )
+from flowvec.bulk import encode_files
 from flowvec.collection.store.store import FILE
 from tests.makers import vectors
 
@@ -205,6 +206,16 @@ def test_open_or_create_refuses_another_model_and_other_files(
     with pytest.raises(CollectionError, match=r"is not empty: it holds notes\.txt"):
         Collection.open_or_create(tmp_path / "d", encoder=tiny)
     assert [file.name for file in (tmp_path / "d").iterdir()] == ["notes.txt"]
+
+
+def test_the_folder_of_a_bulk_job_is_refused_by_name(tmp_path: Path, mini: Encoder) -> None:
+    (tmp_path / "texts.txt").write_text("a cat")
+    encode_files(mini, tmp_path / "texts.txt", tmp_path / "job")
+    files = sorted((tmp_path / "job").iterdir())
+    with pytest.raises(CollectionError, match=r"job is the folder of a bulk job: name another one"):
+        Collection.open_or_create(tmp_path / "job", encoder=mini)
+    assert sorted((tmp_path / "job").iterdir()) == files
+    Collection.from_parquet(tmp_path / "c", tmp_path / "job").close()
 
 
 def test_a_repr_names_path_rows_and_model(tmp_path: Path, mini: Encoder) -> None:

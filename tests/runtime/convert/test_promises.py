@@ -91,7 +91,7 @@ def test_a_damaged_collection_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_source_or_no_target_is_refused(tmp_path: Path, job: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").touch()
-    refused(tmp_path / "nothing", tmp_path / "t", "neither the folder .*: there is nothing")
+    refused(tmp_path / "nothing", tmp_path / "t", "neither the folder .*: it does not exist")
     refused(tmp_path / "folder", tmp_path / "t", "neither the folder of a bulk job nor a coll")
     refused(job, job / "v.parquet", "contain each other")
     refused(job, tmp_path / "folder", "exists: name another target, or give --overwrite")
