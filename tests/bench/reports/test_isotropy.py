@@ -299,7 +299,7 @@ def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> Non
         (["TINY", "corpus.txt", "--against", "nowhere"], "no bundle 'nowhere'"),
         (["TINY", "corpus.txt", "--against", "TINY"], "given twice"),
         (["TINY", "corpus.txt", "--sts", "nowhere"], "nowhere is not a directory"),
-        (["TINY", "corpus.txt", "--source", "./nowhere"], "nowhere is not a directory"),
+        (["TINY", "corpus.txt", "--source", "./nowhere"], "nowhere does not exist"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_leaves_nothing(
