@@ -377,6 +377,12 @@ def test_texts_are_encoded_by_the_sparse_model_of_the_shards(
             searcher.search([1, 0], text=query, hybrid=True)
 
 
+def test_no_queries_have_no_hits(searcher: ShardedSearcher) -> None:
+    assert searcher.search_batch([]).hits == []
+    assert searcher.search_batch([], hybrid=True).hits == []
+    assert searcher.search_sparse_batch([]).hits == []
+
+
 def test_wrong_arguments_are_refused(searcher: ShardedSearcher) -> None:
     dense, sparse = _queries(1)
     with pytest.raises(InputValueError, match="60 dimensions"):

@@ -236,7 +236,7 @@ def test_any_number_of_threads_may_search(searcher: ShardedSearcher) -> None:
 
 
 def test_a_shard_that_dies_is_named_and_comes_back(searcher: ShardedSearcher) -> None:
-    dying = searcher._shards["shard-001"]
+    dying = searcher._calls.actors["shard-001"]
     ray.kill(dying, no_restart=False)
     hits = searcher.search("the cat", 5)
     assert set(hits.missing) <= {"shard-001"}

@@ -226,7 +226,7 @@ def test_an_actor_that_dies_comes_back_from_the_cache(
         for name in objects:
             if not name.endswith(".json") or ".job." in name:
                 bucket.delete_one(f"copy/{name}")
-        ray.kill(searcher._shards["shard-001"], no_restart=False)
+        ray.kill(searcher._calls.actors["shard-001"], no_restart=False)
         assert until(lambda: not searcher.search("the cat", 5).partial)
         assert searcher.rows() == 800
 

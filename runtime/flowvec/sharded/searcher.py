@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -16,7 +14,7 @@ from flowvec.bulk import RayWorkers
 from flowvec.bulk.ray_workers import connected_ray
 from flowvec.collection.diversity import FETCH_K, LAMBDA_MULT, Diversity
 from flowvec.collection.foreign import OF_ROWS, OF_SEARCH
-from flowvec.collection.grouping import best_of_groups, group_of
+from flowvec.collection.grouping import group_of
 from flowvec.collection.model import check_sparse_encoder_or_none
 from flowvec.collection.query import Queries, SearchKeywords, SearchOptions
 from flowvec.collection.reranking import RERANK_FROM
@@ -26,22 +24,16 @@ from flowvec.collection.store.filters import Filter
 from flowvec.collection.store.rows import Id, Item, check_ids
 from flowvec.collection.validation import texts_of
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import (
-    ClosedError,
-    CollectionError,
-    FingerprintMismatchError,
-    InputTypeError,
-    InputValueError,
-    first_line,
-)
+from flowvec.errors import InputTypeError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
 from flowvec.reranker.shared_reranker import SharedReranker
 from flowvec.sequences import as_list
-from flowvec.sharded.fusion import Fused, Key, fused, total_statistics
+from flowvec.sharded.hybrid import HybridSearch
 from flowvec.sharded.manifest import place_of, read_manifest, shard_name
 from flowvec.sharded.results import ShardedHits, ShardedRows
 from flowvec.sharded.shard_actor import ShardActor
+from flowvec.sharded.shard_calls import ShardCalls
 from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.sparse.vectors import SparseVectors
@@ -116,21 +108,19 @@ class ShardedSearcher:
         if encoder is not None:
             about.check_model(encoder, shown(place))
         about.check_sparse_model(sparse_encoder, shown(place))
-        self._ray = ray = connected_ray(RayWorkers(1, address=address))
+        ray = connected_ray(RayWorkers(1, address=address))
         self._encoder = encoder
         self._sparse_encoder = sparse_encoder
-        self._timeout = timeout
         self._metric: Metric | None = None
         actor = ray.remote(ShardActor).options(
             num_cpus=cpus_per_shard, max_restarts=-1, max_concurrency=_AT_A_TIME
         )
         kept_in = None if cache is None else str(Path(cache).expanduser().absolute())
-        self._shards: dict[str, Any] = {
-            shard_name(number): actor.remote(place, shard_name(number), kept_in)
-            for number in range(about.shards)
-        }
-        for shard in self._shards.values():
-            shard.prepare.remote()
+        names = [shard_name(number) for number in range(about.shards)]
+        actors = {name: actor.remote(place, name, kept_in) for name in names}
+        self._calls = ShardCalls(ray, actors, timeout)
+        for one in actors.values():
+            one.prepare.remote()
 
     def __enter__(self) -> ShardedSearcher:
         return self
@@ -141,13 +131,11 @@ class ShardedSearcher:
     @property
     def shards(self) -> int:
         """How many shards the collection has; 0 after `close`."""
-        return len(self._shards)
+        return len(self._calls)
 
     def close(self) -> None:
         """Stop the actors; twice is harmless."""
-        for shard in self._shards.values():
-            self._ray.kill(shard)
-        self._shards = {}
+        self._calls.close()
 
     def search(
         self,
@@ -217,7 +205,9 @@ class ShardedSearcher:
         )
         if unknown := sorted(options.keys() - ShardedKeywords.__annotations__.keys()):
             raise InputTypeError(f"a search in shards has no argument {unknown[0]!r}")
-        self._check_open()
+        self._calls.check_open()
+        if isinstance(queries, list | tuple) and not queries:
+            return ShardedHits([], {})
         is_text = texts_of(queries) is not None
         given = queries if is_text else _rows(queries)
         plan = SearchPlan.checked(
@@ -241,9 +231,9 @@ class ShardedSearcher:
             first = plan.first_stage
             arguments = (vectors, first.k, options.get("filter"), first.exact, first.ef,
                          first.group_by, first.with_vectors)  # fmt: skip
-            answers, missing = self._ask("search", dict.fromkeys(self._shards, arguments), timeout)
+            answers, missing = self._calls.ask_all("search", arguments, timeout)
             hits = _merged(answers, len(vectors), first)
-        return ShardedHits(plan.finished(hits, _texts_alone), self._named(missing))
+        return ShardedHits(plan.finished(hits, _texts_alone), self._calls.in_order(missing))
 
     @explaining(OF_SEARCH)
     def search_mmr(
@@ -288,9 +278,9 @@ class ShardedSearcher:
         )  # fmt: skip
         metric = self._metric
         if metric is None:
-            answers, missing = self._ask("metric", dict.fromkeys(self._shards, ()), timeout)
+            answers, missing = self._calls.ask_all("metric", (), timeout)
             if not answers:
-                return ShardedHits([[]], self._named(missing))
+                return ShardedHits([[]], self._calls.in_order(missing))
             self._metric = metric = cast(Metric, next(iter(answers.values())))
         return ShardedHits([diversity(found.hits[0], metric)], found.missing)
 
@@ -351,7 +341,7 @@ class ShardedSearcher:
         checked = SearchOptions.checked(
             k, filter, min_score=min_score, offset=offset, with_vectors=with_vectors
         )
-        self._check_open()
+        self._calls.check_open()
         if isinstance(queries, str):
             raise InputTypeError("queries must be texts or sparse vectors, not one text")
         if isinstance(queries, list | tuple) and not queries:
@@ -362,11 +352,9 @@ class ShardedSearcher:
         else:
             vectors, fingerprint = self._encoded_sparse(texts)
         arguments = (vectors, fingerprint, checked.k, filter, with_vectors)
-        answers, missing = self._ask(
-            "search_sparse", dict.fromkeys(self._shards, arguments), timeout
-        )
+        answers, missing = self._calls.ask_all("search_sparse", arguments, timeout)
         hits = [line[checked.offset :] for line in _merged(answers, len(vectors), checked)]
-        return ShardedHits(hits, self._named(missing))
+        return ShardedHits(hits, self._calls.in_order(missing))
 
     @explaining(OF_ROWS)
     def get(self, ids: Sequence[Id], *, timeout: float | None = None) -> ShardedRows:
@@ -387,16 +375,16 @@ class ShardedSearcher:
             InputTypeError, InputValueError: an id is not valid.
         """
         keys = check_ids(as_list("ids", ids))
-        self._check_open()
+        self._calls.check_open()
         if not keys:
             return ShardedRows([], {})
         arguments = (list(dict.fromkeys(keys)),)
-        answers, missing = self._ask("get", dict.fromkeys(self._shards, arguments), timeout)
+        answers, missing = self._calls.ask_all("get", arguments, timeout)
         row_by_id: dict[Id, Item] = {}
         for items in answers.values():
             for item in items:
                 row_by_id.setdefault(item.id, item)
-        return ShardedRows([row_by_id.get(key) for key in keys], self._named(missing))
+        return ShardedRows([row_by_id.get(key) for key in keys], self._calls.in_order(missing))
 
     def _encoded_sparse(self, texts: list[str]) -> tuple[SparseVectors, str]:
         """Sparse vectors of queries, and the fingerprint of the model."""
@@ -412,151 +400,17 @@ class ShardedSearcher:
         if options.shares.sparse > 0.0 and sparse is None and plan.texts is not None:
             sparse, fingerprint = self._encoded_sparse(plan.texts)
         queries = Queries(vectors, plan.texts, sparse)
-        if options.group_by is None:
-            return self._fused(queries, fingerprint, options, timeout)
-        return self._grouped(queries, fingerprint, options, options.group_by, timeout)
-
-    def _grouped(
-        self,
-        queries: Queries,
-        fingerprint: str | None,
-        options: SearchOptions,
-        field: str,
-        timeout: float | None,
-    ) -> tuple[list[list[Hit]], dict[str, str]]:
-        """`_fused` with only the best row of each value of a field."""
-        missing: dict[str, str] = {}
-        number_by_id: dict[Id, int] = {}
-        hits: list[dict[int, Hit]] = [{} for _ in range(len(queries))]
-
-        def find(places: Sequence[int], depth: int) -> list[list[tuple[int, float]]]:
-            lines, late = self._fused(
-                queries.some(places), fingerprint, replace(options, k=depth), timeout
-            )
-            missing.update(late)
-            for place, line in zip(places, lines, strict=True):
-                hits[place] = {number_by_id.setdefault(h.id, len(number_by_id)): h for h in line}
-            return [[(number, h.score) for number, h in hits[i].items()] for i in places]
-
-        def groups_of(numbers: set[int]) -> dict[int, Hashable]:
-            metadata = {number: h.metadata for line in hits for number, h in line.items()}
-            return {number: group_of(metadata[number], number, field) for number in numbers}
-
-        best = best_of_groups(find, groups_of, len(queries), options.k, options.min_score)
-        chosen = [[its[number] for number, _ in line] for line, its in zip(best, hits, strict=True)]
-        return chosen, missing
-
-    def _fused(
-        self,
-        queries: Queries,
-        fingerprint: str | None,
-        options: SearchOptions,
-        timeout: float | None,
-    ) -> tuple[list[list[Hit]], dict[str, str]]:
-        """The k best rows of each query by several rankings, and why shards are missing."""
-        vectors, texts, shares = queries.vectors, queries.texts, options.shares
-        asked = dict.fromkeys(self._shards, (queries, fingerprint, options))
-        candidates, missing = self._ask("rankings", asked, timeout)
-        words: dict[str, Any] = {}
-        if shares.words > 0.0 and texts is not None:
-            totals = total_statistics(candidates)
-            words_of = Queries(vectors, texts)
-            asked_words = dict.fromkeys(candidates, (words_of, totals, options))
-            words, late = self._ask("words", asked_words, timeout)
-            missing |= late
-        items: dict[Key, Item | None] = {}
-        while True:
-            there = [name for name in candidates if name not in missing]
-            lines = [
-                fused(
-                    {name: candidates[name][i] for name in there},
-                    {name: words[name][i] for name in there if name in words},
-                    options,
-                )
-                for i in range(len(vectors))
-            ]
-            chosen = [_chosen(line, items, options) for line in lines]
-            wanted: dict[str, list[int]] = {}
-            for name, label in {key for keys in chosen for key, _ in keys if key not in items}:
-                wanted.setdefault(name, []).append(label)
-            if not wanted:
-                break
-            rows, late = self._ask(
-                "items", {name: (sorted(labels),) for name, labels in wanted.items()}, timeout
-            )
-            missing |= late
-            for name, its in rows.items():
-                items |= {(name, label): its.get(label) for label in wanted[name]}
-        hits = [
-            [
-                line.hit(key, score, item, with_vector=options.with_vectors)
-                for key, score in keys
-                if (item := items[key]) is not None
-            ]
-            for line, keys in zip(lines, chosen, strict=True)
-        ]
-        return hits, missing
-
-    def _ask(
-        self, method: str, arguments: Mapping[str, tuple[Any, ...]], timeout: float | None
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Call a method of several shards at once.
-
-        Args:
-            method: its name.
-            arguments: of each shard's call, by the shard's name.
-            timeout: seconds; None is the one of this object.
-
-        Returns:
-            Answers by the shard's name, in the order of the shards, and why others gave none.
-
-        Raises:
-            InputTypeError, InputValueError, FingerprintMismatchError: the queries are not valid.
-        """
-        ray = self._ray
-        shard_of_call = {
-            getattr(self._shards[name], method).remote(*given): name
-            for name, given in arguments.items()
-        }
-        limit = self._timeout if timeout is None else timeout
-        ready, late = ray.wait(list(shard_of_call), num_returns=len(shard_of_call), timeout=limit)
-        missing = {shard_of_call[one]: f"no answer within {limit:g} s" for one in late}
-        answers: dict[str, Any] = {}
-        for one in ready:
-            try:
-                answers[shard_of_call[one]] = ray.get(one)
-            except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, InputValueError | TypeError | FingerprintMismatchError):
-                    raise error.cause from None  # the query is not valid, for any shard
-                missing[shard_of_call[one]] = first_line(error.cause or error)
-            except ray.exceptions.RayError as error:
-                missing[shard_of_call[one]] = first_line(error)
-        for one in late:
-            with suppress(Exception):  # it may have ended by now
-                ray.cancel(one)
-        return {name: answers[name] for name in self._shards if name in answers}, missing
-
-    def _named(self, missing: Mapping[str, str]) -> dict[str, str]:
-        """Missing shards in their order."""
-        return {name: missing[name] for name in self._shards if name in missing}
-
-    def _check_open(self) -> None:
-        if not self._shards:
-            raise ClosedError("this ShardedSearcher is closed")
+        return HybridSearch(self._calls, queries, fingerprint, options, timeout).hits()
 
     def rows(self, timeout: float = 60.0) -> int:
         """Rows of all shards.
 
         Raises:
+            ClosedError: after `close`.
             CollectionError: a shard does not answer.
         """
-        try:
-            counts = self._ray.get(
-                [shard.rows.remote() for shard in self._shards.values()], timeout=max(0.0, timeout)
-            )
-        except self._ray.exceptions.RayError as error:
-            raise CollectionError(f"a shard does not answer: {first_line(error)}") from error
-        return sum(counts)
+        self._calls.check_open()
+        return self._calls.rows(timeout)
 
 
 def _rows(queries: object) -> npt.NDArray[np.float32]:
@@ -593,23 +447,3 @@ def _merged(
             line = list(groups.values())
         lines.append(line[: options.k])
     return lines
-
-
-def _chosen(
-    line: Fused, items: Mapping[Key, Item | None], options: SearchOptions
-) -> list[tuple[Key, float]]:
-    """The k best rows of different ids, as far as rows are known, without deleted ones."""
-    chosen: list[tuple[Key, float]] = []
-    ids: set[Id] = set()
-    for key, score in line.ranked:
-        if len(chosen) >= options.k or (
-            options.min_score is not None and score < options.min_score
-        ):
-            break
-        if key in items:
-            item = items[key]
-            if item is None or item.id in ids:
-                continue
-            ids.add(item.id)
-        chosen.append((key, score))
-    return chosen
