@@ -128,18 +128,20 @@ class EngineNotProvedError(ProviderUnavailableError):
         ...     print(error.provider, "computes wrong vectors here:", error)
 
     Attributes:
+        found: what the proof found; the message has advice after it.
         provider: full name of the engine's provider.
         compute: the engine's compute type.
     """
 
-    def __init__(self, message: str, provider: str, compute: str) -> None:
+    def __init__(self, found: str, provider: str, compute: str, advice: str = "") -> None:
         """An error about one engine."""
-        super().__init__(message, provider, compute)
+        super().__init__(found, provider, compute, advice)
+        self.found = found
         self.provider = provider
         self.compute = compute
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return ". ".join(filter(None, (self.found, self.args[3])))
 
 
 class EngineError(FlowvecError, RuntimeError):

@@ -213,7 +213,7 @@ class LoadedModel:
                 "%s in %s is used instead: %s",
                 chosen.engine.provider,
                 chosen.engine.compute,
-                "; ".join(map(str, refused)),
+                "; ".join(error.found for error in refused),
             )
         return model
 

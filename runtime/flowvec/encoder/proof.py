@@ -361,10 +361,10 @@ def _refusal(engine: Engine, proof: Proof) -> EngineNotProvedError:
     others = "provider and compute" if engine.compute != "float32" else "provider"
     return EngineNotProvedError(
         f"{engine.provider} in {engine.compute} is not proved on this machine: {proof.reason}. It "
-        f"ran {engine.streams} x {engine.threads} threads of {named} on {cpu_name()}. Leave "
-        f"{others} out to use an engine that is proved; `flowvec doctor BUNDLE` shows each",
+        f"ran {engine.streams} x {engine.threads} threads of {named} on {cpu_name()}",
         engine.provider,
         engine.compute,
+        f"Leave {others} out to use an engine that is proved; `flowvec doctor BUNDLE` shows each",
     )
 
 
