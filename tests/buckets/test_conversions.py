@@ -38,7 +38,7 @@ NAMING = {"faiss": "flowvec.json", "pgvector": "flowvec.json", "lance": "_versio
 def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Uploads in parts, leases that are lost soon, and a temporary folder of the test's own."""
     monkeypatch.setattr(s3, "PART_BYTES", 2048)
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 8.0)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)

@@ -35,7 +35,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads in parts, leases that are lost soon, and shards of several windows."""
     monkeypatch.setattr(windows, "WINDOW", 16)
     monkeypatch.setattr(s3, "PART_BYTES", 2048)
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 8.0)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ from flowvec.convert import convert
 from flowvec.object_store import lease, s3
 source, target, to, is_far = sys.argv[1:]
 s3.PART_BYTES = 2048
-lease.LEASE_SECONDS = 1.5
+lease.LEASE_SECONDS = 6.0
 if is_far == "True":
     lease._machine = lambda: f"another machine {os.getpid()}"
 print("begun", flush=True)

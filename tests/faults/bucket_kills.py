@@ -122,7 +122,7 @@ def _child(
     from flowvec.object_store import lease, s3
 
     s3.PART_BYTES = job.part_bytes
-    lease.LEASE_SECONDS = 3.0
+    lease.LEASE_SECONDS = 6.0
     if is_far:  # nobody on this machine can tell that it has ended
         lease._machine = lambda: f"another machine {os.getpid()}"
     os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
