@@ -140,6 +140,8 @@ def search(
                 "with --sparse-model makes them",
                 err=True,
             )
+        if hybrid and sparse_model is None:
+            _tell_unused(shown(place), is_unused=read_shards(place).sparse_model is not None)
         bundle = model or shards_model(place)
         with (
             nullcontext()
@@ -175,6 +177,8 @@ def search(
         Collection.open(directory, encoder=encoder, sparse_encoder=sparse_encoder) as collection,
         _reranker(rerank, provider, compute) as reranker,
     ):
+        if hybrid and sparse_model is None:
+            _tell_unused(str(directory), is_unused=collection.info().sparse_rows > 0)
         hits = collection.search(query, k, rerank=reranker, **options)
     _show(hits, as_json=as_json)
 
@@ -203,6 +207,14 @@ def _check_has_sparse(directory: Path) -> None:
             raise InputValueError(
                 f"{directory} has no sparse vectors: flowvec index with --sparse-model makes them"
             )
+
+
+def _tell_unused(place: str, *, is_unused: bool) -> None:
+    """Say that a hybrid search leaves out the sparse vectors that there are."""
+    if is_unused:
+        typer.echo(
+            f"{place} has sparse vectors, which are not searched without --sparse-model", err=True
+        )
 
 
 def _sparse_encoder(model: str | None) -> AbstractContextManager[SparseEncoder | None]:

@@ -29,6 +29,11 @@ def test_index_and_search_by_sparse_vectors(flowvec, tmp_path, tiny_dir, sparse_
                     "--json")  # fmt: skip
     best = json.loads(fused.stdout)[0]
     assert (best["id"], best["score"], best["sparse_score"]) == (hit["id"], 1.0, 1.0)
+    assert fused.stderr == ""
+    without = flowvec("search", "c", "Stocks fell.", "--hybrid")
+    assert without.stderr == (
+        "c has sparse vectors, which are not searched without --sparse-model\n"
+    )
     info = json.loads(flowvec("info", "c", "--json").stdout)
     assert (info["sparse_rows"], info["sparse_model"]) == (4, str(sparse_dir))
 
