@@ -7,9 +7,10 @@ from typing import Annotated, Any, cast
 import typer
 
 from flowvec.cli.options import Compute, Format, Json, Provider, Revision, TextField, print_json
+from flowvec.cli.rerankers import load_reranker
 from flowvec.cli.search import shorten
 from flowvec.errors import InputValueError
-from flowvec.reranker.reranker import Reranker
+from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.texts.inputs import read_rows
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -23,7 +24,8 @@ def rerank(
     bundle: Annotated[
         str,
         typer.Argument(
-            help="The directory of a reranker or its checkpoint, or a model on the hub."
+            help="The directory of a reranker, its checkpoint or a multi-vector encoder, or a "
+            "model on the hub."
         ),
     ],
     query: Annotated[str, typer.Argument(help="The text that the others are to answer.")],
@@ -37,12 +39,13 @@ def rerank(
         typer.Option(help="The label whose score counts, for a model of several labels."),
     ] = None,
     truncation: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Pairs above the model's length: longest_first cuts the longer text, only_second "
-            "the document, error refuses them."
+            help="Pairs above a reranker's length: longest_first cuts the longer text, only_second "
+            "the document, error refuses them.",
+            show_default="longest_first",
         ),
-    ] = "longest_first",
+    ] = None,
     text_field: TextField = "text",
     file_format: Format = None,
     provider: Provider = None,
@@ -56,16 +59,23 @@ def rerank(
         rows.append(row)
         if len(rows) > _MOST_ROWS:
             raise InputValueError(f"{texts} holds more than {_MOST_ROWS:,} texts")
-    loaded = Reranker.load(bundle, provider=provider, compute=cast(Any, compute), revision=revision)
-    with loaded as reranker:
-        ranked = reranker.rank(
-            query,
-            [row.text for row in rows],
-            top_k=k,
-            return_documents=True,
-            label=label,
-            truncation=cast(Any, truncation),
-        )
+    documents = [row.text for row in rows]
+    with load_reranker(bundle, provider, compute, revision) as reranker:
+        if isinstance(reranker, MultiVectorEncoder):
+            if label is not None or truncation is not None:
+                raise InputValueError(
+                    "--label and --truncation are for rerankers, not for a multi-vector encoder"
+                )
+            ranked = reranker.rank(query, documents, top_k=k, return_documents=True)
+        else:
+            ranked = reranker.rank(
+                query,
+                documents,
+                top_k=k,
+                return_documents=True,
+                label=label,
+                truncation=cast(Any, truncation or "longest_first"),
+            )
     if as_json:
         print_json(ranked)
         return

@@ -10,10 +10,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from flowvec.bundle.bundle import absolute_path, read_manifest
-from flowvec.bundle.manifest import MANIFEST
 from flowvec.cli.index import encoder_of
 from flowvec.cli.options import Compute, Json, Provider, ShardTimeout, print_json
+from flowvec.cli.rerankers import load_reranker
 from flowvec.cli.rows import Where, parsed_filter
 from flowvec.collection.collection import Collection
 from flowvec.collection.reranking import RERANK_FROM
@@ -224,12 +223,7 @@ def _sparse_encoder(model: str | None) -> AbstractContextManager[SparseEncoder |
 def _reranker(
     model: str | None, provider: str | None, compute: str
 ) -> AbstractContextManager[Reranker | MultiVectorEncoder | None]:
-    if model is None:
-        return nullcontext()
-    path = absolute_path(model)
-    is_late = (path / MANIFEST).is_file() and read_manifest(path).kind == "multi_vector"
-    kind: type[Reranker | MultiVectorEncoder] = MultiVectorEncoder if is_late else Reranker
-    return kind.load(model, provider=provider, compute=cast(Any, compute))
+    return nullcontext() if model is None else load_reranker(model, provider, compute)
 
 
 def _show(hits: list[Hit], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowvec import Reranker
+from flowvec import MultiVectorEncoder, Reranker
 
 QUERY = "the cat sleeps"
 TEXTS = ["a cat sleeps", "stocks fell", "the dog runs fast"]
@@ -34,6 +34,20 @@ def test_rerank_prints_the_best_texts(flowvec, notes: Path, reranker_dir: Path) 
     assert [hit["text"] for hit in printed] == [hit["text"] for hit in ranked]
     words = flowvec("rerank", reranker_dir, QUERY, notes)
     assert len(words.stdout.splitlines()) == 3
+
+
+def test_rerank_takes_a_multi_vector_encoder(flowvec, notes: Path, multi_vector_dir: Path) -> None:
+    result = flowvec("rerank", multi_vector_dir, QUERY, notes, "-k", 2, "--json")
+    assert result.returncode == 0, result.stderr
+    with MultiVectorEncoder.load(multi_vector_dir) as encoder:
+        ranked = encoder.rank(QUERY, TEXTS, top_k=2, return_documents=True)
+    assert json.loads(result.stdout) == [
+        {**hit, "score": pytest.approx(hit["score"])} for hit in ranked
+    ]
+    for option in (("--label", "a"), ("--truncation", "error")):
+        wrong = flowvec("rerank", multi_vector_dir, QUERY, notes, *option)
+        assert (wrong.returncode, wrong.stdout) == (2, "")
+        assert "--label and --truncation are for rerankers" in wrong.stderr
 
 
 def test_rerank_reads_stdin(flowvec, reranker_dir: Path) -> None:
