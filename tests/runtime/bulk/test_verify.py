@@ -91,6 +91,6 @@ def test_the_verify_command(flowvec, tmp_path: Path, tiny: Encoder) -> None:
     assert done.returncode == 1
     assert json.loads(done.stdout)["problems"] == ["part-000002.npy is missing"]
     done = flowvec("verify", out)
-    assert (done.returncode, "start the job again" in done.stdout) == (1, True)
+    assert (done.returncode, "give the command of the job" in done.stdout) == (1, True)
     done = flowvec("verify", out, "--salvage", "x")
     assert (done.returncode, "--salvage is for collections" in done.stderr) == (2, True)
