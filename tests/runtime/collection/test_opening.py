@@ -209,6 +209,7 @@ def test_open_or_create_refuses_another_model_and_other_files(
 
 
 def test_the_folder_of_a_bulk_job_is_refused_by_name(tmp_path: Path, mini: Encoder) -> None:
+    pytest.importorskip("pyarrow", reason="needs the extra [files]")
     (tmp_path / "texts.txt").write_text("a cat")
     encode_files(mini, tmp_path / "texts.txt", tmp_path / "job")
     files = sorted((tmp_path / "job").iterdir())
