@@ -213,9 +213,15 @@ def test_another_version_of_an_input_is_another_input(tmp_path: Path, files: Fil
 def test_a_job_that_is_stopped_says_how_to_continue_without_secrets(
     tmp_path: Path, files: Files
 ) -> None:
-    files.versions["1"] = rows_of(0, 20_000)
-    words = [sys.executable, "-m", "flowvec", "encode", "mini", files.url("1"), "--out", "out",
-             "--rows-per-shard", "100", "--progress", "json"]  # fmt: skip
+    # Progress is told once a second, so the job must take far longer.
+    files.versions["1"] = rows_of(0, 400_000)
+    # A shell's background process ignores SIGINT, and so would what it starts.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from flowvec.cli.main import main\nmain()"
+    )
+    words = [sys.executable, "-c", program, "encode", "mini", files.url("1"), "--out", "out",
+             "--rows-per-shard", "1000", "--progress", "json"]  # fmt: skip
     with subprocess.Popen(words, cwd=tmp_path, text=True, stderr=subprocess.PIPE) as job:
         assert job.stderr is not None
         first = job.stderr.readline()
