@@ -211,12 +211,16 @@ class _ParquetFile(_File):
         ]
         self._schema = arrow.schema(columns_of, metadata={"flowvec": json.dumps(about)})
         named = [name for name, _ in fields]
+        with_dictionary = [name for name, kind in fields if _needs_dictionary(arrow, kind)]
+        if self.dtype.itemsize == 1:
+            # Parquet has no integers below 32 bits; a dictionary of 256 values makes each one byte.
+            with_dictionary.append("vector.list.element")
         self._writer = arrow.parquet.ParquetWriter(
             self.partial,
             self._schema,
-            # Vectors look random: neither compression nor a dictionary helps.
+            # Vectors look random: compression does not help.
             compression=dict.fromkeys(named, "zstd"),
-            use_dictionary=[name for name, kind in fields if _needs_dictionary(arrow, kind)],
+            use_dictionary=with_dictionary,
             write_statistics=named,
         )
 

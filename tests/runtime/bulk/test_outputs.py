@@ -94,6 +94,19 @@ def test_parquet_has_ids_fields_and_vectors_of_fixed_length(
     assert about["fingerprint"] == tiny.fingerprint
 
 
+@pytest.mark.parametrize(("precision", "size"), [("float32", 4), ("float16", 2), ("int8", 1)])
+def test_a_number_in_parquet_takes_the_bytes_of_its_precision(
+    tmp_path: Path, mini: Encoder, precision, size: int
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
+    (tmp_path / "a.txt").write_text("\n".join(texts_of(300)))
+    encode_files(mini, tmp_path / "a.txt", tmp_path / "a.parquet", precision=precision)
+    groups = parquet.ParquetFile(tmp_path / "a.parquet").metadata
+    vector = groups.row_group(0).column(groups.num_columns - 1)
+    assert vector.path_in_schema == "vector.list.element"
+    assert vector.total_compressed_size < 1.1 * size * vector.num_values
+
+
 @pytest.mark.parametrize("precision", ["float16", "int8", "uint8", "ubinary"])
 @pytest.mark.parametrize("out_format", ["npy", "parquet"])
 def test_vectors_have_the_requested_precision(
