@@ -353,6 +353,7 @@ def test_auto_takes_the_next_engine_with_one_warning(
     (said,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert said.startswith("CPUExecutionProvider in float32 is used instead: ")
     assert opened[0].provider in said
+    assert "Leave" not in said  # nobody gave an option that could be left out
     # With the refusal in the cache, nothing else is loaded, but the message is the same.
     opened.clear()
     caplog.clear()
