@@ -34,6 +34,7 @@ from flowvec.errors import (
     InputValueError,
     NonFiniteError,
 )
+from flowvec.progress import say
 from flowvec.sequences import as_list
 from flowvec_export.arguments import (
     check_callback,
@@ -91,7 +92,7 @@ def export(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     revision: str | None = None,
-    on_step: Callable[[str], object] | None = None,
+    on_step: Callable[[str], object] | None = say,
 ) -> Bundle:
     """Export a checkpoint as a bundle: one ONNX graph from token ids to vectors, or to scores.
 
@@ -151,7 +152,8 @@ def export(
         trust_remote_code: run Python files of the checkpoint, which can do anything.
         allow_pickle: read weights from a pickle, with torch's restricted unpickler.
         revision: branch, tag or commit of a Hugging Face name; None is its main branch.
-        on_step: called with a line of text before each step.
+        on_step: called with a line of text before each step; by default it goes to standard
+            error. None is silent.
 
     Returns:
         The finished, verified bundle.
@@ -184,7 +186,7 @@ def export(
         remote_code=flag("trust_remote_code", trust_remote_code),
         pickle=flag("allow_pickle", allow_pickle),
     )
-    say = on_step or logger.info
+    tell = on_step or logger.info
     recipe: Recipe | None = None
     if isinstance(transform, str | os.PathLike):
         # Imports torch, which is not needed for an ONNX source otherwise.
@@ -197,7 +199,7 @@ def export(
         raise InputTypeError(
             f"transform must be a Transform or a file of one, not {type(transform).__name__}"
         )
-    say(f"reading {source}")
+    tell(f"reading {source}")
     origin = read_any_source(source, encoder_only=encoder_only, trust=trust, revision=revision)
     if isinstance(origin, PairSource):
         _refuse(
@@ -220,7 +222,7 @@ def export(
             calibration=calibration,
             overwrite=overwrite,
             is_ours=_is_bundle,
-            say=say,
+            say=tell,
         )
     if isinstance(origin, SparseSource):
         _refuse(
@@ -245,7 +247,7 @@ def export(
             calibration=calibration,
             overwrite=overwrite,
             is_ours=_is_bundle,
-            say=say,
+            say=tell,
         )
     if isinstance(origin, MultiVectorSource):
         _refuse(
@@ -268,33 +270,33 @@ def export(
             calibration=calibration,
             overwrite=overwrite,
             is_ours=_is_bundle,
-            say=say,
+            say=tell,
         )
     if origin.unused:
-        say(f"leaving out what is above the encoder: {', '.join(origin.unused)}")
+        tell(f"leaving out what is above the encoder: {', '.join(origin.unused)}")
     length = origin.checked_length(max_length)
     _add_prompts(origin, prompts, default_prompt_name)
     if recipe is not None:
         pooling = _checked_pooling(recipe, origin, pooling)
 
-    say("making the graph")
+    tell("making the graph")
     added = [] if transform is None else [transform]
     draft = origin.draft(length, pooling, added, normalize, weights)
     with staged_directory(target, overwrite, _is_bundle) as staged:
         write_onnx(draft.proto, staged / MODEL)
         (staged / TOKENIZER).write_text(origin.tokenizer.to_str(), encoding="utf-8")
         manifest = _manifest(origin, draft, staged, name or origin.name, length, weights)
-        say("computing the reference vectors")
+        tell("computing the reference vectors")
         bundle = with_references(Bundle(staged, manifest))
-        say(f"comparing with {draft.computed_by}")
+        tell(f"comparing with {draft.computed_by}")
         figures = _compare(bundle, draft, origin.vocabulary)
         texts = calibration_texts() if calibration is None else calibration
         if texts:
-            say("measuring the range of each dimension")
+            tell("measuring the range of each dimension")
             bundle = _with_ranges(bundle, texts)
         proved_on: dict[str, str] = {}
         for kind in variants:
-            say(f"making the {kind} variant")
+            tell(f"making the {kind} variant")
             measured = add_variant(bundle, draft.proto, kind, texts, draft.attention, sts)
             figures |= measured
             bundle = with_file(bundle, VARIANTS[kind])

@@ -14,6 +14,7 @@ from typing import Any
 
 from flowvec.errors import FlowvecError
 from flowvec.optional import require
+from flowvec.progress import say
 
 __all__: list[str] = []
 
@@ -56,12 +57,8 @@ def _export(request: dict[str, Any]) -> None:
         revision=request["revision"],
         trust_remote_code=request["trust_remote_code"],
         allow_pickle=request["allow_pickle"],
-        on_step=_say if request["shows_steps"] else None,
+        on_step=say if request["shows_steps"] else None,
     )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

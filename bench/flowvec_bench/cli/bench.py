@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from tqdm import tqdm
 
 from flowvec.cli.options import MODEL_HELP, Compute, Format, MaxBatchTokens, Provider, TextField
 from flowvec.encoder.encoder import Encoder, EncoderInfo
 from flowvec.errors import InputValueError
 from flowvec.optional import require
+from flowvec.progress import bar
 from flowvec.texts.inputs import read_rows
 from flowvec_bench.cli.bulk import bulk
 from flowvec_bench.cli.filters import filters
@@ -90,7 +89,7 @@ def throughput(
     kinds = BATCHINGS if batching is None else (batching,)
     with (
         _loaded(bundle, provider, compute, max_batch_tokens) as encoder,
-        tqdm(total=repeats + 1, desc="repeats", disable=not sys.stderr.isatty()) as progress,
+        bar("repeats", repeats + 1, "passes") as progress,
     ):
         info = encoder.info()
         results = measure_throughput(
@@ -157,7 +156,7 @@ def memory(
     check_output(json_out)
     with (
         _loaded(bundle, provider, compute, max_batch_tokens) as encoder,
-        tqdm(total=texts, desc="texts", disable=not sys.stderr.isatty()) as progress,
+        bar("stream", texts, "texts") as progress,
     ):
         info = encoder.info()
         measured = measure_memory(

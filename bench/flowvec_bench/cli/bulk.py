@@ -14,6 +14,7 @@ import typer
 from flowvec.cli.options import MODEL_HELP
 from flowvec.errors import InputValueError
 from flowvec.optional import require
+from flowvec.progress import say
 from flowvec_bench.cli.options import (
     EXTRAS,
     Corpus,
@@ -22,7 +23,6 @@ from flowvec_bench.cli.options import (
     about_machine,
     check_corpus,
     check_outputs,
-    say,
     write_json,
 )
 
@@ -68,7 +68,7 @@ def bulk(
             raise InputValueError(f"{corpus} has only {count} sentences")
         measured = measure_bulk(
             model, file, rows, Path(name), rounds=rounds,
-            ray_workers=ray_workers, on_step=say(),
+            ray_workers=ray_workers, on_step=say,
         )  # fmt: skip
     typer.echo(format_table(HEADER, [cells(row, measured) for row in measured], texts=1))
     record = about_machine(

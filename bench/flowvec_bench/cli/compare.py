@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,7 +84,6 @@ def compare(
         rows=rows,
         seeds=seeds,
         settings=settings,
-        on_step=(lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None,
     )
     for line in _lines(result):
         typer.echo(line)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from tqdm import tqdm
 
 from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.bundle.exported import open_bundle
@@ -18,6 +17,7 @@ from flowvec.cli.options import MODEL_HELP, Compute, Format, Json, Provider, Tex
 from flowvec.collection.reranking import RERANK_FROM
 from flowvec.errors import InputValueError
 from flowvec.optional import require
+from flowvec.progress import say
 from flowvec.texts.inputs import read_rows
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def sts(
 
     tasks = read_sts(folder)
     with _load(bundle, provider, compute) as encoder:
+        say(f"{len(tasks)} sets: embedding their sentences")
         scores = score_sts(tasks, encoder.encode)
         info = _describe(encoder)
     if as_json:
@@ -134,6 +135,7 @@ def lexical(
     labels = label_bundles(bundles)
     vectors, infos = {}, []
     for label, loaded in zip(labels, bundles, strict=True):
+        say(f"{label}: embedding {len(rows):,} sentences")
         with _load(loaded.path, provider, compute) as encoder:
             vectors[label] = encoder.encode(list(rows))
             infos.append({**_describe(encoder), "label": label})
@@ -219,10 +221,9 @@ def retrieval(
         rerankers = [_load_reranker(name) for name in rerank or ()]
         for reranker in rerankers:
             stack.enter_context(reranker)
-        progress = tqdm(sets, desc="sets", disable=not sys.stderr.isatty())
         scores = [
             score
-            for dataset in progress
+            for dataset in sets
             for score in score_retrieval(
                 model,
                 dataset,
@@ -230,6 +231,7 @@ def retrieval(
                 sparse=other,
                 rerankers=rerankers,
                 rerank_from=rerank_from,
+                on_step=say,
             )
         ]
         info = _describe(model)
@@ -333,6 +335,7 @@ def isotropy(
     labels = label_bundles(bundles)
     tasks = [] if sts_folder is None else read_sts(sts_folder)
     counter = None if source is None else _WordCounter(source)
+    say(f"reading {corpus}")
     read = read_rows(corpus, text_field=text_field, file_format=file_format)
     total, sample = sample_corpus(
         (row.text for row in read), rows, seed, None if counter is None else counter.add
@@ -340,6 +343,7 @@ def isotropy(
     words = None if counter is None else counter.measure()
     measured = []
     for label, loaded in zip(labels, bundles, strict=True):
+        say(f"{label}: embedding and measuring {len(sample):,} texts")
         with _load(loaded.path, provider, compute) as encoder:
             measured.append(examine_bundle(encoder, label, sample, tasks, seed))
     examined = [figures for figures, _ in measured]

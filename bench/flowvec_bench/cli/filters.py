@@ -11,6 +11,7 @@ import typer
 
 from flowvec.errors import InputValueError
 from flowvec.optional import require
+from flowvec.progress import say
 from flowvec_bench.cli.options import (
     EXTRAS,
     JsonOut,
@@ -19,7 +20,6 @@ from flowvec_bench.cli.options import (
     check_outputs,
     chosen,
     numbers,
-    say,
     write_json,
 )
 
@@ -78,7 +78,7 @@ def filters(
         data = write_data(folder, rows, queries + tried, dim, seed)
         result = race_filters(
             racers, data, cases_of(data, shares, seed), folder, recall=recall, tried=tried,
-            rate=rate, writes=writes, most_seconds=seconds, on_step=say(),
+            rate=rate, writes=writes, most_seconds=seconds, on_step=say,
         )  # fmt: skip
     typer.echo(format_table(HEADER, list(cells(result)), texts=2))
     record = about_machine(

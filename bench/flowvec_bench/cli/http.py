@@ -16,6 +16,7 @@ from flowvec.bundle.manifest import MANIFEST
 from flowvec.demo import load_passages
 from flowvec.errors import InputValueError
 from flowvec.optional import require
+from flowvec.progress import say
 from flowvec.texts.sentences import split_sentences
 from flowvec_bench.cli.options import (
     EXTRAS,
@@ -27,7 +28,6 @@ from flowvec_bench.cli.options import (
     check_outputs,
     numbers,
     sample,
-    say,
     whole_numbers,
     write_json,
 )
@@ -140,12 +140,12 @@ def http(
         try:
             if target.startswith("http://"):
                 lineup = _existing(target, route, model, client, headers)
-                figures = measure_http(lineup.contestants, loads, plan, client, say())
+                figures = measure_http(lineup.contestants, loads, plan, client, say)
             else:
                 with _started(
                     target, tokenizer, max_length, only, loads, client, headers
                 ) as lineup:
-                    figures = measure_http(lineup.contestants, loads, plan, client, say())
+                    figures = measure_http(lineup.contestants, loads, plan, client, say)
         finally:
             client.end()
     _tell(figures, plan)
@@ -208,10 +208,11 @@ def _started(
 
     is_bundle = model in shipped_bundles() or (Path(model) / MANIFEST).is_file()
     servers = _servers(SERVERS, only, is_bundle)
-    with _forms(model, tokenizer, max_length, servers, is_bundle) as forms:
-        tell = say() or (lambda _: None)
-        with opened(servers, forms, options_of(forms), loads, client, tell, headers) as lineup:
-            yield lineup
+    with (
+        _forms(model, tokenizer, max_length, servers, is_bundle) as forms,
+        opened(servers, forms, options_of(forms), loads, client, say, headers) as lineup,
+    ):
+        yield lineup
 
 
 def _servers(known: dict[str, HttpServer], only: str | None, is_bundle: bool) -> list[HttpServer]:

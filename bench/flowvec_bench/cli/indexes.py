@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import numpy.typing as npt
 import typer
-from tqdm import tqdm
 
 from flowvec.cli.options import MODEL_HELP
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.files import staged_file
 from flowvec.optional import require
+from flowvec.progress import bar, say
 from flowvec_bench.cli.options import (
     EXTRAS,
     JsonOut,
@@ -28,7 +27,6 @@ from flowvec_bench.cli.options import (
     check_corpus,
     check_outputs,
     chosen,
-    say,
     write_json,
 )
 
@@ -116,7 +114,7 @@ def retrieval(
             ef_construction=ef_construction,
             rounds=rounds,
             builds=builds,
-            on_step=say(),
+            on_step=say,
         )
     typer.echo(_table(result))
     record = about_machine(
@@ -157,14 +155,14 @@ def _embedded(corpus: Path, model: str, count: int) -> Floats:
     texts = islice(_different(natural_sentences(corpus)), count)
     with (
         Encoder.load(model) as encoder,
-        tqdm(total=count, desc="encode", disable=not sys.stderr.isatty()) as bar,
+        bar("encode", count, "texts") as drawn,
     ):
         matrix = np.empty((count, encoder.dim), dtype=np.float32)
         filled = 0
         for vector in encoder.stream(texts):
             matrix[filled] = vector
             filled += 1
-            bar.update()
+            drawn.update()
     if filled < count:
         raise InputValueError(f"{corpus} has only {filled} different sentences, not {count}")
     return _unit(matrix)

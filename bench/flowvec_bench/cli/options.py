@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +27,6 @@ __all__ = [
     "chosen",
     "numbers",
     "sample",
-    "say",
     "whole_numbers",
     "write_json",
 ]
@@ -49,11 +47,6 @@ JsonOut = Annotated[
 Report = Annotated[
     Path | None, typer.Option(metavar="OUT", help="Also write a Markdown report with a chart.")
 ]
-
-
-def say() -> Callable[[str], object] | None:
-    """A function that prints each step; None if stderr is not a terminal."""
-    return (lambda line: typer.echo(line, err=True)) if sys.stderr.isatty() else None
 
 
 def chosen(only: str | None, peers: dict[str, Any]) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flowvec.optional import require
+from flowvec.progress import say
 from flowvec_bench.cli.options import (
     EXTRAS,
     Corpus,
@@ -19,7 +20,6 @@ from flowvec_bench.cli.options import (
     check_outputs,
     chosen,
     sample,
-    say,
     write_json,
 )
 from flowvec_bench.cli.peer_options import (
@@ -67,7 +67,7 @@ def pairs(
     with opened_forms(model, tokenizer, max_length, racers) as (forms, folder):
         rows = race_pairs(
             racers, forms.paths, options_of(forms), texts, folder,
-            top_k=top_k, rounds=rounds, on_step=say(),
+            top_k=top_k, rounds=rounds, on_step=say,
         )  # fmt: skip
     typer.echo(f"the {top_k} most similar pairs of {count} sentences, from raw text")
     typer.echo(format_table(HEADER, [cells(row) for row in rows], texts=1))

@@ -16,6 +16,7 @@ from flowvec.bundle.bundle import shipped_bundles
 from flowvec.bundle.manifest import MANIFEST
 from flowvec.demo import load_passages
 from flowvec.optional import require
+from flowvec.progress import say
 from flowvec.texts.sentences import split_sentences
 from flowvec_bench.cli.options import (
     EXTRAS,
@@ -28,7 +29,6 @@ from flowvec_bench.cli.options import (
     chosen,
     numbers,
     sample,
-    say,
     whole_numbers,
     write_json,
 )
@@ -135,7 +135,7 @@ def peers(
         if only is None:
             racers = suited(racers, forms)
         result = race(
-            racers, forms.paths, options_of(forms), drawn, folder, rounds=rounds, on_step=say()
+            racers, forms.paths, options_of(forms), drawn, folder, rounds=rounds, on_step=say
         )
     for line in _race_lines(result):
         typer.echo(line)
@@ -194,7 +194,7 @@ def _race_kind(
     with opened_kind(kind, model, tokenizer, max_length, racers) as (forms, folder):
         options = options_of(forms)
         result = race_kind(
-            kind, racers, forms.paths, options, drawn, folder, rounds=rounds, on_step=say()
+            kind, racers, forms.paths, options, drawn, folder, rounds=rounds, on_step=say
         )
     for line in _race_lines(result):
         typer.echo(line)
@@ -239,7 +239,7 @@ def _race_rerankers(
         folder,
     ):
         result = race_rerankers(
-            racers, forms.paths, options_of(forms), pairs, folder, rounds=rounds, on_step=say()
+            racers, forms.paths, options_of(forms), pairs, folder, rounds=rounds, on_step=say
         )
     for line in _race_lines(result, "pairs"):
         typer.echo(line)
@@ -330,7 +330,7 @@ def latency(
             seconds=seconds,
             rounds=rounds,
             seed=seed,
-            on_step=say(),
+            on_step=say,
         )
     for line in _latency_lines(result):
         typer.echo(line)

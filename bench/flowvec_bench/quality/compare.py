@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from flowvec.errors import FlowvecError, InputValueError
+from flowvec.progress import say
 from flowvec_bench.quality.advice import NONE, OWN, TRANSFORMS, WORD_VECTORS, Candidate, advise
 from flowvec_bench.quality.isotropy import UNIFORMITY_ROWS, alignment, mean_cosine, uniformity
 from flowvec_bench.speed.transform_cost import added_microseconds
@@ -128,7 +129,7 @@ def compare(
     seeds: int = 1,
     settings: FitSettings | None = None,
     show_progress_bar: bool | None = None,
-    on_step: Callable[[str], object] | None = None,
+    on_step: Callable[[str], object] | None = say,
 ) -> Comparison:
     """Measure every pooling with every transform, and without.
 
@@ -145,13 +146,14 @@ def compare(
         settings: settings of the transforms; the flow's shape is the transform's own.
         show_progress_bar: show a progress bar while embedding; None shows one on a terminal for
             long work.
-        on_step: called with a line of text before each step.
+        on_step: called with a line of text before each step; by default it goes to standard
+            error. None is silent.
 
     Raises:
         InputValueError: too few texts for a transform, or an unknown or a joined pooling.
         ExportError: the source cannot be exported.
     """
-    say = on_step or (lambda _: None)
+    tell = on_step or (lambda _: None)
     settings = settings or FitSettings()
     checkpoint = read_torch_source(source)
     names = _poolings(checkpoint, poolings)
@@ -167,17 +169,17 @@ def compare(
     candidates: list[Candidate] = []
     failures: list[Failure] = []
     if poolings is None:
-        say("averaging word vectors")
+        tell("averaging word vectors")
         candidates.append(measure.raw(WORD_VECTORS, _word_vectors(checkpoint, sentences)))
     for name, vectors in _embed(source, names, everything, show_progress_bar, on_step):
         corpus, sts = vectors[: len(texts)], vectors[len(texts) :]
         candidates.append(measure.raw(name, sts))
         for transform in transforms:
-            say(f"{name}: fitting {transform}")
+            tell(f"{name}: fitting {transform}")
             try:
                 candidate = measure.fitted(name, transform, corpus, sts, rows, seeds, settings)
             except FlowvecError as error:  # the results of the others are kept
-                say(f"{name}: {transform} failed: {error}")
+                tell(f"{name}: {transform} failed: {error}")
                 failures.append(Failure(name, transform, str(error)))
             else:
                 candidates.append(candidate)

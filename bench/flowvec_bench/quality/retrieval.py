@@ -6,7 +6,7 @@ of a system. A query that is also a document does not find itself (`queries_that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import ir_measures
@@ -15,6 +15,7 @@ from ir_measures import RR, R, nDCG
 from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.collection.reranking import RERANK_FROM
 from flowvec.errors import InputValueError
+from flowvec.progress import say
 from flowvec_bench.quality.beir import RetrievalSet
 from flowvec_bench.quality.searching import (
     DEPTH,
@@ -100,6 +101,7 @@ def score_retrieval(
     sparse: SparseEncoder | None = None,
     rerankers: Sequence[Reranker | MultiVectorEncoder] = (),
     rerank_from: int = RERANK_FROM,
+    on_step: Callable[[str], object] | None = say,
 ) -> list[RetrievalScore]:
     """Measure a model's exact search, then BM25 and what else was asked for, on one set.
 
@@ -110,6 +112,8 @@ def score_retrieval(
         sparse: also this one, alone and fused with the model by ranks.
         rerankers: each measures every system again, with its first documents sorted.
         rerank_from: how many documents of a query are sorted.
+        on_step: called with a line of text before each step; by default it goes to standard
+            error. None is silent.
 
     Raises:
         InputValueError: `hybrid` with a model that is not an Encoder, or `sparse` with a
@@ -120,18 +124,29 @@ def score_retrieval(
         raise InputValueError(f"hybrid search needs an Encoder; {name} is not one")
     if sparse is not None and isinstance(model, SparseEncoder):
         raise InputValueError(f"sparse is fused with a model of another kind; {name} is sparse too")
+
+    def tell(step: str) -> None:
+        if on_step is not None:
+            on_step(f"{dataset.name}: {step}")
+
+    tell(f"{name} embeds {len(dataset.documents):,} documents, {len(dataset.queries):,} queries")
     own = search(model, dataset)
+    tell("BM25")
     systems = [(name, own), ("BM25", search_bm25(dataset))]
     if hybrid:
         assert isinstance(model, Encoder), "checked above"
+        tell("hybrid search")
         systems.append((f"{name}, hybrid", search_hybrid(model, dataset)))
     if sparse is not None:
-        other, found = sparse.info().name, search_sparse(sparse, dataset)
+        other = sparse.info().name
+        tell(f"{other} embeds the documents and queries")
+        found = search_sparse(sparse, dataset)
         systems += [(other, found), (f"{name} + {other}", fuse_ranks(own, found))]
     scores = []
     for system, timed in systems:
         scores.append(score_run(dataset, system, timed.ranking, timed.seconds))
         for reranker in rerankers:
+            tell(f"{reranker.info().name} reranks the hits of {system}")
             again = rerank(reranker, dataset, timed, rerank_from)
             by = f" by {reranker.info().name}" if len(rerankers) > 1 else ""
             scores.append(

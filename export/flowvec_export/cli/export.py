@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -21,11 +20,6 @@ _CALIBRATION_ROWS = 5000
 NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy")
 # Packages for a given ONNX graph; reading the source checks for torch if that is needed.
 _GRAPHS_NEED = ("onnx", "onnx_ir", "scipy")
-
-
-def say(line: str) -> None:
-    """Print a step to stderr."""
-    typer.echo(line, err=True)
 
 
 RemoteCode = Annotated[
@@ -159,7 +153,6 @@ def export(
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
         revision=revision,
-        on_step=say if sys.stderr.isatty() else None,
     )
     manifest = bundle.manifest
     if as_json:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from tqdm import tqdm
 
 from flowvec.cli.options import Format, Json, TextField, print_json
 from flowvec.errors import InputValueError
 from flowvec.optional import require
+from flowvec.progress import bar
 from flowvec_export.arguments import check_output
-from flowvec_export.cli.export import NEEDS, Pickle, RemoteCode, say
+from flowvec_export.cli.export import NEEDS, Pickle, RemoteCode
 
 if TYPE_CHECKING:
     from flowvec_export.fitting.fit import FitSettings, Fitted
@@ -235,16 +234,12 @@ def _fit(
 ) -> Fitted:  # fmt: skip
     from flowvec_export.fitting.fit import fit as fit_method
 
-    with tqdm(
-        total=settings.training.epochs,
-        desc="fit",
-        unit=" epochs",
-        disable=not sys.stderr.isatty() or "flow" not in method.split("+"),
-    ) as bar:
+    shown = None if "flow" in method.split("+") else False
+    with bar("fit", settings.training.epochs, "epochs", shown=shown) as drawn:
 
         def on_epoch(epoch: Epoch) -> None:
-            bar.update()
-            bar.set_postfix_str(f"{epoch.train:.3f}, held out {epoch.held_out:.3f} bits/dim")
+            drawn.update()
+            drawn.set_postfix_str(f"{epoch.train:.3f}, held out {epoch.held_out:.3f} bits/dim")
 
         return fit_method(
             method,
@@ -252,7 +247,6 @@ def _fit(
             texts,
             max_length=max_length,
             settings=settings,
-            on_step=say if sys.stderr.isatty() else None,
             on_epoch=on_epoch,
             **common,
         )
@@ -261,13 +255,12 @@ def _fit(
 def _like_the_paper(model: str, texts: list[str], seed: int, common: dict[str, Any]) -> Fitted:
     from flowvec_export.fitting.paper_recipe import fit_like_the_paper
 
-    with tqdm(total=len(texts), desc="fit", unit=" texts", disable=not sys.stderr.isatty()) as bar:
+    with bar("fit", len(texts), "texts") as drawn:
         return fit_like_the_paper(
             model,
             texts,
             seed=seed,
-            on_step=say if sys.stderr.isatty() else None,
-            on_batch=bar.update,
+            on_batch=drawn.update,
             **common,
         )
 

@@ -15,6 +15,7 @@ import torch
 from flowvec import __version__
 from flowvec.arguments import flag, number, whole_number
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.progress import say
 from flowvec_export.arguments import (
     check_callback,
     check_instance,
@@ -206,7 +207,7 @@ def fit(
     trust: Trust | None = None,
     settings: FitSettings | None = None,
     show_progress_bar: bool | None = None,
-    on_step: Callable[[str], object] | None = None,
+    on_step: Callable[[str], object] | None = say,
     on_epoch: Callable[[Epoch], object] | None = None,
 ) -> Fitted:
     """Fit a transform on the pooled vectors of texts.
@@ -227,7 +228,8 @@ def fit(
         trust: what the source may do besides being read as data; None allows nothing.
         settings: settings of the method.
         show_progress_bar: show one while embedding; None shows one on a terminal for long work.
-        on_step: called with a line of text before each step.
+        on_step: called with a line of text before each step; by default it goes to standard
+            error. None is silent.
         on_epoch: called after each epoch of a flow.
 
     Raises:

@@ -19,6 +19,7 @@ from flowvec import __version__
 from flowvec.arguments import whole_number
 from flowvec.encoder.batching import Batch, pad
 from flowvec.errors import DivergedError
+from flowvec.progress import say
 from flowvec_export.arguments import check_callback, check_source, encodable_text, texts_of
 from flowvec_export.fitting.fit import Fitted, held_out_rows, mean_cosine, results_of
 from flowvec_export.fitting.flow import AdamWithoutCorrection, Epoch
@@ -47,7 +48,7 @@ def fit_like_the_paper(
     encoder_only: bool = False,
     trust: Trust | None = None,
     seed: int = 0,
-    on_step: Callable[[str], object] | None = None,
+    on_step: Callable[[str], object] | None = say,
     on_batch: Callable[[int], object] | None = None,
 ) -> Fitted:
     """Fit the released flow with the released recipe.
@@ -65,7 +66,8 @@ def fit_like_the_paper(
         encoder_only: as for `export`.
         trust: what the source may do besides being read as data; None allows nothing.
         seed: seed of order, dropout and initialization.
-        on_step: called with a line of text before each step.
+        on_step: called with a line of text before each step; by default it goes to standard
+            error. None is silent.
         on_batch: called with the number of texts after each batch.
 
     Raises:
@@ -80,7 +82,7 @@ def fit_like_the_paper(
     whole_number("seed", seed, 0)
     check_callback("on_step", on_step)
     check_callback("on_batch", on_batch)
-    say = on_step or (lambda _: None)
+    tell = on_step or (lambda _: None)
     checkpoint = read_torch_source(source, encoder_only=encoder_only, trust=trust)
     modes = pooling or "first_last_mean"
     held_out = held_out_rows(len(texts), ["flow"])
@@ -89,9 +91,9 @@ def fit_like_the_paper(
         vectors = _Vectors(checkpoint, modes)
         flow = Flow(vectors.dim, PRESETS["released"])
         train, unseen = texts[:-held_out], texts[-held_out:]
-        say(f"initializing from {MIN_ROWS} sentences, dropout on")
+        tell(f"initializing from {MIN_ROWS} sentences, dropout on")
         flow.initialize(torch.cat(list(vectors.batches(train[:MIN_ROWS], dropout=True))))
-        say(f"fitting on {len(train)} sentences, {held_out} held out")
+        tell(f"fitting on {len(train)} sentences, {held_out} held out")
         bits = _one_epoch(flow, vectors.batches(train, dropout=True), on_batch)
         held_out_vectors = torch.cat(list(vectors.batches(unseen, dropout=False)))
     with torch.no_grad():

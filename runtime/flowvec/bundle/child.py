@@ -23,6 +23,7 @@ from typing import IO, Any
 from flowvec import errors
 from flowvec.bundle.cached import cannot_write
 from flowvec.errors import ExportError, FlowvecError, MissingDependencyError
+from flowvec.progress import is_terminal, say
 
 __all__ = ["ExportRequest", "export_in_child"]
 
@@ -43,7 +44,7 @@ class ExportRequest:
         trust_remote_code: run Python files of the checkpoint.
         allow_pickle: read weights that are a pickle.
         offline: make no request to the hub.
-        shows_steps: print steps and progress to the terminal.
+        shows_steps: print steps and progress to standard error.
     """
 
     source: str
@@ -73,13 +74,15 @@ def export_in_child(request: ExportRequest) -> None:
         [sys.executable, *_interpreter_flags(), "-P", "-m", _MODULE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=None if request.shows_steps else subprocess.PIPE,
+        # On a terminal the child draws bars. A notebook would not show what a child prints.
+        stderr=None if request.shows_steps and is_terminal() else subprocess.PIPE,
         env=environment,
     )
     assert child.stdin is not None
     assert child.stdout is not None
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
-    reader = threading.Thread(target=_keep_lines, args=(child.stderr, lines), daemon=True)
+    arguments = (child.stderr, lines, request.shows_steps)
+    reader = threading.Thread(target=_keep_lines, args=arguments, daemon=True)
     reader.start()
     try:
         with contextlib.suppress(BrokenPipeError):
@@ -106,7 +109,7 @@ def _interpreter_flags() -> list[str]:
     return [flag for flag, is_set in flags.items() if is_set]
 
 
-def _keep_lines(stream: IO[bytes] | None, lines: deque[str]) -> None:
+def _keep_lines(stream: IO[bytes] | None, lines: deque[str], is_shown: bool) -> None:
     """Read what a child prints until it ends, so that it never waits for a full pipe."""
     if stream is None:
         return
@@ -116,6 +119,8 @@ def _keep_lines(stream: IO[bytes] | None, lines: deque[str]) -> None:
             logger.debug("%s", line)
             if line:
                 lines.append(line)
+                if is_shown:
+                    say(line)
 
 
 def _raise_failure(request: ExportRequest, answer: bytes, code: int, lines: deque[str]) -> None:

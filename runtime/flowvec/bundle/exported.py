@@ -7,7 +7,6 @@ user's cache (`flowvec.bundle.cached`). Later loads need neither torch nor the n
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from flowvec.bundle.hub import (
 from flowvec.bundle.names import HubName, first_folder_exists, parse_hub_name
 from flowvec.bundle.origin import Origin
 from flowvec.errors import BundleError, ExportError, InputValueError, MissingDependencyError
+from flowvec.progress import is_shown, say
 from flowvec.version import __version__
 
 __all__ = ["open_bundle"]
@@ -236,7 +236,7 @@ def _make(entry: Entry, check: Callable[[], None] | None, *, is_offline: bool) -
                 trust_remote_code=origin.trust_remote_code,
                 allow_pickle=origin.allow_pickle,
                 offline=is_offline,
-                shows_steps=_on_terminal(),
+                shows_steps=is_shown(),
             )
         )
         if check is not None:
@@ -257,12 +257,8 @@ def _load(entry: Entry) -> Bundle:
     return bundle
 
 
-def _on_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 def _announce(line: str) -> None:
-    """Log a line; on a terminal whose user has not turned on such lines, print it."""
+    """Log a line, and print it if such lines of the log go nowhere."""
     logger.info("%s", line)
-    if _on_terminal() and not logger.isEnabledFor(logging.INFO):
-        print(line, file=sys.stderr, flush=True)
+    if not logger.isEnabledFor(logging.INFO):
+        say(line)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from tqdm import tqdm
 
 from flowvec.arguments import choice
 from flowvec.cli.interrupts import telling_how_to_continue
@@ -18,6 +16,7 @@ from flowvec.cli.options import Json, counted, print_json, size_in_words
 from flowvec.convert import Converted, ConvertProgress, Labels, convert
 from flowvec.convert.options import FORMATS, ConvertFormat
 from flowvec.errors import InputValueError
+from flowvec.progress import bar
 from flowvec.texts.urls import name_of, shown
 from flowvec.vectors import Metric
 
@@ -155,24 +154,19 @@ def _rows(done: Converted) -> str:
 @contextmanager
 def _bar() -> Iterator[Show]:
     """A progress bar on a terminal, one for each stage."""
-    bar: tqdm[None] | None = None
+    drawn: Any = None
     stage = ""
+    with ExitStack() as bars:
 
-    def show(progress: ConvertProgress) -> None:
-        nonlocal bar, stage
-        if bar is None or stage != progress.stage:
-            if bar is not None:
-                bar.close()
-            stage = progress.stage
-            bar = tqdm(desc=stage, unit=" rows", total=progress.total,
-                       disable=not sys.stderr.isatty())  # fmt: skip
-        bar.update(progress.rows - bar.n)
+        def show(progress: ConvertProgress) -> None:
+            nonlocal drawn, stage
+            if drawn is None or stage != progress.stage:
+                bars.close()
+                stage = progress.stage
+                drawn = bars.enter_context(bar(stage, progress.total, "rows"))
+            drawn.update(progress.rows - drawn.n)
 
-    try:
         yield show
-    finally:
-        if bar is not None:
-            bar.close()
 
 
 def _lines() -> AbstractContextManager[Show]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tqdm import tqdm
 
 from flowvec.arguments import choice
 from flowvec.bulk import BulkProgress, BulkSummary
 from flowvec.cli.json_lines import json_lines
 from flowvec.cli.options import counted
 from flowvec.errors import InputValueError
+from flowvec.progress import bar
 
 __all__ = [
     "TOO_MANY_DEAD",
@@ -188,15 +187,16 @@ def progress_lines(name: str) -> AbstractContextManager[Callable[[BulkProgress],
 @contextmanager
 def progress_bar(name: str) -> Iterator[Any]:
     """A progress bar on a terminal."""
-    with tqdm(desc=name, unit=" rows", disable=not sys.stderr.isatty()) as bar:
+    with bar(name, None, "rows") as drawn:
 
         def show(progress: BulkProgress) -> None:
-            bar.total = progress.total
-            if not bar.n and progress.rows:  # the work of earlier runs does not count for the speed
-                bar.initial = progress.rows
+            drawn.total = progress.total
+            # The work of earlier runs does not count for the speed.
+            if not drawn.n and progress.rows:
+                drawn.initial = progress.rows
             padding = 1.0 - progress.tokens / progress.padded if progress.padded else 0.0
             rate = progress.tokens / progress.seconds if progress.seconds else 0.0
-            bar.set_postfix_str(f"{rate:,.0f} tokens/s, {padding:.1%} padding", refresh=False)
-            bar.update(progress.rows - bar.n)
+            drawn.set_postfix_str(f"{rate:,.0f} tokens/s, {padding:.1%} padding", refresh=False)
+            drawn.update(progress.rows - drawn.n)
 
         yield show

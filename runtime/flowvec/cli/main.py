@@ -17,6 +17,7 @@ from typer.main import get_command
 from flowvec.cli.interrupts import INTERRUPT_EXIT, interruptible, starting, was_interrupted
 from flowvec.compat import override
 from flowvec.errors import FlowvecError
+from flowvec.progress import hide
 from flowvec.version import __version__
 
 __all__ = ["main"]
@@ -44,6 +45,7 @@ class _LazyGroup(TyperGroup):
             return None
         command = get_command(entries[0].load())
         command.name = cmd_name
+        _add_quiet(command)
         return command
 
     @override
@@ -65,6 +67,37 @@ class _LazyGroup(TyperGroup):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPT_EXIT) from None
+
+
+def _add_quiet(command: Any) -> None:
+    """Let a command, or each command of a group, take --quiet."""
+    commands = getattr(command, "commands", None)
+    if commands is None:
+        command.params += get_command(_quiet).params
+    else:
+        for inner in commands.values():
+            _add_quiet(inner)
+
+
+def _hide_progress(is_quiet: bool) -> None:
+    if is_quiet:
+        hide()
+
+
+# Holds the option: how one is made differs between versions of typer.
+_quiet = typer.Typer(add_completion=False)
+
+
+@_quiet.command()
+def _hold_option(
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", callback=_hide_progress, expose_value=False, help="Print no progress."
+        ),
+    ] = False,
+) -> None:
+    """Is never called."""
 
 
 app = typer.Typer(

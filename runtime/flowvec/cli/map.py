@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tqdm import tqdm
 
 from flowvec.bundle.bundle import absolute_path
 from flowvec.cli.options import counted
 from flowvec.collection.collection import Collection
 from flowvec.errors import InputValueError
 from flowvec.files import staged_file
+from flowvec.progress import bar
 from flowvec.projection.collection_map import MAP_ROWS, MapFrame, map_frames
 from flowvec.projection.map_file import check_fields, map_page
 
@@ -45,12 +45,12 @@ def map_command(
         raise InputValueError(f"the output is an .html file, not {out.name}")
     with Collection.open(directory) as collection:
         last: MapFrame | None = None
-        with tqdm(total=100, unit="%", disable=None, bar_format="{l_bar}{bar}") as bar:
+        with bar("map", 100, "%") as drawn:
             for frame in map_frames(collection, rows=rows, seed=seed):
                 if last is None:
                     check_fields(collection, frame, color_by or ())
                 last = frame
-                bar.update(100 * last.progress - bar.n)
+                drawn.update(100 * last.progress - drawn.n)
         assert last is not None
         page = map_page(
             collection, last, title=absolute_path(directory).name, fields=color_by or (),

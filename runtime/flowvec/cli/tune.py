@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from flowvec.bundle.bundle import class_of
 from flowvec.bundle.exported import open_bundle
 from flowvec.cli.options import MODEL_HELP, Json, print_json
 from flowvec.engine.tuned import forget, save_tuned, why_not_kept
+from flowvec.progress import say
 from flowvec.tuning import Measured, workload_of
 from flowvec.tuning import tune as find
 
@@ -59,8 +59,7 @@ def tune(
 
     def show(name: str, measured: Sequence[Measured]) -> None:
         steps[name] = list(measured)
-        if sys.stderr.isatty():
-            typer.echo("\n".join(_lines(name, measured, unit)), err=True)
+        say("\n".join(_lines(name, measured, unit)))
 
     tuned = find(loaded, seconds=seconds, allow_compute=allow_compute, on_measured=show)
     kept: Path | None = None
@@ -74,9 +73,6 @@ def tune(
             {"unit": unit, "tuned": asdict(tuned), "steps": shown, "file": kept and str(kept)}
         )
         return
-    if not sys.stderr.isatty():
-        for name, measured in steps.items():
-            typer.echo("\n".join(_lines(name, measured, unit)))
     rates = ", ".join(f"{kind} {rate:.0f}" for kind, rate in tuned.texts_per_second.items())
     typer.echo(
         f"{loaded.manifest.name}: {tuned.provider} in {tuned.compute}, {tuned.streams} streams "

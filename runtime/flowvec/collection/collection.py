@@ -49,16 +49,19 @@ from flowvec.collection.validation import (
 )
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.loaded_model import wants_bar
 from flowvec.encoder.pipeline import windows_of
 from flowvec.errors import (
     CollectionError,
     InputValueError,
 )
+from flowvec.progress import bar, hidden, say
 from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse, chosen_rows
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.texts.unicode import replace_surrogates, without_surrogates
+from flowvec.texts.window import WINDOW
 from flowvec.tokenizer.tokenizer import check_texts
 from flowvec.vectors import Metric
 
@@ -295,6 +298,8 @@ class Collection(SearchMethods, FieldMethods):
         ids: Sequence[Id],
         texts: Sequence[str],
         metadata: Metadata | None = None,
+        *,
+        show_progress_bar: bool | None = None,
     ) -> Added:
         """Embed texts and add them. Rows with the same ids are replaced. On disk when it returns.
 
@@ -306,6 +311,8 @@ class Collection(SearchMethods, FieldMethods):
             metadata: for each id a dict that JSON can hold, or None; or a DataFrame (pandas or
                 polars) with one row for each id. Its columns become fields, missing values null,
                 and dates ISO 8601 strings.
+            show_progress_bar: None shows one for many texts on a terminal or in a notebook, and
+                elsewhere prints one line to standard error. False shows nothing.
 
         Returns:
             How many rows were written and replaced, and how many texts were longer than
@@ -316,7 +323,9 @@ class Collection(SearchMethods, FieldMethods):
                 added.
         """
         encoder = self._need_encoder()
-        return self._add(ids, texts, metadata, encoder, partial(_embedded, encoder))
+        with hidden(show_progress_bar is False):
+            embed = partial(_embedded, encoder, show_progress_bar=show_progress_bar)
+            return self._add(ids, texts, metadata, encoder, embed)
 
     def _add(
         self,
@@ -608,11 +617,22 @@ class Collection(SearchMethods, FieldMethods):
             store.close()
 
 
-def _embedded(encoder: Encoder, texts: list[str]) -> tuple[Floats, int]:
+def _embedded(
+    encoder: Encoder, texts: list[str], *, show_progress_bar: bool | None
+) -> tuple[Floats, int]:
     """Vectors of documents, float32 (texts, dim), and how many of the texts were cut."""
-    parts = list(encoder.windows(windows_of(texts), encoder.job(encoder.document_prompt)))
-    vectors = [np.empty((0, encoder.dim), np.float32), *(part.vectors for part in parts)]
-    return np.concatenate(vectors), sum(len(part.truncated) for part in parts)
+    vectors = np.empty((len(texts), encoder.dim), np.float32)
+    filled = truncated = 0
+    is_shown = wants_bar(show_progress_bar, len(texts))
+    if not is_shown and len(texts) > WINDOW:
+        say(f"embedding {len(texts):,} texts")
+    with bar("embed", len(texts), "texts", shown=is_shown) as drawn:
+        for part in encoder.windows(windows_of(texts), encoder.job(encoder.document_prompt)):
+            vectors[filled : filled + len(part.vectors)] = part.vectors
+            filled += len(part.vectors)
+            truncated += len(part.truncated)
+            drawn.update(len(part.vectors))
+    return vectors, truncated
 
 
 def _checked_exact_below(exact_below: object) -> int | None:

@@ -10,9 +10,8 @@ from typing import Any, Self, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
-from flowvec.arguments import explaining, flag
+from flowvec.arguments import explaining
 from flowvec.compat import override
 from flowvec.encoder.jobs import Encoded, EncodeJob
 from flowvec.encoder.loaded_model import wants_bar
@@ -33,6 +32,7 @@ from flowvec.errors import (
     InputValueError,
     first_line,
 )
+from flowvec.progress import bar
 from flowvec.tokenizer.chunking import Chunk, SplitBy, split_texts
 from flowvec.tokenizer.tokenizer import Tokenizer, check_texts
 
@@ -182,13 +182,9 @@ class Encoder(TextModel):
         )
         items, single = self.items(texts, on_empty)
         out = np.empty((len(items), job.postprocess.out_dim), dtype=job.postprocess.dtype)
-        if show_progress_bar is not None:
-            flag("show_progress_bar", show_progress_bar)
-        if not wants_bar(show_progress_bar, len(items)):
-            self._encode_into(out, items, job)
-        else:
-            with tqdm(total=len(items), desc="encode", unit=" texts") as bar:
-                self._encode_into(out, items, job, bar.update)
+        is_shown = wants_bar(show_progress_bar, len(items))
+        with bar("encode", len(items), "texts", shown=is_shown) as drawn:
+            self._encode_into(out, items, job, drawn.update)
         return out[0] if single else out
 
     def _encode_into(

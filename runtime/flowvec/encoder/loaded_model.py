@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, Self, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import choice
+from flowvec.arguments import choice, flag
 from flowvec.bundle.bundle import Bundle, require_kind
 from flowvec.bundle.exported import open_bundle
 from flowvec.bundle.manifest import RANGES, FileRecord, Kind
@@ -25,6 +24,7 @@ from flowvec.encoder.proof import Proof, ProofMode
 from flowvec.engine.providers import Compute, Device, Engine, default_max_batch_tokens
 from flowvec.engine.selection import choose_engine
 from flowvec.errors import BundleError, EngineNotProvedError, InputTypeError, InputValueError
+from flowvec.progress import hidden, shows_bars
 from flowvec.texts.window import WINDOW
 from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec.tokenizer.token_ids import TokenIds
@@ -111,6 +111,7 @@ class LoadedModel:
         local_files_only: bool = False,
         trust_remote_code: bool = False,
         allow_pickle: bool = False,
+        show_progress_bar: bool | None = None,
     ) -> Self:
         """Load a model on an engine that gives correct results on this machine.
 
@@ -156,6 +157,8 @@ class LoadedModel:
             trust_remote_code: let an export run Python files of the checkpoint. They can do
                 anything: read them first.
             allow_pickle: let an export read weights that are stored as a pickle.
+            show_progress_bar: False prints nothing while a checkpoint is exported; None and True
+                print its steps to standard error.
 
         Raises:
             BundleError: there is no such model, or its bundle is damaged or of another kind.
@@ -173,13 +176,16 @@ class LoadedModel:
                 f"on_statistics must be a function, not {type(on_statistics).__name__}"
             )
         request = EngineRequest(device, provider, compute, streams, threads, max_batch_tokens)
-        bundle = open_bundle(
-            name_or_dir,
-            revision=revision,
-            local_files_only=local_files_only,
-            trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle,
-        )
+        if show_progress_bar is not None:
+            flag("show_progress_bar", show_progress_bar)
+        with hidden(show_progress_bar is False):
+            bundle = open_bundle(
+                name_or_dir,
+                revision=revision,
+                local_files_only=local_files_only,
+                trust_remote_code=trust_remote_code,
+                allow_pickle=allow_pickle,
+            )
         return cls._chosen(bundle, request, on_statistics, proof)
 
     @classmethod
@@ -422,6 +428,12 @@ class _Kept:
         return self.output
 
 
-def wants_bar(setting: bool | None, items: int) -> bool:
-    """Without being asked: a bar on a terminal, for work of more than a moment."""
-    return sys.stderr.isatty() and items > WINDOW if setting is None else setting
+def wants_bar(show_progress_bar: bool | None, items: int) -> bool:
+    """Whether a call shows a bar. None: on a terminal or in a notebook, for more than a moment.
+
+    Raises:
+        InputTypeError: the argument is not a bool.
+    """
+    if show_progress_bar is None:
+        return items > WINDOW and shows_bars()
+    return flag("show_progress_bar", show_progress_bar)

@@ -8,7 +8,6 @@ from typing import TypedDict, Unpack, cast, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from flowvec.arguments import choice, explaining, flag, whole_number
 from flowvec.bundle.manifest import Head, LateInteraction
@@ -22,6 +21,7 @@ from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.errors import InputTypeError
 from flowvec.multi_vector.rows import TokenJob, TokenRows
 from flowvec.multi_vector.scoring import maxsim
+from flowvec.progress import bar
 from flowvec.reranker.scores import Ranked, Ranking, Scores
 from flowvec.sequences import as_list
 from flowvec.tokenizer.pairs import check_pairs
@@ -226,13 +226,9 @@ class MultiVectorEncoder(TextModel):
         show_progress_bar: bool | None,
     ) -> Floats | list[Floats]:
         items, single = self.items(texts, on_empty)
-        if show_progress_bar is not None:
-            flag("show_progress_bar", show_progress_bar)
-        if not wants_bar(show_progress_bar, len(items)):
-            vectors = self._encoded(items, job)
-        else:
-            with tqdm(total=len(items), desc="encode", unit=" texts") as bar:
-                vectors = self._encoded(items, job, bar.update)
+        is_shown = wants_bar(show_progress_bar, len(items))
+        with bar("encode", len(items), "texts", shown=is_shown) as drawn:
+            vectors = self._encoded(items, job, drawn.update)
         return vectors[0] if single else vectors
 
     def _encoded(

@@ -8,7 +8,6 @@ from typing import Any, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from flowvec.arguments import explaining, flag, whole_number
 from flowvec.bundle.manifest import TOKEN_TYPES, Activation, Head
@@ -17,6 +16,7 @@ from flowvec.encoder.loaded_model import LoadedModel, wants_bar
 from flowvec.encoder.pipeline import windows_of
 from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.progress import bar
 from flowvec.reranker.scores import (
     FOREIGN,
     PairTruncation,
@@ -155,13 +155,9 @@ class Reranker(LoadedModel):
         """
         job = self.job(activation, truncation, max_batch_tokens)
         items, single = self.items(pairs)
-        if show_progress_bar is not None:
-            flag("show_progress_bar", show_progress_bar)
-        if not wants_bar(show_progress_bar, len(items)):
-            scores = self._scores(items, job)
-        else:
-            with tqdm(total=len(items), desc="score", unit=" pairs") as bar:
-                scores = self._scores(items, job, bar.update)
+        is_shown = wants_bar(show_progress_bar, len(items))
+        with bar("score", len(items), "pairs", shown=is_shown) as drawn:
+            scores = self._scores(items, job, drawn.update)
         return cast(Floats, scores[0]) if single else scores
 
     def rank(

@@ -8,9 +8,8 @@ from typing import Any, TypedDict, Unpack, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
-from flowvec.arguments import choice, explaining, flag, whole_number
+from flowvec.arguments import choice, explaining, whole_number
 from flowvec.compat import override
 from flowvec.encoder.loaded_model import wants_bar
 from flowvec.encoder.options import OnEmpty, Truncation, prompt_text
@@ -18,6 +17,7 @@ from flowvec.encoder.pipeline import windows_of
 from flowvec.encoder.text_model import TextModel, check_iterable, checked
 from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.progress import bar
 from flowvec.sparse.rows import SparseJob, SparseRows
 from flowvec.sparse.searching import dot_products
 from flowvec.sparse.vectors import SparseVectors
@@ -187,12 +187,9 @@ class SparseEncoder(TextModel):
         """
         job = self._job(prompt_name, max_active_dims, max_batch_tokens, truncation, on_empty)
         items, _ = self.items(texts, on_empty)
-        if show_progress_bar is not None:
-            flag("show_progress_bar", show_progress_bar)
-        if not wants_bar(show_progress_bar, len(items)):
-            return self._encoded(items, job)
-        with tqdm(total=len(items), desc="encode", unit=" texts") as bar:
-            return self._encoded(items, job, bar.update)
+        is_shown = wants_bar(show_progress_bar, len(items))
+        with bar("encode", len(items), "texts", shown=is_shown) as drawn:
+            return self._encoded(items, job, drawn.update)
 
     def _encoded(
         self, items: list[str], job: SparseJob, done: Callable[[int], object] | None = None

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tqdm import tqdm
+from flowvec.progress import bar
 
 __all__ = ["showing_progress"]
 
@@ -22,17 +22,15 @@ def showing_progress(total: int, done: Callable[[], int], is_shown: bool) -> Ite
         done: how many there are.
         is_shown: False shows nothing.
     """
-    # Even a bar that is not shown takes a lock that forked processes share: a process that is
-    # killed while it holds it would block all others.
     if not is_shown:
         yield
         return
     ended = threading.Event()
-    with tqdm(total=total, desc="graph", unit=" rows") as bar:
+    with bar("graph", total, "rows", shown=True) as drawn:
 
         def update() -> None:
             while not ended.wait(_SECONDS):
-                bar.update(done() - bar.n)
+                drawn.update(done() - drawn.n)
 
         thread = threading.Thread(target=update, name="flowvec-progress", daemon=True)
         thread.start()
@@ -41,4 +39,4 @@ def showing_progress(total: int, done: Callable[[], int], is_shown: bool) -> Ite
         finally:
             ended.set()
             thread.join()
-            bar.update(done() - bar.n)
+            drawn.update(done() - drawn.n)

@@ -8,7 +8,6 @@ the same state in both.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.locks import ReadersWriter
 from flowvec.collection.store.rows import Id
 from flowvec.collection.store.store import Store
+from flowvec.progress import shows_bars
 from flowvec.vectors import scores as exact_scores
 
 __all__ = ["EXACT_BELOW", "Nearest", "VectorIndex"]
@@ -445,7 +445,7 @@ class VectorIndex:
                 return False
             self._wants_graph = True
             self.growing.start_if_due()
-            with showing_progress(total, lambda: self.graph_size, sys.stderr.isatty()):
+            with showing_progress(total, lambda: self.graph_size, shows_bars()):
                 if not self.growing.wait(stopped):
                     return False
             if self.growing.has_failed:

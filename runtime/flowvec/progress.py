@@ -1,0 +1,107 @@
+"""What long work shows on standard error: a bar on a terminal or in a notebook, else lines.
+
+`flowvec COMMAND --quiet` turns it off, and so do the parameters `on_step=None` and
+`show_progress_bar=False`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+__all__ = ["bar", "hidden", "hide", "is_shown", "is_terminal", "say", "shows_bars"]
+
+_is_hidden = False
+_is_hidden_here = ContextVar("_is_hidden_here", default=False)
+
+
+def hide() -> None:
+    """Show nothing in this process from now on; `--quiet` calls this."""
+    global _is_hidden
+    _is_hidden = True
+
+
+@contextmanager
+def hidden(is_hidden: bool = True) -> Iterator[None]:
+    """Show nothing while the block runs, in this thread or task; False changes nothing."""
+    token = _is_hidden_here.set(is_hidden or _is_hidden_here.get())
+    try:
+        yield
+    finally:
+        _is_hidden_here.reset(token)
+
+
+def is_shown() -> bool:
+    """Whether anything is shown."""
+    return not (_is_hidden or _is_hidden_here.get())
+
+
+def shows_bars() -> bool:
+    """Whether a bar can be drawn: standard error is a terminal, or this is a notebook."""
+    return is_shown() and (is_terminal() or _is_notebook())
+
+
+def say(line: str) -> None:
+    """Print a line, above the bar if there is one. Work never fails because of it."""
+    if not is_shown() or sys.stderr is None:
+        return
+    with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+        if shows_bars():
+            from tqdm.auto import tqdm
+
+            tqdm.write(line, file=sys.stderr)
+        else:
+            # Without tqdm, whose lock forked processes share.
+            print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def bar(name: str, total: int | None, unit: str, *, shown: bool | None = None) -> Iterator[Any]:
+    """Show a bar while the block runs, and yield it: call its `update` as `tqdm.tqdm`'s.
+
+    Args:
+        name: what is done.
+        total: how many units there are; None is not known.
+        unit: what is counted, such as `texts`.
+        shown: None shows it where `shows_bars` says so.
+    """
+    if not (shows_bars() if shown is None else shown and is_shown()):
+        # Even a disabled bar of tqdm takes a lock that forked processes share: a process that is
+        # killed while it holds it would block all others.
+        yield _NoBar(total)
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(desc=name, total=total, unit=f" {unit}") as drawn:
+        yield drawn
+
+
+class _NoBar:
+    """What `bar` yields where none is shown."""
+
+    def __init__(self, total: int | None) -> None:
+        self.total, self.n, self.initial = total, 0, 0
+
+    def update(self, n: float = 1) -> None:
+        """Nothing."""
+
+    def set_postfix_str(self, s: str, refresh: bool = True) -> None:
+        """Nothing."""
+
+
+def is_terminal() -> bool:
+    """Whether standard error is a terminal."""
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:  # it is closed
+        return False
+
+
+def _is_notebook() -> bool:
+    """Whether this process is a notebook's kernel. IPython is not imported for this."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
