@@ -207,7 +207,7 @@ def test_the_eval_sts_command_prints_the_table(
     write_sts_set(tmp_path / "sets" / "A", "one", PAIRS)
     write_sts_set(tmp_path / "sets" / "A", "two", PAIRS[:2])
     write_sts_set(tmp_path / "sets" / "B", "one", PAIRS)
-    done = flowvec("eval", "sts", tiny_dir, "sets", "--provider", "cpu")
+    done = flowvec("eval", "sts", tiny_dir, "sets", "--provider", "cpu", "--quiet")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert [line.split()[:3] for line in done.stdout.splitlines()[1:]] == [

@@ -416,7 +416,7 @@ def test_bm25_scores_what_is_known_of_it(shared_data: Path, name, low, high) -> 
 def test_the_eval_retrieval_command_prints_both_systems(flowvec, tmp_path: Path, tiny_dir) -> None:
     write_set(tmp_path / "sets" / "one")
     write_set(tmp_path / "sets" / "two")
-    done = flowvec("eval", "retrieval", tiny_dir, "sets")
+    done = flowvec("eval", "retrieval", tiny_dir, "sets", "--quiet")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.splitlines()

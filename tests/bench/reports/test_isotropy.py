@@ -232,7 +232,7 @@ def test_the_eval_isotropy_command_prints_both_bundles_and_writes_the_page(
     flowvec, folder, tiny_dir
 ) -> None:
     arguments = ["eval", "isotropy", tiny_dir, "corpus.txt", "--against", "mini", "--rows", 150]
-    done = flowvec(*arguments, "--sts", "sts", "--report", "r.md")
+    done = flowvec(*arguments, "--sts", "sts", "--report", "r.md", "--quiet")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert re.search(r"^figure +better +tiny +mini$", done.stdout, re.MULTILINE)
@@ -272,7 +272,7 @@ def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> Non
     pytest.importorskip("torch", reason="needs the extra [export]")
     source = Path(__file__).resolve().parents[3] / "models" / "mini" / "checkpoint"
     arguments = ["eval", "isotropy", tiny_dir, "corpus.txt", "--source", source, "--rows", 150]
-    done = flowvec(*arguments, "--json", "--report", "r.md")
+    done = flowvec(*arguments, "--json", "--report", "r.md", "--quiet")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     table = json.loads(done.stdout)["word_frequency"]

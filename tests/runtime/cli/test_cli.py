@@ -440,7 +440,7 @@ __import__("importlib.util").util.find_spec = lambda n, p=None: None if n in abs
 from flowvec.cli.main import main
 main()
 """
-    done = python(code, package, *command)
+    done = python(code, package, *command, "--quiet")
     assert done.returncode == 2, done.stderr
     assert extra in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
