@@ -379,7 +379,7 @@ def test_the_export_command_shows_what_variants_lose(flowvec_here, checkpoint) -
 )
 def test_a_wrong_argument_is_one_line(flowvec_here, checkpoint, tmp_path, arguments) -> None:
     source = str(checkpoint("bert"))
-    done = flowvec_here("export", *[source if a == "SOURCE" else a for a in arguments])
+    done = flowvec_here("export", "--quiet", *[source if a == "SOURCE" else a for a in arguments])
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -113,7 +113,7 @@ def test_the_fit_command_reads_stdin(flowvec, checkpoint, tmp_path) -> None:
     text = "\n".join(make_texts(60))
     done = flowvec(
         "fit", "soft-zca", "--eps", 0.2, "--model", checkpoint("bert"), "--corpus", "-",
-        "-o", "z.safetensors", stdin=text,
+        "-o", "z.safetensors", "--quiet", stdin=text,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "fitted on 50 texts of standard input, seed 0" in done.stdout
@@ -145,7 +145,15 @@ def test_a_model_that_was_trained_to_be_compared_is_named(
 def test_a_fit_that_is_stopped_leaves_nothing(checkpoint, corpus, tmp_path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = ["fit", "flow", "--model", str(checkpoint("bert")), "--corpus", str(corpus)]
+    command = [
+        "fit",
+        "flow",
+        "--model",
+        str(checkpoint("bert")),
+        "--corpus",
+        str(corpus),
+        "--quiet",
+    ]
     with subprocess.Popen(
         [sys.executable, "-c", "from flowvec.cli.main import main; main()", *command,
          "-o", "t.safetensors"],

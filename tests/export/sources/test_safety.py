@@ -101,7 +101,7 @@ def test_export_and_fit_have_the_options_of_trust(flowvec_here, folder, tmp_path
     with Encoder.load(tmp_path / "b") as encoder:
         assert encoder.info().prompts == {"query": "q: "}
     for wrong in (["--prompt", "query"], ["--prompt", "=x"], ["--default-prompt", "nowhere"]):
-        failed = flowvec_here("export", folder, "-o", "c", "--allow-pickle", *wrong)
+        failed = flowvec_here("export", folder, "-o", "c", "--allow-pickle", "--quiet", *wrong)
         assert (failed.returncode, len(failed.stderr.strip().splitlines())) == (2, 1)
 
 
