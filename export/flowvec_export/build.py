@@ -45,6 +45,7 @@ from flowvec_export.arguments import (
 )
 from flowvec_export.assembly.draft import WEIGHTS, Draft, Weights
 from flowvec_export.assembly.parity import MIN_COSINE_OF_FLOAT16, measure
+from flowvec_export.assembly.token_parity import require_own_tokens
 from flowvec_export.build_multi_vector import build_multi_vector
 from flowvec_export.build_reranker import build_reranker
 from flowvec_export.build_sparse import build_sparse
@@ -284,8 +285,10 @@ def export(
         write_onnx(draft.proto, staged / MODEL)
         (staged / TOKENIZER).write_text(origin.tokenizer.to_str(), encoding="utf-8")
         manifest = _manifest(origin, draft, staged, name or origin.name, length, weights)
+        bundle = Bundle(staged, manifest)
+        require_own_tokens(bundle, origin.own_tokens, origin.origin)
         say("computing the reference vectors")
-        bundle = with_references(Bundle(staged, manifest))
+        bundle = with_references(bundle)
         say(f"comparing with {draft.computed_by}")
         figures = _compare(bundle, draft, origin.vocabulary)
         texts = calibration_texts() if calibration is None else calibration
