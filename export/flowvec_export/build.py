@@ -277,6 +277,16 @@ def export(
     _add_prompts(origin, prompts, default_prompt_name)
     if recipe is not None:
         pooling = _checked_pooling(recipe, origin, pooling)
+    if origin.unread:
+        logger.warning(
+            "%s: %s %s not read, because there is no modules.json, which says what they are for; "
+            "the pooling is %s. If the model was saved by sentence-transformers, copy modules.json "
+            "too",
+            origin.origin,
+            ", ".join(origin.unread),
+            "is" if len(origin.unread) == 1 else "are",
+            origin.pooling_name(pooling),
+        )
 
     say("making the graph")
     added = [] if transform is None else [transform]
@@ -316,7 +326,7 @@ def _is_transform(value: object) -> bool:
 def _is_bundle(folder: Path) -> bool:
     """Whether a directory is a bundle of any format version, intact or not."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return False
     # Bulk jobs also have a manifest.json.

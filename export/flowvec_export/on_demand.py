@@ -5,11 +5,14 @@ It is no command for users: `flowvec export` is.
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import logging
 import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from flowvec.errors import FlowvecError
@@ -27,6 +30,8 @@ def main() -> None:
     request = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     result: dict[str, Any] = {"error": None, "message": ""}
+    warnings = _Kept()
+    logging.getLogger("flowvec_export").addHandler(warnings)
     try:
         _export(request)
     except FlowvecError as error:
@@ -35,8 +40,20 @@ def main() -> None:
         where = f": {error.filename}" if error.filename else ""
         message = f"{error.strerror or error}{where}"
         result = {"error": "OSError", "message": message, "errno": error.errno}
-    answer.write(json.dumps(result) + "\n")
+    answer.write(json.dumps(result | {"warnings": warnings.lines}) + "\n")
     answer.close()
+
+
+class _Kept(logging.Handler):
+    """Keeps warnings for the parent, which says them to the user."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append(record.getMessage())
 
 
 def _end_with_parent() -> None:
@@ -47,7 +64,11 @@ def _end_with_parent() -> None:
 
 def _export(request: dict[str, Any]) -> None:
     source = request["source"]
-    require(f"making a bundle of {source}", "cpu,export", "onnx", "onnx_ir", "scipy")
+    needed = ["onnx", "onnx_ir", "scipy"]
+    if any(importlib.util.find_spec(name) is None for name in needed) and _needs_torch(source):
+        needed = ["torch", "transformers", "onnxscript", "safetensors", *needed]
+    extras = "cpu,export" if "torch" in needed else "cpu,onnx"
+    require(f"making a bundle of {source}", extras, *needed)
     from flowvec_export.build import export
 
     export(
@@ -58,6 +79,20 @@ def _export(request: dict[str, Any]) -> None:
         allow_pickle=request["allow_pickle"],
         on_step=_say if request["shows_steps"] else None,
     )
+
+
+def _needs_torch(source: str) -> bool:
+    """Whether a source is a checkpoint that torch reads, as far as its files' names say so."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return path.suffix != ".onnx"
+    about = [path / name for name in ("modules.json", "config.json") if (path / name).is_file()]
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in about]
+    if any(kind in text for text in texts for kind in ("StaticEmbedding", "model2vec")):
+        return False
+    names = ("model.onnx", "onnx/model.onnx")
+    has_graph = any((path / name).is_file() for name in names)
+    return not has_graph or any(path.glob("*.safetensors"))
 
 
 def _say(line: str) -> None:

@@ -67,6 +67,7 @@ class Source(ABC):
         tuned: whether it comes from a sentence-transformers model, which was trained for
             similarity, even if only its encoder is used.
         unused: names of parts above the encoder that are left out.
+        unread: names of folders and files that are not read, because modules.json is missing.
         own_tokens: how the source's own library reads a text; None if it is not installed.
     """
 
@@ -87,6 +88,7 @@ class Source(ABC):
     prompts_are_pooled: bool = True
     tuned: bool = False
     unused: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     own_tokens: OwnTokens | None = None
 
     @property

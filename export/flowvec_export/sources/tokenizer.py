@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import normalizers
 
 from flowvec.errors import ExportError, first_line
+from flowvec_export.sources.files import require_content
 
 __all__ = ["lower_cased", "plain_tokenizer", "read_tokenizer", "refuse_left"]
 
@@ -41,8 +42,9 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
             f"{path} is missing; transformers' AutoTokenizer.from_pretrained(...) writes it with "
             "save_pretrained(...)"
         )
+    require_content(path)
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8-sig"))
     except Exception as error:  # tokenizers raises plain Exception
         raise ExportError(f"cannot read {path}: {first_line(error)}") from None
 

@@ -12,6 +12,7 @@ import transformers
 
 from flowvec.errors import ExportError, first_line
 from flowvec_export.assembly.token_parity import OwnTokens
+from flowvec_export.sources.files import without_marks
 from flowvec_export.sources.tokenizer import lower_cased
 from flowvec_export.trust import Trust
 
@@ -27,9 +28,9 @@ def load_tokenizer(folder: Path, origin: str, marks: dict[str, Any], trust: Trus
         ExportError: transformers cannot load it, or it is written in Python.
     """
     try:
-        with quiet_transformers():
+        with quiet_transformers(), without_marks(folder) as readable:
             fast: Any = _tokenizer_class(marks).from_pretrained(
-                folder, trust_remote_code=trust.remote_code, local_files_only=True
+                readable, trust_remote_code=trust.remote_code, local_files_only=True
             )
     except Exception as error:  # transformers raises many types
         # Without tokenizer.json it is made of other files, and the message does not say so.

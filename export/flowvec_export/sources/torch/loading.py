@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from flowvec.errors import ExportError, first_line
+from flowvec_export.sources.files import without_marks
 from flowvec_export.sources.transformers_tokenizer import load_tokenizer, quiet_transformers
 from flowvec_export.trust import Trust
 
@@ -30,11 +31,11 @@ def load_checkpoint(
     Raises:
         ExportError: transformers cannot load it, or it is far larger than its files.
     """
-    with quiet_transformers():
-        _check_size(folder, origin, kind, files, trust)
+    with quiet_transformers(), without_marks(folder) as readable:
+        _check_size(readable, origin, kind, files, trust)
         try:
             model, loading = getattr(transformers, kind).from_pretrained(
-                folder,
+                readable,
                 dtype=torch.float32,
                 attn_implementation="eager",
                 output_loading_info=True,
