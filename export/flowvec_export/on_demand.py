@@ -5,18 +5,16 @@ It is no command for users: `flowvec export` is.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from flowvec.errors import FlowvecError
-from flowvec.optional import require
+from flowvec_export.packages import require_packages
 
 __all__: list[str] = []
 
@@ -64,11 +62,7 @@ def _end_with_parent() -> None:
 
 def _export(request: dict[str, Any]) -> None:
     source = request["source"]
-    needed = ["onnx", "onnx_ir", "scipy"]
-    if any(importlib.util.find_spec(name) is None for name in needed) and _needs_torch(source):
-        needed = ["torch", "transformers", "onnxscript", "safetensors", *needed]
-    extras = "cpu,export" if "torch" in needed else "cpu,onnx"
-    require(f"making a bundle of {source}", extras, *needed)
+    require_packages(f"making a bundle of {source}", source)
     from flowvec_export.build import export
 
     export(
@@ -79,20 +73,6 @@ def _export(request: dict[str, Any]) -> None:
         allow_pickle=request["allow_pickle"],
         on_step=_say if request["shows_steps"] else None,
     )
-
-
-def _needs_torch(source: str) -> bool:
-    """Whether a source is a checkpoint that torch reads, as far as its files' names say so."""
-    path = Path(source).expanduser()
-    if path.is_file():
-        return path.suffix != ".onnx"
-    about = [path / name for name in ("modules.json", "config.json") if (path / name).is_file()]
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in about]
-    if any(kind in text for text in texts for kind in ("StaticEmbedding", "model2vec")):
-        return False
-    names = ("model.onnx", "onnx/model.onnx")
-    has_graph = any((path / name).is_file() for name in names)
-    return not has_graph or any(path.glob("*.safetensors"))
 
 
 def _say(line: str) -> None:

@@ -14,7 +14,7 @@ from flowvec.errors import ExportError
 from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec.tokenizer.tokenizer import Tokenizer
 
-__all__ = ["OwnTokens", "require_own_tokens"]
+__all__ = ["OwnTokens", "require_own_tokens", "require_same_files"]
 
 # Token ids of a text, or of a pair, by the library that the source is of.
 OwnTokens: TypeAlias = Callable[[str, str | None], list[int]]
@@ -63,7 +63,8 @@ def require_own_tokens(
     """
     if own is None:
         return
-    texts = [text for text in _texts(bundle) if not any(m in text for m in markers if m)]
+    tokenizer = tokenizers.Tokenizer.from_file(str(bundle.tokenizer))
+    texts = [text for text in _texts(tokenizer) if not any(m in text for m in markers if m)]
     rows: list[tuple[str, str | None]]
     if bundle.manifest.kind == "reranker":
         rows = list(pairwise([*texts, texts[0]]))
@@ -72,24 +73,48 @@ def require_own_tokens(
     else:
         rows = [(text, None) for text in texts]
         ours = Tokenizer(bundle.tokenizer, _MOST_TOKENS)(texts).ids
+    _require_equal(rows, ours, own, origin)
+
+
+def require_same_files(tokenizer: tokenizers.Tokenizer, own: OwnTokens, origin: str) -> None:
+    """Check that a tokenizer that was read from files reads texts as their library does.
+
+    Args:
+        tokenizer: without truncation and padding.
+        own: how the library reads a text.
+        origin: name of the source, for messages.
+
+    Raises:
+        ExportError: a text becomes other tokens.
+    """
+    texts = list(_texts(tokenizer))
+    ours = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+    _require_equal([(text, None) for text in texts], ours, own, origin)
+
+
+def _require_equal(
+    rows: Sequence[tuple[str, str | None]],
+    ours: Sequence[list[int]],
+    own: OwnTokens,
+    origin: str,
+) -> None:
     for row, ids in zip(rows, ours, strict=True):
         if ids != (theirs := own(*row)):
             text = row[0] if row[1] is None else row
             both = enumerate(zip(ids, theirs, strict=False))
             place = next((i for i, (a, b) in both if a != b), 0)
             raise ExportError(
-                f"{origin}: its tokenizer.json reads {text!r} otherwise than its own library, with "
-                f"the files beside it (tokenizer_config.json and others): {_near(ids, place)} "
-                f"instead of {_near(theirs, place)}. Write them again with one version of "
-                "transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder). "
-                "Nothing was written"
+                f"{origin}: its tokenizer.json reads {text!r} otherwise than its own library does "
+                "with the files beside it (tokenizer_config.json and others): "
+                f"{_near(ids, place)} instead of {_near(theirs, place)}. Write them again with one "
+                "version of transformers: "
+                "AutoTokenizer.from_pretrained(folder).save_pretrained(folder). Nothing was written"
             )
 
 
-def _texts(bundle: Bundle) -> Iterator[str]:
+def _texts(tokenizer: tokenizers.Tokenizer) -> Iterator[str]:
     """The texts to compare, and those with the added tokens."""
     yield from _TEXTS
-    tokenizer = tokenizers.Tokenizer.from_file(str(bundle.tokenizer))
     added = (token.content for token in tokenizer.get_added_tokens_decoder().values())
     for token in dict.fromkeys([*_SPECIAL, *islice(added, _MOST_ADDED)]):
         yield f"The {token} is{token}one, {token.lower()} {token.upper()}."

@@ -26,7 +26,7 @@ __all__ = ["TokenizerFiles", "read_with_settings"]
 _CONFIG = "tokenizer_config.json"
 # Families whose classes normalize texts by these settings, with their defaults.
 _BERT = (
-    "bert", "bros", "convbert", "distilbert", "electra", "ernie", "funnel", "layoutlm", "lxmert",
+    "bert", "bros", "convbert", "distilbert", "electra", "ernie", "layoutlm", "lxmert",
     "megatronbert", "mobilebert", "mpnet", "nezha", "nomicbert", "realm", "retribert",
     "splinter", "squeezebert",
 )  # fmt: skip
@@ -39,8 +39,12 @@ _BERT_TOKENS = {
     "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }  # fmt: skip
+_MPNET_TOKENS = {
+    "bos_token": "<s>", "eos_token": "</s>", "unk_token": "[UNK]", "sep_token": "</s>",
+    "pad_token": "<pad>", "cls_token": "<s>", "mask_token": "<mask>",
+}  # fmt: skip
 # Families whose classes read `do_lower_case` too, by a normalizer of their own.
-_CASED = ("albert", "cpm", "debertav2", "fnet", "rembert", "roformer", "xlnet")
+_CASED = ("albert", "cpm", "debertav2", "fnet", "funnel", "rembert", "roformer", "xlnet")
 # Families whose classes set `add_prefix_space`, which is false unless a file says otherwise.
 _BYTES = ("bart", "deberta", "gpt2", "led", "longformer", "luke", "mvp", "roberta")
 _NAMED = (
@@ -96,6 +100,7 @@ def read_with_settings(
         older = read_json(folder / "added_tokens.json", missing_ok=True) or {}
         files.add(tokenizer, {number: {"content": token} for token, number in older.items()})
     files.name(tokenizer)
+    files.check_frame(tokenizer)
     return TokenizerFiles(tokenizer, settings)
 
 
@@ -129,13 +134,7 @@ class _Files:
             return tokenizer
         own = content["normalizer"] or {"type": "BertNormalizer", "clean_text": True}
         wanted = {inner: self._flag(n, default) for n, (inner, default) in _BERT_SETTINGS.items()}
-        if own["type"] != "BertNormalizer":
-            raise self.refused(
-                "tokenizer_class",
-                f"makes it a tokenizer of the family {self.family!r}, whose normalizer is a "
-                f"BertNormalizer, and tokenizer.json has a {own['type']}; to read tokenizer.json "
-                'as it is, set "tokenizer_class" to "PreTrainedTokenizerFast"',
-            )
+        self._check_parts(content, own)
         unknown = content["model"].get("unk_token")
         if unknown is not None and (named := self._content("unk_token")) not in (None, unknown):
             raise self.refused("unk_token", f"says {named!r}, and tokenizer.json {unknown!r}")
@@ -143,6 +142,25 @@ class _Files:
             return tokenizer
         content["normalizer"] = own | wanted
         return tokenizers.Tokenizer.from_str(json.dumps(content))
+
+    def _check_parts(self, content: Mapping[str, Any], normalizer: Mapping[str, Any]) -> None:
+        """Refuse parts of tokenizer.json that versions of transformers replace or keep."""
+        splitter = (content["pre_tokenizer"] or {}).get("type")
+        prefix = content["model"].get("continuing_subword_prefix")
+        for part, own, of_class in (
+            ("normalizer", normalizer["type"], "BertNormalizer"),
+            ("clean_text", normalizer.get("clean_text", True), True),
+            ("pre_tokenizer", splitter, "BertPreTokenizer"),
+            ("model", content["model"]["type"], "WordPiece"),
+            ("continuing_subword_prefix", prefix, "##"),
+        ):
+            if own != of_class:
+                raise self.refused(
+                    "tokenizer_class",
+                    f"makes it a tokenizer of the family {self.family!r}, whose {part} is "
+                    f"{of_class!r}, and tokenizer.json has {own!r}; to read tokenizer.json as it "
+                    'is, set "tokenizer_class" to "PreTrainedTokenizerFast"',
+                )
 
     def _check_case(self, tokenizer: tokenizers.Tokenizer) -> None:
         """Refuse a `do_lower_case` that the class applies in a way of its own."""
@@ -231,6 +249,19 @@ class _Files:
             if token["content"] not in added:
                 self._mark(tokenizer, token | {"special": True})
 
+    def check_frame(self, tokenizer: tokenizers.Tokenizer) -> None:
+        """Refuse other tokens around a text than those that the settings name."""
+        if self.family not in _BERT:
+            return
+        named = self._named()
+        frame = [named["cls_token"], named["sep_token"]]
+        if (own := tokenizer.encode("").tokens[:2]) != frame:
+            raise self.refused(
+                "cls_token and sep_token",
+                f"has {' and '.join(frame)} around a text, and tokenizer.json "
+                f"{' and '.join(own) or 'nothing'}",
+            )
+
     def _mark(self, tokenizer: tokenizers.Tokenizer, token: Mapping[str, Any]) -> None:
         special = bool(token["special"])
         flags = {name: bool(token.get(name)) for name in _FLAGS if name != "normalized"}
@@ -242,7 +273,8 @@ class _Files:
 
     def _named(self) -> dict[str, str]:
         """The special tokens by their names, with the class's own."""
-        defaults = _BERT_TOKENS if self.family in _BERT else {}
+        defaults = _MPNET_TOKENS if self.family == "mpnet" else _BERT_TOKENS
+        defaults = defaults if self.family in _BERT else {}
         named = {key: self._content(key) for key in _NAMED}
         return defaults | {key: token for key, token in named.items() if token is not None}
 

@@ -166,6 +166,9 @@ METASPACE = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"
         ("tokenizer_class", changed(normalizer={"type": "Lowercase"}), BERT),
         ("unk_token", None, BERT | {"unk_token": "[MASK]"}),
         ("do_lower_case", None, {"tokenizer_class": "AlbertTokenizer", "do_lower_case": False}),
+        ("tokenizer_class", changed(pre_tokenizer={"type": "WhitespaceSplit"}), BERT),
+        ("cls_token", None, BERT | {"cls_token": "[MASK]"}),
+        ("cls_token", changed(post_processor=None), BERT),
         ("auto_map", None, {"auto_map": {"AutoTokenizer": ["a.B", None]}}),
         (
             "add_prefix_space",

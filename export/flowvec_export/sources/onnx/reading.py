@@ -11,7 +11,7 @@ import onnx
 import tokenizers
 
 from flowvec.errors import ExportError
-from flowvec_export.assembly.token_parity import OwnTokens
+from flowvec_export.assembly.token_parity import OwnTokens, require_same_files
 from flowvec_export.layers.names import OFFSET_POSITIONS
 from flowvec_export.sources.base import bounded_length, model_name, read_licence
 from flowvec_export.sources.cross_encoder import AboutPairs
@@ -85,6 +85,9 @@ def _read_files(graph: Path, folder: Path, origin: str, length: Any, *, lower_ca
     loaded = files.tokenizer
     refuse_left(origin, marks.get("truncation_side"), (loaded.truncation or {}).get("direction"))
     tokenizer = plain_tokenizer(loaded, lower_case=lower_case)
+    own = _own_tokens(folder, origin, marks, lower_case=lower_case)
+    if own is not None:
+        require_same_files(tokenizer, own, origin)
     proto = load_graph(graph)
     check_operators(proto, origin)
     check_inputs(proto, origin)
@@ -100,7 +103,7 @@ def _read_files(graph: Path, folder: Path, origin: str, length: Any, *, lower_ca
         max_length=bounded_length(origin, limit, _positions(config, pad_id)),
         vocabulary=tokenizer.get_vocab_size() if vocabulary is None else vocabulary,
         layers=_count(config, "num_hidden_layers", 0, origin),
-        own_tokens=_own_tokens(folder, origin, marks, lower_case=lower_case),
+        own_tokens=own,
     )
 
 
