@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from flowvec.errors import ExportError
+from flowvec.files import lfs_advice
 from flowvec.optional import require
 
 __all__ = ["require_all", "require_packages"]
 
 _FOR_GRAPHS = ("onnx", "onnx_ir", "scipy")
 _FOR_CHECKPOINTS = ("torch", "transformers", "onnxscript", "safetensors")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _GRAPHS = ("model.onnx", "onnx/model.onnx")
 
 
@@ -26,12 +29,22 @@ def require_packages(what: str, source: str) -> None:
 
     Raises:
         MissingDependencyError: one is missing. The message names all that are.
+        ExportError: git-lfs has not downloaded what would be exported.
     """
     if all(importlib.util.find_spec(name) is not None for name in _FOR_GRAPHS):
         return
+    _require_content(Path(source).expanduser())
     if _needs_torch(source):
         require_all(what)
     require(what, "cpu,onnx", *_FOR_GRAPHS)
+
+
+def _require_content(folder: Path) -> None:
+    """Refuse a directory without weights or graph that git-lfs has downloaded."""
+    files = [folder / name for name in (*_WEIGHTS, *_GRAPHS) if (folder / name).is_file()]
+    advice = [lfs_advice(file) for file in files]
+    if files and (pointer := advice[0]) and all(advice):
+        raise ExportError(pointer)
 
 
 def require_all(what: str) -> None:

@@ -58,6 +58,16 @@ def test_of_a_checkpoint_torch_is_named_and_the_constraints(without: dict[str, s
     assert ALL in message(without, "from flowvec_export import export")
 
 
+def test_a_pointer_of_git_lfs_is_named_before_packages(
+    without: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:01\nsize 9\n"
+    (tmp_path / "model.safetensors").write_text(pointer)
+    said = message(without, f"from flowvec import Encoder; Encoder.load({str(tmp_path)!r})")
+    assert "model.safetensors is a pointer of git-lfs" in said
+
+
 def test_a_graph_and_a_static_embedder_need_no_torch(
     without: dict[str, str], tmp_path: Path
 ) -> None:
