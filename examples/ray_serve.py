@@ -1,6 +1,6 @@
 """The application of `flowvec serve` on Ray Serve: replicas on many machines, as many as it takes.
 
-    pip install "flowvec[cpu,serve]" "ray[serve]"
+    python -m pip install -c constraints.txt ".[cpu,serve]" "ray[serve]"  # in a clone of flowvec
     MODEL=mini serve run examples.ray_serve:vectors
 
 Each replica loads the model and has a queue of its own. Ray adds replicas while each has more than

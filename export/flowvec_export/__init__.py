@@ -125,4 +125,12 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] in ("flowvec", "flowvec_export"):
+            raise
+        from flowvec_export.packages import require_all
+
+        require_all(f"{__name__}.{name}")
+        raise

@@ -46,6 +46,7 @@ from flowvec_export.arguments import (
 )
 from flowvec_export.assembly.draft import WEIGHTS, Draft, Weights
 from flowvec_export.assembly.parity import MIN_COSINE_OF_FLOAT16, measure
+from flowvec_export.assembly.token_parity import require_own_tokens
 from flowvec_export.build_multi_vector import build_multi_vector
 from flowvec_export.build_reranker import build_reranker
 from flowvec_export.build_sparse import build_sparse
@@ -278,6 +279,16 @@ def export(
     _add_prompts(origin, prompts, default_prompt_name)
     if recipe is not None:
         pooling = _checked_pooling(recipe, origin, pooling)
+    if origin.unread:
+        logger.warning(
+            "%s: %s %s not read, because there is no modules.json, which says what they are for; "
+            "the pooling is %s. If the model was saved by sentence-transformers, copy modules.json "
+            "too",
+            origin.origin,
+            ", ".join(origin.unread),
+            "is" if len(origin.unread) == 1 else "are",
+            origin.pooling_name(pooling),
+        )
 
     tell("making the graph")
     added = [] if transform is None else [transform]
@@ -286,8 +297,10 @@ def export(
         write_onnx(draft.proto, staged / MODEL)
         (staged / TOKENIZER).write_text(origin.tokenizer.to_str(), encoding="utf-8")
         manifest = _manifest(origin, draft, staged, name or origin.name, length, weights)
+        bundle = Bundle(staged, manifest)
+        require_own_tokens(bundle, origin.own_tokens, origin.origin)
         tell("computing the reference vectors")
-        bundle = with_references(Bundle(staged, manifest))
+        bundle = with_references(bundle)
         tell(f"comparing with {draft.computed_by}")
         figures = _compare(bundle, draft, origin.vocabulary)
         texts = calibration_texts() if calibration is None else calibration
@@ -315,7 +328,7 @@ def _is_transform(value: object) -> bool:
 def _is_bundle(folder: Path) -> bool:
     """Whether a directory is a bundle of any format version, intact or not."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return False
     # Bulk jobs also have a manifest.json.

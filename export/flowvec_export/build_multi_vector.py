@@ -14,6 +14,7 @@ from flowvec.engine.selection import choose_engine
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec_export.assembly.draft import TOKEN_VECTORS, Draft, Weights
 from flowvec_export.assembly.parity import MIN_COSINE_OF_FLOAT16, measure_tokens
+from flowvec_export.assembly.token_parity import require_own_tokens
 from flowvec_export.graph.proto import write_onnx
 from flowvec_export.sources.late_interaction import MultiVectorSource
 from flowvec_export.staged_bundle import opset_of, with_references
@@ -64,6 +65,7 @@ def build_multi_vector(
         write_onnx(draft.proto, staged / MODEL)
         (staged / TOKENIZER).write_text(source.encoder.tokenizer.to_str(), encoding="utf-8")
         bundle = Bundle(staged, _manifest(source, draft, staged, name, origin, head, weights))
+        require_own_tokens(bundle, source.own_tokens, source.origin, source.about.markers)
         say("computing the reference vectors")
         bundle = with_references(bundle)
         say(f"comparing with {draft.computed_by}")

@@ -14,6 +14,7 @@ from flowvec.engine.selection import choose_engine
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec_export.assembly.draft import LOGITS, PairDraft, Weights
 from flowvec_export.assembly.parity import measure_pairs
+from flowvec_export.assembly.token_parity import require_own_tokens
 from flowvec_export.graph.proto import write_onnx
 from flowvec_export.sources.cross_encoder import PairSource
 from flowvec_export.staged_bundle import opset_of, with_file, with_references
@@ -67,6 +68,7 @@ def build_reranker(
         write_onnx(draft.proto, staged / MODEL)
         (staged / TOKENIZER).write_text(source.tokenizer.to_str(), encoding="utf-8")
         bundle = Bundle(staged, _manifest(source, draft, staged, name, origin, length, weights))
+        require_own_tokens(bundle, source.own_tokens, source.origin)
         say("computing the reference scores")
         bundle = with_references(bundle)
         say(f"comparing with {draft.computed_by}")

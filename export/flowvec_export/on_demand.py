@@ -6,6 +6,7 @@ It is no command for users: `flowvec export` is.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -13,8 +14,8 @@ import threading
 from typing import Any
 
 from flowvec.errors import FlowvecError
-from flowvec.optional import require
 from flowvec.progress import say
+from flowvec_export.packages import require_packages
 
 __all__: list[str] = []
 
@@ -28,6 +29,8 @@ def main() -> None:
     request = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     result: dict[str, Any] = {"error": None, "message": ""}
+    warnings = _Kept()
+    logging.getLogger("flowvec_export").addHandler(warnings)
     try:
         _export(request)
     except FlowvecError as error:
@@ -36,8 +39,20 @@ def main() -> None:
         where = f": {error.filename}" if error.filename else ""
         message = f"{error.strerror or error}{where}"
         result = {"error": "OSError", "message": message, "errno": error.errno}
-    answer.write(json.dumps(result) + "\n")
+    answer.write(json.dumps(result | {"warnings": warnings.lines}) + "\n")
     answer.close()
+
+
+class _Kept(logging.Handler):
+    """Keeps warnings for the parent, which says them to the user."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append(record.getMessage())
 
 
 def _end_with_parent() -> None:
@@ -48,7 +63,7 @@ def _end_with_parent() -> None:
 
 def _export(request: dict[str, Any]) -> None:
     source = request["source"]
-    require(f"making a bundle of {source}", "cpu,export", "onnx", "onnx_ir", "scipy")
+    require_packages(f"making a bundle of {source}", source)
     from flowvec_export.build import export
 
     export(

@@ -102,9 +102,9 @@ class CacheError(FlowvecError, RuntimeError):
 class MissingDependencyError(FlowvecError, ImportError):
     """A package of an extra is not installed. The message says how to install it.
 
-    >>> raise MissingDependencyError('needs pyarrow: pip install "flowvec[files]"')
+    >>> raise MissingDependencyError('needs pyarrow: python -m pip install ".[files]"')
     Traceback (most recent call last):
-    flowvec.errors.MissingDependencyError: needs pyarrow: pip install "flowvec[files]"
+    flowvec.errors.MissingDependencyError: needs pyarrow: python -m pip install ".[files]"
     """
 
 

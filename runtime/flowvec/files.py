@@ -1,4 +1,4 @@
-"""Writes files atomically and durably: they survive a power cut."""
+"""Writes files atomically and durably: they survive a power cut. Tells pointers of git-lfs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["rename_durably", "staged_file", "sync_file", "sync_folder", "write_file"]
+__all__ = [
+    "BYTE_ORDER_MARK",
+    "lfs_advice",
+    "rename_durably",
+    "staged_file",
+    "sync_file",
+    "sync_folder",
+    "write_file",
+]
+
+# What some editors write before UTF-8.
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_MOST_LFS_BYTES = 1024
+
+
+def lfs_advice(path: Path) -> str | None:
+    """What to do about a file that git-lfs has not downloaded; None for other files.
+
+    Such a file holds three lines of text, which name the content that git-lfs keeps elsewhere.
+    """
+    try:
+        if path.stat().st_size > _MOST_LFS_BYTES:
+            return None
+        with path.open("rb") as file:
+            is_pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
+    except OSError:
+        return None  # whoever reads it reports it
+    if not is_pointer:
+        return None
+    return f"{path} is a pointer of git-lfs, not the file itself: run `git lfs pull` in its clone"
 
 
 @contextmanager

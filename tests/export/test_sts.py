@@ -210,7 +210,10 @@ def test_the_eval_sts_command_prints_the_table(
     done = flowvec("eval", "sts", tiny_dir, "sets", "--provider", "cpu", "--quiet")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert [line.split()[:3] for line in done.stdout.splitlines()[1:]] == [
+    _, *lines, blank, engine = done.stdout.splitlines()
+    info = tiny.info()
+    assert (blank, engine) == ("", f"{info.name}: {info.provider}, {info.compute}")
+    assert [line.split()[:3] for line in lines] == [
         ["A", "one", "3"],
         ["A", "two", "2"],
         ["A", "all", "5"],

@@ -1,14 +1,20 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all; pointers of git-lfs and byte order marks."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from flowvec.files import staged_file, sync_folder, write_file
+from flowvec import Bundle, BundleError, Encoder, InputValueError
+from flowvec.bulk import encode_files
+from flowvec.bundle.bundle import shipped_bundles
+from flowvec.files import lfs_advice, staged_file, sync_folder, write_file
+from flowvec.texts.inputs import read_rows
 
 
 def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -71,3 +77,58 @@ def test_a_folder_that_cannot_be_listed_is_not_flushed(
 
     monkeypatch.setattr(os, "open", refused)
     sync_folder(tmp_path)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 90868376\n"
+
+
+def test_a_pointer_of_git_lfs_is_told_from_other_files(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    assert lfs_advice(file) is None
+    for content in (b"", POINTER[1:], POINTER + b" " * 2000):
+        file.write_bytes(content)
+        assert lfs_advice(file) is None
+    file.write_bytes(POINTER)
+    assert f"{file} is a pointer of git-lfs" in str(lfs_advice(file))
+    assert "git lfs pull" in str(lfs_advice(file))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.onnx", "tokenizer.json"])
+def test_a_pointer_in_a_bundle_is_named(tmp_path: Path, name: str) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(shipped_bundles()["mini"], bundle)
+    (bundle / name).write_bytes(POINTER)
+    with pytest.raises(BundleError, match=rf"{name} is a pointer of git-lfs.*git lfs pull"):
+        Bundle.load(bundle)
+
+
+def test_a_manifest_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(shipped_bundles()["mini"], bundle)
+    file = bundle / "manifest.json"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert Bundle.load(bundle).manifest.name == "mini"
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "csv", "parquet"])
+def test_a_pointer_among_the_texts_is_not_taken_for_texts(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / f"texts.{kind}"
+    file.write_bytes(POINTER)
+    with pytest.raises(InputValueError, match=r"is a pointer of git-lfs"):
+        encode_files("mini", file, tmp_path / "out", out_format="npy")
+    if kind != "parquet":
+        with pytest.raises(InputValueError, match=r"is a pointer of git-lfs"):
+            list(read_rows(str(file)))
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "csv"])
+def test_a_byte_order_mark_before_texts_is_no_part_of_them(tmp_path: Path, kind: str) -> None:
+    lines = {"txt": "a cat\n", "jsonl": '{"text": "a cat"}\n', "csv": "text\na cat\n"}
+    file = tmp_path / f"texts.{kind}"
+    file.write_bytes(b"\xef\xbb\xbf" + lines[kind].encode())
+    summary = encode_files("mini", file, tmp_path / "out", out_format="npy")
+    assert (summary.rows, summary.dead_letters) == (1, 0)
+    assert [row.text for row in read_rows(str(file))] == ["a cat"]
+    vectors = np.concatenate([np.load(path) for path in sorted((tmp_path / "out").glob("*.npy"))])
+    with Encoder.load("mini") as encoder:
+        np.testing.assert_allclose(vectors[0], encoder.encode("a cat"), atol=1e-5)

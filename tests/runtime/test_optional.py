@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from flowvec import MissingDependencyError
+from flowvec.optional import require
+
 
 def line_of(site: Path, origin: object | None) -> str:
     """The line of a flowvec that was installed from somewhere."""
@@ -32,18 +35,46 @@ def test_the_install_line_fits_the_source_of_the_package(tmp_path: Path) -> None
     wheel = tmp_path / "flowvec-9.9-py3-none-any.whl"
     wheel.touch()
     url = clone.as_uri()
-    assert line_of(tmp_path / "a", None) == '"flowvec[cpu,files]"'
     assert line_of(tmp_path / "b", {"url": url, "dir_info": {}}) == f'"{clone}[cpu,files]"'
+    (clone / "constraints.txt").touch()
     editable = {"url": url, "dir_info": {"editable": True}}
-    assert line_of(tmp_path / "c", editable) == f'-e "{clone}[cpu,files]"'
+    assert line_of(tmp_path / "c", editable) == (
+        f'-c "{clone / "constraints.txt"}" -e "{clone}[cpu,files]"'
+    )
     archive = {"url": wheel.as_uri(), "archive_info": {}}
     assert line_of(tmp_path / "d", archive) == f'"flowvec[cpu,files] @ {wheel.as_uri()}"'
     from_git = {"url": "https://example.org/flowvec.git", "vcs_info": {"vcs": "git"}}
     assert line_of(tmp_path / "e", from_git) == (
         '"flowvec[cpu,files] @ git+https://example.org/flowvec.git"'
     )
+    from_web = {"url": "https://example.org/flowvec-9.9.whl", "archive_info": {}}
+    assert line_of(tmp_path / "f", from_web) == (
+        '"flowvec[cpu,files] @ https://example.org/flowvec-9.9.whl"'
+    )
 
 
-@pytest.mark.parametrize("origin", ["", "{", "[]", "{}", '{"url": "file:///not/there/any/more"}'])
-def test_a_note_that_leads_nowhere_is_left_out(tmp_path: Path, origin: str) -> None:
-    assert line_of(tmp_path / "a", origin) == '"flowvec[cpu,files]"'
+@pytest.mark.parametrize(
+    "origin", [None, "", "{", "[]", "{}", '{"url": "file:///not/there/any/more"}', '{"url": "x"}']
+)
+def test_without_a_source_the_line_is_for_a_clone_or_a_wheel(
+    tmp_path: Path, origin: str | None
+) -> None:
+    """Never for the bare name: flowvec is not published, so the name may be anybody's."""
+    line = line_of(tmp_path / "a", origin)
+    assert line.startswith('-c constraints.txt ".[cpu,files]" in a clone')
+    assert '"WHEEL[cpu,files]"' in line
+    assert "flowvec[" not in line
+
+
+def test_a_message_about_torch_says_how_to_do_without_cuda() -> None:
+    with pytest.raises(MissingDependencyError, match=r"it needs not_there: python -m pip"):
+        require("it", "cpu", "json", "not_there")
+    code = (
+        "import importlib.util, sys; importlib.util.find_spec = lambda name: None\n"
+        "sys.platform = 'linux'\n"
+        "from flowvec.optional import require; require('it', 'cpu,export', 'torch', 'onnx')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert "it needs torch, onnx: python -m pip install" in run.stderr
+    assert "CPU wheels" in run.stderr
+    assert "docs/install.md#torch" in run.stderr

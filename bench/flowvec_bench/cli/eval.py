@@ -74,6 +74,13 @@ def _describe(model: Retriever | Reranker) -> dict[str, Any]:
     return info
 
 
+def _say_engines(*models: dict[str, Any]) -> None:
+    """Print what computed each model: figures differ a little between compute types."""
+    typer.echo("")
+    for about in models:
+        typer.echo(f"{about['name']}: {about['provider']}, {about['compute']}")
+
+
 @app.command(epilog="Example: flowvec eval sts mini ./sts --json")
 def sts(
     bundle: BundleName,
@@ -107,6 +114,7 @@ def sts(
             for part, value in parts
         ]
     typer.echo(format_table(("task", "part", "pairs", info["name"]), rows, texts=2))
+    _say_engines(info)
 
 
 @app.command(epilog="Example: flowvec eval lexical ./flow-bundle ./sts --against ./raw-bundle")
@@ -158,6 +166,7 @@ def lexical(
         for row in table
     ]
     typer.echo(format_table(("task", "pairs", "n", "gold", *labels), lines, texts=2))
+    _say_engines(*({**about, "name": about["label"]} for about in infos))
 
 
 @app.command(epilog="Example: flowvec eval retrieval mini ./retrieval --hybrid")
@@ -279,7 +288,8 @@ def retrieval(
         for score in scores
     ]
     typer.echo(format_table(header, rows, texts=2))
-    typer.echo(f"\nBM25: {BM25_SETTINGS}")
+    _say_engines(info, *([] if sparse_info is None else [sparse_info]), *described)
+    typer.echo(f"BM25: {BM25_SETTINGS}")
     for name, lines in warnings.items():
         for line in lines:
             typer.echo(f"{name}: {line}")

@@ -217,7 +217,7 @@ def _write_older_form(source: Path, pooling: str, max_length: int, folder: Path)
     """
     if not (source / "modules.json").is_file():
         return source
-    modules = json.loads((source / "modules.json").read_text())
+    modules = json.loads((source / "modules.json").read_text(encoding="utf-8-sig"))
     kinds = [module["type"].rpartition(".")[2] for module in modules]
     is_older = all(module["type"].startswith(_OLDER_MODULES) for module in modules)
     if is_older or not _KINDS_BEFORE_6.issuperset(kinds):
@@ -231,7 +231,7 @@ def _write_older_form(source: Path, pooling: str, max_length: int, folder: Path)
             settings = {"max_seq_length": max_length, "do_lower_case": False}
             config.with_name("sentence_bert_config.json").write_text(json.dumps(settings))
         elif kind == "Pooling":
-            settings = json.loads(config.read_text())
+            settings = json.loads(config.read_text(encoding="utf-8-sig"))
             width = settings.get("embedding_dimension", settings.get("word_embedding_dimension"))
             flags = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
             config.write_text(json.dumps({"word_embedding_dimension": width, **flags}))
@@ -253,7 +253,7 @@ def write_plain_form(source: Path, max_length: int, folder: Path) -> Path:
         if (source / name).is_file():
             shutil.copy(source / name, folder / name)
     file = folder / "tokenizer_config.json"
-    settings = json.loads(file.read_text())
+    settings = json.loads(file.read_text(encoding="utf-8-sig"))
     # fastembed truncates at the smaller of these two, and the tokenizer may have other values.
     settings |= {"model_max_length": max_length, "max_length": max_length}
     file.write_text(json.dumps(settings))

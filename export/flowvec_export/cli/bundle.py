@@ -40,7 +40,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a bundle in the layout that another library or server reads."""
-    require("flowvec bundle export", "cpu,export", "onnx", "onnx_ir")
+    require("flowvec bundle export", "cpu,onnx", "onnx", "onnx_ir")
     from flowvec_export.interop import export_bundle
 
     written = export_bundle(source, out, cast(Any, layout), overwrite=overwrite)

@@ -10,7 +10,7 @@ import typer
 
 from flowvec.cli.options import Json, print_json
 from flowvec.errors import InputValueError
-from flowvec.optional import require
+from flowvec_export.packages import require_packages
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -18,8 +18,6 @@ app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 # A larger sample hardly widens the measured ranges.
 _CALIBRATION_ROWS = 5000
 NEEDS = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "scipy")
-# Packages for a given ONNX graph; reading the source checks for torch if that is needed.
-_GRAPHS_NEED = ("onnx", "onnx_ir", "scipy")
 
 
 RemoteCode = Annotated[
@@ -125,7 +123,7 @@ def export(
     A cross-encoder becomes a reranker. The graph is compared with its source before the bundle is
     written.
     """
-    require("flowvec export", "cpu,export", *_GRAPHS_NEED)
+    require_packages(f"flowvec export {source}", source)
     from flowvec_export.build import export as build
     from flowvec_export.fitting.corpus import read_corpus
     from flowvec_export.sts import read_sts

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flowvec_export.assembly.draft import Draft, Weights
+    from flowvec_export.assembly.token_parity import OwnTokens
     from flowvec_export.transforms import Transform
 
 __all__ = [
@@ -66,6 +67,8 @@ class Source(ABC):
         tuned: whether it comes from a sentence-transformers model, which was trained for
             similarity, even if only its encoder is used.
         unused: names of parts above the encoder that are left out.
+        unread: names of folders and files that are not read, because modules.json is missing.
+        own_tokens: how the source's own library reads a text; None if it is not installed.
     """
 
     name: str
@@ -85,6 +88,8 @@ class Source(ABC):
     prompts_are_pooled: bool = True
     tuned: bool = False
     unused: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    own_tokens: OwnTokens | None = None
 
     @property
     def is_finished(self) -> bool:

@@ -17,6 +17,7 @@ from flowvec_export.sources.files import inside, read_json
 
 if TYPE_CHECKING:
     from flowvec_export.assembly.draft import PairDraft, Weights
+    from flowvec_export.assembly.token_parity import OwnTokens
 
 __all__ = ["AboutPairs", "PairSource", "is_cross_encoder", "read_about"]
 
@@ -70,6 +71,7 @@ class PairSource(ABC):
         vocabulary: number of token ids that the encoder knows.
         layers: its transformer layers, if known.
         licence: from the model card, if it says.
+        own_tokens: how the source's own library reads a pair; None if it is not installed.
     """
 
     name: str
@@ -80,6 +82,7 @@ class PairSource(ABC):
     vocabulary: int
     layers: int | None
     licence: str | None
+    own_tokens: OwnTokens | None
 
     @property
     def origin(self) -> str:

@@ -7,11 +7,15 @@ formats that cannot run code. Errors name the option that allows more.
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flowvec.errors import ExportError
+from flowvec.files import BYTE_ORDER_MARK, lfs_advice
 from flowvec_export.trust import Trust
 
 __all__ = [
@@ -22,6 +26,9 @@ __all__ = [
     "has_weights",
     "inside",
     "read_json",
+    "require_content",
+    "require_weights",
+    "without_marks",
 ]
 
 # A configuration has a few kilobytes; the index of a model in many parts has some hundreds.
@@ -50,13 +57,54 @@ def read_json(path: Path, kind: type = dict, *, missing_ok: bool = False) -> Any
             return None
         raise ExportError(f"{path} is missing")
     try:
+        require_content(path)
         _require_small(path, MAX_JSON_BYTES)
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ExportError(f"cannot read {path}: {error}") from None
     if not isinstance(content, kind):
         raise ExportError(f"{path} must hold a JSON {'object' if kind is dict else 'array'}")
     return content
+
+
+def require_content(path: Path) -> None:
+    """Refuse a file that git-lfs has not downloaded.
+
+    Raises:
+        ExportError: it is a pointer of git-lfs.
+    """
+    if advice := lfs_advice(path):
+        raise ExportError(advice)
+
+
+@contextmanager
+def without_marks(folder: Path) -> Iterator[Path]:
+    """A directory that transformers can read: no JSON file begins with a byte order mark.
+
+    It is the directory itself, or a temporary one that links to its other files.
+    """
+    marked = [path for path in folder.iterdir() if path.suffix == ".json" and _is_marked(path)]
+    if not marked:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as temporary:
+        for path in folder.iterdir():
+            copy = Path(temporary) / path.name
+            if path in marked:
+                copy.write_bytes(path.read_bytes().removeprefix(BYTE_ORDER_MARK))
+                continue
+            try:
+                copy.symlink_to(path.resolve())
+            except OSError:  # Windows allows links to some users only
+                (shutil.copytree if path.is_dir() else shutil.copyfile)(path, copy)
+        yield Path(temporary)
+
+
+def _is_marked(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
 
 
 def inside(root: Path, relative: str) -> Path:
@@ -153,6 +201,8 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
                 raise ExportError(f"{folder / weights} names {file.name}, which is not safetensors")
             if not file.is_file():
                 raise ExportError(f"{file} is missing")
+    for file in files:
+        require_content(file)
     if (size := sum(file.stat().st_size for file in files)) > MAX_WEIGHT_BYTES:
         raise ExportError(
             f"{origin} has {size / 1e9:.1f} GB of weights; a graph holds 2 GiB, which is a billion "
@@ -164,12 +214,26 @@ def find_weights(folder: Path, origin: str, trust: Trust) -> list[Path]:
 def has_weights(folders: Iterable[Path], trust: Trust) -> bool:
     """Whether one of the folders has an encoder's weights in a form that torch may read.
 
+    Weights that git-lfs has not downloaded do not count: beside them there may be a graph.
+
     Args:
         folders: where to look.
         trust: whether a pickle may be read.
     """
     names = (*_SAFE, *_PICKLED) if trust.pickle else _SAFE
-    return any((folder / name).is_file() for folder in folders for name in names)
+    files = (folder / name for folder in folders for name in names)
+    return any(file.is_file() and lfs_advice(file) is None for file in files)
+
+
+def require_weights(folders: Iterable[Path]) -> None:
+    """Refuse weights that git-lfs has not downloaded, before packages that read them are needed.
+
+    Raises:
+        ExportError: a folder has such weights.
+    """
+    for folder in folders:
+        for name in (*_SAFE, *_PICKLED):
+            require_content(folder / name)
 
 
 def _what_instead(folder: Path) -> str:
@@ -217,5 +281,6 @@ def check_tokenizer(folder: Path) -> dict[str, Any]:
         )
     for file in folder.iterdir():
         if file.suffix in (".json", ".txt", ".model", ".bpe", ".vocab") and file.is_file():
+            require_content(file)
             _require_small(file, MAX_TOKENIZER_BYTES)
     return settings

@@ -19,7 +19,7 @@ from flowvec.errors import (
 from flowvec_export.arguments import check_source
 from flowvec_export.sources.base import Source, require_torch
 from flowvec_export.sources.cross_encoder import PairSource, is_cross_encoder, read_about
-from flowvec_export.sources.files import check_links, has_weights, read_json
+from flowvec_export.sources.files import check_links, has_weights, read_json, require_weights
 from flowvec_export.sources.hub import download, has_torch
 from flowvec_export.sources.late_interaction import (
     MultiVectorSource,
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from flowvec_export.sources.torch import TorchSource
 
 __all__ = ["AnySource", "read_any_source", "read_source", "read_torch_source"]
+
+# Files of a sentence-transformers model that modules.json gives a meaning.
+_SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
 
 AnySource: TypeAlias = Source | PairSource | SparseSource | MultiVectorSource
 
@@ -90,6 +93,7 @@ def _read_pairs(
             graph = find_graph(root)
         if graph is not None:
             return read_pair_graph(graph, root, folder, about)
+        require_weights((root, folder))
         _require_torch_for(root, origin)
         from flowvec_export.sources.torch import read_cross_encoder
 
@@ -129,6 +133,8 @@ def _require_weights(place: _Place, folder: Path, trust: Trust) -> None:
         ExportError: it has no weights that can be read.
         MissingDependencyError: torch is not installed.
     """
+    if place.graph is None:
+        require_weights((place.root, folder))
     if place.graph is not None or not has_weights((place.root, folder), trust):
         raise ExportError(
             f"{place.origin} has no weights that can be read; SPLADE and ColBERT-style models are "
@@ -208,6 +214,7 @@ def _read(place: _Place, trust: Trust, *, encoder_only: bool) -> Source:
         if graph is not None:
             result = read_graph(graph, root, folder, origin, settings)
         else:
+            require_weights((root, folder))
             # Importing torch takes seconds, and an ONNX graph does not need it.
             _require_torch_for(root, origin)
             from flowvec_export.sources.torch import read_encoder
@@ -215,6 +222,8 @@ def _read(place: _Place, trust: Trust, *, encoder_only: bool) -> Source:
             result = read_encoder(root, folder, origin, settings, trust, encoder_only=encoder_only)
         if modules is not None:
             modules.complete(result, trust)
+        elif not encoder_only:
+            result.unread = _unread_parts(root)
         if encoder_only:
             result.keep_encoder_only()
         return result
@@ -222,6 +231,15 @@ def _read(place: _Place, trust: Trust, *, encoder_only: bool) -> Source:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
         raise ExportError(f"{origin} has a file with unexpected content: {error!r}") from error
+
+
+def _unread_parts(root: Path) -> tuple[str, ...]:
+    """Folders and files of a sentence-transformers model, which mean nothing without modules.json.
+
+    sentence-transformers does not read them either.
+    """
+    folders = [path.parent.name for path in sorted(root.glob("[0-9]_*/config.json"))]
+    return (*folders, *(name for name in _SETTINGS if (root / name).is_file()))
 
 
 def _require_torch_for(root: Path, origin: str) -> None:

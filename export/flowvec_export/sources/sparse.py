@@ -19,6 +19,7 @@ from flowvec_export.sources.sentence_transformers.settings import (
 
 if TYPE_CHECKING:
     from flowvec_export.assembly.draft import Draft, Weights
+    from flowvec_export.assembly.token_parity import OwnTokens
 
 __all__ = ["AboutSparse", "SparseSource", "is_sparse", "read_about_sparse"]
 
@@ -82,6 +83,7 @@ class SparseSource:
         licence: from the model card, if it says.
         prompts: prefixes by name.
         default_prompt_name: the prompt that is used by default.
+        own_tokens: how transformers reads a text.
     """
 
     name: str
@@ -95,6 +97,7 @@ class SparseSource:
     licence: str | None
     prompts: dict[str, str]
     default_prompt_name: str | None
+    own_tokens: OwnTokens
 
     @property
     def origin(self) -> str:

@@ -7,13 +7,14 @@ trains and predicts with what its tokenizer gives. Where that is no `token_type_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
 from flowvec.bundle.manifest import TOKEN_TYPES
 from flowvec.errors import ExportError
 
-__all__ = ["gives_token_types"]
+__all__ = ["family_of", "gives_token_types"]
 
 # Families of tokenizers whose classes give token types in transformers 4 and 5.
 _GIVE = (
@@ -49,11 +50,21 @@ def gives_token_types(marks: dict[str, Any], config: dict[str, Any], origin: str
                 f"{origin} has the model_input_names {names!r}, which is not a list of names"
             )
         return TOKEN_TYPES in names
-    named = marks.get("tokenizer_class") or config.get("tokenizer_class")
-    family = _family(str(named or config.get("model_type")))
+    family = family_of(marks, config)
     if family in _GIVE:
         return True
     return family not in _GIVE_NONE and _generation() < 5
+
+
+def family_of(marks: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """The family of a directory's tokenizer, from its class or the model's type.
+
+    Args:
+        marks: content of tokenizer_config.json.
+        config: content of config.json.
+    """
+    named = marks.get("tokenizer_class") or config.get("tokenizer_class")
+    return _family(str(named or config.get("model_type")))
 
 
 def _family(name: str) -> str:

@@ -8,8 +8,9 @@ import tokenizers
 from tokenizers import normalizers
 
 from flowvec.errors import ExportError, first_line
+from flowvec_export.sources.files import require_content
 
-__all__ = ["plain_tokenizer", "read_tokenizer", "refuse_left"]
+__all__ = ["lower_cased", "plain_tokenizer", "read_tokenizer", "refuse_left"]
 
 
 def plain_tokenizer(source: tokenizers.Tokenizer, *, lower_case: bool) -> tokenizers.Tokenizer:
@@ -18,15 +19,20 @@ def plain_tokenizer(source: tokenizers.Tokenizer, *, lower_case: bool) -> tokeni
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if lower_case:
-        steps = [normalizers.Lowercase()]
-        if tokenizer.normalizer is not None:
-            steps.append(tokenizer.normalizer)
-        tokenizer.normalizer = normalizers.Sequence(steps)
+        tokenizer.normalizer = lower_cased(tokenizer.normalizer)
     return tokenizer
 
 
+def lower_cased(normalizer: normalizers.Normalizer | None) -> normalizers.Normalizer:
+    """A normalizer that lower-cases a text first, as sentence-transformers does."""
+    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()]
+    if normalizer is not None:
+        steps.append(normalizer)
+    return normalizers.Sequence(steps)
+
+
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Read `tokenizer.json`.
+    """Read `tokenizer.json` alone; `read_with_settings` applies the files beside it.
 
     Raises:
         ExportError: it is missing, or is not a tokenizer.
@@ -36,8 +42,9 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
             f"{path} is missing; transformers' AutoTokenizer.from_pretrained(...) writes it with "
             "save_pretrained(...)"
         )
+    require_content(path)
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8-sig"))
     except Exception as error:  # tokenizers raises plain Exception
         raise ExportError(f"cannot read {path}: {first_line(error)}") from None
 

@@ -21,7 +21,7 @@ from safetensors.torch import save
 
 from flowvec.arguments import path_of
 from flowvec.errors import ExportError, InputTypeError, InputValueError, first_line
-from flowvec.files import write_file
+from flowvec.files import lfs_advice, write_file
 from flowvec_export.transforms import Transform, build_transform
 
 __all__ = ["FORMAT_VERSION", "Recipe", "load_transform", "save_transform"]
@@ -123,6 +123,8 @@ def load_transform(path: str | Path) -> tuple[Transform, Recipe | None]:
     target = path_of("path", path)
     if target.is_dir():
         raise ExportError(f"{target} is a directory, not a transform that `flowvec fit` wrote")
+    if advice := lfs_advice(target):
+        raise ExportError(advice)
     try:
         with safetensors.safe_open(target, framework="pt") as file:
             metadata = file.metadata() or {}

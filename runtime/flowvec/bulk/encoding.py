@@ -168,7 +168,7 @@ def encode_files(
         BulkError: the folder holds another job, or the model, an input or an option differs (the
             message names it); with `strict`, a row cannot be embedded; a file cannot be written.
         InputValueError: an input cannot be read, a field is missing, an option is not valid.
-        MissingDependencyError: Parquet and zstd need pyarrow (`flowvec[files]`).
+        MissingDependencyError: Parquet and zstd need pyarrow (the extra `[files]`).
     """
     url = url_of(out, out_format)
     path = expanded(path_of("out", out)) if url is None else Path(name_of(url).partition("://")[2])

@@ -35,6 +35,7 @@ from flowvec.bundle.manifest import (
     Manifest,
 )
 from flowvec.errors import BundleError, InputValueError
+from flowvec.files import lfs_advice
 
 __all__ = [
     "Bundle",
@@ -266,8 +267,10 @@ def read_manifest(path: Path) -> Manifest:
         )
     if file.stat().st_size > _MAX_MANIFEST_BYTES:
         raise BundleError(f"{file} is larger than {_MAX_MANIFEST_BYTES} bytes")
+    if advice := lfs_advice(file):
+        raise BundleError(advice)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BundleError(f"cannot read {file}: {error}") from None
     return Manifest.from_json(text, str(file))
@@ -288,6 +291,8 @@ def verify_files(path: Path, records: Mapping[str, FileRecord]) -> None:
             raise BundleError(f"{file} is a link; a bundle's files must be plain files")
         if not file.is_file():
             raise BundleError(f"{file} is missing")
+        if advice := lfs_advice(file):
+            raise BundleError(advice)
         if file.stat().st_size != record.bytes:
             raise BundleError(
                 f"{file} has {file.stat().st_size} bytes, but its manifest says {record.bytes}"

@@ -133,6 +133,8 @@ def _raise_failure(request: ExportRequest, answer: bytes, code: int, lines: dequ
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         hint = ", perhaps because memory ran out" if code < 0 else ""
         raise ExportError(f"the export of {request.source} {how}{hint}{last}") from None
+    for line in result.get("warnings") or ():
+        logger.warning("%s", line)
     if name is None:
         return
     if name == "OSError":

@@ -23,7 +23,7 @@ from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.store.rows import Id, Item, Rows
 from flowvec.collection.store.values import scalar_of, storable
 from flowvec.errors import CollectionError, InputTypeError, InputValueError
-from flowvec.files import staged_file
+from flowvec.files import lfs_advice, staged_file
 from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.vectors import SparseVectors
@@ -237,6 +237,8 @@ class _File:
         pa = imported_arrow()
         self.path = path
         try:
+            if advice := lfs_advice(path):
+                raise InputValueError(advice)
             self._file = pa.parquet.ParquetFile(path)
             schema = self._file.schema_arrow
             for name in ("id", "vector"):

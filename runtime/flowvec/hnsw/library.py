@@ -81,7 +81,9 @@ def _advice() -> str:
     root = Path(__file__).resolve().parents[3]
     if (root / "native" / "hnsw.cpp").is_file():
         return f"Build it: python {root / 'hatch_build.py'}"
-    return "Install it again, for this platform: python -m pip install --force-reinstall flowvec"
+    return (
+        "Install flowvec again, for this platform, from its wheel or clone: pip's --force-reinstall"
+    )
 
 
 def check(status: int, path: str | None = None) -> None:

@@ -13,9 +13,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.files import BYTE_ORDER_MARK, lfs_advice
 from flowvec.texts.compression import DAMAGE, TEXT_FORMATS, decompressed, format_of
 from flowvec.texts.lines import BadRecord, csv_records, lines_of
 
@@ -23,7 +25,6 @@ __all__ = ["Row", "read_rows"]
 
 # Largest line, and largest field of csv.
 _MOST_BYTES = 1 << 26
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,8 @@ def _opened(source: str) -> Iterator[IO[bytes]]:
         # Standard input is not closed here.
         raw = io.FileIO(sys.stdin.fileno(), closefd=False)
     else:
+        if advice := lfs_advice(Path(source)):
+            raise InputValueError(advice)
         try:
             raw = io.FileIO(source)
         except (OSError, ValueError) as error:
@@ -110,7 +113,7 @@ def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
             where = f"{name}, line {number}"
             if line is None:
                 raise InputValueError(f"{where} has more than {_MOST_BYTES} bytes")
-            yield where, line.removeprefix(_BOM) if number == 1 else line
+            yield where, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
 def _decoded(line: bytes, where: str) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
+from flowvec.files import BYTE_ORDER_MARK
+
 __all__ = ["BadRecord", "csv_records", "lines_of"]
 
 _BLOCK = 1 << 20
@@ -72,9 +74,9 @@ def csv_records(file: IO[bytes], limit: int) -> Iterator[list[str] | BadRecord]:
     """
     cutter = _CsvCutter(limit)
     block = file.read(_BLOCK)
-    while len(block) < len(_BOM) and (more := file.read(_BLOCK)):
+    while len(block) < len(BYTE_ORDER_MARK) and (more := file.read(_BLOCK)):
         block += more
-    block = block.removeprefix(_BOM) or file.read(_BLOCK)
+    block = block.removeprefix(BYTE_ORDER_MARK) or file.read(_BLOCK)
     while block:
         for record in cutter.cut(block):
             if record:
@@ -84,7 +86,6 @@ def csv_records(file: IO[bytes], limit: int) -> Iterator[list[str] | BadRecord]:
         yield last if isinstance(last, BadRecord) else _csv_fields(last, limit)
 
 
-_BOM = b"\xef\xbb\xbf"
 # Limit on the size of a whole record.
 _FIELDS_OF_THE_LIMIT = 4
 _UNQUOTED_END = re.compile(rb"[,\r\n]")

@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 
 from flowvec.arguments import choice
 from flowvec.errors import InputValueError
+from flowvec.files import lfs_advice
 from flowvec.texts.compression import (
     DAMAGE,
     TEXT_FORMATS,
@@ -71,7 +72,7 @@ class Source:
 
         Raises:
             OSError: it cannot be opened.
-            InputValueError: its URL cannot be reached.
+            InputValueError: its URL cannot be reached, or it is a pointer of git-lfs.
         """
         if self.path == STDIN:
             if sys.stdin is None:
@@ -80,15 +81,22 @@ class Source:
             return io.FileIO(sys.stdin.fileno(), closefd=False)
         if is_url(self.path):
             return open_remote(self.path)
-        return io.FileIO(self.absolute or self.path)
+        return io.FileIO(self._local())
 
     def for_arrow(self) -> Any:
         """What pyarrow can open: a path, or an open file.
 
         Raises:
-            InputValueError: its URL cannot be reached.
+            InputValueError: its URL cannot be reached, or it is a pointer of git-lfs.
         """
-        return open_remote(self.path) if is_url(self.path) else self.absolute or self.path
+        return open_remote(self.path) if is_url(self.path) else self._local()
+
+    def _local(self) -> str:
+        """Its path on this machine."""
+        path = self.absolute or self.path
+        if advice := lfs_advice(Path(path)):
+            raise InputValueError(advice)
+        return path
 
     def state(self) -> tuple[int, int]:
         """Its size in bytes, and its modification time in ns since 1970.

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("scipy", reason="needs the extra [bench]")
 pytest.importorskip("rapidfuzz", reason="needs the extra [bench]")
 
+from flowvec import Encoder
 from flowvec_bench.quality.lexical import ALL_PAIRS, edit_distances, measure_lexical
 from flowvec_export.sts import StsPairs, StsTask, sentence_rows, spearman
 
@@ -96,7 +97,10 @@ def test_the_eval_lexical_command_has_a_column_for_each_bundle(
     (tmp_path / "sts" / "one.tsv").write_text("\n".join(lines), encoding="utf-8")
     done = flowvec("eval", "lexical", "mini", "sts", "--against", tiny_dir)
     assert done.returncode == 0, done.stderr
-    header, *rows = done.stdout.splitlines()
+    header, *rows, _, of_mini, of_tiny = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in (of_mini, of_tiny)] == ["mini", "tiny"]
+    with Encoder.load("mini") as encoder:
+        assert of_mini == f"mini: {encoder.info().provider}, {encoder.info().compute}"
     assert header.split() == ["task", "pairs", "n", "gold", "mini", "tiny"]
     assert [row.split()[0] for row in rows] == ["sts", "sts"]
     shown = json.loads(

@@ -11,6 +11,7 @@ from flowvec_export.sources.late_interaction.settings import AboutTokens
 
 if TYPE_CHECKING:
     from flowvec_export.assembly.draft import Draft, Weights
+    from flowvec_export.assembly.token_parity import OwnTokens
     from flowvec_export.sources.torch.source import TorchSource
     from flowvec_export.transforms import Dense
 
@@ -39,6 +40,14 @@ class MultiVectorSource:
     def origin(self) -> str:
         """The path or name that the user gave."""
         return self.about.origin
+
+    @property
+    def own_tokens(self) -> OwnTokens | None:
+        """How the library that saved it reads a text without a marker; PyLate strips it first."""
+        own = self.encoder.own_tokens
+        if own is None or not self.about.is_pylate:
+            return own
+        return lambda text, second: own(text.strip(), second)
 
     @property
     def name(self) -> str:

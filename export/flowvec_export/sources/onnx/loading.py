@@ -11,7 +11,7 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from flowvec.errors import ExportError, first_line
 from flowvec_export.graph.proto import all_graphs, all_nodes, normalize_domain
-from flowvec_export.sources.files import inside
+from flowvec_export.sources.files import inside, require_content
 
 __all__ = ["load_graph"]
 
@@ -28,6 +28,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
     Raises:
         ExportError: it cannot be read, is too large, or is not a valid graph.
     """
+    require_content(path)
     if (size := path.stat().st_size) > _MAX_BYTES:
         raise ExportError(f"{path} has {size / 1e9:.1f} GB; a graph holds 2 GiB")
     try:
@@ -41,6 +42,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
         data = inside(path.parent, fields.get("location", ""))
         if not data.is_file():
             raise ExportError(f"{data} is missing; it holds weights of {path.name}")
+        require_content(data)
         # Without a length, the rest of the file is read.
         stored = fields.get("length") or data.stat().st_size - int(fields.get("offset") or 0)
         size += max(_bytes_of(tensor), int(stored))

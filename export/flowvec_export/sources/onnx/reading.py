@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import onnx
 import tokenizers
 
 from flowvec.errors import ExportError
+from flowvec_export.assembly.token_parity import OwnTokens, require_same_files
 from flowvec_export.layers.names import OFFSET_POSITIONS
 from flowvec_export.sources.base import bounded_length, model_name, read_licence
 from flowvec_export.sources.cross_encoder import AboutPairs
@@ -24,7 +26,8 @@ from flowvec_export.sources.onnx.loading import load_graph
 from flowvec_export.sources.onnx.names import IDS, MASK, POOLER, SENTENCE, TOKENS, TYPES
 from flowvec_export.sources.onnx.source import OnnxPairs, OnnxSource
 from flowvec_export.sources.token_types import gives_token_types
-from flowvec_export.sources.tokenizer import plain_tokenizer, read_tokenizer, refuse_left
+from flowvec_export.sources.tokenizer import plain_tokenizer, refuse_left
+from flowvec_export.sources.tokenizer_settings import read_with_settings
 
 __all__ = ["find_graph", "read_graph", "read_pair_graph"]
 
@@ -49,6 +52,7 @@ class _Files:
         max_length: most tokens; None if neither settings nor positions limit it.
         vocabulary: number of token ids.
         layers: transformer layers, if the configuration says so.
+        own_tokens: how transformers reads a text or a pair; None if it is not installed.
     """
 
     proto: onnx.ModelProto
@@ -59,6 +63,7 @@ class _Files:
     max_length: int | None
     vocabulary: int
     layers: int | None
+    own_tokens: OwnTokens | None
 
 
 def _read_files(graph: Path, folder: Path, origin: str, length: Any, *, lower_case: bool) -> _Files:
@@ -76,14 +81,17 @@ def _read_files(graph: Path, folder: Path, origin: str, length: Any, *, lower_ca
     """
     config = read_json(folder / "config.json")
     marks = check_tokenizer(folder)
-    special = read_json(folder / "special_tokens_map.json", missing_ok=True) or {}
-    loaded = read_tokenizer(folder / "tokenizer.json")
+    files = read_with_settings(folder, marks, config)
+    loaded = files.tokenizer
     refuse_left(origin, marks.get("truncation_side"), (loaded.truncation or {}).get("direction"))
     tokenizer = plain_tokenizer(loaded, lower_case=lower_case)
+    own = _own_tokens(folder, origin, marks, lower_case=lower_case)
+    if own is not None:
+        require_same_files(tokenizer, own, origin)
     proto = load_graph(graph)
     check_operators(proto, origin)
     check_inputs(proto, origin)
-    pad_id = _pad_id(config, marks | special, tokenizer)
+    pad_id = _pad_id(config, files.settings, tokenizer)
     vocabulary = _count(config, "vocab_size", 2, origin)
     limit = length or marks.get("model_max_length")
     return _Files(
@@ -95,7 +103,19 @@ def _read_files(graph: Path, folder: Path, origin: str, length: Any, *, lower_ca
         max_length=bounded_length(origin, limit, _positions(config, pad_id)),
         vocabulary=tokenizer.get_vocab_size() if vocabulary is None else vocabulary,
         layers=_count(config, "num_hidden_layers", 0, origin),
+        own_tokens=own,
     )
+
+
+def _own_tokens(
+    folder: Path, origin: str, marks: dict[str, Any], *, lower_case: bool
+) -> OwnTokens | None:
+    """How transformers reads a text, which an ONNX graph needs for the comparison only."""
+    if importlib.util.find_spec("transformers") is None:
+        return None
+    from flowvec_export.sources.transformers_tokenizer import own_tokens_of
+
+    return own_tokens_of(folder, origin, marks, lower_case=lower_case)
 
 
 def read_graph(
@@ -122,6 +142,7 @@ def read_graph(
         max_length=files.max_length,
         vocabulary=files.vocabulary,
         layers=files.layers,
+        own_tokens=files.own_tokens,
         licence=read_licence(root),
         proto=files.proto,
         tokens=next((name for name in TOKENS if name in widths), None),
@@ -150,6 +171,7 @@ def read_pair_graph(graph: Path, root: Path, folder: Path, about: AboutPairs) ->
         max_length=files.max_length,
         vocabulary=files.vocabulary,
         layers=files.layers,
+        own_tokens=files.own_tokens,
         licence=read_licence(root),
         proto=files.proto,
         inputs=(IDS, MASK, TYPES) if with_types else (IDS, MASK),

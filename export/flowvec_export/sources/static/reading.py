@@ -10,7 +10,13 @@ import numpy as np
 import tokenizers
 
 from flowvec.errors import ExportError
-from flowvec_export.sources.base import MOST_TOKENS, bounded_length, model_name, read_licence
+from flowvec_export.assembly.token_parity import OwnTokens
+from flowvec_export.sources.base import (
+    MOST_TOKENS,
+    bounded_length,
+    model_name,
+    read_licence,
+)
 from flowvec_export.sources.files import check_tokenizer, read_json
 from flowvec_export.sources.sentence_transformers import Modules
 from flowvec_export.sources.static.source import StaticSource
@@ -68,6 +74,7 @@ def read_static(
         normalize=False,
         licence=read_licence(root),
         table=table,
+        own_tokens=_own_tokens(loaded),
     )
     if modules is not None:
         modules.complete(source, trust)
@@ -119,6 +126,17 @@ def _own_length(tokenizer: tokenizers.Tokenizer) -> int | None:
     """Where the tokenizer's own file cuts texts; sentence-transformers keeps that setting."""
     truncation = tokenizer.truncation
     return None if truncation is None else int(truncation["max_length"])
+
+
+def _own_tokens(loaded: tokenizers.Tokenizer) -> OwnTokens:
+    """How model2vec and sentence-transformers read a text: by tokenizer.json alone."""
+    own = plain_tokenizer(loaded, lower_case=False)
+
+    def ids(text: str, second: str | None) -> list[int]:
+        made: list[int] = own.encode(text, second, add_special_tokens=False).ids
+        return made
+
+    return ids
 
 
 def _without_template(loaded: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

@@ -1,6 +1,5 @@
 """Checkpoints as sources: transformers' module, its tokenizer and its limits."""
 
-from flowvec_export.sources.torch.loading import quiet_transformers
 from flowvec_export.sources.torch.reading import (
     read_colbert,
     read_cross_encoder,
@@ -8,6 +7,7 @@ from flowvec_export.sources.torch.reading import (
     read_masked_lm,
 )
 from flowvec_export.sources.torch.source import TorchPairs, TorchSource
+from flowvec_export.sources.transformers_tokenizer import quiet_transformers
 
 __all__ = [
     "TorchPairs",

@@ -50,8 +50,6 @@ def check_loaded(
         raise ExportError(
             f"{origin} has weights such as {unused[0]}, which transformers would ignore"
         )
-    if not tokenizer.is_fast:
-        raise ExportError(f"{origin} has no tokenizer that `tokenizers` can read")
     refuse_left(origin, tokenizer.truncation_side)
 
 

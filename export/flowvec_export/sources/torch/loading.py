@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,11 @@ import torch
 import transformers
 
 from flowvec.errors import ExportError, first_line
+from flowvec_export.sources.files import without_marks
+from flowvec_export.sources.transformers_tokenizer import load_tokenizer, quiet_transformers
 from flowvec_export.trust import Trust
 
-__all__ = ["load_checkpoint", "quiet_transformers"]
+__all__ = ["load_checkpoint"]
 
 # transformers also builds heads that the checkpoint lacks; small models have few weights.
 _MOST_MISSING = 1.5
@@ -31,11 +31,11 @@ def load_checkpoint(
     Raises:
         ExportError: transformers cannot load it, or it is far larger than its files.
     """
-    with quiet_transformers():
-        _check_size(folder, origin, kind, files, trust)
+    with quiet_transformers(), without_marks(folder) as readable:
+        _check_size(readable, origin, kind, files, trust)
         try:
             model, loading = getattr(transformers, kind).from_pretrained(
-                folder,
+                readable,
                 dtype=torch.float32,
                 attn_implementation="eager",
                 output_loading_info=True,
@@ -46,17 +46,7 @@ def load_checkpoint(
         except Exception as error:  # transformers raises many types
             reason = first_line(error)
             raise ExportError(f"transformers cannot load {origin}: {reason}") from error
-        try:
-            fast = _tokenizer_class(marks).from_pretrained(
-                folder, trust_remote_code=trust.remote_code, local_files_only=True
-            )
-        except Exception as error:
-            # Without tokenizer.json it is made of other files, and the message does not say so.
-            reason = first_line(error)
-            if not (folder / "tokenizer.json").is_file():
-                reason = f"{folder / 'tokenizer.json'} is missing ({reason.rstrip(': ')})"
-            raise ExportError(f"transformers cannot load {origin}: {reason}") from error
-    return model, loading, fast
+    return model, loading, load_tokenizer(folder, origin, marks, trust)
 
 
 def _check_size(folder: Path, origin: str, kind: str, files: list[Path], trust: Trust) -> None:
@@ -101,27 +91,3 @@ def _count_tensors(file: Path) -> int:
             return len(tensors.keys())
     except Exception:  # loading the file reports the error
         return _FEW_WEIGHTS
-
-
-def _tokenizer_class(marks: dict[str, Any]) -> Any:
-    """The class that reads the tokenizer: only tokenizer.json if transformers lacks its class.
-
-    Transformers 5 writes a class name that transformers 4 does not have.
-    """
-    name = str(marks.get("tokenizer_class"))
-    if name == "TokenizersBackend" and not hasattr(transformers, name):
-        return transformers.PreTrainedTokenizerFast
-    return transformers.AutoTokenizer
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' loading report and progress bars off the terminal."""
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(verbosity)
-        transformers.logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -31,6 +31,7 @@ from flowvec_export.sources.torch.checks import (
 )
 from flowvec_export.sources.torch.loading import load_checkpoint
 from flowvec_export.sources.torch.source import TorchPairs, TorchSource
+from flowvec_export.sources.transformers_tokenizer import own_tokens
 from flowvec_export.trust import Trust
 
 __all__ = ["read_colbert", "read_cross_encoder", "read_encoder", "read_masked_lm"]
@@ -63,13 +64,12 @@ def read_encoder(
     if not encoder_only:
         refuse_classifier(origin, config, loading)
     pooler = _pooler(model) if head or not loading["missing_keys"] else None
+    lower_case = bool(settings.get("do_lower_case"))
     return TorchSource(
         name=model_name(root, origin),
         origin=origin,
         model=model.eval(),
-        tokenizer=plain_tokenizer(
-            fast.backend_tokenizer, lower_case=bool(settings.get("do_lower_case"))
-        ),
+        tokenizer=plain_tokenizer(fast.backend_tokenizer, lower_case=lower_case),
         pad_id=int(fast.pad_token_id or 0),
         max_length=bounded_length(
             origin,
@@ -85,6 +85,7 @@ def read_encoder(
         if head
         else None,
         unused=unused_heads(loading),
+        own_tokens=own_tokens(fast, lower_case=lower_case),
     )
 
 
@@ -117,6 +118,7 @@ def read_cross_encoder(root: Path, folder: Path, about: AboutPairs, trust: Trust
         layers=_whole_number(model.config, "num_hidden_layers", origin),
         licence=read_licence(root),
         with_types=TOKEN_TYPES in fast.model_input_names,
+        own_tokens=own_tokens(fast, lower_case=about.lower_case),
     )
 
 
@@ -131,13 +133,12 @@ def read_masked_lm(root: Path, folder: Path, about: AboutSparse, trust: Trust) -
     kind = "AutoModelForMaskedLM"
     model, loading, fast = load_checkpoint(folder, origin, kind, files, marks, trust)
     check_loaded(origin, config, loading, fast)
+    lower_case = bool(about.settings.get("do_lower_case"))
     return SparseSource(
         name=model_name(root, origin),
         about=about,
         model=model.eval(),
-        tokenizer=plain_tokenizer(
-            fast.backend_tokenizer, lower_case=bool(about.settings.get("do_lower_case"))
-        ),
+        tokenizer=plain_tokenizer(fast.backend_tokenizer, lower_case=lower_case),
         pad_id=int(fast.pad_token_id or 0),
         max_length=bounded_length(
             origin,
@@ -149,6 +150,7 @@ def read_masked_lm(root: Path, folder: Path, about: AboutSparse, trust: Trust) -
         licence=read_licence(root),
         prompts=dict(about.prompts),
         default_prompt_name=about.default_prompt_name,
+        own_tokens=own_tokens(fast, lower_case=lower_case),
     )
 
 
