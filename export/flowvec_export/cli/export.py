@@ -134,6 +134,7 @@ def export(
     require("flowvec export", "cpu,export", *_GRAPHS_NEED)
     from flowvec_export.build import export as build
     from flowvec_export.fitting.corpus import read_corpus
+    from flowvec_export.staged_bundle import tokens_without_row
     from flowvec_export.sts import read_sts
 
     if sts is not None and variants is None:
@@ -174,6 +175,7 @@ def export(
                 "transform": manifest.transform,
                 "normalised": manifest.normalised,
                 "parity": manifest.parity,
+                "tokens_without_row": list(tokens_without_row(bundle).values()),
                 "fingerprint": bundle.fingerprint,
             }
         )

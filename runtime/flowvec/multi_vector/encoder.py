@@ -375,11 +375,7 @@ class MultiVectorEncoder(TextModel):
         Raises:
             As `LoadedModel.run`.
         """
-        if isinstance(ids, Tokenized):
-            ids = ids.token_ids
-        elif not isinstance(ids, TokenIds):
-            ids = TokenIds.from_rows(ids)
-        check_batches(batches, ids.lengths)
+        ids = self._checked_ids(ids, batches)
         rows = TokenRows(ids, None)
         self._pipeline.run_into(ids, batches, rows, alone=alone)
         refuse_non_finite(rows.non_finite())

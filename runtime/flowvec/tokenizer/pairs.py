@@ -82,6 +82,15 @@ class PairTokenizer:
         """Whether threads can tokenize at the same time."""
         return self._bodies.is_parallel
 
+    @property
+    def largest_id(self) -> int:
+        """The largest id of a token, added tokens included."""
+        return self._bodies.largest_id
+
+    def named_id(self, id: int) -> str:
+        """A token and its id, for messages."""
+        return self._bodies.named_id(id)
+
     def _read_template(self, path: Path) -> _Template:
         """Find the special tokens of a pair, by a pair of known texts."""
         first, second = self._bodies.plain("a"), self._bodies.plain("b c")

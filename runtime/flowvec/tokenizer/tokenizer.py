@@ -136,6 +136,16 @@ class Bodies:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special)
         return text
 
+    def named_id(self, id: int) -> str:
+        """A token and its id, for messages."""
+        token = self._tokenizer.id_to_token(id)
+        return f"id {id}" if token is None else f"{token!r} (id {id})"
+
+    @property
+    def largest_id(self) -> int:
+        """The largest id of a token, added tokens included."""
+        return max(self.vocabulary().values(), default=-1)
+
     def vocabulary(self) -> dict[str, int]:
         """The id of each token, added tokens included."""
         ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -259,6 +269,15 @@ class Tokenizer:
     def is_parallel(self) -> bool:
         """Whether threads can tokenize at the same time."""
         return self._bodies.is_parallel
+
+    @property
+    def largest_id(self) -> int:
+        """The largest id of a token, added tokens included."""
+        return self._bodies.largest_id
+
+    def named_id(self, id: int) -> str:
+        """A token and its id, for messages."""
+        return self._bodies.named_id(id)
 
     def _special_tokens(self) -> tuple[list[int], list[int]]:
         """The token ids that the template puts before and after a text."""

@@ -32,12 +32,13 @@ def check_code(folder: Path, origin: str, config: dict[str, Any], trust: Trust) 
 
 
 def check_loaded(
-    origin: str, config: dict[str, Any], loading: dict[str, Any], tokenizer: Any
+    origin: str, config: dict[str, Any], model: Any, loading: dict[str, Any], tokenizer: Any
 ) -> None:
     """Refuse what transformers loads without an error but does not compute as it was trained.
 
     Raises:
-        ExportError: weights are missing or ignored, or the tokenizer cannot be used.
+        ExportError: weights are missing or ignored, or the tokenizer or its padding token cannot be
+            used.
     """
     # transformers 5 dropped attention with relative keys, and ignores their weights.
     positions = config.get("position_embedding_type") or "absolute"
@@ -53,6 +54,15 @@ def check_loaded(
     if not tokenizer.is_fast:
         raise ExportError(f"{origin} has no tokenizer that `tokenizers` can read")
     refuse_left(origin, tokenizer.truncation_side)
+    table = model.get_input_embeddings()
+    rows, pad_id = getattr(table, "num_embeddings", None), tokenizer.pad_token_id
+    if rows is not None and pad_id is not None and pad_id >= rows:
+        raise ExportError(
+            f"{origin} pads with {tokenizer.pad_token!r} (id {pad_id}), and its embedding table has "
+            f"only {rows} rows, for ids from 0 to {rows - 1}: give its tokenizer a padding token "
+            "that has a row, such as the one that ends a text, or resize the table and save the "
+            "model again"
+        )
 
 
 def refuse_classifier(origin: str, config: dict[str, Any], loading: dict[str, Any]) -> None:
