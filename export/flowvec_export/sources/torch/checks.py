@@ -54,8 +54,16 @@ def check_loaded(
     if not tokenizer.is_fast:
         raise ExportError(f"{origin} has no tokenizer that `tokenizers` can read")
     refuse_left(origin, tokenizer.truncation_side)
-    table = model.get_input_embeddings()
-    rows, pad_id = getattr(table, "num_embeddings", None), tokenizer.pad_token_id
+    _check_padding(origin, model, tokenizer)
+
+
+def _check_padding(origin: str, model: Any, tokenizer: Any) -> None:
+    """Refuse a padding token without a row, as GPT's checkpoints often have one."""
+    try:
+        rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    except NotImplementedError:  # code of its own, which does not say
+        return
+    pad_id = tokenizer.pad_token_id
     if rows is not None and pad_id is not None and pad_id >= rows:
         raise ExportError(
             f"{origin} pads with {tokenizer.pad_token!r} (id {pad_id}), and its embedding table has "
