@@ -78,8 +78,8 @@ def _check_tokens(bundle: Bundle) -> None:
     if needed & missing.keys():
         always = ", ".join(f"{missing[id]!r} (id {id})" for id in sorted(needed & missing.keys()))
         raise ExportError(
-            f"the embedding table of {manifest.source} has no row for {always}, which every text or "
-            "batch has: resize the table, train it and save the model again"
+            f"the embedding table of {manifest.source} has no row for {always}, which every text "
+            "or batch has: resize the table, train it and save the model again"
         )
     logger.warning(
         "the embedding table of %s has no row for %s: a text with such a token is refused. Resize "

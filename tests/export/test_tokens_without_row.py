@@ -42,7 +42,7 @@ def test_a_padding_token_without_a_row_is_refused(
     decoder = checkpoint("gpt2", n_positions=40)
     for number, source in enumerate((bert, decoder)):
         folder = _with_token(source, tmp_path / f"{number}", "<ent>", pad_token="<pad-new>")
-        with pytest.raises(ExportError, match="pads with '<pad-new>'.* rows"):
+        with pytest.raises(ExportError, match=r"pads with '<pad-new>'.* rows"):
             export(folder, tmp_path / "bundle", calibration=[])
 
 

@@ -299,7 +299,7 @@ class Pipeline:
             stop: set it to end the windows as soon as the running batches are done.
 
         Raises:
-            InputValueError: a text is too long and the job refuses it, or has a token without a row.
+            InputValueError: the job refuses a text: it is too long, or has a token without a row.
             NonFiniteError: the model gave NaN or infinity and the job refuses it.
         """
         begun = time.perf_counter()

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from flowvec.arguments import choice, explaining, flag, whole_number
 from flowvec.bundle.manifest import Head, LateInteraction
 from flowvec.compat import override
-from flowvec.encoder.batching import Batch, check_batches
+from flowvec.encoder.batching import Batch
 from flowvec.encoder.loaded_model import wants_bar
 from flowvec.encoder.options import OnEmpty, Truncation, prompt_text
 from flowvec.encoder.pipeline import refuse_non_finite, windows_of

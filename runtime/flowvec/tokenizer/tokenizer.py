@@ -15,6 +15,7 @@ import tokenizers
 
 from flowvec.errors import BundleError, InputTypeError, InputValueError, first_line
 from flowvec.texts.unicode import replace_surrogates
+from flowvec.tokenizer.given_ids import GivenIds
 from flowvec.tokenizer.pieces import Piece, pieces_of
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.word_table import WordTable, ids_to_bytes
@@ -348,10 +349,11 @@ class Tokenizer:
         with self._bodies.named():
             return self._bodies.token_ends(plain)
 
-    def __call__(self, texts: Sequence[str]) -> Tokenized:
+    def __call__(self, texts: Sequence[str | GivenIds]) -> Tokenized:
         """Token ids of each text, cut at max_length as Hugging Face cuts them.
 
-        Lone surrogates, which UTF-8 cannot encode, are replaced by U+FFFD and reported.
+        Lone surrogates, which UTF-8 cannot encode, are replaced by U+FFFD and reported. Given ids
+        get the special tokens that they lack at their beginning and end.
 
         Raises:
             BundleError: the tokenizer fails.
@@ -359,10 +361,13 @@ class Tokenizer:
         with self._bodies.named():
             return self._tokenized(texts)
 
-    def _tokenized(self, texts: Sequence[str]) -> Tokenized:
-        texts, shortened = self._shortened(texts)
+    def _tokenized(self, items: Sequence[str | GivenIds]) -> Tokenized:
+        given = [(i, item) for i, item in enumerate(items) if isinstance(item, GivenIds)]
+        texts, shortened = self._shortened([i if isinstance(i, str) else "" for i in items])
         texts, replaced = repair(texts)
         bodies, cut = self._bodies(texts, self._room, self.max_length)
+        for i, item in given:
+            bodies[i] = self._body_of(item)
         lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies)) // ID_BYTES
         too_long = {*np.flatnonzero(lengths > self._room).tolist(), *cut}
         truncated = sorted({*too_long, *shortened})
@@ -373,6 +378,21 @@ class Tokenizer:
         flat = b"".join([part for body in bodies for part in (prefix, body, suffix)])
         token_ids = TokenIds.from_lengths(np.frombuffer(flat, dtype=np.int32), lengths)
         return Tokenized(token_ids, truncated, replaced)
+
+    def _body_of(self, given: GivenIds) -> bytes:
+        """Given ids after their prompt, without the special tokens that are put around them."""
+        ids: list[int] = given.ids.tolist()
+        before, after = len(self._prefix), len(self._suffix)
+        if ids[:before] == self._prefix:
+            ids = ids[before:]
+        if after and ids[-after:] == self._suffix:
+            ids = ids[:-after]
+        if not (prompt := given.prompt):
+            return ids_to_bytes(ids)
+        # The blank between the two is a part of the text's first token, or of none.
+        if self._bodies.plain(" a") == self._bodies.plain("a"):
+            prompt = prompt.rstrip()
+        return ids_to_bytes([*self._bodies.plain(prompt), *ids])
 
     def _shortened(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
         """Cut texts at `max_characters`; also returns the indices of those that were longer."""
@@ -415,6 +435,8 @@ def check_texts(texts: Sequence[object], first: int = 0, *, refuse_empty: bool =
         InputValueError: an item is empty and `refuse_empty` is set.
     """
     for i, text in enumerate(texts):
+        if isinstance(text, GivenIds):
+            continue
         if not isinstance(text, str):
             hint = " (a hole in a pandas column?)" if isinstance(text, float) else ""
             raise InputTypeError(

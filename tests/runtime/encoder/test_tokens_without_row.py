@@ -52,10 +52,10 @@ def test_every_kind_of_model_names_text_and_token(
         with_added_token(reranker_dir, tmp_path / "pairs", "<ent>"),
         provider=provider, compute="float32",
     ) as reranker:  # fmt: skip
-        with pytest.raises(InputValueError, match="item 1 .*<ent>"):
+        with pytest.raises(InputValueError, match=r"item 1 .*<ent>"):
             reranker.predict(pairs)
         with SharedReranker(reranker) as shared:
-            with pytest.raises(InputValueError, match="item 1 .*<ent>"):
+            with pytest.raises(InputValueError, match=r"item 1 .*<ent>"):
                 shared.predict(pairs)
             assert shared.predict(pairs[:1]).shape == (1,)
     with (
@@ -63,7 +63,7 @@ def test_every_kind_of_model_names_text_and_token(
             with_added_token(sparse_dir, tmp_path / "sparse", "<ent>"),
             provider=provider, compute="float32",
         ) as sparse,
-        pytest.raises(InputValueError, match="item 1 .*<ent>"),
+        pytest.raises(InputValueError, match=r"item 1 .*<ent>"),
     ):  # fmt: skip
         sparse.encode(texts)
     with MultiVectorEncoder.load(
@@ -79,7 +79,7 @@ def test_others_of_a_queue_are_served(lacking: Path) -> None:
     with Encoder.load(lacking) as encoder, SharedEncoder(encoder) as shared:
         good = ["the cat", "a dog sleeps"]
         calls = [shared.submit(good), shared.submit(["a", "<ent>"]), shared.submit(good)]
-        with pytest.raises(InputValueError, match="item 1 .*<ent>"):
+        with pytest.raises(InputValueError, match=r"item 1 .*<ent>"):
             calls[1].result(600)
         for call in (calls[0], calls[2]):
             np.testing.assert_allclose(call.result(600), encoder.encode(good), atol=1e-5)

@@ -66,10 +66,10 @@ def _check_padding(origin: str, model: Any, tokenizer: Any) -> None:
     pad_id = tokenizer.pad_token_id
     if rows is not None and pad_id is not None and pad_id >= rows:
         raise ExportError(
-            f"{origin} pads with {tokenizer.pad_token!r} (id {pad_id}), and its embedding table has "
-            f"only {rows} rows, for ids from 0 to {rows - 1}: give its tokenizer a padding token "
-            "that has a row, such as the one that ends a text, or resize the table and save the "
-            "model again"
+            f"{origin} pads with {tokenizer.pad_token!r} (id {pad_id}), and its embedding table "
+            f"has only {rows} rows, for ids from 0 to {rows - 1}: give its tokenizer a padding "
+            "token that has a row, such as the one that ends a text, or resize the table and save "
+            "the model again"
         )
 
 
