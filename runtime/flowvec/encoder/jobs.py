@@ -208,10 +208,11 @@ class Job(Protocol):
         """Where the graph's output for tokenized items goes, `dim` numbers for each."""
 
 
-def too_long(item: int, most_tokens: int) -> InputValueError:
+def too_long(item: int, most_tokens: int, most_characters: int | None) -> InputValueError:
     """The error of a job that refuses long items, about the item of this number."""
+    characters = "" if most_characters is None else f" or {most_characters} characters"
     return InputValueError(
-        f"item {item} has more than {most_tokens} tokens, and ",
+        f"item {item} has more than {most_tokens} tokens{characters}, and ",
         Spelled("truncation is 'error'", "longer ones are refused"),
     )
 

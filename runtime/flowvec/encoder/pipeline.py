@@ -420,7 +420,8 @@ class Pipeline:
         tokenized, rows = window.tokenized, window.rows
         if job.refuse_long and tokenized.truncated:
             first = tally.texts + tokenized.truncated[0]
-            raise too_long(first, job.most_tokens or self._max_length)
+            most = job.most_tokens or self._max_length
+            raise too_long(first, most, self._bundle.manifest.max_characters)
         if window.without_row and job.refuse_non_finite:
             item, token = next(iter(window.without_row.items()))
             raise no_row(tally.texts + item, token)

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.arguments import whole_number
+from flowvec.bundle.bundle import Bundle
 from flowvec.compat import override
 from flowvec.encoder.batching import Batch
 from flowvec.encoder.jobs import Job, Rows, no_row, too_long
@@ -63,6 +64,10 @@ class QueuedModel(Protocol):
     @property
     def engine(self) -> Engine:
         """Provider, compute type and streams that run."""
+
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle that is loaded."""
 
     @property
     def dim(self) -> int:
@@ -371,7 +376,8 @@ class SharedModel(WorkerThreads):
             if cut and call.job.refuse_long:
                 self._leave(call, len(call.items))
                 most = call.job.most_tokens or self._model.max_length
-                call.fail(too_long(min(cut) - rows.start, most))
+                characters = self._model.bundle.manifest.max_characters
+                call.fail(too_long(min(cut) - rows.start, most, characters))
                 continue
             if missing := without_row.keys() & set(rows):
                 self._leave(call, len(call.items))

@@ -23,6 +23,9 @@ TextPair = tuple[str, str]
 Cut = Literal["longest_first", "only_second"]
 CUTS: tuple[Cut, ...] = get_args(Cut)
 
+# A pair's texts with more tokens than this count as equally long.
+_MOST_COUNTED = 1 << 17
+
 Counts = npt.NDArray[np.int64]
 
 
@@ -174,7 +177,7 @@ class PairTokenizer:
         first: Counts,
         second: Counts,
     ) -> None:
-        """Count as many tokens of two long texts as it takes to say which has more.
+        """Count as many tokens of two long texts as it takes to say which has more, within reason.
 
         That one keeps the odd token. Counts up to the room are exact; others may be too small.
         """
@@ -184,7 +187,7 @@ class PairTokenizer:
             both = [texts[column[pair]] for column in columns]
             room = 0
             counts = (int(first[pair]), int(second[pair]))
-            while min(counts) > room:
+            while min(counts) > room < _MOST_COUNTED:
                 room = max(counts)
                 bodies = self._bodies(both, room, self.max_length)
                 counts = (len(bodies[0]) // ID_BYTES, len(bodies[1]) // ID_BYTES)

@@ -14,7 +14,9 @@ from flowvec import Encoder, MultiVectorEncoder, SparseEncoder
 from tests.makers import with_added_token
 
 pytest.importorskip("msgspec", reason="needs the extra [serve]")
-testclient = pytest.importorskip("starlette.testclient", reason="needs the extra [serve]")
+pytest.importorskip("starlette", reason="needs the extra [serve]")
+
+from starlette import testclient
 
 from flowvec.server import Settings, create_app
 
@@ -54,8 +56,8 @@ def test_ids_give_the_vector_and_the_counts_of_their_text(
                 assert done["usage"] == texts["usage"]
                 for one, other in zip(done["data"], texts["data"], strict=True):
                     np.testing.assert_allclose(one["embedding"], other["embedding"], atol=1e-5)
-        alone = client.post("/v1/embeddings", json={"input": ids[2], "model": name,
-                                                    "encoding_format": "base64"}).json()  # fmt: skip
+        body = {"input": ids[2], "model": name, "encoding_format": "base64"}
+        alone = client.post("/v1/embeddings", json=body).json()
         vector = np.frombuffer(base64.b64decode(alone["data"][0]["embedding"]), np.float32)
         expected = model.encode(TEXTS[2], normalize_embeddings=True)
         np.testing.assert_allclose(vector, expected, atol=1e-5)
