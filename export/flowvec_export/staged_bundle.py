@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import onnx
@@ -17,7 +18,7 @@ from flowvec.engine.onnxruntime_session import Session
 from flowvec.engine.providers import CPU, Engine
 from flowvec.errors import BundleError, EngineError, ExportError
 
-__all__ = ["opset_of", "tokens_without_row", "with_file", "with_references"]
+__all__ = ["computable", "opset_of", "tokens_without_row", "with_file", "with_references"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,15 @@ def tokens_without_row(bundle: Bundle) -> dict[int, str]:
         return {}
     ids = tokenizers.Tokenizer.from_file(str(bundle.tokenizer)).get_vocab(with_added_tokens=True)
     return dict(sorted((id, token) for token, id in ids.items() if id >= rows))
+
+
+def computable(bundle: Bundle, texts: Sequence[str]) -> list[str]:
+    """Texts without tokens that the graph has no row for."""
+    missing = tokens_without_row(bundle)
+    if not missing:
+        return list(texts)
+    tokenizer = tokenizers.Tokenizer.from_file(str(bundle.tokenizer))
+    return [text for text in texts if missing.keys().isdisjoint(tokenizer.encode(text).ids)]
 
 
 def _check_tokens(bundle: Bundle) -> None:

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import transformers
 
-from flowvec.errors import ExportError
+from flowvec import Encoder
+from flowvec.errors import ExportError, InputValueError
 from flowvec_export import export
 from flowvec_export.staged_bundle import tokens_without_row
+from tests.conftest import DATA
 from tests.export.conftest import Checkpoint
+from tests.export.cross_encoders import make_cross_encoder
 
 
 def _with_token(source: Path, folder: Path, token: str, **names: str) -> Path:
@@ -29,11 +32,31 @@ def _with_token(source: Path, folder: Path, token: str, **names: str) -> Path:
 def test_a_token_without_a_row_is_named(
     bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = _with_token(bert, tmp_path / "source", "<ent>")
+    # A word that reference and calibration texts have.
+    source = _with_token(bert, tmp_path / "source", "which")
     with caplog.at_level(logging.WARNING):
-        bundle = export(source, tmp_path / "bundle", calibration=[])
-    assert list(tokens_without_row(bundle).values()) == ["<ent>"]
-    assert "<ent>" in caplog.text
+        bundle = export(source, tmp_path / "bundle")
+    assert list(tokens_without_row(bundle).values()) == ["which"]
+    assert "no row for 'which'" in caplog.text
+    with Encoder.load(bundle.path) as encoder:
+        assert encoder.encode("a man", precision="int8").shape == (48,)
+        with pytest.raises(InputValueError, match=r"item 0 .*'which'"):
+            encoder.encode("a man which")
+
+
+def test_a_cross_encoder_and_a_graph_may_have_such_tokens(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "pairs", "bert")
+    folder = _with_token(source, tmp_path / "more", "which")
+    assert list(tokens_without_row(export(folder, tmp_path / "a")).values()) == ["which"]
+    graph = Path(shutil.copytree(DATA / "optimum" / "bert", tmp_path / "graph"))
+    config = json.loads((graph / "config.json").read_text())
+    del config["vocab_size"]
+    (graph / "config.json").write_text(json.dumps(config))
+    raw = json.loads((graph / "tokenizer.json").read_text())
+    added = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    raw["added_tokens"] += [{"id": i, "content": f"<{i}>", **added} for i in range(102, 300)]
+    (graph / "tokenizer.json").write_text(json.dumps(raw))
+    assert len(tokens_without_row(export(graph, tmp_path / "b"))) == 198
 
 
 def test_a_padding_token_without_a_row_is_refused(
